@@ -1,7 +1,6 @@
 """Watch ranks while they run, and judge the outcome once they have ended.
 
-Ranks that fail, hang or exceed the time limit are killed. The evidence becomes an outcome and a
-message.
+Ranks that fail, hang or exceed the time limit are killed. Evidence becomes outcome and message.
 """
 
 import signal

@@ -159,10 +159,10 @@ def _run(
 
 
 def _check_no_step_was_suspended(run: FinishedRun) -> None:
-    """Refuse a run whose measured steps include a suspension.
+    """Refuse a run with a suspension inside a measured step.
 
-    Such a step exceeds the median of its kind (full steps, or short ones of as many micro-batches)
-    by about the suspension.
+    Such a step exceeds the median of its kind (full, or short with as many micro-batches) by about
+    the suspension.
 
     Raises:
         KilledFromOutside: a measured step was suspended.
@@ -212,8 +212,7 @@ def shown_devices(gpus: Sequence[NvidiaGpu], named: Sequence[str] | None) -> int
     """The number of devices that ranks on this host can use.
 
     `named` is CUDA_VISIBLE_DEVICES. Slurm may show each rank one GPU of its own, so a list with
-    entries does not limit the count, but an empty list means none. A MIG slice of a GPU is a
-    device.
+    entries does not limit the count, but an empty list means none. MIG slices are devices.
     """
     if named is None:
         return len(gpus)

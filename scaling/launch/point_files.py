@@ -1,7 +1,6 @@
 """Read and validate the file of a point or a probe before anything runs.
 
-Types are those of the dataclasses. Bounds are those of a study file, so that nothing runs that no
-study may ask for.
+Types are those of the dataclasses, bounds are those of a study file: nothing else may run.
 """
 
 import dataclasses

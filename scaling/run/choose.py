@@ -125,8 +125,7 @@ def _reason(probability: float | None) -> str:
 def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
     """Add a run on other nodes for each layout that only ran on slow ones; writes these points.
 
-    Considers this size and the smaller ones, as a node may be found slow only after a smaller size
-    was considered.
+    Considers smaller sizes too, as a node may be found slow only after these were considered.
     """
     study, paths = sweep.study, sweep.paths
     if not sweep.has_reruns:

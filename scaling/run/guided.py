@@ -1,8 +1,7 @@
 """Choose points of a guided sweep, size after size, by what smaller sizes have measured.
 
 chosen/<world_size>.parquet holds every point of a size: whether it is measured, and if not why.
-chosen/<world_size>.again<n>.parquet holds points added after a surprise among the points that the
-choice before had added.
+chosen/<world_size>.again<n>.parquet holds points added after a surprise in the previous choice.
 """
 
 import math

@@ -34,14 +34,10 @@ _MEASURED_FIELDS = (
 
 
 def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
-    """Write a plan into its study's folder; files whose content is unchanged keep their time.
-
-    Returns:
-        The folder.
+    """Write a plan into its study's folder, and return that; unchanged files keep their time.
 
     Raises:
-        InputError: the folder belongs to another study, or has rows of other points with the same
-            ids.
+        InputError: the folder belongs to another study, or has rows of other points with these ids.
     """
     folder = study_folder(planned.study, results)
     sweep, paths = Sweep(planned.study, planned.plan.points, folder), StudyPaths(folder)

@@ -144,8 +144,7 @@ def rows_in_full(
 
     `in_full: advised` takes the predicted best of each size and setting, and one of each size drawn
     by the seed. A share draws that many of each size, at least one. `ranked_s` are
-    `predictions.ranking_times`; None where nothing is predicted. `every` treats all points as
-    short.
+    `predictions.ranking_times`, None without predictions. `every` treats all points as short.
     """
     share = study.measure.in_full
     by_size: dict[int, list[int]] = {}

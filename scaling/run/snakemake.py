@@ -118,8 +118,7 @@ def _print_failure(console: Console, code: int, log: Path, *, stopped: Progress 
 def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
     """Wait for points that a killed run left running, so that they are not measured twice.
 
-    Two points at once on one machine would disturb each other's times. Each ends by its own time
-    limit.
+    Two at once on one machine would disturb each other. Each ends by its own time limit.
     """
     running = watcher.look().running
     if running:

@@ -93,8 +93,7 @@ def _terminate(processes: list[psutil.Process]) -> None:
 def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> None:
     """Remove a lock that a killed snakemake left in `folder`, so that `command` can start there.
 
-    A snakemake that still works in this folder keeps its lock: it locks files, so that two studies
-    can run at once.
+    A snakemake that still works there keeps its lock on files; two studies can run at once.
 
     Raises:
         InputError: the folder is shared, and the lock may belong to a run on another machine.

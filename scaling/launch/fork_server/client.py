@@ -22,17 +22,9 @@ import psutil
 
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
-from scaling.launch.start import slurm
+from scaling.launch.start import slurm, starter
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.starter import (
-    Launch,
-    PointOrProbe,
-    RankExit,
-    Ranks,
-    all_or_none,
-    spawn,
-    wait_until,
-)
+from scaling.launch.start.starter import Launch, PointOrProbe, RankExit, Ranks
 
 FORK_SERVER = "SCALING_HOST"  # names the folder of this run's fork server
 FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: no fork servers
@@ -62,7 +54,7 @@ def order_ranks(servers: Sequence[ForkServer], launch: Launch) -> Ranks:
     if launch.task.gpu != "cpu" and fewest < launch.per_node:
         raise NoForkServer(f"a fork server can use {fewest} of {launch.per_node} GPUs")
     ranks = ForkedRanks()
-    with all_or_none(ranks):
+    with starter.all_or_none(ranks):
         for node, server in enumerate(servers):
             first = node * launch.per_node
             order = Order(
@@ -134,8 +126,8 @@ def local_fork_server(point: PointOrProbe | None, logs: Path) -> Iterator[dict[s
     """Keep a fork server for points like this one, if any; yields the environment for their jobs.
 
     Does not wait for it to start: the first point does. It ends with this block, or by itself once
-    this process is gone and no point runs on it. All its ranks share the settings with which it
-    imported torch.
+    this process is gone and no point runs on it. All its ranks share the environment of its
+    imports.
     """
     if point is None or os.environ.get(FORK_SERVERS_WANTED) == "0":
         yield {}
@@ -147,7 +139,7 @@ def local_fork_server(point: PointOrProbe | None, logs: Path) -> Iterator[dict[s
     folder = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))
     # `spawn` gives it a session of its own, so Ctrl-C does not reach it
     command = [*protocol.SERVER_COMMAND, str(folder), str(os.getpid())]
-    server = spawn(command, rank_environment(point, os.environ), folder / "node0.log")
+    server = starter.spawn(command, rank_environment(point, os.environ), folder / "node0.log")
     (folder / _PID).write_text(f"{server.pid} {socket.gethostname()}")
     try:
         yield {FORK_SERVER: str(folder)}
@@ -172,7 +164,7 @@ def start_on_local_fork_server(launch: Launch) -> Ranks:
         raise NoForkServer("the fork server of this run serves one machine")
     folder = Path(launch.environment[FORK_SERVER])
     record = folder / "node0.json"
-    if not wait_until(record.exists, _IMPORT_LIMIT_S, alive=lambda: _lives(folder)):
+    if not starter.wait_until(record.exists, _IMPORT_LIMIT_S, alive=lambda: _lives(folder)):
         raise NoForkServer(f"no fork server listens at {folder}")
     return order_ranks([protocol.read_record(record, ForkServer)], launch)
 
@@ -228,12 +220,14 @@ def _servers(launch: Launch, folder: Path) -> list[ForkServer]:
         folder.mkdir(parents=True, exist_ok=True)
         srun = slurm.fork_servers_command(launch, folder)
         # `spawn` gives it a session of its own, so it outlives this point
-        step = spawn(
+        step = starter.spawn(
             [*srun, *protocol.SERVER_COMMAND, str(folder)],
             {**os.environ, **launch.environment},
             folder / "srun.log",
         )
-        if not wait_until(all_listen, _IMPORT_EVERYWHERE_LIMIT_S, lambda: step.poll() is None):
+        if not starter.wait_until(
+            all_listen, _IMPORT_EVERYWHERE_LIMIT_S, lambda: step.poll() is None
+        ):
             step.terminate()
             failed.write_text(f"the fork servers did not start; see {folder}")
             raise NoForkServer(failed.read_text())

@@ -99,8 +99,7 @@ def accept(link: socket.socket, key: str) -> Connection:
     """The server's side of `connect`; waits without a limit.
 
     Raises:
-        AuthenticationError, AssertionError, EOFError, OSError: the other side does not know the
-            key.
+        AuthenticationError, AssertionError, EOFError, OSError: the client does not know the key.
     """
     connection = Connection(link.detach())
     deliver_challenge(connection, key.encode())

@@ -20,8 +20,7 @@ def choose_starter(environment: Mapping[str, str]) -> Starter:
     """Choose how to start ranks here.
 
     Inside a Slurm allocation, as a step of it. Without srun, by a torchrun on each node of a job of
-    several nodes. Otherwise as processes of this machine, forked by this run's fork server if it
-    has one.
+    several nodes. Otherwise as processes of this machine, by the run's fork server if there is one.
     """
     if slurm.can_start_steps(environment):
         return start_in_allocation
@@ -31,10 +30,7 @@ def choose_starter(environment: Mapping[str, str]) -> Starter:
 
 
 def start_in_allocation(launch: Launch) -> Ranks:
-    """Start ranks on the allocation's fork servers, or as a step without any.
-
-    `$SCALING_HOSTS=0` disables fork servers.
-    """
+    """Start ranks on the allocation's fork servers, unless `$SCALING_HOSTS=0`, or as a step."""
     wanted = launch.environment.get(FORK_SERVERS_WANTED) != "0"
     return (wanted and _forked(start_on_fork_servers, launch)) or slurm.start_step(launch)
 

@@ -1,8 +1,7 @@
 """Learn how ranks ended from files that a shell around each rank leaves.
 
 The shell writes `<folder>/<rank>`, atomically: the exit code, and how many processes the kernel's
-out-of-memory killer has ended there meanwhile. All it needs is a folder that all nodes see, no
-network connection.
+out-of-memory killer has ended there meanwhile. All it needs is a folder that all nodes see.
 """
 
 import contextlib

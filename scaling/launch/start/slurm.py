@@ -1,7 +1,6 @@
 """What Slurm tells about this process's allocation, and ranks as one step of it.
 
-srun places the ranks, with a shell around each. No other module of the launcher uses Slurm's
-variables, commands and options.
+srun places the ranks, with a shell around each. No other module here knows Slurm's words.
 """
 
 import shlex
@@ -146,8 +145,8 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     """The allocation's nodes that Slurm calls lost, each with its state.
 
     A lost node means that the point is not to blame. Empty outside an allocation, and where Slurm
-    does not answer. With `silent`, nodes that do not answer count too, as minutes may pass until
-    Slurm calls them down.
+    does not answer. With `silent`, nodes that do not answer count: Slurm calls them down minutes
+    later.
     """
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
