@@ -65,7 +65,7 @@ def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def as_indices(entries: Sequence[str], present: Sequence[NvidiaGpu]) -> list[str]:
-    """The entries with UUIDs replaced by indices, for engines that read no UUIDs; MIG slices stay."""
+    """The entries with UUIDs replaced by indices, for engines that read no UUIDs (MIG stays)."""
     indices = []
     for entry in entries:
         matches = [n for n, gpu in enumerate(present) if entry[:4] == "GPU-" and entry in gpu.uuid]

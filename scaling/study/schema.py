@@ -84,7 +84,7 @@ RepeatCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 
 
 class Steps(File):
-    """`measured_steps: {at_least: 5, at_most: 50, until: 0.01}`: stop once the median is precise."""
+    """`measured_steps: {at_least: 5, at_most: 50, until: 0.01}`: stop at a precise median."""
 
     at_least: Annotated[int, Field(strict=True, ge=5, le=10_000)] = 5
     at_most: Annotated[int, Field(strict=True, ge=10, le=10_000)] = 50
