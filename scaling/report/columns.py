@@ -138,7 +138,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # Tables that only sentences are made from; the page does not hold them.
-SPOKEN: dict[str, tuple[str, ...]] = {
+SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
     "accuracy": (
         "setting_id", "compared", "near", "median_error", "judged", "told_right", "predicted_from",
         "published", "unstated",

@@ -11,7 +11,7 @@ import duckdb
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.report.columns import COLUMNS as COLUMNS
-from scaling.report.columns import SPOKEN
+from scaling.report.columns import SENTENCE_COLUMNS
 from scaling.report.text import page_text
 from scaling.study.paths import StudyPaths
 
@@ -19,10 +19,8 @@ Record = dict[str, Any]
 
 LISTS = ("statistics", "refused")  # tables whose rows may be cut; no sentence stands on them
 MOST_ROWS = 2000  # of a list, in each setting
-MOST_ROWS_IN_ALL, FEWEST_ROWS = (
-    4000,
-    100,
-)  # of a list: in all settings together, and at least in each
+MOST_ROWS_IN_ALL = 4000  # of a list, in all settings together
+FEWEST_ROWS = 100  # of a list, in each setting, however many settings there are
 MOST_LAYOUTS = 40  # contenders of a setting and size; those with a colour are always kept
 
 _FILTERS = {
@@ -83,7 +81,7 @@ def read_tables(study_dir: Path) -> Tables:
     records: dict[str, list[Record]] = {}
     cut: list[str] = []
     with duckdb.connect() as connection:
-        for name, columns in (COLUMNS | SPOKEN).items():
+        for name, columns in (COLUMNS | SENTENCE_COLUMNS).items():
             path = StudyPaths(study_dir).table(name)
             try:
                 _check_columns(connection, path, columns)

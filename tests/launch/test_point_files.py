@@ -26,7 +26,7 @@ READERS = {
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     study = load_study("quickstart")
-    probe = planning.probe_of(
+    probe = planning.plan_probe(
         load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
         planning.fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
     )

@@ -115,7 +115,7 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
         ),
     )
     monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
-    monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
+    monkeypatch.setattr(planning, "points_to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))
     monkeypatch.setattr(folders, "RESULTS", folder.parent.parent)
     for _ in range(2):  # until the point has run again

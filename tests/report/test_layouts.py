@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.layout.axes import AXES, DEFAULTS
-from scaling.report.columns import COLUMNS, SPOKEN
+from scaling.report.columns import COLUMNS, SENTENCE_COLUMNS
 from scaling.report.sections.headline import (
     choice,
     degrees,
@@ -84,5 +84,5 @@ def test_what_is_not_known_differs_from_nothing_but_a_null_that_is_a_choice_does
 
 
 def test_no_table_is_held_by_the_page_and_for_sentences_alone_at_once():
-    assert not set(COLUMNS) & set(SPOKEN)
-    assert all(len(set(names)) == len(names) for names in (COLUMNS | SPOKEN).values())
+    assert not set(COLUMNS) & set(SENTENCE_COLUMNS)
+    assert all(len(set(names)) == len(names) for names in (COLUMNS | SENTENCE_COLUMNS).values())

@@ -10,7 +10,7 @@ import pytest
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
-from scaling.report.columns import SPOKEN
+from scaling.report.columns import SENTENCE_COLUMNS
 from scaling.report.page.page import write_report
 from scaling.report.sections.study import order_section
 from scaling.report.tables import Tables, read_tables
@@ -129,7 +129,11 @@ def test_releases_that_ran_the_same_size_are_told_apart_by_name() -> None:
     one = rows()["optimism"][0]
     names = ("published: Somebody 26.02", "published: Somebody 26.06")
     read = [
-        {k: v for k, v in (one | {"stack_fingerprint": n}).items() if k in SPOKEN["optimism"]}
+        {
+            k: v
+            for k, v in (one | {"stack_fingerprint": n}).items()
+            if k in SENTENCE_COLUMNS["optimism"]
+        }
         for n in names
     ]
     found = order_section(Tables(rows(optimism=read)))

@@ -71,7 +71,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     why = "job 8, 2 of 2 in gpu, 2 nodes, Resources, starts 2026-01-02T03:04"
     for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
-    assert snakemake._waiting() == f" · waits: {why}"
+    assert snakemake._describe_queue() == f" · waits: {why}"
     assert "fastest so far at 2, of 1 tried: " in text
     assert text.endswith("tokens/s, extended")
     assert max(map(len, text.splitlines())) <= 80

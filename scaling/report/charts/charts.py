@@ -78,7 +78,7 @@ CHARTS: dict[str, Chart] = {
         Chart(
             marginal_return, "returns", "returns", ("marginal_tokens_per_s",),
             over=("to_world_size",),
-            missing="it needs two steps; what one step returns stands in the decision.",
+            missing="it needs two steps; the decision has what one step returns.",
         ),
         Chart(
             scaling_law, "returns", "law_curves", ("tokens_per_s",),
@@ -91,7 +91,7 @@ CHARTS: dict[str, Chart] = {
         Chart(
             memory_time, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
             per_size=True, where={"outcome": ("ok",)}, over=("step_time_s",),
-            missing="it needs two layouts of a size with a time and a memory.",
+            missing="it needs two layouts of a size whose time and memory are known.",
         ),
         Chart(
             memory, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),

@@ -154,18 +154,17 @@ def layout_lines(base: alt.Chart) -> list[alt.Chart]:
 def lines(base: alt.Chart, **mark: Any) -> list[alt.Chart]:
     """Lines through the rows: dashed where predicted, else solid."""
     return [
-        base.transform_filter(f"(datum.series === 'predicted') === {foretold}").mark_line(
+        base.transform_filter(f"(datum.series === 'predicted') === {is_predicted}").mark_line(
             **LINES[style], **mark
         )
-        for style, foretold in (("observed", "false"), ("predicted", "true"))
+        for style, is_predicted in (("observed", "false"), ("predicted", "true"))
     ]
 
 
-def intervals(base: alt.Chart, *, colour: alt.Color | None = None, **ends: Any) -> list[alt.Chart]:
+def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
     """Rules between the ends of an interval, given as encodings such as y= and y2=."""
-    shade = colour or layout_colour()
     return [
-        rows_of(base, series).mark_rule(**look).encode(color=shade, **ends)
+        rows_of(base, series).mark_rule(**look).encode(color=layout_colour(), **ends)
         for series, look in INTERVALS.items()
     ]
 
@@ -178,9 +177,9 @@ def halo_text(base: alt.Chart, *, colour: str | alt.Color, **mark: Any) -> list[
     return [halo, base.mark_text(**mark).encode(color=colour)]
 
 
-def layout_colour(legend: alt.Legend | None = None) -> alt.Color:
+def layout_colour() -> alt.Color:
     """The colour that names a layout."""
-    return alt.Color("slot:O", scale=_SLOTS, legend=legend)
+    return alt.Color("slot:O", scale=_SLOTS, legend=None)
 
 
 def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
@@ -201,10 +200,10 @@ def sizes_axis(parameter: str) -> alt.Axis:
     )  # fmt: skip
 
 
-def amount_axis(**axis: Any) -> alt.Axis:
+def amount_axis() -> alt.Axis:
     """Labels `0`, `500k`, `2B`; d3 alone would print `0k` and `2G`."""
     shortest = "replace(format(datum.value, '~s'), 'G', 'B')"
-    return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5, **axis)
+    return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5)
 
 
 def log_amount_axis() -> alt.Axis:

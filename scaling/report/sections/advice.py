@@ -184,6 +184,6 @@ def _warning(at_size: Mapping[int, Size], study_kind: str) -> str:
     if study_kind != "weak" or len(steps) < 2:
         return ""
     return (
-        f"Weak scaling: a step takes {steps[0]:_} to {steps[-1]:_} tokens, so that the same number "
-        "of tokens is fewer steps on more GPUs, which does not train the same model."
+        f"Weak scaling: a step takes {steps[0]:_} to {steps[-1]:_} tokens. The same number of "
+        "tokens is then fewer steps on more GPUs, which does not train the same model."
     ).replace("_", "\u202f")

@@ -21,7 +21,7 @@ def story(everything: Tables) -> dict[str, Any]:
     """Everything the page says and draws of one selection, as plain values.
 
     Args:
-        everything: the tables of one setting.
+        everything: the tables of one setting, with all series.
     """
     setting = everything["settings"][0]
     series = main_series(everything)

@@ -1,4 +1,4 @@
-"""Titles about one choice, peers and probes, on tables written by hand."""
+"""Titles about memory, time, other clusters and probes, on tables written by hand."""
 
 import pytest
 
