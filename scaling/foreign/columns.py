@@ -1,5 +1,6 @@
 """Read and check the columns of a table that comes from elsewhere."""
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable
 from functools import partialmethod
@@ -48,13 +49,6 @@ def _parse_number(text: str, column: str) -> float:
     if "_" in number:  # which Python would accept
         raise ValueError(text)
     return float(number)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
-    )
 
 
 class Columns:
@@ -126,12 +120,8 @@ class Columns:
     def _raw_numbers(self, name: str) -> Floats:
         if name not in self:
             return np.full(len(self), np.nan)
-        column = self.table.column(name)
-        if not _is_text(column.type):
-            try:
-                cast = pc.cast(column, pa.float64(), safe=False)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise self.cell_error(name, 0, "must be a number") from None
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            cast = pc.cast(self.table.column(name), pa.float64(), safe=False)
             return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
         codes, texts = self._encoded(name, "")
         values = np.full(len(texts), np.nan)

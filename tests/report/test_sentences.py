@@ -16,14 +16,14 @@ from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, ro
 pytestmark = pytest.mark.slow
 
 
-# By the test's name, which is their model's: points and rows of the setting that it is about.
+# Points and rows of each test's setting, by the test's name, which is also the model's name.
 STUDIES = {}
 
 
 def of(make):
-    """The story of a test is of the points and rows that `make` gives of a model's name.
+    """Give a test the story of the points and rows that `make` returns for a model name.
 
-    All are settings of one study: tabulating takes a second.
+    The tests share one study with a setting each, because tabulating takes a second.
     """
 
     def decorated(test):
@@ -57,9 +57,9 @@ def text(told):
 
 
 def curve(seconds, *, without=0, **choices):
-    """Of a model: points of one layout at 1, 2, 4, ... GPUs, and rows with these step times.
+    """Points of one layout at 1, 2, 4, ... GPUs, and rows with these step times.
 
-    The last `without` have not run.
+    The last `without` points have not run.
     """
 
     def make(model):
@@ -71,7 +71,7 @@ def curve(seconds, *, without=0, **choices):
 
 
 def two_layouts(*seconds, noise=0.01):
-    """Of a model: ZeRO-1 and ZeRO-3 on two GPUs with these step times."""
+    """ZeRO-1 and ZeRO-3 on two GPUs with these step times."""
 
     def make(model):
         points = [some_point(2, model=model, zero_stage=stage) for stage in (1, 3)]

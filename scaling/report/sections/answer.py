@@ -187,7 +187,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
 
 
 def _points_figure(progress: Record) -> Figure:
-    ended = {"failed": "failed", "waiting": "to come", "refusals": "refused"}
+    ended = {"failed": "failed", "waiting": "waiting", "refusals": "refused"}
     parts = {key: f"{progress[key]} {ending}" for key, ending in ended.items() if progress[key]}
     if not progress["predicted"]:
         ran = f"{progress['ok']} / {progress['points']}"
