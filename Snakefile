@@ -3,8 +3,8 @@
 #   config/studies/<study>.yaml            models x GPU counts x layouts
 #     -> results/<study>/points/*.json     what each job needs           `scaling plan`, by common.smk
 #     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
-#     -> results/<study>/chosen/*.parquet  of a guided sweep, by size    choose.smk
-#                                          and what runs once more       contend.smk
+#     -> results/<study>/chosen/*.parquet  points of a guided sweep      choose.smk
+#                                          and layouts that run again    contend.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
 #     -> results/<study>/predictions.parquet   calibrated on the rows    calibrate.smk predict.smk
 #     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk
@@ -14,7 +14,7 @@
 # On a cluster:     snakemake --profile config/profiles/slurm --config study=NAME
 
 
-# all rules' software as one file, which apptainer.def builds; used with `--sdm apptainer` only
+# software of all rules in one file, built by apptainer.def; used with `--sdm apptainer` only
 container: "training-scaling.sif"
 
 
@@ -32,8 +32,8 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        # rows too: one that was set aside is wanted again though the report still stands
+        # rows too: one that was set aside must be measured again even if the report exists
         rows,
-        # and tables: where they could not be made, an older report is no answer
+        # and tables: if these could not be made, an older report is not enough
         rules.tabulate.output,
-        str(LEFT.report),
+        str(STUDY.report),

@@ -1,11 +1,10 @@
-"""What each mechanism of the predicted step is worth: how wrong predictions are without it.
+"""How much each mechanism of the step-time model contributes to its accuracy.
 
     python -m benchmarks.ablate FOLDER [--write]
 
-From data sheets alone, on the published rows that come along and on the tables of FOLDER in this
-project's names: the mean relative error of each table without the mechanism less that with it, in
-points, with the table's software as it is known and as if it were unheard of. `--write` puts the
-table into docs/prediction_accuracy.md.
+Predicts the shipped rows and the tables of FOLDER from data sheets, with and without each
+mechanism, and prints the difference of the mean relative error in points: as the known software,
+and as if the software were unknown. `--write` puts the table into docs/prediction_accuracy.md.
 """
 
 import argparse
@@ -35,11 +34,11 @@ Start = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Without:
-    """How a mechanism is turned off.
+    """How to turn a mechanism off.
 
-    `start`: parameters at neutral values, numbers or made from the others. `stack`: facts of
-    software that are not known. `features`: of the layouts. `code`: (module, name) and what stands
-    in its place.
+    `start`: neutral values of parameters, or functions of the other parameters. `stack`: facts of
+    the software to replace. `features`: features of layouts to replace. `code`: (module, name,
+    replacement) to patch.
     """
 
     start: Mapping[str, float | Callable[[Start], float]] = dataclasses.field(default_factory=dict)
@@ -48,7 +47,7 @@ class Without:
     code: tuple[tuple[Any, str, Any], ...] = ()
 
     def of(self, points: Points) -> Points:
-        """The same points of software and layouts without it."""
+        """The same points without the mechanism."""
         return dataclasses.replace(points, groups=tuple(map(self._of_group, points.groups)))
 
     def _of_group(self, group: Group) -> Group:
@@ -68,7 +67,7 @@ class Without:
 
 
 def _none(*parts: Any, **_: Any) -> np.ndarray:
-    """No seconds, of as many layouts as the features among `parts`."""
+    """Zero seconds for each layout of the Features among `parts`."""
     (f,) = (part for part in parts if isinstance(part, Features))
     return np.zeros(len(f))
 
@@ -82,43 +81,45 @@ _HOST = dict.fromkeys(("host_layer_s", "host_collective_s", "host_softmax_s"), 1
 
 # In the order in which a step meets them.
 MECHANISMS: Mapping[str, Without] = {
-    "a GEMM's edges": Without(start={"gemm_half_size": 0.0}),
-    "flash kernels by generation": Without(features={"flash_gain": 1.0}),
-    "FlashAttention 1 apart": Without(
+    "GEMM edge effects": Without(start={"gemm_half_size": 0.0}),
+    "flash speed by GPU generation": Without(features={"flash_gain": 1.0}),
+    "FlashAttention 1 slower than 2": Without(
         start={"flash1_efficiency": lambda p: p["flash2_efficiency"]}
     ),
-    "torch's softmax apart": Without(start={"math_passes": lambda p: p["fused_passes"]}),
-    "fused norms apart": Without(start={"norm_passes": lambda p: p["norm_passes_fused"]}),
-    "norms": Without(start={"norm_passes": 0.0, "norm_passes_fused": 0.0}),
-    "casts of low precision": Without(features={"cast_bytes": 0.0}),
+    "torch softmax slower than fused": Without(start={"math_passes": lambda p: p["fused_passes"]}),
+    "unfused norms slower than fused": Without(
+        start={"norm_passes": lambda p: p["norm_passes_fused"]}
+    ),
+    "norms and residuals": Without(start={"norm_passes": 0.0, "norm_passes_fused": 0.0}),
+    "low-precision casts": Without(features={"cast_bytes": 0.0}),
     "passes over logits": Without(start={"logit_passes": 0.0}),
-    "optimizer": Without(code=((step, "optimizer_seconds", lambda _, held: 0 * held),)),
-    "host's launches": Without(start={**_HOST, "host_transport_s": 0.0}),
-    "host over EFA": Without(start={"host_transport_s": 0.0}),
-    "layers alternate between host and GPU": Without(start={"host_sharpness": 12.0}),
-    "tp hidden by software": Without(start={"tp_exposed": 1.0}),
-    "tp's latency": Without(start={"tp_latency_s": 0.0}),
-    "tp's latency over nodes": Without(start={"tp_network_latency_s": 0.0}),
-    "rings of cp": Without(features={"ring": False}),
-    "unequal stages": Without(code=((step, "stages_of", _equal),)),
+    "optimizer update": Without(code=((step, "optimizer_seconds", lambda _, held: 0 * held),)),
+    "kernel launches by the host": Without(start={**_HOST, "host_transport_s": 0.0}),
+    "extra launch cost over EFA": Without(start={"host_transport_s": 0.0}),
+    "host and GPU phases within a layer": Without(start={"host_sharpness": 12.0}),
+    "tp overlap": Without(start={"tp_exposed": 1.0}),
+    "tp latency": Without(start={"tp_latency_s": 0.0}),
+    "tp latency across nodes": Without(start={"tp_network_latency_s": 0.0}),
+    "cp rings": Without(features={"ring": False}),
+    "unequal pipeline stages": Without(code=((step, "stages_of", _equal),)),
     "messages between stages": Without(code=((communication, "_message", _none),)),
-    "interleaving": Without(features={"virtual": 1.0}),
-    "hops of rings": Without(
+    "interleaved stages": Without(features={"virtual": 1.0}),
+    "ring hop latency": Without(
         code=tuple((m, "ring_latency_s", lambda r: 0 * r.nodes) for m in (links, communication))
     ),
-    "messages a layer": Without(stack={"layer_messages": False}),
-    "gradients hidden": Without(start={"dp_exposed": 1.0, "dp_exposed_inside": 1.0}),
-    "ZeRO-3's gathers hidden": Without(start={"zero3_exposed": 1.0}),
-    "stalls of pipelines over EFA": Without(code=((step, "expected_stall_s", _none),)),
+    "one gradient message per layer": Without(stack={"layer_messages": False}),
+    "gradient overlap": Without(start={"dp_exposed": 1.0, "dp_exposed_inside": 1.0}),
+    "ZeRO-3 gather overlap": Without(start={"zero3_exposed": 1.0}),
+    "pipeline stalls over EFA": Without(code=((step, "expected_stall_s", _none),)),
     "stalls near full memory": Without(start={"stall_s": 0.0}),
-    "slow-down by nodes": Without(code=((step, "_NODE_JITTER", 0.0),)),
-    "seconds a step": Without(start={"step_overhead_s": 0.0}),
-    "grouped GEMMs' edges": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
-    "grouped GEMMs' efficiency": Without(start={"expert_gemm_efficiency": 1.0}),
-    "permuting copies of tokens": Without(start={"expert_passes": 0.0}),
-    "host waits for experts' tokens": Without(start={"host_waits_s": 0.0}),
-    "all-to-alls hidden": Without(start={"ep_exposed": 1.0}),
-    "a token once a node": Without(stack={"tokens_once_a_node": False}),
+    "slow-down per doubling of nodes": Without(code=((step, "_NODE_JITTER", 0.0),)),
+    "constant per step": Without(start={"step_overhead_s": 0.0}),
+    "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
+    "grouped GEMM efficiency": Without(start={"expert_gemm_efficiency": 1.0}),
+    "token permutation": Without(start={"expert_passes": 0.0}),
+    "host waits for token counts": Without(start={"host_waits_s": 0.0}),
+    "all-to-all overlap": Without(start={"ep_exposed": 1.0}),
+    "one copy of a token per node": Without(stack={"tokens_once_a_node": False}),
 }  # fmt: skip
 
 
@@ -128,9 +129,9 @@ def mape(points: Points, observed: Observed) -> float:
 
 
 def worth(by_file: Mapping[str, pa.Table]) -> Iterator[list[str]]:
-    """Each mechanism's row of the table, heads first."""
+    """Rows of the table, header first."""
     yield [
-        "without", "known software", "the table that loses most", "that gains most", "unheard of",
+        "without", "known software", "largest loss", "largest gain", "unknown software",
     ]  # fmt: skip
     read = []
     for name, table in by_file.items():
@@ -160,7 +161,7 @@ def worth(by_file: Mapping[str, pa.Table]) -> Iterator[list[str]]:
 def main() -> None:
     """Print the table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="tables of others, as CSV")
+    parser.add_argument("folder", type=Path, help="CSV tables")
     parser.add_argument("--write", action="store_true", help="into docs/prediction_accuracy.md")
     asked = parser.parse_args()
     text = markdown_of(list(worth(tables(asked.folder))))

@@ -2,14 +2,13 @@
 
     python -m benchmarks.coverage FOLDER [--write]
 
-Of the tables in FOLDER that `scaling validate FOLDER --published` knows, in Markdown, and with
---write into docs/prediction_accuracy.md:
+Prints Markdown tables for the files of FOLDER that `scaling validate FOLDER --published` knows;
+--write puts them into docs/prediction_accuracy.md:
 
-- every hold-out, and more of the same tables: the error, that of the data sheet, the share of step
-  times and of ratios inside, and between what right intervals of as many rows, as much alike, would
-  lie 8 times in 10;
-- pairs by how sure it was said that one is faster, and how many were;
-- tables predicted as if their software were unheard of.
+- each hold-out: its error, the data sheet's error, the share of step times and of ratios inside
+  their intervals, and the range in which right intervals of such rows lie 8 times in 10;
+- pairs of layouts by the stated odds that one is faster, and how often it was;
+- each table predicted as if its software were unknown.
 
 Two minutes on a quiet core.
 """
@@ -94,9 +93,9 @@ def hold_out(task: Task, table: pa.Table) -> HoldOut:
 
 
 def coverage_table(held: Sequence[HoldOut]) -> list[list[str]]:
-    """Every hold-out, and how many lie where they should."""
+    """One row per hold-out, header first."""
     heads = [
-        "rows", "calibrated on", "n", "MAPE", "of the data sheet", "step times covered",
+        "rows", "calibrated on", "n", "MAPE", "data sheet", "step times covered",
         "ratios covered",
     ]  # fmt: skip
     body = []
@@ -113,8 +112,8 @@ def coverage_table(held: Sequence[HoldOut]) -> list[list[str]]:
 
 
 def tally(kinds: Mapping[str, Sequence[HoldOut]]) -> list[list[str]]:
-    """How many hold-outs of each kind lie in the goal, and where right intervals would."""
-    heads = ["of hold-outs", "mean", "75 to 85 %", "where right ones are 8 times in 10"]
+    """Count the hold-outs of each kind inside the goal, and inside the expected range."""
+    heads = ["hold-outs", "mean", "in 75 to 85 %", "in the expected range"]
     body = []
     for name, some in kinds.items():
         for place, part in enumerate(("steps", "ratios")):
@@ -131,7 +130,7 @@ def tally(kinds: Mapping[str, Sequence[HoldOut]]) -> list[list[str]]:
 
 
 def odds_table(held: Sequence[HoldOut]) -> list[list[str]]:
-    """Pairs of all hold-outs by how sure it was said that one is faster."""
+    """Pairs of all hold-outs by the stated odds that one is faster, and how often it was."""
     by_start: dict[float, list[dict[str, float]]] = {}
     for each in held:
         v = each.validation
@@ -145,11 +144,11 @@ def odds_table(held: Sequence[HoldOut]) -> list[list[str]]:
             f"from {100 * start:.0f} %", f"{pairs.sum():,}", f"{100 * said:.1f} %",
             f"{100 * was:.1f} %",
         ])  # fmt: skip
-    return [["said that one is faster", "pairs", "said, mean", "was faster"], *body]
+    return [["stated odds that one is faster", "pairs", "mean odds", "was faster"], *body]
 
 
 def unheard_of(tasks: Sequence[tuple[Task, pa.Table]]) -> list[list[str]]:
-    """Tables from data sheets as if nothing were known of their software."""
+    """Coverage of each table from data sheets, as if its software were unknown."""
     body = []
     for task, table in tasks:
         each = hold_out(task, unnamed(table))
@@ -159,7 +158,7 @@ def unheard_of(tasks: Sequence[tuple[Task, pa.Table]]) -> list[list[str]]:
 
 
 def text_of(held: Sequence[HoldOut], first: int) -> str:
-    """The tables in Markdown, of which the first so many hold-outs are tasks of `validate`."""
+    """The tables in Markdown. The first `first` hold-outs are tasks of `validate`."""
     kinds = {
         "calibrated": [each for each in held[:first] if each.task.calibrate_where],
         "data sheets": [each for each in held[:first] if not each.task.calibrate_where],
@@ -170,7 +169,7 @@ def text_of(held: Sequence[HoldOut], first: int) -> str:
 
 
 def main() -> None:
-    """Print the tables; put them between the marks."""
+    """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")

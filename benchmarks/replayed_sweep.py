@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.being_best import Runs, odds_of
+from scaling.analyse.being_best import Runs, odds_of_best
 from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
@@ -208,7 +208,7 @@ def _replayed(path: Path, options: argparse.Namespace) -> str:
             times = {int(row): [float(seen[row])] for row in at[runs[at] > 0]}
             for _ in range(options.repeats - 1 if times else 0):
                 order = list(times)
-                odds = odds_of(Runs.of([[(s, 0.0) for s in times[row]] for row in order]))
+                odds = odds_of_best(Runs.of([[(s, 0.0) for s in times[row]] for row in order]))
                 for row in [order[number] for number in odds.contenders]:
                     noise = math.exp(off * random.standard_normal())
                     times[row].append(float(truth.step_time_s[row]) * noise)

@@ -36,7 +36,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.extension import Extension, extended
+from scaling.record.extension import Extension, estimate_full_step
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
@@ -165,7 +165,7 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
     kinds = len(set(counts)) - 1
 
     def of(some: list[tuple[int, float]]) -> Extension:
-        extension = extended([c for c, _ in some], [s for _, s in some], whole)
+        extension = estimate_full_step([c for c, _ in some], [s for _, s in some], whole)
         assert extension is not None
         return extension
 

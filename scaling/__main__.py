@@ -1,4 +1,4 @@
-"""The entry point: `scaling`, or `python -m scaling`."""
+"""Entry point: `scaling`, or `python -m scaling`."""
 
 from scaling.cli.verbs import main
 

@@ -7,9 +7,9 @@ const duration = hours => {
 };
 const run = ({ hours_per_token, gpu_hours_per_token, tokens_per_step }) =>
   ({ days: tokens() * hours_per_token / 24, cost: tokens() * gpu_hours_per_token * (price() || 1), steps: tokens() / tokens_per_step });
-const paid = value => price() ? `$${thin}${amount(value)}` : `${amount(value)} ${state.story.words.GPU}-hours`;
+const costText = value => price() ? `$${thin}${amount(value)}` : `${amount(value)} ${state.story.words.GPU}-hours`;
 
-function bill() {
+function updateBudget() {
   const { story } = state, { at_size: sizes } = story.advice, inTime = [];
   const article = $(`.selection[data-setting="${story.setting_id}"]`);
   for (const [size, values] of Object.entries(sizes)) {
@@ -24,17 +24,17 @@ function bill() {
   if (label) label.textContent = price() ? 'cost ($)' : `${story.words.GPU}-hours`;
   if (spent) spent.textContent = `for ${amount(tokens())} tokens`;
   const cheapest = inTime.reduce((best, row) => !best || row.cost < best.cost ? row : best, null), within = `within ${amount(state.deadline)} days`;
-  const choice = ({ size, days, cost }) => `Cheapest ${within}: ${duration(24 * days)} for ${paid(cost)} on ${size} ${story.words[size === 1 ? 'GPU' : 'GPUs']}.`;
+  const choice = ({ size, days, cost }) => `Cheapest ${within}: ${duration(24 * days)} for ${costText(cost)} on ${size} ${story.words[size === 1 ? 'GPU' : 'GPUs']}.`;
   $('#cheapest').textContent = state.deadline == null ? '' : cheapest ? choice(cheapest) : `No size finishes ${within}.`;
   $('#budget').hidden = !Object.keys(sizes).length;
 }
-function readTokens(text) {  // 140e9, 140G, 140B, 1.5 T; empty: as many as the model asks for
+function readTokens(text) {  // 140e9, 140G, 140B, 1.5 T; null where empty
   const number = /^([\d.]+(?:e\d+)?)\s*([kmgbtp])?$/i.exec(text.trim().replace(/[\s\u202f_,]/g, ''));
   return number ? positive(Number(number[1]) * ({ k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, p: 1e15 }[number[2]?.toLowerCase()] ?? 1)) : null;
 }
 function budget(change) {
   Object.assign(state, change);
-  bill(); remember();
+  updateBudget(); remember();
   return draw($('figure[data-chart=cost]'));
 }
 function budgetControls() {

@@ -1,4 +1,4 @@
-// The data of the page, the state of the reader, and numbers and elements as all of it writes them.
+// The data of the page, what the reader has chosen, and helpers for numbers and elements.
 // Text from the study only ever becomes a text node.
 
 const $ = (query, at = document) => at.querySelector(query), $$ = (query, at = document) => [...at.querySelectorAll(query)];
@@ -9,7 +9,7 @@ const columns = Object.fromEntries(Object.entries(parsed('data')).map(([name, ta
 const charts = parsed('charts'), stories = parsed('stories'), config = parsed('config');
 const root = document.documentElement;
 
-// state, kept in the address so that a link opens the same view; `at` is the section it opens at
+// what the reader has chosen, kept in the address so that a link opens the same view; `at` is the section
 const address = location.hash.slice(1);
 const hash = address.includes('=') ? Object.fromEntries(new URLSearchParams(address)) : { at: decodeURIComponent(address) };
 const positive = text => Number(text) > 0 ? Number(text) : null;
@@ -26,10 +26,10 @@ const remember = () => {
   if (state.themed || hash.theme) stated.theme = root.dataset.theme;
   history.replaceState(null, '', '#' + new URLSearchParams(stated));
 };
-const mine = (rows, story = state.story) => rows.filter(row => 'setting_id' in row ? row.setting_id === story.setting_id : !('cluster' in row) || row.cluster === story.cluster);
-const here = rows => mine(rows).filter(row => state.series === 'all' || !row.series || row.series === state.series);
+const rowsOf = (rows, story = state.story) => rows.filter(row => 'setting_id' in row ? row.setting_id === story.setting_id : !('cluster' in row) || row.cluster === story.cluster);
+const chosenRows = rows => rowsOf(rows).filter(row => state.series === 'all' || !row.series || row.series === state.series);
 
-// numbers, in the formats of scaling/report/text/numbers.py
+// numbers, in the formats of scaling/report/text.py
 const { unknown, thin, minus, prefixes, digits, grouped_digits, series_key } = parsed('formats');
 const significant = (x, count = digits) => {
   const rounded = Number(x.toPrecision(count));
@@ -45,17 +45,17 @@ const amount = x => {
 const percent = x => x == null ? unknown : (100 * x).toFixed(1).replace('-', minus) + thin + '%';
 const seconds = x => x == null ? unknown : significant(x, 4);
 const gib = x => x == null ? unknown : significant(x / 2 ** 30);
-const plain = x => x == null ? unknown : typeof x === 'number' && !Number.isInteger(x) ? Number(x.toPrecision(5)) : String(x);
-const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plain(value);
+const plainText = x => x == null ? unknown : typeof x === 'number' && !Number.isInteger(x) ? Number(x.toPrecision(5)) : String(x);
+const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plainText(value);
 const words = () => ({ ...state.story.words, cost: price() ? 'Cost of the run ($)' : `${state.story.words.GPU}-hours of the run` });
-const worded = text => Object.entries(words()).reduce((filled, [name, word]) => filled.replaceAll(`{${name}}`, word), text);
+const fillWords = text => Object.entries(words()).reduce((filled, [name, word]) => filled.replaceAll(`{${name}}`, word), text);
 const tokens = (story = state.story) => state.tokens ?? story.tokens;
 const price = (story = state.story) => state.price ?? story.price;
 
 const element = (tag, text, name) => { const fresh = document.createElement(tag); if (text != null) fresh.textContent = text; if (name) fresh.className = name; return fresh; };
 const button = (text, click) => { const fresh = element('button', text); fresh.type = 'button'; fresh.onclick = click; return fresh; };
-// New content in place of the old: focus stays where it was, on the control of the same name
-function refill(at, ...content) {
+// Replace the content of an element; focus stays on the control of the same name
+function replaceContent(at, ...content) {
   const name = at.contains(document.activeElement) ? document.activeElement.dataset.name : null;
   at.replaceChildren(...content);
   if (name != null) $$('[data-name]', at).find(control => control.dataset.name === name)?.focus({ preventScroll: true });

@@ -1,4 +1,4 @@
-// Files: what leaves the page carries title, study, series and level of the intervals with it.
+// Files: each carries its title, study, series and level of the intervals.
 
 function save(name, type, text) {
   const link = element('a');
@@ -8,12 +8,12 @@ function save(name, type, text) {
 const study = $('h1 code').textContent;
 const place = () => `${state.story.model} on ${state.story.cluster}, ${state.story.batch}`;
 function saveCsv(name, rows, title = name) {
-  const inert = value => typeof value === 'string' && /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;  // no spreadsheet takes it for a formula
+  const inert = value => typeof value === 'string' && /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;  // so that no spreadsheet runs it as a formula
   const quoted = value => value == null ? '' : /[",\n\r]/.test(value) ? `"${String(inert(value)).replaceAll('"', '""')}"` : inert(value);
   const origin = { title, study, selection: place(), interval: words().interval };
   save(name + '.csv', 'text/csv', [[...columns[name], ...Object.keys(origin)], ...rows.map(row => [...columns[name].map(key => row[key]), ...Object.values(origin)])].map(line => line.map(quoted).join(',')).join('\n') + '\n');
 }
-// The head of a chart that has no page around it; scaling/report/charts/svg.py writes the same
+// The heading of a chart outside the page; scaling/report/charts/svg.py writes the same
 function heading(chart, panel) {
   const wrapped = (text, most) => text.split(/\s+/).reduce((lines, word) => { const last = lines.length - 1; if (lines[last] && lines[last].length + word.length >= most) lines.push(word); else lines[last] = `${lines[last]} ${word}`.trim(); return lines; }, ['']);
   const where = `${study}: ${place()}${panel == null ? '' : `; ${panel}`}`;
@@ -23,7 +23,7 @@ function heading(chart, panel) {
     fontSize: 14, subtitleFontSize: 11, color: 'var(--ink)', subtitleColor: 'var(--ink-2)', offset: 12,
   };
 }
-async function svgsOf(name) {  // a file has no page to give it the variables
+async function svgsOf(name) {  // a file outside the page has no CSS variables
   const style = getComputedStyle(root), named = text => text.replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim()).replaceAll('url(#hatch)', style.getPropertyValue('--hatch').trim());
   return Promise.all(panelsOf(name).map(async panel => {
     const spec = specification(name, panel), { view, finalize } = await embed(element('div'), { ...spec, width: 640, title: heading(charts[name], panel) });

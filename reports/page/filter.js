@@ -1,6 +1,6 @@
 // The filter of the table of points: `tp=2 gpus>=64 failed`. A column and a value, or whole words of the row.
 
-// the table of axes, with what follows from it
+// the axes of a layout, and the columns that follow from them
 const choices = [...parsed('axes'), { key: 'repeat', title: 'repeat' }];
 choices.splice(choices.findIndex(axis => !axis.ranks), 0, { key: 'dp', title: 'dp', always: true });
 
@@ -19,13 +19,13 @@ function valueOf(text) {
   const named = { yes: true, true: true, no: false, false: false, none: null, '–': null }, name = text.toLowerCase();
   return name in named ? named[name] : name;
 }
-const held = (row, key) => key.endsWith('_bytes') && row[key] != null ? row[key] / GIB : typeof row[key] === 'string' ? row[key].toLowerCase() : row[key];
+const comparable = (row, key) => key.endsWith('_bytes') && row[key] != null ? row[key] / GIB : typeof row[key] === 'string' ? row[key].toLowerCase() : row[key];
 const compare = {
   '=': (a, b) => a === b || (a == null && b == null) || String(a) === String(b), '!=': (a, b) => !compare['='](a, b),
   '<': (a, b) => a != null && a < b, '<=': (a, b) => a != null && a <= b, '>': (a, b) => a != null && a > b, '>=': (a, b) => a != null && a >= b,
 };
 // `none` is a value of some axes and the absence of one on others
-const matches = (row, key, sign, value) => value === null && row[key] === 'none' ? sign === '=' : compare[sign](held(row, key), value);
+const matches = (row, key, sign, value) => value === null && row[key] === 'none' ? sign === '=' : compare[sign](comparable(row, key), value);
 
 const stateOf = row => row.outcome == null ? (row.predicted_outcome == null ? 'waiting' : 'predicted') : row.outcome === 'ok' ? 'ran' : 'failed';
 // The words of a row: outcome, series, every choice with its value, what went wrong
@@ -34,7 +34,7 @@ function wordsOf(row) {
   return new Set(said.filter(part => part != null).flatMap(part => String(part).toLowerCase().split(/[^\p{L}\p{N}.]+/u)));
 }
 
-// What a line asks of a row, and the sentence that says what of it means nothing
+// The test that a line of the filter makes of a row, and what is wrong with the line
 function readFilter(text) {
   const parts = text.trim().replace(/\s*(<=|>=|!=|=|<|>|:)\s*/g, '$1').split(/\s+/).filter(Boolean), tests = [];
   let wrong = '';
@@ -46,7 +46,7 @@ function readFilter(text) {
       else if (asked[3] !== '') { const value = valueOf(asked[3]), sign = asked[2] === ':' ? '=' : asked[2]; tests.push(row => matches(row, key, sign, value)); }
       continue;
     }
-    // `tp 2` and `64 GPUs` say what `tp=2` and `gpus=64` say
+    // `tp 2` and `64 GPUs` mean `tp=2` and `gpus=64`
     const own = fields[simple(parts[i])], next = parts[i + 1], later = fields[simple(next ?? '')];
     if (own && next != null && /^\d/.test(next)) { const value = valueOf(next); tests.push(row => matches(row, own, '=', value)); i++; continue; }
     if (later === 'world_size' && /^\d+$/.test(parts[i])) { const value = Number(parts[i]); tests.push(row => row.world_size === value); i++; continue; }

@@ -10,10 +10,10 @@ addEventListener('beforeprint', () => { before = root.dataset.theme; setTheme('l
 addEventListener('afterprint', () => setTheme(before));
 
 // selection
-const MOST_BUTTONS = matchMedia('(max-width: 760px)').matches ? 2 : 6;  // of a group; more are a list to choose from
+const MOST_BUTTONS = matchMedia('(max-width: 760px)').matches ? 2 : 6;  // in a group; more options become a list
 function pick(at, options, current, choose, possible = () => true, most = MOST_BUTTONS) {
   if (options.length > most) { pickFromList(at, options, current, choose, possible); return; }
-  refill(at, ...options.map(option => {
+  replaceContent(at, ...options.map(option => {
     const control = button(String(option), () => choose(option));
     control.dataset.name = option; control.setAttribute('aria-pressed', option === current);
     control.disabled = !possible(option);
@@ -26,9 +26,9 @@ function pickFromList(at, options, current, choose, possible) {
   list.dataset.name = 'list'; list.setAttribute('aria-label', at.closest('[aria-label]').getAttribute('aria-label'));
   list.append(...options.map((option, i) => { const line = element('option', String(option)); line.value = i; line.selected = option === current; line.disabled = !possible(option); return line; }));
   list.onchange = () => choose(options[list.value]);
-  refill(at, list);
+  replaceContent(at, list);
 }
-function choose(wanted) {  // the setting nearest to the wish: the same model first, then cluster, then batch
+function choose(wanted) {  // the nearest setting there is: the wish counts most, then the same model, cluster, batch
   const now = { ...state.story, ...wanted }, keys = [...Object.keys(wanted), 'model', 'cluster', 'batch_short'];
   const score = story => keys.reduce((sum, key, i) => sum + (story[key] === now[key]) * 2 ** (keys.length - i), 0);
   select(stories.reduce((best, story) => score(story) > score(best) ? story : best));
@@ -59,32 +59,32 @@ function titles() {
   $$('[data-size-line]').forEach(at => { at.textContent = state.story.at_size[state.size]?.[at.dataset.sizeLine] ?? ''; });
 }
 function sentences() {
-  const { story } = state, present = new Set(mine(tables.contenders).map(row => row.series));
+  const { story } = state, present = new Set(rowsOf(tables.contenders).map(row => row.series));
   $$('.selection').forEach(article => { article.hidden = Number(article.dataset.setting) !== story.setting_id; });
   $$('.choose').forEach(link => { link.setAttribute('aria-current', Number(link.dataset.setting) === story.setting_id); });
-  refill($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
+  replaceContent($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
   $$('[data-line]').forEach(at => { at.textContent = story[at.dataset.line] ?? ''; at.hidden = !story[at.dataset.line]; });
-  $$('[data-word]').forEach(at => { at.textContent = worded(`{${at.dataset.word}}`); });
+  $$('[data-word]').forEach(at => { at.textContent = fillWords(`{${at.dataset.word}}`); });
   $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
-  $('.reading').hidden = !present.size;  // where nothing is drawn there is nothing to read
+  $('.reading').hidden = !present.size;  // nothing is drawn
   $('#tokens').placeholder = amount(story.tokens);
   $('#price').placeholder = story.price || 'none';
-  const switches = here(tables.switches);
+  const switches = chosenRows(tables.switches);
   $('#crossings').hidden = !switches.length;
   $('#crossings summary').textContent = `Where the advised layout changes: ${switches.length} ${switches.length === 1 ? 'place' : 'places'}`;
   fillTable($('#crossings table'), asColumns('switches', switches), switches);
 }
 function atSize() {  // what depends on the GPU count chosen
-  selectors(); titles(); remember(); settle();
+  selectors(); titles(); remember(); showSections();
   return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw));
 }
 async function update() {
-  selectors(); sentences(); statistics(); bill();
+  selectors(); sentences(); statistics(); updateBudget();
   await Promise.all([atSize(), ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
   root.dataset.ready = state.story.setting_id;
 }
 
-// links to places: the address also holds the selection, so the page goes there itself
+// links to sections: the address also holds the selection, so the page scrolls itself
 function go(id) {
   const place = id && document.getElementById(id);
   if (!place) return;

@@ -1,12 +1,15 @@
--- Grain: one row per setting in which predictions stand against rows that ran or failed.
+-- Grain: one row per setting in which predictions can be held against points that ran or failed.
 -- Needs: measurements, predicted_layouts
--- compared: points with a measured or published rate and a predicted one.   near: of them within 10 %.
--- median_error: of |predicted / measured - 1| of tokens_per_s, a ratio.
--- judged: points that ran or were out of memory and of which a prediction says one or the other;
--- told_right: how many it says right.   predicted_from: what the predictions' parameters are from.
--- published: of compared, points of others; unstated: what some of them leave open that the
--- predictions beside them choose in another way than usual, in words.
-with held as (
+-- compared: points with a predicted rate and a measured or published one.
+-- near: how many of them were predicted within 10 %.
+-- median_error: median of |predicted / measured - 1| of tokens_per_s, a ratio.
+-- judged: points that ran or were out of memory, for which a prediction says which of the two.
+-- told_right: how many of these it says correctly.
+-- predicted_from: the source of the predictions' parameters.
+-- published: how many of `compared` others published.
+-- unstated: axes, in words, that a publisher leaves unstated and the prediction assumes are not as
+-- usual.
+with predicted_points as (
     select
         setting_id, series, outcome, predicted_outcome, predicted_from, unstated,
         abs(predicted_tokens_per_s / tokens_per_s - 1) as error
@@ -25,6 +28,6 @@ select
         as predicted_from,
     count(error) filter (where series = 'published') as published,
     list_distinct(flatten(list(unstated) filter (where error is not null))) as unstated
-from held
+from predicted_points
 group by setting_id
 order by setting_id

@@ -1,12 +1,13 @@
--- Grain: one row per allocation of a scheduler in which a point left a row that was not set aside.
+-- Grain: one row per scheduler allocation (job) in which a point left a row that is still in use.
 -- Needs: nothing
--- span_s: seconds from the first start of ranks in it to the last end; the scheduler's own count has
--- the start of the allocation and the wait of one that was requeued in it too.
--- in_steps_s: seconds of it in measured steps, short ones too, warm-up excluded.
--- startup_s: seconds of it between the start of ranks and their first step.
--- share_in_steps: ratio.   rank_hours: ranks x hours, of the largest point.
--- energy_j: joules drawn in full measured steps, all devices; null where none was measured.
-with ended as (
+-- What an allocation was spent on.
+-- span_s: seconds from the first start of ranks to the last end. The scheduler counts more: also
+-- the start of the allocation and, if it was requeued, the wait.
+-- in_steps_s: seconds of the span in measured steps, short ones included, warm-up excluded.
+-- startup_s: seconds of the span between the start of ranks and their first step.
+-- share_in_steps: ratio.   rank_hours: ranks x hours, with the ranks of the largest point.
+-- energy_j: joules drawn by all devices in full measured steps; null if none was measured.
+with timed_rows as (
     select
         *,
         started_at::timestamptz as began,
@@ -29,6 +30,6 @@ select
     max(world_size) * span_s / 3600 as rank_hours,
     max(peak_memory_bytes) as peak_memory_bytes,
     sum(energy_j * len(step_times_s)) as energy_j
-from ended
+from timed_rows
 group by job_id
 order by min(began), job_id

@@ -1,12 +1,13 @@
--- Grain: one row per cluster of CPUs with rows that know the load of their machine.
--- Needs: planned
--- busy: rows whose load_average (processes that wanted a core in the minute before the point, with
--- those of the point before it) exceeds own_ranks, the most that the study itself starts there at
--- once: somebody else was at work, and what they measured may be too slow.
-with told as (
+-- Grain: one row per CPU cluster with rows that recorded the load of their machine.
+-- Needs: planned_points
+-- Whether somebody else used the machine meanwhile, so that steps may have been measured too slow.
+-- own_ranks: the most ranks that the study itself runs there at once.
+-- rows_told: rows with a load_average.   busy: those whose load_average (processes that wanted a
+-- core in the minute before the point, those of the previous point included) exceeds own_ranks.
+with cpu_rows as (
     select cluster, world_size, load_average, max(world_size) over (partition by cluster) as own_ranks
     from study.rows
-    where gpu = 'cpu' and point_id in (select point_id from planned)
+    where gpu = 'cpu' and point_id in (select point_id from planned_points)
 )
 select
     cluster,
@@ -14,7 +15,7 @@ select
     count(*) as rows_told,
     count(*) filter (where load_average > own_ranks) as busy,
     max(load_average) as highest_load_average
-from told
+from cpu_rows
 where load_average is not null
 group by cluster
 order by cluster

@@ -1,9 +1,10 @@
 -- Grain: one row per cluster, kind of collective, shape of group and message size.
 -- Needs: nothing
--- bus_bytes_per_s: what the links carried, by the definitions of nccl-tests (PERFORMANCE.md): bytes
--- of a rank's whole tensor per second, times 2 (n - 1) / n for all_reduce and (n - 1) / n for
--- all_gather, reduce_scatter and all_to_all of n ranks. Median over hosts and pairs of hosts.
--- at_once: how many such groups sent at the same time.
+-- Medians over hosts and pairs of hosts.   at_once: groups of this shape that sent at the same time.
+-- bus_bytes_per_s: what the links carried, as nccl-tests defines it (PERFORMANCE.md): bytes of a
+-- rank's whole tensor per second, times 2 (n - 1) / n for an all_reduce among n ranks and (n - 1) /
+-- n for an all_gather, reduce_scatter or all_to_all.   bus_low, bus_high: by the slowest and the
+-- fastest.
 with timed as (
     select
         cluster, kind, ranks, nodes, coalesce(groups, 1) as at_once, message_bytes,
@@ -16,7 +17,7 @@ with timed as (
         and coalesce(outcome, 'ok') = 'ok'
     group by cluster, kind, ranks, nodes, at_once, message_bytes
 ),
-moved as (
+with_bus_bytes as (
     select
         *,
         message_bytes * case
@@ -31,5 +32,5 @@ select
     bus_bytes / seconds as bus_bytes_per_s,
     bus_bytes / seconds_high as bus_low,
     bus_bytes / seconds_low as bus_high
-from moved
+from with_bus_bytes
 order by cluster, kind, nodes, ranks, at_once, message_bytes

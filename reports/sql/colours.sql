@@ -1,9 +1,9 @@
 -- Grain: one row per setting and layout of the study.
 -- Needs: names, ranking, advised
--- slot: the colour that names the layout all through the report. Advised layouts take the first in the
--- order of their sizes, then those that are fastest somewhere, then the closest rivals, those that
--- ran at more than one size first; 7 is the grey of all others.
-with spoken as (
+-- slot: the layout's colour throughout the report, 1 to 6; 7 is the grey of all others. Advised
+-- layouts come first, in the order of their sizes, then those that are fastest somewhere, then the
+-- closest rivals, those that ran at more than one size first.
+with leading_series as (  -- the one that the report speaks of
     select setting_id, series
     from ranking
     group by setting_id, series
@@ -11,12 +11,12 @@ with spoken as (
         partition by setting_id order by list_position(getvariable('series_order'), series)
     ) = 1
 ),
-standing as (
+standings as (
     select
         setting_id,
         layout,
-        min(world_size) filter (where position = 1) as wins_from,
-        count(distinct world_size) > 1 as ran_widely,
+        min(world_size) filter (where position = 1) as fastest_from,
+        count(distinct world_size) > 1 as at_several_sizes,
         avg(share_of_best) as mean_share
     from ranking
     where series != 'predicted' or setting_id not in (
@@ -24,10 +24,10 @@ standing as (
     )
     group by setting_id, layout
 ),
-chosen as (
+advice as (
     select setting_id, layout, min(world_size) as advised_from
     from advised
-    semi join spoken using (setting_id, series)
+    semi join leading_series using (setting_id, series)
     group by setting_id, layout
 )
 select
@@ -38,10 +38,10 @@ select
     least(7, row_number() over (
         partition by setting_id
         order by
-            advised_from nulls last, wins_from nulls last, ran_widely desc nulls last,
+            advised_from nulls last, fastest_from nulls last, at_several_sizes desc nulls last,
             mean_share desc nulls last, layout
     )) as slot
 from names
-left join standing using (setting_id, layout)
-left join chosen using (setting_id, layout)
+left join standings using (setting_id, layout)
+left join advice using (setting_id, layout)
 order by setting_id, slot, layout

@@ -1,8 +1,9 @@
--- Grain: one row per setting, world_size, its advised layout and part of the communication.
+-- Grain: one row per setting, world_size and part of the communication of the layout advised there.
 -- Needs: winner_rows
--- split: 'kind' (of collective) or 'axis' (of parallelism); each of the two tells all of comm_s, as
--- far as the profiler could name it. seconds: per step, hidden behind compute or not; median over
--- repeats. from_s, to_s: where the part lies in the stack. exposed_s: of all parts together.
+-- split: 'kind' (of collective) or 'axis' (of parallelism). Either split adds up to comm_s, as far
+-- as the profiler could name what was sent.
+-- seconds: per step, hidden behind compute or not; median over repeats.
+-- from_s, to_s: where the part lies in the stack.   exposed_s: of all parts together.
 with parts as (
     select
         setting_id, world_size, layout_name, 'measured' as series,
@@ -29,13 +30,13 @@ with parts as (
 )
 select
     setting_id, world_size, layout_name, series, split, part_order, part, seconds,
-    coalesce(sum(seconds) over earlier, 0) as from_s,
+    coalesce(sum(seconds) over parts_before, 0) as from_s,
     from_s + seconds as to_s,
     comm_s,
     exposed_s
 from parts
 where seconds > 0
-window earlier as (
+window parts_before as (
     partition by setting_id, world_size, split order by part_order
     rows between unbounded preceding and 1 preceding
 )

@@ -1,13 +1,13 @@
--- Grain: one row per setting, series, world_size, layout and stack that was tried.
+-- Grain: one row per setting, series, world_size, layout and stack that was tried or predicted.
 -- Needs: layouts, ranking, colours
--- drawn: the charts show it; a prediction only for a layout that was not tried at that size.
--- place: order in a chart, what ran or failed before what is predicted.
--- All else of a layout stands in `layouts`: here are the axes of the map and what is compared.
--- position: 1 is the fastest; those that failed follow those that ran.   slot: see colours.
+-- What charts and maps compare; everything else about a layout is in `layouts`.
+-- drawn: the charts show it; a prediction only if the layout was not tried at that size.
+-- position: 1 is the fastest; layouts that failed follow those that ran.
+-- place: order in a chart; what ran or failed comes before what is predicted.   slot: see `colours`.
 with tried as (
     select distinct setting_id, world_size, layout from layouts where series != 'predicted'
 ),
-judged as (  -- few columns: windows carry all they are given
+with_positions as (  -- few columns, because windows carry all of them
     select
         layouts.setting_id, layouts.series, layouts.world_size, layouts.layout,
         layouts.stack_fingerprint,
@@ -23,13 +23,14 @@ judged as (  -- few columns: windows carry all they are given
     left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
     left join tried using (setting_id, world_size, layout)
 ),
-placed as (
+with_places as (
     select
         *,
         row_number() over (
-            partition by setting_id, world_size order by not drawn, series = 'predicted', position
+            partition by setting_id, world_size
+            order by not drawn, series = 'predicted', position, series
         ) as place
-    from judged
+    from with_positions
 )
 select
     layouts.setting_id, layouts.series, layouts.world_size, layouts.layout, layouts.layout_name,
@@ -42,5 +43,5 @@ select
     layouts.peak_memory_bytes, layouts.predicted_memory_bytes, layouts.exposed_comm_s,
     colours.slot, position, share_of_best, within_noise, margin, drawn, place
 from layouts
-join placed using (setting_id, series, world_size, layout, stack_fingerprint)
+join with_places using (setting_id, series, world_size, layout, stack_fingerprint)
 join colours using (setting_id, layout)

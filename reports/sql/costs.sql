@@ -1,11 +1,13 @@
 -- Grain: one row per setting, series and world_size at which a layout ran: its best layout.
 -- Needs: best, settings
--- Per token of training: hours_per_token (wall clock), gpu_hours_per_token, joules_per_token,
--- usd_per_token (null without a price). joules_from: 'measured', or 'tdp': every GPU at the data
--- sheet's power for the whole time, without the rest of the node.
--- Their _low and _high are those of the rate. on_front: no other size of the setting is as fast and takes
--- fewer GPU-hours, by more than the noise of both (scaling/analyse/ties.py).
--- cheapest_front: the same in dollars, over all clusters of the model and batch.
+-- What a token of training takes: hours_per_token (wall clock), gpu_hours_per_token,
+-- joules_per_token, usd_per_token (null without a price). _low and _high follow from the interval
+-- of the rate.
+-- joules_from: 'measured', or 'tdp': every GPU at the data sheet's power all the time, without the
+-- rest of the node.
+-- on_front: no other size of the setting is as fast and takes fewer GPU-hours, by more than the
+-- noise of both (scaling/analyse/ties.py).
+-- cheapest_front: the same in dollars, over all clusters with the same model and batch.
 with priced as (
     select
         best.setting_id,

@@ -1,7 +1,7 @@
 -- Grain: one row per vertex of the line through the best layouts of a setting.
 -- Needs: best
--- style: observed (measured, published) or predicted. A predicted line starts at the last observed
--- vertex, so that one vertex stands in both.
+-- style: observed (measured, extended, published) or predicted. A predicted line starts at the last
+-- observed vertex, which therefore stands in both.
 with vertices as (
     select
         setting_id,
@@ -15,18 +15,18 @@ with vertices as (
     from best
     where drawn
 ),
-joints as (
+starts_of_predictions as (
     select * replace ('predicted' as style)
-    from vertices as last
+    from vertices as observed
     where style = 'observed'
         and exists (
             from vertices as later
-            where later.setting_id = last.setting_id
-                and later.style = 'predicted' and later.world_size > last.world_size
+            where later.setting_id = observed.setting_id
+                and later.style = 'predicted' and later.world_size > observed.world_size
         )
     qualify row_number() over (partition by setting_id order by world_size desc) = 1
 )
 from vertices
 union all
-from joints
+from starts_of_predictions
 order by setting_id, style, series, world_size

@@ -1,13 +1,15 @@
--- Grain: one row per setting, layout that the decision is between, and world_size that was tried.
--- Needs: advised, rivals, ranking, layouts, coinciding, names, axes, colours
--- Of one series, the first of series_order (scaling/analyse/series.py).
--- role: advised somewhere; else simplest (least tp x pp x cp, then the fewest choices to say, of those
--- that ran at the most sizes); else contender, those that come closest at most sizes, six rows with all.
--- outcome: of the layout there, also where it ran as the layout it coincides with; null: not tried.
--- share_of_best: ratio of tokens_per_s to the fastest of the size, with the interval of that ratio.
--- within_noise: not told apart from the fastest.   place: order of the rows.
--- The axes: what the layout chooses on each.
-with spoken as (
+-- Grain: one row per setting, layout among which the decision is, and world_size that was tried.
+-- Needs: advised, rivals, ranking, layouts, coinciding, names, differing_choices, colours
+-- Of one series per setting, the first of series_order (scaling/analyse/series.py).
+-- role: 'advised' at some size; else 'simplest': of the layouts that ran at the most sizes the one
+-- with the least tp x pp x cp, then with the fewest choices to name; else 'contender': within the
+-- noise of the fastest at most sizes. Contenders fill up to six layouts.   place: order of the
+-- layouts.
+-- outcome: of the layout there, or of a layout that it coincides with there; null: not tried.
+-- share_of_best: tokens_per_s as a share of the fastest of the size; share_low, share_high: its
+-- interval.
+-- within_noise: not told apart from the fastest.   The axes: what the layout chooses on each.
+with leading_series as (
     select setting_id, series
     from layouts
     group by setting_id, series
@@ -18,68 +20,67 @@ with spoken as (
 sizes as (
     select distinct setting_id, series, world_size
     from layouts
-    semi join spoken using (setting_id, series)
+    semi join leading_series using (setting_id, series)
 ),
-standing as (
-    select setting_id, series, layout, count(*) as ran, avg(share_of_best) as mean_share,
+standings as (
+    select setting_id, series, layout, count(*) as sizes_ran, avg(share_of_best) as mean_share,
         count(*) filter (where within_noise) as ties
     from rivals
-    semi join spoken using (setting_id, series)
+    semi join leading_series using (setting_id, series)
     group by setting_id, series, layout
 ),
-spelled as (
-    select names.*, count(axes.words) as choices_said
+named_layouts as (
+    select names.*, count(differing_choices.words) as named_choices
     from names
-    left join axes using (setting_id, layout)
+    left join differing_choices using (setting_id, layout)
     group by all
 ),
-plainest as (
-    select standing.setting_id, standing.layout
-    from standing
-    join spelled using (setting_id, layout)
+simplest as (
+    select standings.setting_id, standings.layout
+    from standings
+    join named_layouts using (setting_id, layout)
     qualify row_number() over (
-        partition by standing.setting_id
-        order by ran desc, spelled.tp * spelled.pp * spelled.cp, choices_said, mean_share desc,
-            standing.layout
+        partition by standings.setting_id
+        order by sizes_ran desc, named_layouts.tp * named_layouts.pp * named_layouts.cp,
+            named_choices, mean_share desc, standings.layout
     ) = 1
+),
+candidates as (
+    select
+        setting_id, series, layout,
+        min(advised.world_size) as advised_from,
+        any_value(simplest.layout) is not null as is_simplest,
+        any_value(ties) as ties,
+        any_value(mean_share) as mean_share
+    from standings
+    left join advised using (setting_id, series, layout)
+    left join simplest using (setting_id, layout)
+    group by setting_id, series, layout
 ),
 roles as (
     select
         setting_id, series, layout,
-        min(advised.world_size) as advised_from,
-        any_value(plainest.layout) is not null as plain,
-        any_value(ties) as ties,
-        any_value(mean_share) as mean_share
-    from standing
-    left join advised using (setting_id, series, layout)
-    left join plainest using (setting_id, layout)
-    group by setting_id, series, layout
-),
-chosen as (
-    select
-        setting_id, series, layout,
         case
             when advised_from is not null then 'advised'
-            when plain then 'simplest'
+            when is_simplest then 'simplest'
             else 'contender'
         end as role,
         row_number() over (
             partition by setting_id
-            order by advised_from nulls last, not plain, ties desc, mean_share desc, layout
+            order by advised_from nulls last, not is_simplest, ties desc, mean_share desc, layout
         ) as place
-    from roles
+    from candidates
     qualify place <= 6 or advised_from is not null
 ),
-called as (
-    select setting_id, series, world_size, layout, outcome from layouts
-    union all
-    select setting_id, series, world_size, same as layout, outcome
-    from layouts
-    join coinciding using (setting_id, world_size, layout)
-),
-became as (
+outcomes as (
     select setting_id, series, world_size, layout, arg_min(outcome, outcome != 'ok') as outcome
-    from called
+    from (
+        select setting_id, series, world_size, layout, outcome from layouts
+        union all
+        select setting_id, series, world_size, same_as as layout, outcome
+        from layouts
+        join coinciding using (setting_id, world_size, layout)
+    )
     group by setting_id, series, world_size, layout
 ),
 fastest as (
@@ -88,7 +89,7 @@ fastest as (
     where position = 1
 )
 select
-    chosen.setting_id, chosen.series, chosen.layout, names.layout_name, colours.slot, role, place,
+    roles.setting_id, roles.series, roles.layout, names.layout_name, colours.slot, role, place,
     sizes.world_size, outcome,
     rivals.share_of_best,
     sqrt(margin ** 2 + best_margin ** 2) as share_margin,
@@ -97,12 +98,12 @@ select
     rivals.within_noise,
     advised.layout is not null as advised,
     names.* exclude (setting_id, layout, layout_id, layout_name, layout_lines)
-from chosen
+from roles
 join sizes using (setting_id, series)
 join names using (setting_id, layout)
 join colours using (setting_id, layout)
-left join became using (setting_id, series, world_size, layout)
+left join outcomes using (setting_id, series, world_size, layout)
 left join rivals using (setting_id, series, world_size, layout)
 left join fastest using (setting_id, series, world_size)
 left join advised using (setting_id, series, world_size, layout)
-order by chosen.setting_id, place, sizes.world_size
+order by roles.setting_id, place, sizes.world_size

@@ -1,7 +1,9 @@
--- Grain: one row per series, cluster, stack and test of residuals; of `node` one per host.
+-- Grain: one row per series, cluster, stack and test for drift (of the test `node` one per host).
 -- Needs: tested_drift
--- test: time (effect: ratio a day), hour (ratio between the slowest and the fastest hour of the day),
--- node (ratio of the runs on this host to the others).   residual_of: repeats, or prediction where
--- nothing was repeated.   p_value: of 2,000 shuffles; of node for the largest of all hosts.
+-- test: 'time' (effect: ratio per day), 'hour' (slowest hour of the day over the fastest) or 'node'
+-- (runs on this host over the others).
+-- residual_of: what step times are compared with: 'repeats', or 'prediction' if nothing was
+-- repeated.
+-- p_value: from 2,000 shuffles; for `node` that of the largest effect among all hosts.
 from tested_drift
 order by series, cluster, stack_fingerprint, test, host

@@ -1,32 +1,34 @@
--- Grain: one row per setting, series, factor and two of its levels.
+-- Grain: one row per setting, series, factor and two of its levels: what the change of level is worth.
 -- Needs: matched_pairs, factor_levels, effect_intervals
--- mean_ratio: geometric mean of the pairs' throughput ratios; lowest, highest: their range;
--- ratio_at_smallest, ratio_at_largest: the mean at the smallest and largest size with pairs: how the
--- effect interacts with scale. lower_quartile, upper_quartile: of the ratios.
--- near_ratio: the mean over the near_pairs, those near the fastest layouts, see matched_pairs, with the
--- 95 % bootstrap interval of that mean over pairs (null below three): what the choice is worth to who chooses.
--- memory_ratio: mean of the memory_pairs' ratios of memory; less_memory: how many need less.
--- name: `micro-batch 2, against 1`.
--- shown: in the chart, of one series, of those of at least 3 pairs the 14 that are largest near the fastest
--- or stand on most pairs; of all pairs where none is near.
-with at_size as (
+-- mean_ratio: geometric mean of the throughput ratios of the pairs (see `pairs`). lowest,
+-- lower_quartile, upper_quartile, highest: of these ratios.
+-- ratio_at_smallest, ratio_at_largest: mean at the smallest and the largest size with pairs, which
+-- shows how the effect changes with scale.
+-- near_ratio: mean over near_pairs, the pairs near the fastest layouts (see `matched_pairs`): what
+-- the choice is worth where it matters. near_low, near_high: its 95 % bootstrap interval, null
+-- below three pairs.
+-- memory_ratio: mean ratio of memory over memory_pairs; less_memory: pairs that need less.
+-- name: for example `micro-batch 2, against 1`.
+-- shown: in the chart: of one series, of the effects with at least 3 pairs, the 14 that are largest
+-- near the fastest layouts and rest on most pairs; where no pair is near, all pairs count.
+with size_means as (
     select
         setting_id, series, factor_id, from_place, to_place, world_size,
         avg(ln(ratio)) as mean
     from matched_pairs
     group by all
 ),
-ends as (
+first_and_last_sizes as (
     select
         setting_id, series, factor_id, from_place, to_place,
         min(world_size) as smallest_world_size,
         exp(arg_min(mean, world_size)) as ratio_at_smallest,
         max(world_size) as largest_world_size,
         exp(arg_max(mean, world_size)) as ratio_at_largest
-    from at_size
+    from size_means
     group by all
 ),
-counted as (
+aggregated as (
     select
         setting_id, series, factor_id, from_place, to_place,
         count(*) as pairs,
@@ -43,21 +45,22 @@ counted as (
     from matched_pairs
     group by setting_id, series, factor_id, from_place, to_place
 ),
-found as (
+described as (
     select
         setting_id,
         series,
         after_level.factor,
         before_level.level as from_level,
         after_level.level as to_level,
-        case when factor_id = 0 then concat(to_level, ', against ', from_level)
-            else concat(after_level.factor, ' ', to_level, ', against ', from_level) end as name,
+        concat(
+            if(factor_id = 0, null, after_level.factor || ' '), to_level, ', against ', from_level
+        ) as name,
         pairs, mean_ratio, lowest, lower_quartile, upper_quartile, highest,
         near_pairs, near_ratio, near_low, near_high, memory_pairs, memory_ratio, less_memory,
         smallest_world_size, ratio_at_smallest, largest_world_size, ratio_at_largest,
         factor_id, from_place, to_place
-    from counted
-    join ends using (setting_id, series, factor_id, from_place, to_place)
+    from aggregated
+    join first_and_last_sizes using (setting_id, series, factor_id, from_place, to_place)
     left join effect_intervals
         using (setting_id, series, factor_id, from_place, to_place)
     join factor_levels as before_level using (factor_id)
@@ -74,5 +77,5 @@ select
                 * sqrt(least(if(near_pairs > 0, near_pairs, pairs), 16)) desc,
             name
     ) <= 14 as shown
-from found
+from described
 order by setting_id, series, mean_ratio desc, name

@@ -1,13 +1,15 @@
 -- Grain: one row per setting, series, world_size, two engines, and a layout that both were asked for.
 -- Needs: layouts, refused
--- ratio: tokens_per_s under to_engine over that under from_engine, all other axes equal; its interval
--- is the hull of theirs. Null where one of them did not run it: its outcome then is that of its run,
--- or refused, and the reason is what it said. Of several software stacks the fastest counts.
--- series is null where neither ran it.
-with asked as (
+-- ratio: tokens_per_s under to_engine over that under from_engine, with equal choices on all other
+-- axes.
+-- ratio_low, ratio_high: from the opposite ends of the two intervals. Of several stacks the fastest
+-- counts.
+-- from_outcome, to_outcome: as it ran, or 'refused'.   reason: of the engine that did not run it.
+-- series: null if neither ran it.
+with tried_layouts as (
     select
         setting_id, world_size, series, engine,
-        hash(*columns(lambda name: name in getvariable('axes') and name != 'engine')) as others,
+        hash(*columns(lambda name: name in getvariable('axes') and name != 'engine')) as other_choices,
         layout_name, outcome, tokens_per_s, tokens_per_s_low, tokens_per_s_high,
         error_message as reason
     from layouts
@@ -15,22 +17,22 @@ with asked as (
         partition by setting_id, world_size, series, layout order by tokens_per_s desc nulls last
     ) = 1
 ),
-declined as (
+refusals as (
     select
         setting_id, world_size, engine,
-        hash(*columns(lambda name: name in getvariable('axes') and name != 'engine')) as others,
+        hash(*columns(lambda name: name in getvariable('axes') and name != 'engine')) as other_choices,
         any_value(reason) as reason
     from refused
     group by all
 ),
-tried as (
-    from asked
+tried_or_refused as (
+    from tried_layouts
     union all by name
     select distinct
-        declined.* exclude (reason), asked.series, 'refused' as outcome, declined.reason
-    from declined
-    join asked using (setting_id, world_size, others)
-    where asked.engine != declined.engine
+        refusals.* exclude (reason), tried_layouts.series, 'refused' as outcome, refusals.reason
+    from refusals
+    join tried_layouts using (setting_id, world_size, other_choices)
+    where tried_layouts.engine != refusals.engine
 )
 select
     setting_id,
@@ -47,8 +49,8 @@ select
     second.tokens_per_s_low / first.tokens_per_s_high as ratio_low,
     second.tokens_per_s_high / first.tokens_per_s_low as ratio_high,
     if(first.outcome = 'ok', second.reason, first.reason) as reason
-from tried as first
-join tried as second using (setting_id, series, world_size, others)
+from tried_or_refused as first
+join tried_or_refused as second using (setting_id, series, world_size, other_choices)
 where first.engine < second.engine
 order by
     setting_id, series, world_size,

@@ -1,9 +1,10 @@
--- Grain: one row per setting, world_size and point that ran full steps and short ones.
+-- Grain: one row per setting, world_size and point that ran both full steps and short ones.
 -- Needs: measurements
--- What the extension of short steps to full ones is wrong by, where both ran in one run.
--- error: ratio, extended over measured, less 1; null where the accumulations were on no line, so that
--- nothing was extended (linear is false).   covered: the measured median lies in the 80 % interval of
--- the extended one.   seconds_of_short, seconds_of_full: of the steps that each took, warm-up apart.
+-- How wrong the extension of short steps to a full one is, where one run has both.
+-- error: extended over measured, less 1; null if the accumulations were not on a line (linear is
+-- false), so that nothing was extended.
+-- covered: the measured median lies inside the 80 % interval of the extended step.
+-- seconds_of_short, seconds_of_full: total time of each kind of step, without warm-up.
 select
     measurements.setting_id, rows.world_size, measurements.layout, point_id, rows.repeat,
     rows.gradient_accumulation_steps,

@@ -1,9 +1,10 @@
 -- Grain: one row per setting, series and world_size at which the fixed layout ran.
 -- Needs: rivals, advised, names, best
--- The fixed layout is the one that is advised at the smallest size at which anything ran. share_of_best
--- is what keeping it costs: layout effect; efficiency is its own scale effect. Where it coincides with
--- another layout it has that one's rate.
-with kept as (
+-- The fixed layout is the one advised at the smallest size. Where it coincides with another layout
+-- it has that layout's rate.
+-- share_of_best: what keeping it costs.   efficiency: how it scales by itself, against its smallest
+-- size.
+with fixed as (
     select setting_id, series, arg_min(layout, world_size) as layout
     from advised
     group by setting_id, series
@@ -23,7 +24,7 @@ select
         ) as efficiency,
     best.drawn
 from rivals
-join kept using (setting_id, series, layout)
+join fixed using (setting_id, series, layout)
 join names using (setting_id, layout)
 join best using (setting_id, series, world_size)
 order by setting_id, series, world_size

@@ -1,7 +1,7 @@
--- Grain: one row per cluster, precision and shape of a matrix product.
+-- Grain: one row per cluster, precision and shape (m, n, k) of a matrix product.
 -- Needs: nothing
--- flop_per_s: 2 m n k over the median seconds, median over hosts.   flops: 2 m n k.
--- slowest, fastest: of the hosts.
+-- flops: 2 m n k.   flop_per_s: flops over the seconds of the median host.
+-- slowest_flop_per_s, fastest_flop_per_s: of the hosts.
 with timed as (
     select cluster, coalesce(precision, 'bf16') as precision, m, n, k, 2e0 * m * n * k as flops,
         seconds

@@ -1,55 +1,63 @@
--- Grain: one row per effect (see effects), other axis and its level.
--- Needs: matched_pairs, names, axes, effects
--- mean_ratio: of the pairs whose layouts have that level, geometric; pairs: how many.
--- strength: how far the mean moves over the levels of the axis, as a ratio.
--- shown: in the chart, of the effects it shows: the 8 strongest whose every level has at least 3 pairs.
-with by_layout as (  -- sizes first: every pair has a dozen axes
+-- Grain: one row per effect (see `effects`), other axis, and level of that axis.
+-- Needs: matched_pairs, names, differing_choices, effects
+-- How an effect depends on the rest of the layout.
+-- mean_ratio: geometric mean over the pairs whose layouts have that level.   pairs: how many.
+-- worth: the effect over all levels, near the fastest layouts if there are such pairs.
+-- strength: largest mean_ratio over smallest among the levels of the axis.
+-- shown: in the chart: of the effects shown there, the 8 strongest interactions whose every level
+-- has at least 3 pairs.
+with layout_totals as (  -- aggregated by layout first, because every pair has a dozen axes
     select
         setting_id, series, factor_id, from_place, to_place, to_layout_id as layout_id,
         count(*) as pairs,
-        sum(ln(ratio)) as total
+        sum(ln(ratio)) as log_ratios
     from matched_pairs
     group by all
 ),
-numbered as (
+choices_by_id as (
     select layout_id, axis_order, axis, place, level
-    from axes
+    from differing_choices
     join names using (setting_id, layout)
 ),
-told as (
+level_means as (
     select
         setting_id, series, factor_id, from_place, to_place, axis_order, axis, place, level,
         sum(pairs)::bigint as pairs,
-        exp(sum(total) / sum(pairs)) as mean_ratio
-    from by_layout
-    join numbered using (layout_id)
+        exp(sum(log_ratios) / sum(pairs)) as mean_ratio
+    from layout_totals
+    join choices_by_id using (layout_id)
     where axis_order != factor_id and place is not null
         and not (factor_id = 0 and axis in ('tp', 'pp'))
     group by all
 ),
-judged as (
+interactions as (
     select
         *,
-        max(mean_ratio) over other / min(mean_ratio) over other as strength,
-        min(pairs) over other as fewest_pairs
-    from told
-    window other as (partition by setting_id, series, factor_id, from_place, to_place, axis_order)
-    qualify count(*) over other > 1
+        max(mean_ratio) over levels / min(mean_ratio) over levels as strength,
+        min(pairs) over levels as fewest_pairs
+    from level_means
+    window levels as (
+        partition by setting_id, series, factor_id, from_place, to_place, axis_order
+    )
+    qualify count(*) over levels > 1
 ),
 ranked as (
     select
         *,
         dense_rank() over (
             partition by setting_id, series
-            order by fewest_pairs >= 3 desc, strength desc, factor_id, from_place, to_place, axis_order
+            order by fewest_pairs >= 3 desc, strength desc, factor_id, from_place, to_place,
+                axis_order
         ) as rank
-    from judged
+    from interactions
 )
 select
     setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
-    ranked.mean_ratio, coalesce(effects.near_ratio, effects.mean_ratio) as worth, strength, concat(effects.name, ' · by ', axis) as title, rank,
-    effects.shown and fewest_pairs >= 3 and rank <= 8 and series = arg_min(series, list_position(getvariable('series_order'), series))
-        over (partition by setting_id) as shown
+    ranked.mean_ratio, coalesce(effects.near_ratio, effects.mean_ratio) as worth, strength,
+    concat(effects.name, ' · by ', axis) as title, rank,
+    effects.shown and fewest_pairs >= 3 and rank <= 8
+        and series = arg_min(series, list_position(getvariable('series_order'), series))
+            over (partition by setting_id) as shown
 from ranked
 join effects using (setting_id, series, factor_id, from_place, to_place)
 order by setting_id, series, rank, level_order

@@ -1,11 +1,12 @@
--- Grain: one row per setting, series, world_size, layout and software stack; repeats are joined.
--- Needs: measurements, repeats, names
--- Rates are medians over the repeats that ran, mfu and FLOP/s those of the median rate (the FLOPs
--- of a token and the peak are the same for all); step_time_s is the step of the median rate.
--- Intervals are the hull of the repeats' 95 % intervals, so what differs between runs is inside; with
--- one repeat it is the interval of one run, and knows nothing of others.
--- outcome: ok if one repeat ran, else the commonest failure. peak_memory_bytes: largest repeat.
-with failed as (
+-- Grain: one row per setting, series, world_size, layout and software stack; its repeats are pooled.
+-- Needs: measurements, pooled_runs, names
+-- Rates are medians over the repeats that ran. step_time_s, mfu and FLOP/s are those of the median
+-- rate.
+-- Intervals are the hull of the repeats' 95 % intervals, so they include what differs between runs;
+-- the interval of a single repeat does not.
+-- outcome: ok if a repeat ran, else the commonest failure.   peak_memory_bytes: of the largest
+-- repeat.
+with failures as (
     select
         setting_id, series, world_size, layout, stack_fingerprint,
         mode(outcome order by outcome) as outcome,
@@ -15,13 +16,13 @@ with failed as (
     group by setting_id, series, world_size, layout, stack_fingerprint
 )
 select
-    repeats.* exclude (
+    pooled_runs.* exclude (
         counts, log_means, squares, error_squares,
         model_flop_per_s_per_gpu_of_rate, hardware_flop_per_s_per_gpu_of_rate, mfu_of_rate,
         hfu_of_rate
     ),
-    if(ok_runs > 0, 'ok', failed.outcome) as outcome,
-    failed.error_message,
+    if(ok_runs > 0, 'ok', failures.outcome) as outcome,
+    failures.error_message,
     tokens_per_s / world_size as tokens_per_s_per_gpu,
     tokens_per_step / tokens_per_s as step_time_s,
     tokens_per_s * model_flop_per_s_per_gpu_of_rate as model_flop_per_s_per_gpu,
@@ -29,7 +30,7 @@ select
     tokens_per_s * mfu_of_rate as mfu,
     tokens_per_s * hfu_of_rate as hfu,
     names.* exclude (setting_id, layout)
-from repeats
-left join failed using (setting_id, series, world_size, layout, stack_fingerprint)
+from pooled_runs
+left join failures using (setting_id, series, world_size, layout, stack_fingerprint)
 join names using (setting_id, layout)
 order by setting_id, series, world_size, tokens_per_s desc nulls last, layout, stack_fingerprint

@@ -1,25 +1,26 @@
--- Grain: one row per reason for which rows on disk stand in no table.
+-- Grain: one row per reason for which rows on disk are in no table.
 -- Needs: measurements
--- rows_left_out: how many; a reason that met no row is not listed. A row that cannot be (its file is
--- cut short, its numbers are impossible) has a reason of its own that begins with its file.
-with counted as (
+-- rows_left_out: how many; a reason without rows is not listed. A row that cannot be right (its
+-- file is cut short, its numbers are impossible) has a reason of its own, which begins with its
+-- file.
+with counts as (
     select
-        count(*) as found,
-        (select count(*) from study.planned_rows) as asked_for,
+        count(*) as on_disk,
+        (select count(*) from study.planned_rows) as planned,
         (select count(*) from measurements where series != 'predicted' and not beside_measured) as kept
     from study.rows
 )
 select reason, rows_left_out
 from (
-    select 'the point is no longer in the study' as reason, found - asked_for as rows_left_out
-    from counted
+    select 'the point is no longer in the study' as reason, on_disk - planned as rows_left_out
+    from counts
     union all
-    select 'a later attempt at the point replaced it' as reason, asked_for - kept as rows_left_out
-    from counted
+    select 'a later attempt at the point replaced it' as reason, planned - kept as rows_left_out
+    from counts
     union all
-    select said as reason, count(*) as rows_left_out
+    select reason, count(*) as rows_left_out
     from study.unusable
-    group by said
+    group by reason
 )
 where rows_left_out > 0
 order by reason

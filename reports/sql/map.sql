@@ -1,17 +1,16 @@
 -- Grain: one row per setting, world_size, tp and pp that was tried, predicted or refused.
 -- Needs: contenders, refused
--- The best of all other axes; what ran goes before what is predicted. status: ok, or the outcome of
--- the layouts that failed, or refused. text: the choices of the best layout beside tp and pp.
--- value: mfu where a peak is published, else tokens_per_s_per_gpu. share_of_best: over the cells of
--- the same series at that size. tried, failed: layouts of the cell.
-with tried as (
+-- The best layout with that tp and pp; what ran goes before what is predicted.
+-- status: ok, or the outcome if all failed, or refused.   text: its choices besides tp and pp.
+-- share_of_best: tokens_per_s_per_gpu over that of the best cell of the same series and size.
+-- tried, failed: layouts of the cell.
+with ranked as (
     select
         *,
         count(*) over cell as tried,
         count(*) filter (where outcome != 'ok') over cell as failed,
         row_number() over (
-            partition by setting_id, world_size, tp, pp
-            order by outcome != 'ok', series = 'predicted', position
+            partition by setting_id, world_size, tp, pp order by outcome != 'ok', place
         ) as rank
     from contenders
     where drawn
@@ -25,12 +24,13 @@ cells as (
             if(sequence_parallel, 'sp', null),
             if(activation_checkpointing = 'none', null, 'ckpt')
         ) as text,
-        mfu, tokens_per_s, tokens_per_s_per_gpu, margin, peak_memory_bytes, exposed_comm_s, step_time_s,
+        mfu, tokens_per_s, tokens_per_s_per_gpu, margin, peak_memory_bytes,
+        exposed_comm_s, step_time_s,
         tried, failed
-    from tried
+    from ranked
     where rank = 1
 ),
-turned_down as (
+refused_cells as (
     select setting_id, world_size, tp, pp, count(*) as tried
     from refused
     group by setting_id, world_size, tp, pp
@@ -43,6 +43,6 @@ select
 from cells
 union all by name
 select setting_id, null as series, world_size, tp, pp, 'refused' as status, tried, tried as failed
-from turned_down
+from refused_cells
 anti join cells using (setting_id, world_size, tp, pp)
 order by setting_id, world_size, tp, pp

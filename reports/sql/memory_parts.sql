@@ -1,8 +1,9 @@
 -- Grain: one row per setting, world_size, drawn layout and part of its predicted memory.
--- Needs: contenders, planned
--- bytes: of the part; from_bytes, to_bytes: where it lies in the stack. total_bytes: predicted.
--- peak_phase: of a step in which these parts are held, null where phases are not counted.
--- peak_memory_bytes: measured, null without; capacity_bytes: of the GPU. place: see contenders.
+-- Needs: contenders, planned_points
+-- bytes: of the part.   from_bytes, to_bytes: where it lies in the stack.   total_bytes: predicted.
+-- peak_phase: the phase of a step in which these parts are held; null where phases are not
+-- distinguished.
+-- peak_memory_bytes: measured, else null.   capacity_bytes: of the GPU.   place: see `contenders`.
 with parts as (
     select
         contenders.setting_id, contenders.world_size, contenders.layout_name, contenders.place,
@@ -19,21 +20,21 @@ with parts as (
             {'part_order': 5, 'part': 'fragmentation', 'bytes': fragmentation_bytes}
         ], recursive := true)
     from contenders
-    join planned using (setting_id, world_size, layout)
+    join planned_points using (setting_id, world_size, layout)
     join study.predictions using (point_id)
     where contenders.drawn and contenders.place <= 15 and predictions.weights_bytes is not null
-        and planned.repeat = 0
+        and planned_points.repeat = 0
 )
 select
     setting_id, world_size, layout_name, place, outcome, series, part_order, part, bytes,
-    coalesce(sum(bytes) over earlier, 0)::bigint as from_bytes,
+    coalesce(sum(bytes) over parts_before, 0)::bigint as from_bytes,
     from_bytes + bytes as to_bytes,
     sum(bytes) over (partition by setting_id, world_size, place)::bigint as total_bytes,
     peak_phase,
     peak_memory_bytes,
     capacity_bytes
 from parts
-window earlier as (
+window parts_before as (
     partition by setting_id, world_size, place order by part_order
     rows between unbounded preceding and 1 preceding
 )

@@ -1,9 +1,10 @@
 -- Grain: one row per setting and series with a layout that ran.
 -- Needs: layouts
--- interval_half_width: ratio, the median over layouts of half the 95 % interval of
--- tokens_per_s: of one run where nothing was repeated.
--- repeat_half_spread: ratio, the same of half the distance between the fastest and the slowest
--- repeat, over the repeated_layouts; null where nothing was repeated.
+-- How far rates are uncertain within a run and between runs. All ratios.
+-- interval_half_width: half the 95 % interval of tokens_per_s, the median over layouts; of one run
+-- where nothing was repeated.
+-- repeat_half_spread: half the distance between the fastest and the slowest repeat, the median over
+-- repeated_layouts; null if nothing was repeated.
 select
     setting_id,
     series,

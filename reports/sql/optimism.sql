@@ -1,8 +1,9 @@
 -- Grain: one row per setting, series, world_size and stack with a layout that ran.
 -- Needs: best_odds, names
--- layout: the likeliest to be the fastest.
--- optimism: ratio; the winner of so many is measured so much faster than it is to be expected again.
--- contenders: layouts whose order is not resolved.   runs: of all layouts together.
+-- How much the winner is flattered by having been chosen from many.
+-- layout: the likeliest to be the fastest.   layouts: how many ran.   runs: of all of them together.
+-- optimism: ratio by which the winner was measured faster than a new run of it is expected to be.
+-- contenders: layouts whose order is not resolved.
 select
     setting_id, series, world_size, stack_fingerprint,
     arg_max(layout, probability_best) as layout,

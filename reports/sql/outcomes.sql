@@ -1,13 +1,13 @@
 -- Grain: one row per setting, world_size and outcome of its points.
--- Needs: waiting, measurements
--- outcome: null for the points that have not run.   points: how many.
+-- Needs: waiting_points, measurements
+-- points: how many.   outcome: null for points that have not run.
 select setting_id, world_size, outcome, count(*) as points
 from (
     select setting_id, world_size, outcome
     from measurements
     where series != 'predicted' and not beside_measured
     union all by name
-    select setting_id, world_size from waiting
+    select setting_id, world_size from waiting_points
 )
 group by setting_id, world_size, outcome
 order by setting_id, world_size, outcome nulls last

@@ -1,21 +1,22 @@
--- Grain: one row per setting, series, world_size, stack and two layouts that differ in one factor.
+-- Grain: one row per setting, series, world_size, stack and two layouts that differ in one factor only.
 -- Needs: matched_pairs, names, factor_levels
--- ratio: see matched_pairs. Factor 'tp against pp' keeps tp * pp and trades one for the other.
+-- ratio: tokens_per_s at to_level over that at from_level, all else equal.
+-- factor: an axis, or 'tp against pp', which trades one for the other at equal tp * pp.
 select
     matched_pairs.setting_id,
     series,
     world_size,
     stack_fingerprint,
-    after_level.factor,
-    before_level.level as from_level,
-    after_level.level as to_level,
-    before_name.layout as from_layout,
-    after_name.layout as to_layout,
+    to_levels.factor,
+    from_levels.level as from_level,
+    to_levels.level as to_level,
+    from_names.layout as from_layout,
+    to_names.layout as to_layout,
     ratio
 from matched_pairs
-join names as before_name on before_name.layout_id = from_layout_id
-join names as after_name on after_name.layout_id = to_layout_id
-join factor_levels as before_level
-    on before_level.factor_id = matched_pairs.factor_id and before_level.place = from_place
-join factor_levels as after_level
-    on after_level.factor_id = matched_pairs.factor_id and after_level.place = to_place
+join names as from_names on from_names.layout_id = from_layout_id
+join names as to_names on to_names.layout_id = to_layout_id
+join factor_levels as from_levels
+    on from_levels.factor_id = matched_pairs.factor_id and from_levels.place = from_place
+join factor_levels as to_levels
+    on to_levels.factor_id = matched_pairs.factor_id and to_levels.place = to_place

@@ -1,11 +1,12 @@
--- Grain: one row per setting, dimension, other setting that differs only in it, and world_size.
+-- Grain: one row per setting, dimension, peer setting that differs only in it, and world_size.
 -- Needs: settings, contenders, best
 -- dimension: 'cluster' (same model and batch), 'model' (same cluster and batch) or 'context' (same
--- model and cluster, seq_length differs at the same sequences or tokens a step); the setting itself
--- is among its peers. matched: of clusters and contexts the values are those of one layout and series,
--- the fastest here of those that ran in all of them at that size; there is no row where none did, since
--- the best of different layouts compares layouts. Of models they are those of each one's fastest layout.
-with matched as (
+-- model and cluster, another seq_length at the same sequences or tokens per step).
+-- itself: the peer is the setting; it stands among its peers.
+-- matched: true for clusters and contexts, which are compared at one layout and series: the fastest
+-- here of those that ran in all peers at that size. No row if there is none, because the best of
+-- different layouts would compare layouts. Models are compared at each one's fastest layout.
+with candidates as (
     select settings.setting_id, 'cluster' as dimension, other.setting_id as peer_id
     from settings
     join settings as other using (model, study_kind, seq_length, kept_batch_size, kept_choices)
@@ -21,49 +22,47 @@ with matched as (
         or settings.kept_batch_size * settings.seq_length
             = other.kept_batch_size * other.seq_length
 ),
-ran as (
-    select * from matched where peer_id in (select setting_id from best where drawn)
+peers as (
+    select *, count(*) over (partition by setting_id, dimension) as peer_count
+    from candidates
+    where peer_id in (select setting_id from best where drawn)
+    qualify peer_count > 1
 ),
-peered as (
-    select *, count(*) over (partition by setting_id, dimension) as peers
-    from ran
-    qualify peers > 1
-),
-shared as (
+common_layouts as (
     select
-        peered.setting_id, dimension, contenders.world_size, contenders.series, contenders.layout,
-        min(contenders.place) filter (where peer_id = peered.setting_id) as place
-    from peered
+        peers.setting_id, dimension, contenders.world_size, contenders.series, contenders.layout,
+        min(contenders.place) filter (where peer_id = peers.setting_id) as place
+    from peers
     join contenders on contenders.setting_id = peer_id
     where dimension != 'model' and outcome = 'ok' and drawn
     group by all
-    having count(distinct peer_id) = any_value(peers) and place is not null
+    having count(distinct peer_id) = any_value(peer_count) and place is not null
 ),
 chosen as (
     select
         setting_id, dimension, world_size,
         arg_min({'series': series, 'layout': layout}, place) as choice
-    from shared
+    from common_layouts
     group by setting_id, dimension, world_size
 ),
 points as (
-    select peered.setting_id, peered.dimension, peer_id, chosen.world_size, true as matched,
+    select peers.setting_id, peers.dimension, peer_id, chosen.world_size, true as matched,
         contenders.series, contenders.layout_name, contenders.tokens_per_s,
         contenders.tokens_per_s_per_gpu, contenders.mfu, contenders.model_flop_per_s_per_gpu
-    from peered
+    from peers
     join chosen using (setting_id, dimension)
     join contenders
         on contenders.setting_id = peer_id and contenders.world_size = chosen.world_size
             and contenders.layout = choice.layout and contenders.series = choice.series
     where outcome = 'ok' and drawn
     qualify row_number() over (
-        partition by peered.setting_id, peered.dimension, peer_id, chosen.world_size
+        partition by peers.setting_id, peers.dimension, peer_id, chosen.world_size
         order by contenders.place
     ) = 1
     union all by name
-    select peered.setting_id, dimension, peer_id, best.world_size, false as matched, series,
+    select peers.setting_id, dimension, peer_id, best.world_size, false as matched, series,
         layout_name, tokens_per_s, tokens_per_s_per_gpu, mfu, model_flop_per_s_per_gpu
-    from peered
+    from peers
     join best on best.setting_id = peer_id
     where dimension = 'model' and drawn
 )

@@ -1,8 +1,8 @@
 -- Grain: one row per setting.
 -- Needs: settings, outcomes, refused
--- points: asked for. ok + failed + waiting + predicted = points. refusals: combinations that cannot
--- run. predicted: of a study with mode: predict, whose points wait for nothing; else 0.
-with counted as (
+-- points: planned; ok + failed + waiting + predicted.   refusals: combinations that cannot run.
+-- predicted: points of a study with mode: predict, which wait for nothing; else 0.
+with counts as (
     select
         setting_id,
         sum(points) as points,
@@ -12,7 +12,7 @@ with counted as (
     from outcomes
     group by setting_id
 ),
-turned_down as (
+refusal_counts as (
     select setting_id, count(*) as refusals from refused group by setting_id
 )
 select
@@ -24,7 +24,7 @@ select
     if(mode = 'predict', coalesce(waiting, 0), 0)::bigint as predicted,
     coalesce(refusals, 0) as refusals
 from settings
-cross join study.choices
-left join counted using (setting_id)
-left join turned_down using (setting_id)
+cross join study.options
+left join counts using (setting_id)
+left join refusal_counts using (setting_id)
 order by setting_id

@@ -1,7 +1,7 @@
 -- Grain: one row per software stack; rows of different stacks are never averaged.
 -- Needs: nothing
--- Where rows of a stack differ in a fact, all its values stand in one text.
-with told as (  -- equal rows first: a sort per fact over all rows would take far longer
+-- If the rows of a stack differ in a fact, its column lists all values.
+with distinct_facts as (  -- equal rows first: sorting all rows once per fact takes far longer
     select
         stack_fingerprint, gpu_name, git_commit, scaling_version, python_version, torch_version,
         deepspeed_version, flash_attn_version, driver_version, cuda_version, nccl_version, clock,
@@ -32,6 +32,6 @@ select
     list_sort(list(distinct seed)) as seeds,
     min(first_started_at) as first_started_at,
     max(last_started_at) as last_started_at
-from told
+from distinct_facts
 group by stack_fingerprint
 order by measurements desc, stack_fingerprint

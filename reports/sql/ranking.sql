@@ -1,9 +1,10 @@
 -- Grain: one row per setting, series, world_size, layout and stack that ran, fastest first.
 -- Needs: layouts, noise
--- position: 1 is the fastest.   share_of_best: ratio of tokens_per_s to the fastest.
--- margin: half the interval of ln(tokens_per_s) by which it is told from another layout of its size
--- (scaling/analyse/ties.py): of the 95 % interval, at least a floor; of a prediction that of its own error.
--- within_noise: it is not told apart from the fastest.
+-- position: 1 is the fastest.   share_of_best: tokens_per_s over that of the fastest.
+-- margin: half the interval of ln(tokens_per_s) by which rates of one size are told apart
+-- (scaling/analyse/ties.py): of the 95 % interval, at least a floor; for a prediction that of its
+-- own error.
+-- within_noise: not told apart from the fastest.
 with rates as (
     select
         layouts.setting_id, layouts.series, world_size, layout, layout_name, layout_lines,
@@ -26,7 +27,7 @@ with rates as (
     left join noise using (setting_id, series)
     where tokens_per_s is not null
 ),
-placed as (
+ranked as (
     select
         *,
         row_number() over size as position,
@@ -41,4 +42,4 @@ placed as (
 select
     * exclude (best_margin),
     position = 1 or -ln(share_of_best) <= sqrt(margin ** 2 + best_margin ** 2) as within_noise
-from placed
+from ranked

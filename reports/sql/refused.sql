@@ -1,6 +1,6 @@
 -- Grain: one row per combination of the study that cannot run.
 -- Needs: settings
--- reason: the sentences that say why, parted by "; ".
+-- reason: the sentences that say why, separated by "; ".
 select setting_id, refused.* exclude (kept_batch_size, kept_choices)
 from study.refused as refused
 join settings

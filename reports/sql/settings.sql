@@ -1,12 +1,12 @@
--- Grain: one row per setting, that is all that must be equal before two layouts may be compared.
+-- Grain: one row per setting: all that must be equal before two layouts may be compared.
 -- Needs: nothing
 -- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
--- kept_choices: what its points choose on the axes that belong to the setting (`setting` in
--- scaling/layout/axes.py: routing), in words; empty where all are at their default.
--- gpu_memory_bytes: capacity of one device; null where no figure is published.
--- gpu_tdp_w: W, the data sheet's.   usd_per_gpu_hour: null where config/clusters.yaml has none.
--- gpu, vendor, gpus_per_node, total_params: null where every combination of the setting was refused.
-with asked as (
+-- kept_choices: the choices on axes that belong to the setting (`setting` in
+-- scaling/layout/axes.py, for example routing), in words; empty if all are at their default.
+-- gpu_memory_bytes: capacity of one device; null if no figure is published.
+-- gpu_tdp_w: W, from the data sheet.   usd_per_gpu_hour: null if config/clusters.yaml has none.
+-- gpu, vendor, gpus_per_node, total_params: null if every combination of the setting was refused.
+with planned_or_refused as (
     select model, cluster, study_kind, seq_length, kept_batch_size, kept_choices,
         gpu, gpus_per_node, total_params, num_layers, hidden_size
     from study.points
@@ -22,7 +22,7 @@ grouped as (
         any_value(total_params) as total_params,
         any_value(num_layers) as num_layers,
         any_value(hidden_size) as hidden_size
-    from asked
+    from planned_or_refused
     group by all
 )
 select

@@ -1,9 +1,10 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
--- Needs: waiting, names, measurements, predicted_layouts
--- outcome and every measured value: null for a point that has not run. predicted_*: what the
--- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
--- unstated: axes of which a row of others says nothing, where the prediction chooses what is not usual.
-with every_point as (
+-- Needs: waiting_points, names, measurements, predicted_layouts
+-- outcome and all measured columns: null for a point that has not run.
+-- predicted_*: the prediction of the same layout at that size, also beside published rows; null if
+-- none.
+-- unstated: see `accuracy`.
+with points as (
     select
         setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps,
         series, attempt, outcome, error_message, losses_agree,
@@ -16,12 +17,12 @@ with every_point as (
     where series != 'predicted' and not beside_measured
     union all by name
     select setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
-    from waiting
+    from waiting_points
 )
 select
-    every_point.*,
+    points.*,
     names.* exclude (setting_id, layout, layout_id, layout_lines),
     predicted_layouts.* exclude (setting_id, world_size, layout)
-from every_point
+from points
 join names using (setting_id, layout)
 left join predicted_layouts using (setting_id, world_size, layout)

@@ -1,7 +1,9 @@
 -- Grain: one row per setting, series and reason why no further step was measured.
 -- Needs: measurements
--- series: extended where short steps alone ran.   stopped: asked (so many steps), precise, at_most (the
--- limit came first), not_steady.   steps_*: of a point, warm-up apart.   points: that ran.
+-- series: extended if only short steps ran.   points: that ran.
+-- stopped: 'asked' (their number was fixed), 'precise', 'at_most' (the limit came first) or
+-- 'not_steady'.
+-- steps_least, steps_median, steps_most: per point, without warm-up.
 select
     measurements.setting_id, measurements.series, rows.stopped,
     count(*) as points,

@@ -1,7 +1,7 @@
 -- Grain: one row per setting and world_size whose fastest layout kept its step times.
 -- Needs: winner_rows
--- step_time_s, step_time_p95_s: seconds, median and 95 % quantile of the measured steps, of all repeats
--- together: one step in twenty takes longer, which the median does not know.   steps: how many.
+-- step_time_s, step_time_p95_s: median and 95 % quantile of all repeats' measured steps, seconds;
+-- one step in twenty takes longer than the latter.   steps: how many.
 with steps as (
     select setting_id, series, world_size, unnest(step_times_s) as seconds
     from winner_rows

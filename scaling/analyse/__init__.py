@@ -1,1 +1,1 @@
-"""Rows to tables, returns and advice: what the measurements say."""
+"""Turn the rows of a study into tables: rates, comparisons, returns and advice."""

@@ -1,4 +1,4 @@
-"""Advice with as few changes of layout as the noise of the rates allows."""
+"""Which layout to use at each size, with as few changes as the noise of the rates allows."""
 
 import itertools
 import math
@@ -16,54 +16,57 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def fewest_switches(good: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
-    """A layout for each GPU count that is good there, with as few changes as there can be.
+def fewest_switches(advisable: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
+    """Choose an advisable layout for each GPU count, with as few changes as possible.
 
-    Dynamic programming over the sizes: for each layout that is good at a size, the best way to end
-    there, which either keeps the layout or takes over from the best way to end at the size before.
+    Dynamic programming over the sizes: the best path to each layout of a size either comes from the
+    same layout at the size before, or switches from the best path there.
 
     Args:
-        good: per world_size (GPUs), the layouts that are not told apart from the fastest and their
-            throughput as a share of it. A size where nothing ran is left out or empty.
+        advisable: per world_size (GPUs), the layouts that are not told apart from the fastest, each
+            with its throughput as a share of it. Sizes where nothing ran are absent or empty.
 
     Returns:
         Layouts by size, in order: of the choices with the fewest changes the one with the highest
-        product of shares over all sizes, of equal ones the first by name.
+        product of shares over all sizes; of equal ones the first by name.
     """
-    # per layout: (switches, -ln of the product of shares), and the layouts chosen so far
-    ways: dict[str, tuple[int, float, tuple[str, ...]]] = {}
-    sizes = [size for size in sorted(good) if good[size]]
+    # per last layout: (switches, -ln of the product of shares, layouts chosen so far)
+    paths: dict[str, tuple[int, float, tuple[str, ...]]] = {}
+    sizes = [size for size in sorted(advisable) if advisable[size]]
     for size in sizes:
-        before = min(ways.values()) if ways else (-1, 0.0, ())
-        here = {}
-        for layout, share in good[size].items():
-            switches, loss, path = before[0] + 1, before[1], before[2]
-            if layout in ways:
-                switches, loss, path = min((switches, loss, path), ways[layout])
-            here[layout] = (switches, loss - math.log(share), (*path, layout))
-        ways = here
-    return dict(zip(sizes, min(ways.values())[2], strict=True)) if ways else {}
+        switches, loss, layouts = min(paths.values()) if paths else (-1, 0.0, ())
+        switched = (switches + 1, loss, layouts)
+        longer_paths = {}
+        for layout, share in advisable[size].items():
+            switches, loss, layouts = min(switched, paths.get(layout, switched))
+            longer_paths[layout] = (switches, loss - math.log(share), (*layouts, layout))
+        paths = longer_paths
+    return dict(zip(sizes, min(paths.values())[2], strict=True)) if paths else {}
 
 
 def advised_layouts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """The advised layout of each setting, series and size, and which stretch of sizes it is of."""
-    near = connection.execute(
+    """One row per setting, series and size: the advised layout.
+
+    stretch: numbers the runs of neighbouring sizes with the same layout.
+    """
+    rows = connection.execute(
         "select setting_id, series, world_size, layout, share_of_best, layout_name from rivals "
-        "join names using (setting_id, layout) where good order by all"
+        "join names using (setting_id, layout) where advisable order by all"
     ).fetchall()
-    names = {(setting, layout): name for setting, _, _, layout, _, name in near}
+    names = {(setting, layout): name for setting, _, _, layout, _, name in rows}
     settings: dict[tuple[int, str], dict[int, dict[str, float]]] = {}
-    for setting, series, size, layout, share, _ in near:
+    for setting, series, size, layout, share, _ in rows:
         settings.setdefault((setting, series), {}).setdefault(size, {})[layout] = share
     records = []
-    for (setting, series), good in settings.items():
-        advised = itertools.groupby(fewest_switches(good).items(), key=lambda one: one[1])
-        for number, (layout, sizes) in enumerate(advised):
+    for (setting, series), advisable in settings.items():
+        advised = fewest_switches(advisable).items()
+        stretches = itertools.groupby(advised, key=lambda size_and_layout: size_and_layout[1])
+        for number, (layout, sizes) in enumerate(stretches):
             records += [
                 {
                     "setting_id": setting, "series": series, "world_size": size, "layout": layout,
                     "layout_name": names[setting, layout], "stretch": number,
-                    "share_of_best": good[size][layout],
+                    "share_of_best": advisable[size][layout],
                 }
                 for size, _ in sizes
             ]  # fmt: skip

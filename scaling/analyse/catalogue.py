@@ -1,4 +1,4 @@
-"""What every study's tables read beside its rows: GPUs, prices and the table of axes."""
+"""What all tables read besides the rows: GPUs, prices, the table of axes and constants."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from scaling.record.row_files import quoted
 def attach_catalogue(
     connection: duckdb.DuckDBPyConnection, clusters: Mapping[str, Cluster]
 ) -> None:
-    """Make catalogue.gpus and .clusters (prices)."""
+    """Create catalogue.gpus and catalogue.clusters (prices)."""
     facts = ("name", "vendor", "memory_bytes", "tdp_w")
     gpus = [{fact: getattr(gpu, fact) for fact in facts} for gpu in GPUS.values()]
     prices = pa.table(
@@ -32,28 +32,28 @@ def attach_catalogue(
 
 
 def kept_choices_sql() -> str:
-    """What a point or refusal chooses on the axes of its setting, in words; '' at the defaults.
+    """SQL for the choices of a point or refusal on its setting's axes, in words; '' by default.
 
-    Null, of a file older than the axis or of others' rows, is the default.
+    Null counts as the default: the file is older than the axis, or the row was published.
     """
-    chosen = []
+    choices = []
     for axis in AXES.values():
         if axis.setting:
             default = "null" if axis.default is None else quoted(str(axis.default).lower())
             value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
-            chosen.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
-    return f"concat_ws({', '.join([quoted(', '), 'null', *chosen])})"
+            choices.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
+    return f"concat_ws({', '.join([quoted(', '), 'null', *choices])})"
 
 
 def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
-    """What SQL reads by `getvariable`; a cursor knows none of those of its connection."""
+    """Set what SQL reads by `getvariable`; each cursor needs its own."""
     variables = {"axes": list(AXES), "series_order": list(SERIES)} | ties.VARIABLES
     for name, value in variables.items():
         connection.execute(f"set variable {name} = $1", [value])
 
 
 def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
-    """The table of axes as catalogue.axes and .levels."""
+    """Create catalogue.axes and catalogue.levels from the table of axes."""
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
         axes.append(

@@ -1,7 +1,7 @@
-"""Where a value is from, and of which of them a report speaks where a setting has several.
+"""The series: where a value comes from. The order says which one a report prefers for a setting.
 
-Where short steps were extended, full ones ran at a few points only, to check them; what ran here
-goes before what others published, and that before what nobody ran. SQL has the order as variable
+Extended steps go first, because full steps then ran at a few points only, as a check. Rows measured
+here go before published ones, and these before predictions. SQL reads the order from the variable
 `series_order`.
 """
 

@@ -1,4 +1,4 @@
-"""What the SQL files read: the Parquet files of a study, as views beside the catalogue."""
+"""What the SQL files read: the Parquet files of a study as views, and the catalogue."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +13,19 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.record.probe_row import Probe
 from scaling.record.row import PointColumns, fields_of
-from scaling.record.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
-from scaling.record.row_files import Unusable, files_in, kept_aside, quoted, read_rows, wrong_rows
+from scaling.record.row_checks import COLUMNS, SQL_TYPES, invalid_probe_reason_sql
+from scaling.record.row_files import (
+    Unusable,
+    find_invalid_rows,
+    quoted,
+    read_rows,
+    row_files_in,
+    unreadable_set_aside,
+)
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 
-_LARGE_BYTES = 4 << 20  # a file of a great many rows is no point's
+_LARGE_BYTES = 4 << 20  # larger files hold very many rows and are queried where they are
 ROW = COLUMNS
 _REFUSAL = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Refusal).items()}
 _CHOSEN = {
@@ -60,22 +67,19 @@ _PROBE = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).items()}
 def attach(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, clusters: Mapping[str, Cluster]
 ) -> list[Unusable]:
-    """Make study.points, .rows, .unusable, .refused, .chosen, .predictions, .probes, the catalogue.
+    """Create what SQL reads: study.points, .rows, .refused, .predictions, ... and the catalogue.
 
-    The catalogue is catalogue.gpus and catalogue.clusters.
-
-    The study's are views, so that a query reads from disk only the columns it names; rows of small
-    files are held in memory instead. Columns that an older file lacks are null, columns nobody
-    knows any more are left.
+    Most are views, so that a query reads only the columns it names from disk; rows of small files
+    are held in memory. Columns that a file lacks are null, unknown columns are dropped.
 
     Args:
         connection: an empty database.
-        study_dir: results/<study>; it needs a plan (points.parquet) or imported rows
-            (published.parquet), all else may be missing.
+        study_dir: results/<study>, with a plan (points.parquet) or imported rows
+            (published.parquet); all else may be missing.
         clusters: by name, for their prices.
 
     Returns:
-        Files and rows that cannot be what they should be; they stand in no view but .unusable.
+        Files and rows that are not valid; they are in no view but study.unusable.
 
     Raises:
         InputError: neither plan nor imported rows, or a file that is no Parquet of this project.
@@ -89,36 +93,38 @@ def attach(
         raise InputError(f"{refused}: is missing; `scaling plan` writes it")
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
-    chosen = sorted(paths.chosen.glob("*.parquet"))
-    added = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
-    every_point = [*planned, *added, *imported]
-    make_view(connection, "study.every_point", POINT, [every_point])
+    choices = sorted(paths.chosen.glob("*.parquet"))
+    elsewhere = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
+    point_files = [*planned, *elsewhere, *imported]
+    make_view(connection, "study.every_point", POINT, [point_files])
     make_view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
-    make_view(connection, "study.chosen", _CHOSEN, [chosen])
+    make_view(connection, "study.chosen", _CHOSEN, [choices])
     try:
-        _leave_out_skipped(connection, guided=bool(chosen))
+        _create_points_and_refusals(connection, guided=bool(choices))
     except (duckdb.Error, UnicodeDecodeError) as error:
-        raise unreadable(every_point, error) from error
-    unusable = _rows(connection, study_dir, imported)
+        raise unreadable(point_files, error) from error
+    unusable = _create_rows(connection, study_dir, imported)
+    _create_planned_rows(connection)
+    _create_latest_rows(connection)
     predictions = [paths.predictions] if paths.predictions.exists() else []
     make_view(connection, "study.predictions", _PREDICTION, [predictions])
-    unusable += _probes(connection, paths.probes)
-    _left_out(connection, study_dir, unusable)
+    unusable += _create_probes(connection, paths.probes)
+    _create_unusable(connection, study_dir, unusable)
     attach_catalogue(connection, clusters)
     attach_axes(connection)
     return unusable
 
 
-def _rows(
+def _create_rows(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, imported: Sequence[Path]
 ) -> list[Unusable]:
-    """study.rows: small files as one table in memory, large ones where they lie."""
+    """Create study.rows: small files as a table in memory, large ones queried where they are."""
     unusable: list[Unusable] = []
-    typed = ", ".join(f'null::{kind} as "{column}"' for column, kind in ROW.items())
-    parts = [f"select {typed}, null::varchar as series limit 0"]
+    nulls = ", ".join(f'null::{kind} as "{column}"' for column, kind in ROW.items())
+    parts = [f"select {nulls}, null::varchar as series limit 0"]
     columns = ", ".join(f'"{column}"' for column in ROW)
     for series, files in (
-        ("measured", files_in(StudyPaths(study_dir).rows)),
+        ("measured", row_files_in(StudyPaths(study_dir).rows)),
         ("published", imported),
     ):
         sizes = {path: path.stat().st_size for path in sorted(files)}
@@ -126,37 +132,36 @@ def _rows(
         unusable += small.unusable
         make_table(connection, f"study.small_{series}", small.table)
         parts.append(f"select {columns}, {quoted(series)} as series from study.small_{series}")
-        readable, wrong = wrong_rows([p for p in sizes if sizes[p] > _LARGE_BYTES], series=series)
-        unusable += wrong
+        large = [path for path in sizes if sizes[path] > _LARGE_BYTES]
+        readable, invalid = find_invalid_rows(large, series=series)
+        unusable += invalid
         for path in readable:
-            out = ", ".join(str(one.row) for one in wrong if one.path == path)
-            where = f" where file_row_number not in ({out})" if out else ""
+            numbers = ", ".join(str(one.row) for one in invalid if one.path == path)
+            where = f" where file_row_number not in ({numbers})" if numbers else ""
             parts.append(select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
-    _leave_out_unplanned(connection)
-    _leave_out_superseded(connection)
     return unusable
 
 
-def _leave_out_unplanned(connection: duckdb.DuckDBPyConnection) -> None:
-    """study.planned_rows: those of points that the study has."""
+def _create_planned_rows(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create study.planned_rows: the rows of points that are still in the study."""
     connection.execute(
         "create table study.unplanned as select distinct point_id from study.rows "
         "anti join study.points using (point_id)"
     )
-    some = connection.execute("select count(*) from study.unplanned").fetchall() != [(0,)]
-    left_out = "anti join study.unplanned using (point_id)" if some else ""
-    connection.execute(f"create view study.planned_rows as from study.rows {left_out}")
+    is_any = connection.execute("select count(*) from study.unplanned").fetchall() != [(0,)]
+    anti_join = "anti join study.unplanned using (point_id)" if is_any else ""
+    connection.execute(f"create view study.planned_rows as from study.rows {anti_join}")
 
 
-def _leave_out_superseded(connection: duckdb.DuckDBPyConnection) -> None:
-    """study.latest_rows: without the attempts that a later one replaced."""
-    # sorted here: a count of a million points in SQL takes five times as long
+def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create study.latest_rows: without attempts that a later one replaced."""
+    # sorted in numpy: counting a million points in SQL takes five times as long
     hashes = connection.sql("select hash(point_id, series) as point from study.rows").fetchnumpy()
     points = np.sort(hashes["point"])
-    again = np.unique(points[1:][points[1:] == points[:-1]])
-    make_table(connection, "study.run_again", pa.table({"point": again}))
-    left_out = """
+    repeated = np.unique(points[1:][points[1:] == points[:-1]])
+    make_table(connection, "study.run_again", pa.table({"point": repeated}))
+    anti_join = """
         anti join (
             select point_id, series, attempt, started_at
             from study.rows
@@ -166,18 +171,18 @@ def _leave_out_superseded(connection: duckdb.DuckDBPyConnection) -> None:
             ) > 1
         ) using (point_id, series, attempt, started_at)
     """
-    # a join that leaves out nothing would spoil what DuckDB expects of those after it
+    # a needless join would spoil DuckDB's estimates for the joins after it
     connection.execute(
-        f"create view study.latest_rows as from study.rows {left_out if len(again) else ''}"
+        f"create view study.latest_rows as from study.rows {anti_join if len(repeated) else ''}"
     )
 
 
-def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
-    """study.probes without the rows that cannot be."""
+def _create_probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
+    """Create study.probes without its invalid rows."""
     make_view(connection, "study.every_probe", _PROBE, [[path] if path.exists() else []])
     try:
         connection.execute(
-            f"create table study.judged_probe as select *, {probe_reason_sql()} as reason "
+            f"create table study.judged_probe as select *, {invalid_probe_reason_sql()} as reason "
             "from study.every_probe"
         )
     except (duckdb.Error, UnicodeDecodeError) as error:
@@ -186,31 +191,31 @@ def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]
         "create view study.probes as select * exclude (reason) from study.judged_probe "
         "where reason is null"
     )
-    wrong = connection.execute(
+    reasons = connection.execute(
         "select distinct reason from study.judged_probe where reason is not null order by reason"
     ).fetchall()
-    return [Unusable(path, f"a probe's {reason}") for (reason,) in wrong]
+    return [Unusable(path, f"a probe's {reason}") for (reason,) in reasons]
 
 
-def _left_out(
+def _create_unusable(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, unusable: Sequence[Unusable]
 ) -> None:
-    """study.unusable (said): sentences about what was left out now, or set aside before."""
+    """Create study.unusable (reason): sentences about rows left out now or set aside before."""
     sentences = [
         str(one).removeprefix(f"{study_dir}/")
-        for one in (*unusable, *kept_aside(StudyPaths(study_dir).rows))
+        for one in (*unusable, *unreadable_set_aside(StudyPaths(study_dir).rows))
     ]
-    said = pa.table({"said": pa.array(sentences, pa.string())})
-    make_table(connection, "study.unusable", said)
+    reasons = pa.table({"reason": pa.array(sentences, pa.string())})
+    make_table(connection, "study.unusable", reasons)
 
 
-def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
-    """study.points and study.refused: what a guided sweep skips is refused with its reason.
+def _create_points_and_refusals(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
+    """Create study.points and study.refused; points that a guided sweep skips count as refused.
 
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
-    kept_choices: what they choose of the axes that belong to the setting.
+    kept_choices: choices on the axes that belong to the setting.
     """
-    connection.execute(  # what one choice leaves out a later one may take
+    connection.execute(  # a point left out by one choice may be taken by a later one
         "create view study.skipped as from study.chosen where not chosen "
         "and point_id not in (select point_id from study.chosen where chosen)"
     )
@@ -223,7 +228,7 @@ def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -
     if guided:
         measured = " anti join study.skipped using (point_id)"
         skipped = f" union all select {columns} from study.skipped where repeat = 0"
-    connection.execute(  # as numbers, by which a million rows are grouped and joined faster
+    connection.execute(  # an enum: grouping and joining a million rows by it is faster
         "create type study.layout as enum "
         "(select distinct layout from study.every_point where layout is not null order by layout)"
     )

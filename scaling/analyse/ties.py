@@ -1,27 +1,28 @@
-"""When two rates are told apart: the one rule, for tables (as variables of DuckDB) and sentences.
+"""The rule by which two rates are told apart, for tables (as DuckDB variables) and sentences.
 
-A rate carries a margin, half the interval of its logarithm, and two rates a and b of one size are
-told apart where |ln(a / b)| > sqrt(margin_a^2 + margin_b^2), the interval of a ratio whose errors
-are independent. A margin is at least what a floor asks for, so that two rates with the same floor
-differ by more than it before one is called faster.
+Each rate has a margin, half the interval of its logarithm. Two rates a and b of one size are told
+apart if |ln(a / b)| > sqrt(margin_a^2 + margin_b^2), the interval of a ratio with independent
+errors. A margin is at least that of a floor, so that two rates with the same floor must differ by
+more than the floor before one counts as faster.
 
     measured, published   half of the 95 % interval of ln(tokens/s)
-    predicted             Z80 x the standard deviation of the error that is this layout's own; what
-                          all layouts of a size have in common cancels in their ratio
+    predicted             Z80 x the standard deviation of the layout's own error; the error that all
+                          layouts of a size share cancels in their ratio
 """
 
 import math
 from statistics import NormalDist
 
-Z80 = NormalDist().inv_cdf(0.9)  # a predicted interval holds 8 times in 10
+Z80 = NormalDist().inv_cdf(0.9)  # predicted intervals are 80 % intervals
 Z95 = NormalDist().inv_cdf(0.975)
 
-# Ratios: smaller leads come and go between runs, whatever the interval of one run says.
+# Floors are ratios. A smaller lead may vanish in the next run, however narrow the interval of one
+# run is.
 NOISE_FLOOR = 0.02
-# Of a rate without an interval, which may be that of a single step: published sweeps of single
-# steps repeat within that at best.
+# For a rate without an interval, which may come from a single step: published sweeps of single
+# steps repeat within this at best.
 UNSTATED_FLOOR = 0.05
-# Of a prediction that does not say its own error: the predictor's mean regret
+# For a prediction without an error of its own: the predictor's mean regret
 # (docs/prediction_accuracy.md).
 PREDICTED_FLOOR = 0.04
 
@@ -35,10 +36,10 @@ VARIABLES = {
 
 
 def margin_of(floor: float) -> float:
-    """The margin of each of two rates that are told apart from a lead of `floor`, a ratio, on."""
+    """The margin of two rates that are told apart if one leads by more than `floor`, a ratio."""
     return math.log1p(floor) / math.sqrt(2)
 
 
 def told_apart(faster: float, slower: float, margins: tuple[float, float]) -> bool:
-    """Whether the lead of one rate over another exceeds the interval of their ratio."""
+    """Whether one rate is faster than another beyond the interval of their ratio."""
     return math.log(faster / slower) > math.hypot(*margins)

@@ -1,4 +1,4 @@
-"""Parquet files as views in stated columns, whatever version wrote them."""
+"""Views of Parquet files with fixed columns, whatever version wrote the files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from scaling.record.row_files import quoted
 
 
 def make_table(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    """An Arrow table as a table of the database."""
+    """Copy an Arrow table into the database."""
     connection.register("source", table)
     connection.execute(f"create table {name} as from source")
     connection.unregister("source")
@@ -24,7 +24,7 @@ def make_view(
     types: Mapping[str, str],
     parts: Sequence[Sequence[Path]],
 ) -> None:
-    """A view over several lists of files in the stated columns."""
+    """Create a view with the stated columns over several lists of files."""
     empty = ", ".join(f'null::{kind} as "{column}"' for column, kind in types.items())
     selects = [f"select {empty} limit 0"]
     selects += [select_from(connection, types, files) for files in parts if files]
@@ -39,7 +39,7 @@ def select_from(
     series: str | None = None,
     where: str = "",
 ) -> str:
-    """A query for the stated columns of several files, and of what series they are."""
+    """A query for the stated columns of several files, and their series if it is given."""
     listed = ", ".join(quoted(str(file)) for file in files)
     source = (
         f"read_parquet([{listed}], union_by_name=true, file_row_number=true, "
@@ -65,14 +65,14 @@ def select_from(
 
 
 def _casts(given: str, wanted: str) -> bool:
-    """Whether values of one SQL type can be those of another: text is no number, a list no cell."""
+    """Whether one SQL type may be cast to another: no text to numbers, no list to a value."""
     if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
         return given == '"NULL"'
     return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))
 
 
 def unreadable(files: Sequence[Path], error: Exception) -> InputError:
-    """The sentence about the first file that is none of ours; DuckDB may name another."""
+    """An error that names the first unreadable file; DuckDB may name another."""
     for file in files:
         try:
             pq.read_schema(file)

@@ -1,4 +1,4 @@
-"""Rows become tables: DuckDB runs reports/sql/*.sql over the Parquet files of a study."""
+"""Make the tables of a study: DuckDB runs reports/sql/*.sql over its Parquet files."""
 
 import tempfile
 from collections.abc import Callable, Container, Mapping
@@ -24,22 +24,22 @@ from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
-# a column of more values than that is written as it is: it is looked up in vain for a dictionary
+# a column with more distinct values is written without a dictionary, which would be built in vain
 _PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
-# Tables made beside each other: what Python computes, and the ends of a query that one thread
-# works on, leave a processor to another table.
-_BESIDE = 2
-Cursors = list[duckdb.DuckDBPyConnection]  # _BESIDE of them: who works takes one and gives it back
+# Tables made at a time: Python functions and the last stage of a query use a single thread, so
+# another table can use the other processors.
+_AT_ONCE = 2
+Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes one and returns it
 
-# Tables that SQL cannot compute: what they need, and the function that makes them.
+# Tables that Python computes: the tables they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
     "advised": (("rivals", "names"), advice.advised_layouts),
     "effect_intervals": (("matched_pairs",), resampling.effect_intervals),
     "resampled": (("winner_rows",), resampling.resampled_steps),
     "slow_hosts": (("compared_probes",), slow.slow_host_table),
-    "losses": (("planned",), losses.compared_losses),
-    "best_odds": (("repeats",), being_best.odds_table),
+    "losses": (("planned_points",), losses.compared_losses),
+    "best_odds": (("pooled_runs",), being_best.odds_table),
     "tested_drift": (("measurements", "settings"), drift.drift_table),
     "laws": (("best",), laws.fitted_laws),
     "law_curves": (("laws",), laws.law_curves),
@@ -55,26 +55,24 @@ def tabulate(
 ) -> list[Unusable]:
     """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
 
-    A file of its folder inner/ makes a table for other tables only.
-
-    A file is one select; its table has the file's name. It reads the study's `study.points`,
-    `study.rows`, `study.refused` and `study.predictions`, the hardware's `catalogue.gpus` and
-    `catalogue.clusters`, `study.choices`, and the tables its line `-- Needs: a, b` names, which
-    therefore run before it.
+    Each file holds one select, and its table has the file's name. It reads `study.points`,
+    `study.rows`, `study.refused`, `study.predictions`, `study.options`, `catalogue.gpus`,
+    `catalogue.clusters`, and the tables named in its line `-- Needs: a, b`, which are made first.
+    Tables of the folder inner/ are for other tables only and are not written.
 
     Args:
         study_dir: results/<study>; rows/ may be missing, empty or partial.
         sql_dir: the folder of SQL files, reports/sql.
-        clusters: by name, for their prices; none known without them.
+        clusters: by name, for their prices.
         knee_share: ratio; the knee is the largest size up to which every doubling still returned
-            this share of twice the throughput. None: what study.json says.
+            this share of twice the throughput. None: the value in study.json.
 
     Returns:
-        Row files, and rows, that were left out because they cannot be, each with its sentence.
+        Files and rows that were left out because they are not valid.
 
     Raises:
         InputError: no plan in `study_dir`, a file that cannot be read, an SQL file that fails, or a
-            knee_share that is no share.
+            knee_share that is not in (0, 1].
     """
     inner = _read(sql_dir / "inner")
     queries = _read(sql_dir) | inner
@@ -86,27 +84,27 @@ def tabulate(
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
-        # memory that a table gives back is taken again, not asked of the system page by page
+        # reuse the memory of dropped tables instead of asking the system for it page by page
         connection.execute("set block_allocator_memory = '2GiB'")
         unusable = attach(connection, study_dir, clusters or {})
         connection.execute(
-            "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
+            "create table study.options as select ?::varchar as mode, ?::double as knee_share",
             [about.mode, share],
         )
         needs = all_needs(queries, sql_dir)
-        cursors = [connection.cursor() for _ in range(_BESIDE)]
+        cursors = [connection.cursor() for _ in range(_AT_ONCE)]
         for cursor in cursors:
             set_variables(cursor)
         _make_all(cursors, needs, queries, sql_dir)
         outer = [name for name in needs if name not in inner]
-        # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
+        # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
         _write_tables(cursors, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
     return unusable
 
 
 def _read(folder: Path) -> dict[str, str]:
-    """The SQL files of a folder, by the names of their tables."""
+    """Read the SQL files of a folder, by the names of their tables."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql"))}
 
 
@@ -116,12 +114,12 @@ def _make_all(
     queries: Mapping[str, str],
     sql_dir: Path,
 ) -> None:
-    """Make each table as soon as those that it needs are there.
+    """Make each table as soon as the tables it needs exist.
 
     Raises:
-        InputError: they need each other in a circle, or one fails.
+        InputError: tables need each other in a circle, or one fails.
     """
-    read_again = {other for needed in needs.values() for other in needed}
+    needed_by_others = {other for needed in needs.values() for other in needed}
     unmade = TopologicalSorter(needs)
     try:
         unmade.prepare()
@@ -129,10 +127,10 @@ def _make_all(
         circle = " -> ".join(reversed(error.args[1]))
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
     making: dict[Future[None], str] = {}
-    with ThreadPoolExecutor(_BESIDE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         while unmade.is_active():
             for name in unmade.get_ready():
-                keep = name in read_again
+                keep = name in needed_by_others
                 made = pool.submit(_make, cursors, name, queries, sql_dir, keep=keep)
                 making[made] = name
             for made in wait(making, return_when=FIRST_COMPLETED).done:
@@ -148,7 +146,7 @@ def _make(
     *,
     keep: bool,
 ) -> None:
-    """Make a table; one that only its file reads is a view, whose rows go straight there."""
+    """Make a table, or only a view if nothing but the writing of its file reads it (`keep`)."""
     if name in COMPUTED:
         cursor = cursors.pop()
         make_table(cursor, f'"{name}"', COMPUTED[name][1](cursor))
@@ -169,9 +167,9 @@ def _run(cursors: Cursors, query: str, file: Path) -> None:
 
 
 def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]:
-    """Per table, those it reads: what its `-- Needs:` line names, or what its function needs.
+    """The tables that each table needs, from its `-- Needs:` line or from COMPUTED.
 
-    Computed tables whose own needs the SQL files give are among them.
+    Computed tables are included if all that they need is.
 
     Raises:
         InputError: a file without that line, or a name that no file has.
@@ -205,10 +203,10 @@ def _write_tables(
     *,
     kept: Container[str],
 ) -> None:
-    """Write all, then rename all; tables whose SQL file is gone go too, but for `kept` ones."""
+    """Write all tables, then rename all; remove tables that no longer exist, except `kept`."""
     tables_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts:
-        with ThreadPoolExecutor(_BESIDE) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(_write, repeat(cursors), names, repeat(Path(parts)), repeat(sql_dir)))
         new = {path.name: path for path in Path(parts).iterdir()}
         for name, path in new.items():
@@ -219,21 +217,22 @@ def _write_tables(
 
 
 def _write(cursors: Cursors, name: str, folder: Path, sql_dir: Path) -> None:
-    """Write a table as Parquet, and as CSV if it is not too long for one."""
+    """Write a table as Parquet, and as CSV if it has at most MOST_CSV_ROWS rows."""
     file, written = sql_dir / f"{name}.sql", str(folder / f"{name}.parquet")
     _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
     if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-        rows = f"select {_inert(pq.read_schema(written))} from read_parquet([{quoted(written)}])"
+        columns = _without_formulas(pq.read_schema(written))
+        rows = f"select {columns} from read_parquet([{quoted(written)}])"
         csv = quoted(str(folder / f"{name}.csv"))
         _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
 
 
-def _inert(schema: pa.Schema) -> str:
-    """Columns of a CSV in which no text is taken for a formula by who opens it; numbers stay."""
+def _without_formulas(schema: pa.Schema) -> str:
+    """Columns for a CSV in which a spreadsheet takes no text for a formula."""
     columns = []
     for field in schema:
         name = '"' + field.name.replace('"', '""') + '"'
-        formula = f"regexp_matches({name}, '^[=+\\-@\\t\\r]')"
-        inert = f"if({formula}, concat('''', {name}), {name}) as {name}"
-        columns.append(inert if pa.types.is_string(field.type) else name)
+        is_formula = f"regexp_matches({name}, '^[=+\\-@\\t\\r]')"
+        escaped = f"if({is_formula}, concat('''', {name}), {name}) as {name}"
+        columns.append(escaped if pa.types.is_string(field.type) else name)
     return ", ".join(columns)

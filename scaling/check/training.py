@@ -234,7 +234,7 @@ def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
     killer.start()
     try:
         row = machine.measure("order2", point)
-    except launch.Unsettled as why:
+    except launch.NotMeasured as why:
         return f"no verdict: {why}"
     finally:
         killer.join()

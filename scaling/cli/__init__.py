@@ -1,1 +1,1 @@
-"""The command line: one verb for each step of a study, and what the terminal shows."""
+"""The command line: one verb for each step of a study, and its terminal output."""

@@ -1,4 +1,4 @@
-"""`scaling validate`: how wrong predictions are; heavy imports stay inside."""
+"""`scaling validate`: the accuracy of predictions. Heavy imports stay inside the functions."""
 
 import sys
 from pathlib import Path
@@ -20,21 +20,21 @@ def validate(
         typer.Argument(metavar="[ROWS]", help="Measured rows: CSV, Parquet, or a rows/ folder."),
     ] = None,
     calibrate_where: Annotated[
-        str | None, typer.Option(help="SQL condition of the rows to calibrate on; none without it.")
+        str | None, typer.Option(help="SQL condition: rows to calibrate on; without it none.")
     ] = None,
     test_where: Annotated[
-        str | None, typer.Option(help="SQL condition of the rows to test on; else all the others.")
+        str | None, typer.Option(help="SQL condition: rows to test on; without it all others.")
     ] = None,
     published: Annotated[
         bool,
         typer.Option(
             "--published",
-            help="The accuracy table of the published rows that come along, or of the tables ROWS.",
+            help="Print the accuracy table of the shipped published rows, or of tables in ROWS.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
+    """Calibrate on some of the rows, and report the prediction errors on the others."""
     if published:
         if calibrate_where is not None or test_where is not None:
             raise InputError("--published has its own conditions: leave out --calibrate-where")

@@ -1,4 +1,4 @@
-"""The verbs about a whole folder or study: a new one, how it is, to hand it on, to end it."""
+"""Verbs about a whole folder or study: make one, show its status, export it, stop it."""
 
 import importlib.metadata
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
 from scaling.study.paths import RESULTS, StudyPaths
 
-# Another project of this name is on the package index, and puts its files where ours lie.
+# Another project on the package index has this name and installs to the same place.
 _OTHER = "scaling"
 _ENTRY_POINT = "scaling.cli.verbs:main"
 LOOK_EVERY_S = 5.0
@@ -19,7 +19,7 @@ LOOK_EVERY_S = 5.0
 def new(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="A folder to make, or one that has no config yet."),
+        typer.Argument(metavar="FOLDER", help="A new folder, or one without a config."),
     ],
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
@@ -29,15 +29,15 @@ def new(
     site = query_slurm()
     for path in make_folder(folder, site):
         typer.echo(path)
-    origin = "what Slurm says of this site" if site else "no cluster: no Slurm answers here"
-    typer.echo(f"config/clusters.yaml holds {origin}. Next: cd {folder} && scaling plan first")
+    content = "this site's cluster as Slurm describes it" if site else "no cluster: no Slurm here"
+    typer.echo(f"config/clusters.yaml holds {content}. Next: cd {folder} && scaling plan first")
 
 
 def export(
     study_dir: StudyDir,
-    out: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The file to hand on.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The file to write.")],
 ) -> None:
-    """Pack tables, page and study for others (RO-Crate): no user names, no paths, no logs."""
+    """Pack tables, page and study to share (RO-Crate): no user names, no paths, no logs."""
     from scaling.run.export import export as pack
     from scaling.study.paths import local_or_shipped
 
@@ -47,42 +47,42 @@ def export(
 
 def status(
     study: StudyName,
-    watch: Annotated[bool, typer.Option(help="Say it again until all is measured.")] = False,
+    watch: Annotated[bool, typer.Option(help="Repeat until all is measured.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, for scripts.")] = False,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
-    """How a study is: points done, what runs and waits, what it cost, the best, the end."""
+    """Show a study's status: points done, running and waiting, cost, fastest layouts, end."""
     from rich.console import Console
 
     from scaling.run import planning
     from scaling.run.price import budget_gpu_hours
-    from scaling.run.progress import watcher_of
+    from scaling.run.progress import watch_study
     from scaling.run.status import status_of
     from scaling.study.study import load_study, study_folder
 
     loaded = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
+    wanted = planning.points_to_measure(loaded, planning.fitting_plan(loaded))
     folder = study_folder(loaded, RESULTS)
-    say_unreadable(folder)
-    watcher = watcher_of(loaded, wanted, folder)
+    report_set_aside_rows(folder)
+    watcher = watch_study(loaded, wanted, folder)
     budget = budget_gpu_hours(loaded)
     while True:
         now = status_of(watcher, budget_gpu_hours=budget)
         if watch and not as_json:
-            Console().clear()  # of a terminal alone
+            Console().clear()  # does nothing without a terminal
         typer.echo(now.to_json() if as_json else "\n".join(now.lines()))
         if not watch or now.progress.finished:
             return
         sleep(LOOK_EVERY_S)
 
 
-def say_unreadable(study_dir: Path) -> None:
-    """Set aside what is no row, and say so, until its point has run again."""
+def report_set_aside_rows(study_dir: Path) -> None:
+    """Set unreadable row files aside and name them until their points have run again."""
     from scaling.record import row_files
 
-    row_files.set_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
+    row_files.set_unreadable_aside(StudyPaths(study_dir).rows)
+    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).rows):
         typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 
@@ -92,23 +92,23 @@ def stop(
         str, typer.Option(help="Where its allocations were sent: slurm or local.")
     ] = "slurm",
 ) -> None:
-    """End a study for good, also where its snakemake is dead; what is measured is kept."""
+    """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study
 
     sentences, ended = stop_study(study, RESULTS, scheduler)
-    for sentence in sentences or ["Nothing of it was running."]:
+    for sentence in sentences or ["Nothing of this study was running."]:
         typer.echo(sentence)
     raise typer.Exit(0 if ended else 1)
 
 
-def clash() -> str | None:
-    """One sentence where another project's package `scaling` is installed beside this one."""
+def name_clash() -> str | None:
+    """A warning if another project's package `scaling` is installed beside this one."""
     try:
         other = importlib.metadata.distribution(_OTHER)
     except importlib.metadata.PackageNotFoundError:
         return None
     if any(point.value == _ENTRY_POINT for point in other.entry_points):
-        return None  # this project, installed before it had a name of its own
+        return None  # this project, installed under its former name
     return (
         f"another project, {_OTHER} {other.version}, is installed in this environment under the "
         f"same import name and may have overwritten files: pip uninstall {_OTHER}, then install "

@@ -1,4 +1,4 @@
-"""`scaling memory`: the exact bytes of a point's ranks by phase, from the engine itself."""
+"""`scaling memory`: exact bytes of a point's ranks by phase, counted by running the engine."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scaling.study.point import Point
 
 _STAGES = ("first", "middle", "last")
-_WIDTH = 100  # columns: a terminal that has fewer wraps lines, where a table would cut numbers
+_WIDTH = 100  # columns at least: narrower terminals wrap lines, a narrower table would cut numbers
 
 
 def memory(
@@ -28,10 +28,10 @@ def memory(
     ] = ",".join(_STAGES),
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each point.")] = False,
 ) -> None:
-    """Count the bytes of a rank, phase by phase: the engine itself on tensors without numbers.
+    """Count the bytes of a rank, phase by phase, by running the engine on tensors without data.
 
-    No GPU is needed, for any number of ranks. What it cannot see: NCCL, kernels' workspaces,
-    fragmentation, what a side stream holds longer.
+    Needs no GPU, for any number of ranks. Does not see NCCL, kernel workspaces, fragmentation and
+    memory that a side stream holds longer.
     """
     from scaling.train.rehearsal.limits import memory_refusal
 
@@ -41,18 +41,18 @@ def memory(
             raise InputError(f"--ranks: {stage!r} is no stage; one of {', '.join(_STAGES)}")
     points = _points(what)
     reasons = [memory_refusal(point) for point in points]
-    able = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
-    if not able:
+    countable = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
+    if not countable:
         raise InputError(f"{points[0].point_id}: {reasons[0]}")
     for reason, count in Counter(reason for reason in reasons if reason).items():
         typer.echo(f"{count} of {len(points)} points left out: {reason}", err=True)
-    for point, of_ranks in _memories(able, stages):  # each as soon as its ranks are known
+    for point, ranks_memory in _memories(countable, stages):  # prints each as soon as it is known
         if as_json:
             facts = {"point_id": point.point_id, "layout": point.layout.stored_fields()}
-            records = [dataclasses.asdict(one) for one in of_ranks]
+            records = [dataclasses.asdict(rank) for rank in ranks_memory]
             typer.echo(json.dumps(facts | {"ranks": records}))
         else:
-            _show(point, of_ranks, owners=len(points) == 1)
+            _show(point, ranks_memory, owners=len(points) == 1)
 
 
 def _points(what: str) -> "list[Point]":
@@ -76,13 +76,12 @@ def _memories(
 
     ranks = []
     for point in points:
-        of_stage = stage_ranks(point.layout)
-        ranks.append([of_stage[stage] for stage in stages if stage in of_stage] or [0])
-    each = rank_memories(
-        (p, rank) for p, chosen in zip(points, ranks, strict=True) for rank in chosen
-    )
-    for point, chosen in zip(points, ranks, strict=True):
-        yield point, [next(each) for _ in chosen]
+        by_stage = stage_ranks(point.layout)
+        ranks.append([by_stage[stage] for stage in stages if stage in by_stage] or [0])
+    pairs = list(zip(points, ranks, strict=True))
+    counted = rank_memories((point, rank) for point, chosen in pairs for rank in chosen)
+    for point, chosen in pairs:
+        yield point, [next(counted) for _ in chosen]
 
 
 def _show(point: "Point", ranks: "list[RankMemory]", *, owners: bool) -> None:
@@ -93,20 +92,20 @@ def _show(point: "Point", ranks: "list[RankMemory]", *, owners: bool) -> None:
 
     console = Console(highlight=False)
     console.width = max(console.width, _WIDTH)
-    console.print(f"{point.point_id}: GiB at most in a phase, and after it", soft_wrap=True)
+    console.print(f"{point.point_id}: peak GiB in a phase, and GiB after it", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     phases = list(ranks[0].phases)
     for name in ("rank", "stage", *phases, "peak"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in ranks:
-        sizes = [one.phases[phase] for phase in phases]
+    for rank in ranks:
+        sizes = [rank.phases[phase] for phase in phases]
         cells = [f"{of['peak_bytes'] / GIB:.2f}, {of['live_bytes'] / GIB:.2f}" for of in sizes]
-        peak = f"{one.peak_bytes / GIB:.2f} {one.peak_phase}"
-        table.add_row(str(one.rank), str(one.stage), *cells, peak)
+        peak = f"{rank.peak_bytes / GIB:.2f} {rank.peak_phase}"
+        table.add_row(str(rank.rank), str(rank.stage), *cells, peak)
     console.print(table)
-    for one in ranks if owners else ():
-        console.print(f"rank {one.rank}, at the peak:")
-        for owner in one.owners:
+    for rank in ranks if owners else ():
+        console.print(f"rank {rank.rank}, at the peak:")
+        for owner in rank.owners:
             tensors = f"{owner['tensors']} tensor" + ("" if owner["tensors"] == 1 else "s")
             console.print(
                 f"  {owner['bytes'] / GIB:8.2f} GiB  {tensors:>12}  {owner['phase']:<9}  "

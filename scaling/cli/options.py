@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs have, and the JSON and tables that they print."""
+"""Arguments and options that several verbs share, and functions that print JSON and tables."""
 
 import bisect
 import itertools
@@ -17,22 +17,20 @@ StudyName = Annotated[
 StudyDir = Annotated[
     Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
 ]
-Mode = Annotated[
-    str | None, typer.Option(help="measure or predict, instead of what the study says.")
-]
+Mode = Annotated[str | None, typer.Option(help="measure or predict, overriding the study.")]
 ClusterName = Annotated[
-    str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
+    str | None, typer.Option(help="A cluster of config/clusters.yaml, overriding the study's.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def print_json(value: object) -> None:
-    """Print it for scripts; what is not known is null."""
+    """Print JSON for scripts; unknown values are null."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print all of it into a file or pipe, and on a terminal its first columns, as many as fit."""
+    """Print a table: in full to a file or pipe, on a terminal as many first columns as fit."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -53,16 +51,16 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as people read it."""
+    """A share as a percentage for people."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def one_of(option: str, text: str, allowed: Iterable[str]) -> str:
-    """The text, if it is allowed.
+def check_choice(option: str, text: str, allowed: Iterable[str]) -> str:
+    """Return the text if it is allowed.
 
     Raises:
         InputError: it is not; the sentence names the option.
     """
-    if text not in (names := list(allowed)):
-        raise InputError(f"{option} {shortened(text)}: {did_you_mean(text[:60], names)}")
+    if text not in (choices := list(allowed)):
+        raise InputError(f"{option} {shortened(text)}: {did_you_mean(text[:60], choices)}")
     return text

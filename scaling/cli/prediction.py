@@ -1,11 +1,11 @@
-"""The verbs that predict, calibrate and recommend; heavy imports stay inside them."""
+"""Verbs that predict, calibrate and recommend. Heavy imports stay inside the functions."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.cli.options import AsJson, one_of, percent, print_json, print_table
+from scaling.cli.options import AsJson, check_choice, percent, print_json, print_table
 from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CalibrationFile = Annotated[
     Path | None,
-    typer.Option("--calibration", "-c", help="calibration.json; data-sheet numbers without it."),
+    typer.Option("--calibration", "-c", help="calibration.json; without it data-sheet numbers."),
 ]
 Rows = Annotated[
     Path, typer.Argument(metavar="ROWS", help="Measured rows: CSV, Parquet, or a rows/ folder.")
@@ -28,12 +28,12 @@ Rows = Annotated[
 
 def predict(
     points: Annotated[
-        Path, typer.Argument(metavar="POINTS", help="CSV or Parquet, one layout a row.")
+        Path, typer.Argument(metavar="POINTS", help="CSV or Parquet, one layout per row.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The Parquet file to write.")],
     calibration: CalibrationFile = None,
 ) -> None:
-    """Predict memory and step time of every layout of a table."""
+    """Predict memory and step time of every layout in a table."""
     from scaling.foreign.columns import Columns
     from scaling.foreign.reading import read_rows
     from scaling.predict.cost.model import predict as predict_points
@@ -51,14 +51,14 @@ def predict(
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
     typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
-    _say(checked.assumptions)
+    _print_assumptions(checked.assumptions)
 
 
 def calibrate(
     rows: Rows,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The calibration.json to write.")],
     where: Annotated[
-        str | None, typer.Option(help="SQL condition: which rows to use; row_index counts them.")
+        str | None, typer.Option(help="SQL condition: rows to use; row_index is their number.")
     ] = None,
     points: Annotated[
         Path | None, typer.Option(help="Only rows of these points: a study's points.parquet.")
@@ -111,22 +111,22 @@ def calibrate(
     if impossible:
         typer.echo(aside(impossible), err=True)
     typer.echo(f"-> {out}")
-    _say(measured.assumptions)
+    _print_assumptions(measured.assumptions)
 
 
 def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
     """Which rows are of these points, bool (n,).
 
     Raises:
-        InputError: one of the two tables has no column point_id.
+        InputError: one of the two tables lacks the column point_id.
     """
     import pyarrow.compute as pc
 
     from scaling.foreign.reading import read_table
 
     chosen_points = read_table(points)
-    for name, each in ((source, table), (str(points), chosen_points)):
-        if "point_id" not in each.column_names:
+    for name, checked in ((source, table), (str(points), chosen_points)):
+        if "point_id" not in checked.column_names:
             raise InputError(f"{name}: has no column point_id, by which --points chooses rows")
     chosen = pc.is_in(table["point_id"], value_set=chosen_points["point_id"].combine_chunks())
     return cast("Flags", chosen.to_numpy())
@@ -138,28 +138,30 @@ def recommend(
     gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
     global_batch_size: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 to 16 M tokens."),
+        typer.Option(min=1, max=10_000_000, help="Sequences per step; default: 4 to 16 M tokens."),
     ] = None,
     seq_length: Annotated[
         int, typer.Option(min=1, max=10_000_000, help="Tokens per sequence.")
     ] = 4096,
     precision: Annotated[
-        str | None, typer.Option(help="fp32, bf16, fp16 or fp8; else bf16, or fp16 without it.")
+        str | None,
+        typer.Option(help="fp32, bf16, fp16 or fp8; default: bf16, or fp16 on GPUs without it."),
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="Whose software, as the rows name it; else this project's.")
+        str | None, typer.Option(help="The software, as rows name it; default: this project's.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help=f"Whose layouts, of this project's engines: {' or '.join(ENGINES)}.")
+        str,
+        typer.Option(help=f"The engine whose layouts to search: {' or '.join(ENGINES)}."),
     ] = DEFAULTS["engine"],
     setting: Annotated[
         list[str] | None,
-        typer.Option(metavar="AXIS=VALUE", help="What the work asks for, e.g. routing=learned."),
+        typer.Option(metavar="AXIS=VALUE", help="A fixed axis, e.g. routing=learned."),
     ] = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
+    """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
     from scaling.predict.advise.recommend import recommend as search
     from scaling.predict.advise.recommend import record_of
     from scaling.predict.advise.remarks import remarks
@@ -171,7 +173,7 @@ def recommend(
     known_models, clusters = catalogues()
     models, counts = known_models or {}, _counts(gpus)
     if precision is not None:
-        one_of("--precision", precision, get_args(Precision))
+        check_choice("--precision", precision, get_args(Precision))
     if model not in models:
         hint = did_you_mean(model[:60], models)
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
@@ -181,7 +183,7 @@ def recommend(
         "seq_length": seq_length,
         "global_batch_size": global_batch_size,
         "framework": framework or OWN_FRAMEWORK,
-        "engine": one_of("--engine", engine, ENGINES),
+        "engine": check_choice("--engine", engine, ENGINES),
     }
     best = search(
         **work,
@@ -207,7 +209,7 @@ def recommend(
 
 
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
-    """The site's models, None where nobody describes any, and its clusters."""
+    """The site's models (None without a models.yaml) and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
     from scaling.study.catalogues import load_models
 
@@ -226,8 +228,8 @@ def _counts(text: str) -> list[int]:
     return sorted(set(counts))
 
 
-def _say(assumptions: tuple[str, ...]) -> None:
-    for sentence in dict.fromkeys(assumptions):  # two columns may need the same one
+def _print_assumptions(assumptions: tuple[str, ...]) -> None:
+    for sentence in dict.fromkeys(assumptions):  # two columns may share one
         typer.echo(f"assumed: {printable(sentence)}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""The verbs from rows to a report: tables, the page, rows and logs of others, two studies."""
+"""Verbs from rows to a report: tables, the page, rows and logs of others, comparisons."""
 
 import datetime
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, StudyDir, one_of
+from scaling.cli.options import AsJson, StudyDir, check_choice
 from scaling.errors import InputError, printable, shortened
 from scaling.study.paths import local_or_shipped
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KneeShare = Annotated[
     float | None,
-    typer.Option(help="Share of twice the speed a doubling must give; else the study's own."),
+    typer.Option(help="Share of twice the speed that a doubling must give; default: the study's."),
 ]
 
 
@@ -38,12 +38,14 @@ def tabulate(
 
 def report(
     study_dir: StudyDir,
-    reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
-    tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
+    reports: Annotated[Path, typer.Option(help="The folder of captions, SQL and page.")] = Path(
+        "reports"
+    ),
+    tables: Annotated[bool, typer.Option(help="First make the tables again.")] = True,
     charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
     knee_share: KneeShare = None,
 ) -> None:
-    """Write report.html from whatever has been measured so far."""
+    """Write report.html from what has been measured so far."""
     from scaling.report.page import page
 
     reports = local_or_shipped(reports)
@@ -56,7 +58,7 @@ def import_(
     rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
     study_dir: StudyDir,
 ) -> None:
-    """Take rows that others published into a study, as a series of their own."""
+    """Import rows that others published into a study, as a separate series."""
     from scaling.analyse import importing
     from scaling.cli.prediction import catalogues
 
@@ -72,14 +74,14 @@ def convert(
     tool: Annotated[str, typer.Option(help="megatron, nemo, mlperf, torchtitan or nccl-tests.")],
     cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
     column: Annotated[
-        list[str] | None, typer.Option(help="What the logs do not say: NAME=VALUE, many times.")
+        list[str] | None, typer.Option(help="A value that the logs lack, NAME=VALUE; repeatable.")
     ] = None,
 ) -> None:
-    """Read logs of other tools into rows, or nccl-tests into probes, as a Parquet table."""
+    """Convert logs of other tools to rows, or nccl-tests to probes, as a Parquet table."""
     from scaling.foreign.logs.tools import TOOLS, read_logs
     from scaling.record.files import write_table
 
-    one_of("--tool", tool, TOOLS)
+    check_choice("--tool", tool, TOOLS)
     *sources, out = logs
     if not sources:
         raise InputError(f"{out}: give at least one log, and last the table to write")
@@ -99,24 +101,24 @@ def compare(
     before: StudyDir,
     after: Annotated[
         Path | None,
-        typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
+        typer.Argument(metavar="[AFTER]", help="Another study; or give --split."),
     ] = None,
     split: Annotated[
         datetime.datetime | None,
         typer.Option(
             formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
-            help="A UTC date: rows before it against rows from it on.",
+            help="A UTC date: compare rows before it with rows from it on.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set two studies, or two times of one, side by side: what changed beyond the noise."""
+    """Compare two studies, or two periods of one: what changed beyond the noise."""
     from scaling.analyse.compare import Side
     from scaling.analyse.compare import compare as side_by_side
     from scaling.report.page import comparison
 
     if after is None and split is None:
-        raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
+        raise InputError(f"{before}: to compare a study with itself, give --split 2026-11-20")
     at = None if split is None else split.isoformat()
     records = side_by_side(Side(before, until=at), Side(after or before, since=at))
     comparison.show(records, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The command line: one verb for each step of a study, and a few for the people who run it."""
+"""The command line: one verb for each step of a study, and a few for its operators."""
 
 import subprocess
 import sys
@@ -28,30 +28,31 @@ app = typer.Typer(
 def plan(
     study: StudyName,
     write: Annotated[
-        bool, typer.Option(help="Write points/*.json, points.parquet and refused.parquet.")
+        bool, typer.Option(help="Write the plan's files into the study's folder.")
     ] = True,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Expand a study: what would run, and what is refused and why."""
+    """Expand a study: show what would run, what is refused and why, and the predicted cost."""
     from scaling.cli import show
-    from scaling.run import plan_writer, price
+    from scaling.run import plan_writer, planning, price
     from scaling.run.sweep import Sweep
     from scaling.study.study import study_folder
 
-    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
-    on_others = Sweep(loaded, points, study_folder(loaded, RESULTS)).repeats_elsewhere
+    ways = price.prices(loaded, planned.plan)
+    has_reruns = Sweep(loaded, points, study_folder(loaded, RESULTS)).has_reruns
     show.show_plan(
         loaded,
         planned.plan,
         planned.spend,
-        planned.probing,
-        price.prices(loaded, planned.plan),
-        affordable=price.cheapest(loaded, planned.plan),
-        elsewhere=float(price.on_one_node(loaded, points).sum()) if on_others else 0.0,
+        planned.probe_plan,
+        ways,
+        affordable=price.cheapest_settings(loaded, planned.plan) if ways else None,
+        elsewhere=float(price.chance_on_node(loaded, points).sum()) if has_reruns else 0.0,
     )
 
 
@@ -60,12 +61,12 @@ def run(
     study: StudyName,
     snakemake: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Passed on to snakemake."),
+        typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Options for snakemake."),
     ] = None,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
+    """Run what is missing of a study with Snakemake, and show its progress."""
     from scaling.run.snakemake import run_study
 
     raise typer.Exit(run_study(study, snakemake or [], RESULTS, mode=mode, cluster=cluster))
@@ -76,16 +77,16 @@ def measure(
     point: Annotated[Path, typer.Argument(metavar="POINT", help="The point's JSON file.")],
     row: Annotated[Path, typer.Argument(metavar="ROW", help="Where its Parquet row goes.")],
     excluded: Annotated[
-        str, typer.Option(help="Hosts that its allocation was to leave out, for the row.")
+        str, typer.Option(help="Hosts that the allocation excluded, to record in the row.")
     ] = "",
 ) -> None:
-    """Train one point for real and leave its row, whatever happens to it."""
+    """Train one point and leave its row, whatever happens to it."""
     from scaling import launch
 
     try:
         left_out = [host for host in excluded.split(",") if host]
         measured = launch.measure(point, row, excluded=left_out)
-    except launch.Unsettled as why:
+    except launch.NotMeasured as why:
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
@@ -99,47 +100,47 @@ def choose(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
     repeat: Annotated[
         int,
-        typer.Option(help="Choose the layouts that run once more instead: 1 is the second run."),
+        typer.Option(help="Choose contenders that run once more instead: 1 is the second run."),
     ] = 0,
     again: Annotated[
         int,
-        typer.Option(help="Choose what rows of the size make worth measuring too: 1, then 2."),
+        typer.Option(help="Add points that rows of this size make worth measuring: 1, then 2."),
     ] = 0,
     elsewhere: Annotated[
-        bool, typer.Option(help="Choose what ran on slow nodes only and runs once more instead.")
+        bool, typer.Option(help="Choose layouts that only ran on slow nodes, to run once more.")
     ] = False,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Choose which points of a size are measured: what predictions say, or who may be the best."""
+    """Choose which points of a size are measured: by predictions, or as possible winners."""
     from scaling.run import choose, planning
     from scaling.study.study import load_study, study_folder
 
     loaded = load_study(study, mode=mode, cluster=cluster)
     planned, folder = planning.fitting_plan(loaded), study_folder(loaded, RESULTS)
     sentence = choose.choose(
-        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, on_others=elsewhere
+        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, elsewhere=elsewhere
     )
     typer.echo(sentence)
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
 def probe(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What to probe: probe.json.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: probe.json.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
     logs: Annotated[
-        Path | None, typer.Option(help="A folder for the ranks' logs; else one beside OUT.")
+        Path | None, typer.Option(help="A folder for the ranks' logs; default: beside OUT.")
     ] = None,
 ) -> None:
-    """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
+    """Measure what a cluster's GPUs, memory and links reach, and name slow hosts."""
     from scaling.analyse.slow_hosts import slow_hosts
     from scaling.cli import show
-    from scaling.launch import Unsettled
+    from scaling.launch import NotMeasured
     from scaling.launch.probing import probe as probed
 
     try:
         rows = probed(plan, out, logs=logs)
-    except Unsettled as why:
+    except NotMeasured as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     show.show_probes(rows, slow_hosts(rows))
@@ -158,7 +159,7 @@ def retry(
 
     loaded = load_study(study)
     folder = study_folder(loaded, RESULTS)
-    folders.say_unreadable(folder)
+    folders.report_set_aside_rows(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -171,13 +172,13 @@ def retry(
 def check(
     out: Annotated[
         Path,
-        typer.Argument(metavar="OUT.json", help="Where the JSON goes; the page lies beside it."),
+        typer.Argument(metavar="OUT.json", help="Where the JSON goes, with a page beside it."),
     ],
     only: Annotated[
-        str, typer.Option(help="Some of facts,kernels,meters,training; else all.")
+        str, typer.Option(help="Some of facts,kernels,meters,training; default: all.")
     ] = "",
 ) -> None:
-    """Check this machine before it is measured: limits, kernels, meters, training, outcomes."""
+    """Check this machine before measuring on it: limits, kernels, meters, training, outcomes."""
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} to write it in")
     command = [sys.executable, "-m", "scaling.check", str(out.with_suffix(".json"))]
@@ -209,16 +210,16 @@ for verb, example in (
 
 
 def main() -> None:
-    """Run a verb; what a user can get wrong is one sentence on stderr and exit code 2."""
-    if (clash := folders.clash()) is not None:
+    """Run a verb; a user's mistake becomes one sentence on stderr and exit code 2."""
+    if (clash := folders.name_clash()) is not None:
         typer.echo(clash, err=True)
     try:
         app()
     except InputError as error:
         sentence = str(error)
-    except BrokenPipeError:  # whoever read our words has read enough
+    except BrokenPipeError:  # the reader of a pipe has closed it
         sys.exit(1)
-    except OSError as error:  # a path that cannot be, a disk that is full
+    except OSError as error:  # such as a wrong path or a full disk
         if error.filename is None:
             raise
         sentence = f"{error.filename}: {error.strerror}"

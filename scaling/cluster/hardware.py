@@ -265,11 +265,7 @@ GPUS: dict[str, Gpu] = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of that name.
-
-    Raises:
-        InputError: no GPU has that name.
-    """
+    """The GPU of that name; an unknown name is an InputError, never a default."""
     if name not in GPUS:
         raise InputError(f"unknown GPU {name!r}: {did_you_mean(name, GPUS)}")
     return GPUS[name]

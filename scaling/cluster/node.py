@@ -65,10 +65,7 @@ def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def as_indices(entries: Sequence[str], present: Sequence[NvidiaGpu]) -> list[str]:
-    """The entries with UUIDs replaced by indices, since engines may not read UUIDs.
-
-    A MIG slice has no index and stays as it is.
-    """
+    """The entries with UUIDs replaced by indices, for engines that read no UUIDs (MIG stays)."""
     indices = []
     for entry in entries:
         matches = [n for n, gpu in enumerate(present) if entry[:4] == "GPU-" and entry in gpu.uuid]

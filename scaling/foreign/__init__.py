@@ -1,1 +1,1 @@
-"""Tables of others: read, checked, and completed by what their columns imply."""
+"""Read tables and logs of other tools, check them, and complete them from related columns."""

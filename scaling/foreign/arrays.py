@@ -1,4 +1,4 @@
-"""Types of arrays that hold one value per point or row, (n,)."""
+"""Types of arrays with one value per point or row, (n,)."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""The columns of a table somebody hands us, by name, each read once and checked."""
+"""Read and check the columns of a table that comes from elsewhere."""
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partialmethod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,45 +15,47 @@ from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.reading import row_place
 from scaling.foreign.spellings import canonical_word
 
-# The most a study file allows for sizes and degrees, and the largest whole number that is exact in
-# double precision: bytes and FLOPs go up to it.
-MAX_COUNT = 10_000_000
-MAX_EXACT_INT = 2**53
+MAX_COUNT = 10_000_000  # the largest size or degree that a study file allows
+MAX_EXACT_INT = 2**53  # exact in double precision; the limit for bytes and FLOPs
 
 _TRUE = {"true", "1", "1.0", "yes", "y", "on", "enabled"}
 _FALSE = {"false", "0", "0.0", "no", "n", "off", "disabled"}
-# A dash where there is no number, and what runs out of memory instead of having one.
-NO_NUMBER = r"(?i)^\s*([-–—/]|n/a|none|(cuda )?oom|out[ -]of[ -]memory)?\s*$"
-_THOUSANDS = r"(\d)[,_'’ \x{a0}\x{202f}](\d\d\d)([^\d]|$)"
-_MILLISECONDS = r"(?i)^\s*([\d.]+)\s*ms\s*$"
-# What may stand around a number: its unit, a stage's name.
-_AROUND_NUMBERS = (
-    r"(?i)^\s*(?:zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*(?:±.*)?$"
+# Cells of a numeric column without a number: a dash, or the reason why there is none.
+_NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|nan|(cuda )?oom|out[ -]of[ -]memory)?")
+_THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
+# A number with a unit, a ZeRO stage, or "±" and a deviation around it.
+_DECORATED = re.compile(
+    r"(?i)(?:zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*(?:±.*)?"
 )
-# of tokens a second
-_THOUSANDS_OF = (r"(?i)^\s*([\d.]+)\s*k$", r"\1e3"), (r"(?i)^\s*([\d.]+)\s*M$", r"\1e6")
 
 
-def _without_k(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """8k tokens as 8192."""
-    cells = [cell and re.sub(r"^(\d+) ?[kK]$", lambda m: str(1024 * int(m[1])), cell.strip())
-             for cell in column.to_pylist()]  # fmt: skip
-    return pa.chunked_array([cells], pa.string())
+def _parse_number(text: str, column: str) -> float:
+    """The number in a cell, NaN if it says that there is none.
 
-
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell or 0)
-    except (TypeError, ValueError):
-        return False
-    return True
+    Raises:
+        ValueError: the cell is something else.
+    """
+    if _NO_NUMBER.fullmatch(text):
+        return np.nan
+    number = _THOUSANDS_SEPARATOR.sub("", text)
+    number = re.sub(r"(?i)^([\d.]+)\s*ms$", r"\1e-3", number)
+    if decorated := _DECORATED.fullmatch(number):
+        number = decorated[1]
+    if column.startswith("tokens_per_s"):  # 12.1k and 1.2M
+        number = re.sub(r"(?i)^([\d.]+)\s*k$", r"\1e3", number)
+        number = re.sub(r"(?i)^([\d.]+)\s*M$", r"\1e6", number)
+    if column == "seq_length":  # 8k is 8192
+        number = re.sub(r"^(\d+) ?[kK]$", lambda match: str(1024 * int(match[1])), number)
+    if "_" in number:  # which Python would accept
+        raise ValueError(text)
+    return float(number)
 
 
 class Columns:
-    """The columns of one table by name, each read once and checked.
+    """The columns of a table by name.
 
-    Missing columns and cells take the default the caller states; `assumptions` collects a sentence
-    for each, so that nothing is assumed in silence.
+    Missing columns and cells get a default that the caller states. `assumptions` collects a
+    sentence about each, so that users see what was assumed.
     """
 
     def __init__(
@@ -62,9 +64,9 @@ class Columns:
         self.table = table
         self.source = source
         self.assumptions: list[str] = []
-        self.skipped: dict[int, str] = {}  # rows that say what nobody here knows, and the sentence
+        self.skipped: dict[int, str] = {}  # unusable rows -> why
         self._present = set(table.column_names)
-        self._rows = np.arange(table.num_rows) if rows is None else rows  # where the file has them
+        self._rows = np.arange(table.num_rows) if rows is None else rows  # their rows in the file
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -73,11 +75,11 @@ class Columns:
         return name in self._present
 
     def filter(self, chosen: Flags) -> "Columns":
-        """The chosen rows, bool (n,); sentences go on naming their places in the file."""
+        """The rows where `chosen`, (n,), is true. Errors still name their lines in the file."""
         return Columns(self.table.filter(pa.array(chosen)), self.source, self._rows[chosen])
 
     def missing_column(self, name: str, why: str) -> InputError:
-        """The sentence about a column that is not there and is needed."""
+        """The error about a required column that the table lacks."""
         return InputError(f"{self.source}: column {name} is missing: {why}")
 
     def numbers(
@@ -90,12 +92,12 @@ class Columns:
         whole: bool = False,
         silent: bool = False,
     ) -> Floats:
-        """A numeric column, float64 (n,); NaN where a cell is empty and there is no default.
+        """A numeric column, float64 (n,); NaN for empty cells unless there is a default.
 
-        `silent` says that the default is what everybody means, not an assumption worth a sentence.
+        With `silent`, the default is obvious and `assumptions` does not mention it.
 
         Raises:
-            InputError: a cell is no number, or is not from `low` to `high`.
+            InputError: a cell is not a number, or not between `low` and `high`.
         """
         values = self._raw_numbers(name)
         missing = np.isnan(values)
@@ -108,68 +110,59 @@ class Columns:
             raise self.cell_error(name, int(np.flatnonzero(bad)[0]), wanted)
         if default is not None and missing.any():
             if not silent:
-                self._assume(name, int(missing.sum()), default)
+                self._assume_default(name, int(missing.sum()), default)
             values = np.where(missing, default, values)
         return values
 
-    # a column of whole numbers, from 1 to MOST unless `low` or `high` is stated
+    # whole numbers from 1 to MAX_COUNT, unless `low` or `high` is given
     counts = partialmethod(numbers, low=1, high=MAX_COUNT, whole=True)
 
     def _raw_numbers(self, name: str) -> Floats:
         if name not in self:
             return np.full(len(self), np.nan)
-        column = self.table.column(name)
-        if pa.types.is_null(column.type):
-            return np.full(len(self), np.nan)
-        try:
-            if pa.types.is_string(column.type):  # 12,040; a dash where there is none
-                column = pc.replace_substring_regex(column, NO_NUMBER, "nan")
-                for _ in range(2):  # 1,234,567: the second comma shares its digits with the first
-                    column = pc.replace_substring_regex(column, _THOUSANDS, r"\1\2\3")
-                column = pc.replace_substring_regex(column, _MILLISECONDS, r"\1e-3")
-                column = pc.replace_substring_regex(column, _AROUND_NUMBERS, r"\1")
-                if name.startswith("tokens_per_s"):
-                    for pattern, number in _THOUSANDS_OF:
-                        column = pc.replace_substring_regex(column, pattern, number)
-                if name == "seq_length":
-                    column = _without_k(column)
-            cast = pc.cast(column, pa.float64(), safe=False)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            cells = self.table.column(name).to_pylist()
-            row = next((row for row, cell in enumerate(cells) if not _is_number(cell)), 0)
-            raise self.cell_error(name, row, "must be a number") from None
-        return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            cast = pc.cast(self.table.column(name), pa.float64(), safe=False)
+            return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
+        codes, texts = self._encoded(name, "")
+        values = np.full(len(texts), np.nan)
+        for code, text in enumerate(texts):
+            try:
+                values[code] = _parse_number(text, name)
+            except ValueError:
+                row = int(np.flatnonzero(codes == code)[0])
+                raise self.cell_error(name, row, "must be a number") from None
+        return values[codes]
 
     def strings(
         self, name: str, default: str, allowed: Iterable[str] | None = None, *, silent: bool = False
     ) -> Strings:
-        """A text column, object (n,), empty cells at the default.
+        """A text column, object (n,), with the default in empty cells.
 
-        A cell that is not one of `allowed` sets its row aside and is at the default.
-        `silent` says that the default is what everybody means, not an assumption worth a sentence.
+        A row whose cell is not one of `allowed` is skipped; it gets the default too.
+        With `silent`, the default is obvious and `assumptions` does not mention it.
 
         Raises:
             InputError: no row has one of `allowed`.
         """
         if name not in self:
             if allowed is not None and not silent:
-                self._assume(name, len(self), default)
+                self._assume_default(name, len(self), default)
             return np.full(len(self), default, dtype=object)
-        codes, names = self._encoded(name, default)
+        codes, texts = self._encoded(name, default)
         if allowed is not None:
             known = {*allowed, default}
-            names = [self._respelled(name, value, known) for value in names]
-            for word in dict.fromkeys(names):
-                if word not in known:
-                    rows = self._rows_outside(codes, names, {*names} - {word})
-                    # of equal words the first one's place is said
-                    error = self.cell_error(name, rows[0], did_you_mean(word[:60], known))
-                    for row in rows:
-                        self.skip_row(row, str(error))
-            names = [value if value in known else default for value in names]
-        return np.array(names, dtype=object)[codes]
+            texts = [self._canonical(name, text, known) for text in texts]
+            for unknown in dict.fromkeys(text for text in texts if text not in known):
+                rows = self._rows_with(codes, texts, {unknown})
+                # all of them are reported by the place of the first
+                error = self.cell_error(name, rows[0], did_you_mean(unknown[:60], known))
+                for row in rows:
+                    self.skip_row(row, str(error))
+            texts = [text if text in known else default for text in texts]
+        return np.array(texts, dtype=object)[codes]
 
     def _encoded(self, name: str, default: str) -> tuple[npt.NDArray[np.int64], list[str]]:
+        """A text column as codes, (n,), into its distinct texts, which are stripped."""
         column = self.table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -180,78 +173,81 @@ class Columns:
                 f"{self.source}: column {name} holds {column.type}, not text"
             ) from None
         encoded = filled.dictionary_encode().combine_chunks()
-        names = [text.strip() for text in encoded.dictionary.to_pylist()]
-        return encoded.indices.to_numpy().astype(np.int64), names
+        texts = [text.strip() for text in encoded.dictionary.to_pylist()]
+        return encoded.indices.to_numpy().astype(np.int64), texts
 
-    def skip_row(self, row: int, sentence: str) -> None:
-        """Leave a row out for the first thing that is wrong with it.
+    def skip_row(self, row: int, reason: str) -> None:
+        """Leave a row out; its first reason is kept.
 
         Raises:
-            InputError: it was the last: the sentence about the first of all.
+            InputError: all rows are skipped now; it has the first row's reason.
         """
-        self.skipped.setdefault(row, sentence)
+        self.skipped.setdefault(row, reason)
         if len(self.skipped) == len(self):
             raise InputError(next(iter(self.skipped.values())))
 
     @staticmethod
-    def _rows_outside(codes: npt.NDArray[np.int64], names: list[str], known: set[str]) -> list[int]:
-        """The rows whose cells hold none of the known words."""
-        strange = [number for number, word in enumerate(names) if word not in known]
-        return np.flatnonzero(np.isin(codes, strange)).tolist() if strange else []
+    def _rows_with(
+        codes: npt.NDArray[np.int64], texts: list[str], wanted: Collection[str]
+    ) -> list[int]:
+        """The rows whose text is one of `wanted`."""
+        wanted_codes = [code for code, text in enumerate(texts) if text in wanted]
+        return np.flatnonzero(np.isin(codes, wanted_codes)).tolist()
 
     def flags(self, name: str, default: bool | Flags, *, silent: bool = False) -> Flags:
-        """A true/false column, bool (n,).
+        """A true/false column, bool (n,), with the default in empty cells.
 
-        `silent` says that the default is what everybody means, not an assumption worth a sentence.
+        With `silent`, the default is obvious and `assumptions` does not mention it.
 
         Raises:
-            InputError: a cell is neither.
+            InputError: a cell is neither true nor false.
         """
         if name not in self:
             if not silent:
-                self._assume(name, len(self), default)
+                self._assume_default(name, len(self), default)
             return np.broadcast_to(np.asarray(default, dtype=bool), (len(self),)).copy()
-        codes, names = self._encoded(name, "")
-        truth = [value.lower() for value in names]
-        if wrong := self._rows_outside(codes, truth, _TRUE | _FALSE | {""}):
-            raise self.cell_error(name, wrong[0], "must be true or false")
-        values = np.array([value in _TRUE for value in truth], dtype=bool)[codes]
-        missing = np.array([value == "" for value in truth], dtype=bool)[codes]
+        codes, texts = self._encoded(name, "")
+        texts = [text.lower() for text in texts]
+        if unknown := {*texts} - _TRUE - _FALSE - {""}:
+            row = self._rows_with(codes, texts, unknown)[0]
+            raise self.cell_error(name, row, "must be true or false")
+        values = np.array([text in _TRUE for text in texts], dtype=bool)[codes]
+        missing = np.array([text == "" for text in texts], dtype=bool)[codes]
         if missing.any() and not silent:
-            self._assume(name, int(missing.sum()), default)
+            self._assume_default(name, int(missing.sum()), default)
         return np.where(missing, default, values)
 
     def is_given(self, name: str) -> Flags:
-        """Which cells of a column that is there are not empty, bool (n,)."""
-        codes, names = self._encoded(name, "")
-        return np.array([value != "" for value in names], dtype=bool)[codes]
+        """Which cells of a present column are not empty, bool (n,)."""
+        codes, texts = self._encoded(name, "")
+        return np.array([text != "" for text in texts], dtype=bool)[codes]
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
-        """The sentence about one cell: file, line, column, value, and what would be right."""
+        """The error about one cell: file, line, column, value, and what would be right."""
         text = shortened(repr(self.table.column(name)[row].as_py()))
         return InputError(f"{self.place(row)}: {name}={text}: {wanted}")
 
     def place(self, row: int) -> str:
-        """The file and where in it a row stands."""
+        """The file and the line of a row."""
         return f"{self.source}: {row_place(self.table, int(self._rows[row]))}"
 
-    def _respelled(self, name: str, value: str, known: set[str]) -> str:
-        meant = canonical_word(name, value, known)
-        if meant not in (value, value.lower()):
-            self.assume_meaning(name, value, meant)
-        return meant
+    def _canonical(self, name: str, text: str, known: set[str]) -> str:
+        word = canonical_word(name, text, known)
+        if word not in (text, text.lower()):
+            self.assume_meaning(name, text, word)
+        return word
 
-    def assume_meaning(self, name: str, value: str, meant: str) -> None:
-        """Say once that a word of a column is taken for another."""
-        self.assume(f"{name}: {shortened(value)} is read as {meant}")
+    def assume_meaning(self, name: str, text: str, meaning: str) -> None:
+        """Note that a text in a column is read as another."""
+        self.assume(f"{name}: {shortened(text)} is read as {meaning}")
 
     def assume(self, sentence: str) -> None:
-        """Say once what is taken for granted."""
+        """Note an assumption, once."""
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
 
-    def _assume(self, name: str, rows: int, default: object) -> None:
+    def _assume_default(self, name: str, rows: int, default: object) -> None:
         if not rows:
             return
-        said = default if np.ndim(default) == 0 else "what the other columns imply"  # type: ignore[arg-type]
-        self.assumptions.append(f"{name} is not given in {rows} rows: taken as {said}")
+        value = default if np.ndim(default) == 0 else "what the other columns imply"  # type: ignore[arg-type]
+        self.assumptions.append(f"{name} is not given in {rows} rows: taken as {value}")

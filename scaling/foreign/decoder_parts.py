@@ -1,4 +1,4 @@
-"""The columns of a table that say which experts, latents and windows a model has."""
+"""Read which experts, latents and attention windows the models of a table have."""
 
 import re
 from collections.abc import Mapping
@@ -11,36 +11,35 @@ from scaling.layout.optional_parts import PART_SIZES
 
 PLAIN_ATTENTION = ("", "mha", "mqa", "gqa")
 
-# What tables say of windows in words: every second layer has one, of so many tokens.
+# How `attention_kind` states windows: every second layer has one of this many tokens.
 _ALTERNATING = re.compile(r"[gmq]+a, every other layer a window of (\d{1,6})")
 
-# What a table that says no more than `mla` is taken to mean: DeepSeek-V3's (arXiv 2412.19437).
+# Assumed where `attention_kind` is `mla` and nothing else is known: DeepSeek-V3 (arXiv 2412.19437).
 _LATENT = {"query_rank": 1536, "key_value_rank": 512, "rotary_head_dim": 64, "value_head_dim": 128}
 
 
 def attention_kinds(columns: Columns) -> Strings:
-    """`attention_kind` in small letters, (n,), empty where a table says nothing."""
-    stated = columns.strings("attention_kind", "")
-    return np.array([kind.lower() for kind in stated.tolist()], dtype=object)
+    """`attention_kind` in lower case, (n,); empty where the table does not state it."""
+    kinds = columns.strings("attention_kind", "")
+    return np.array([kind.lower() for kind in kinds.tolist()], dtype=object)
 
 
-def window_tokens(kind: Strings) -> Floats:
-    """Tokens of the window that an `attention_kind` names, 0 where it names none, (n,)."""
-    known = {text: _ALTERNATING.fullmatch(text) for text in set(kind.tolist())}
-    return np.array([float(m[1]) if (m := known[text]) else 0.0 for text in kind.tolist()])
+def window_tokens(kinds: Strings) -> Floats:
+    """Tokens of the window that an `attention_kind` states, (n,); 0 where it states none."""
+    matches = {kind: _ALTERNATING.fullmatch(kind) for kind in set(kinds.tolist())}
+    return np.array([float(m[1]) if (m := matches[kind]) else 0.0 for kind in kinds.tolist()])
 
 
 def read_optional_parts(
     columns: Columns, num_layers: Floats, by_name: Mapping[str, Floats] | None = None
 ) -> dict[str, Floats]:
-    """The sizes of `OptionalParts`, (n,), 0 where a row's model has no such part.
+    """The sizes of `OptionalParts` by name, each (n,); 0 where a row's model lacks the part.
 
-    `by_name` is what the models' names say, NaN where they say nothing. `attention_kind` fills
-    what the columns of its part leave open: mla, and windows in every other layer. A table may say
-    of a dense model that all its layers are dense.
+    `by_name` holds the sizes of known models, NaN for unknown ones. `attention_kind` fills in
+    latents and windows that no column states. The columns of experts are ignored for dense models.
 
     Raises:
-        InputError: a cell is no count.
+        InputError: a cell is not a count.
     """
     parts = {
         name: columns.numbers(
@@ -64,8 +63,9 @@ def read_optional_parts(
         )
     for name, size in _LATENT.items():
         parts[name] = np.where(latent, float(size), parts[name])
-    windowed = (window_tokens(kind) > 0) & (parts["window"] == 0)
-    parts["window"] = np.where(windowed, window_tokens(kind), parts["window"])
+    window = window_tokens(kind)
+    windowed = (window > 0) & (parts["window"] == 0)
+    parts["window"] = np.where(windowed, window, parts["window"])
     half = np.floor(num_layers / 2)
     parts["windowed_layers"] = np.where(windowed, half, parts["windowed_layers"])
     return parts

@@ -1,4 +1,4 @@
-"""Which model, and which hardware, a row of others is about."""
+"""Identify the model and the GPU of each row of a foreign table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,69 +20,69 @@ SHAPE = (
 def identify_gpus(
     columns: Columns, cells: list[dict[str, Any]], clusters: Mapping[str, Cluster]
 ) -> list[str | None]:
-    """Each row's GPU, None if it is not known; a row that names no cluster is on one of its GPU."""
+    """Each row's GPU, None if unknown. Sets `cluster` to the GPU in rows of `cells` without one."""
     gpus: list[str | None] = []
     for row, stated in enumerate(cells):
-        words = stated.get("gpu") or stated.get("gpu_name") or ""
-        meant = words if words in GPUS else find_gpu(words)
+        text = stated.get("gpu") or stated.get("gpu_name") or ""
+        gpu = find_gpu(text)
         if "cluster" in stated:
-            meant = meant or gpu_of_cluster(stated["cluster"], clusters)
-        elif meant is not None:
-            stated["cluster"] = meant
-            columns.assume_meaning("gpu", words, meant)
-        elif words:
-            hint = did_you_mean(words[:60], GPUS)
-            columns.skip_row(row, f"{columns.place(row)}: gpu={shortened(words)}: {hint}")
-        gpus.append(meant)
+            gpu = gpu or gpu_of_cluster(stated["cluster"], clusters)
+        elif gpu is not None:
+            stated["cluster"] = gpu
+            columns.assume_meaning("gpu", text, gpu)
+        elif text:
+            hint = did_you_mean(text[:60], GPUS)
+            columns.skip_row(row, f"{columns.place(row)}: gpu={shortened(text)}: {hint}")
+        gpus.append(gpu)
     return gpus
 
 
 def identify_models(
     columns: Columns, cells: list[dict[str, Any]], models: Mapping[str, ModelShape]
 ) -> list[dict[str, Any]]:
-    """Name and shape of the catalogue's model that each row is about; empty where that is open."""
-    stated_by = ("model", *SHAPE, "head_dim", *PART_SIZES)
-    keys = [tuple(stated.get(name) for name in stated_by) for stated in cells]
-    meant = {
-        key: _model_of(columns, stated, models)
+    """Name and shape of each row's model in the catalogue, by column; empty if not identified."""
+    identifying = ("model", *SHAPE, "head_dim", *PART_SIZES)
+    keys = [tuple(stated.get(name) for name in identifying) for stated in cells]
+    identified = {
+        key: _identify_model(columns, stated, models)
         for key, stated in dict(zip(keys, cells, strict=True)).items()
     }
-    return [meant[key] for key in keys]
+    return [identified[key] for key in keys]
 
 
-def _model_of(
+def _identify_model(
     columns: Columns, stated: Mapping[str, Any], models: Mapping[str, ModelShape]
 ) -> dict[str, Any]:
     sizes = {name: stated.get(name) for name in (*SHAPE, "head_dim")}
     parts = {name: stated.get(name) for name in PART_SIZES}
-    if parts["num_experts"] in (0, 1):  # all layers of a dense model may be called dense
+    if parts["num_experts"] in (0, 1):  # dense models may state dense_layers too
         parts |= dict.fromkeys(PART_SIZES[: PART_SIZES.index("query_rank")], 0)
-    alike = {
+    candidates = {
         name: shape
         for name, shape in models.items()
         if all(size in (None, getattr(shape, key)) for key, size in (sizes | parts).items())
     }
-    whole = all(stated.get(name) is not None for name in SHAPE)
-    if whole:  # what it does not say of experts, latents and windows is that there are none
-        alike = {
+    is_full_shape = all(stated.get(name) is not None for name in SHAPE)
+    if is_full_shape:  # then parts that it does not state are absent
+        candidates = {
             name: shape
-            for name, shape in alike.items()
+            for name, shape in candidates.items()
             if all((parts[part] or 0) == getattr(shape, part) for part in PART_SIZES)
             and not shape.num_encoder_layers
         }
-    meant = find_model(str(stated.get("model") or ""), alike)
-    if meant is None and whole and len(alike) == 1:
-        meant = next(iter(alike))
-    if meant is None:
+    name = find_model(str(stated.get("model") or ""), candidates)
+    if name is None and is_full_shape and len(candidates) == 1:
+        name = next(iter(candidates))
+    if name is None:
         return {}
-    if meant != stated["model"]:
-        columns.assume_meaning("model", stated["model"], meant)
-    shape = alike[meant]
-    return {"model": meant, **{name: getattr(shape, name) for name in (*SHAPE, *PART_SIZES)}}
+    if name != stated["model"]:
+        columns.assume_meaning("model", stated["model"], name)
+    shape = candidates[name]
+    return {"model": name, **{key: getattr(shape, key) for key in (*SHAPE, *PART_SIZES)}}
 
 
 def rename_by_depth(columns: Columns, records: list[dict[str, Any]]) -> None:
-    """Models of one name and several depths are several models, which nothing may compare."""
+    """Tell models apart that share a name but not num_layers, so that nothing compares them."""
     depths: dict[str, set[int | None]] = {}
     for record in records:
         depths.setdefault(record["model"], set()).add(record["num_layers"])

@@ -1,4 +1,4 @@
-"""What the columns of a layout imply of each other: one rule, whoever reads the table."""
+"""Read a layout's columns and derive the missing ones from the others."""
 
 from collections.abc import Mapping
 
@@ -12,27 +12,29 @@ from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
 BATCH_FACTORS = ("micro_batch_size", "gradient_accumulation_steps", "dp")
-_LAYOUT = ("world_size", "global_batch_size", *DEGREES, *BATCH_FACTORS[:2])
+_PRODUCTS = {"world_size": DEGREES, "global_batch_size": BATCH_FACTORS}
+_COUNTED = ("world_size", *DEGREES, *BATCH_FACTORS[:2])
 
-# What others train by goes beyond what this project's engines do.
-_OTHERS = {
+# Values of other tools that our engines do not have.
+_FOREIGN_VALUES = {
     "pipeline_schedule": ("interleaved", "zero_bubble", "zbv"),
     "precision": ("mxfp8", "nvfp4"),
 }
+# Allowed words of each axis whose values are words.
 AXIS_WORDS: Mapping[str, tuple[str, ...]] = {
-    name: (*axis.values, *_OTHERS.get(name, ()))
+    name: (*axis.values, *_FOREIGN_VALUES.get(name, ()))
     for name, axis in AXES.items()
     if axis.values and axis.kind is str
 }
 
 
 def read_layout(columns: Columns) -> dict[str, Floats]:
-    """world_size, degrees and batch as the table states them, (n,); NaN where it does not.
+    """world_size, degrees and batch as the table states them, each (n,); NaN where it does not.
 
     Raises:
-        InputError: a cell is no count.
+        InputError: a cell is not a count.
     """
-    known = {name: columns.counts(name) for name in _LAYOUT if name != "global_batch_size"}
+    known = {name: columns.counts(name) for name in _COUNTED}
     in_nodes = columns.counts("nodes") * columns.counts("gpus_per_node")
     known["world_size"] = np.where(np.isnan(known["world_size"]), in_nodes, known["world_size"])
     known["global_batch_size"] = _batch_of(columns)
@@ -48,47 +50,46 @@ def read_layout(columns: Columns) -> dict[str, Floats]:
 
 
 def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
-    """Replicas, (n,), of a table that may count the ranks of cp among them."""
+    """Replicas, (n,); divided by cp in rows that count the ranks of cp as replicas."""
     dp, cp, world = (known[name] for name in ("dp", "cp", "world_size"))
     tp, pp = (np.where(np.isnan(known[name]), 1.0, known[name]) for name in ("tp", "pp"))
-    with_cp = (cp > 1) & (tp * pp * dp == world) & (np.mod(dp, cp) == 0)
-    if with_cp.any():
-        columns.assume(f"dp of {int(with_cp.sum())} rows counts the ranks of cp too")
-    return np.where(with_cp, dp / cp, dp)
+    counts_cp = (cp > 1) & (tp * pp * dp == world) & (np.mod(dp, cp) == 0)
+    if counts_cp.any():
+        columns.assume(f"dp of {int(counts_cp.sum())} rows counts the ranks of cp too")
+    return np.where(counts_cp, dp / cp, dp)
 
 
 def fsdp_ranks(columns: Columns) -> Floats:
-    """Ranks over which a column `fsdp` says that everything is sharded, (n,): 1 none, inf all."""
+    """Ranks over which FSDP shards, from the column `fsdp`, (n,): 1 for none, inf for all."""
     name = "fsdp"
     if name not in columns:
         return np.ones(len(columns))
-    words = columns.strings(name, "1")
-    ranks = {word: _ranks_of(word) for word in set(words.tolist())}
-    for row in np.flatnonzero([np.isnan(ranks[word]) for word in words.tolist()]).tolist():
+    ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "1").tolist()])
+    for row in np.flatnonzero(np.isnan(ranks)).tolist():
         error = columns.cell_error(name, row, "must be a number of ranks, or on or off")
         columns.skip_row(row, str(error))
-    return np.array([ranks[word] for word in words.tolist()], dtype=np.float64)
+    return ranks
 
 
-def _ranks_of(word: str) -> float:
-    small = word.lower()
-    if small in ("on", "true", "yes", "full", "full_shard", "enabled", "zero3"):
+def _shard_ranks(text: str) -> float:
+    text = text.lower()
+    if text in ("on", "true", "yes", "full", "full_shard", "enabled", "zero3"):
         return float("inf")
-    if small in ("", "off", "false", "no", "none", "no_shard", "0", "0.0", "/", "-"):
+    if text in ("", "off", "false", "no", "none", "no_shard", "0", "0.0", "/", "-"):
         return 1.0
-    number = small.removesuffix(".0")
+    number = text.removesuffix(".0")
     return float(number) if number.isdigit() else float("nan")
 
 
-# More tokens a step than anybody trains: a batch so large is stated in tokens, not sequences.
-_MOST_TOKENS_A_STEP = 2.0**28
+# More tokens per step than anybody trains with, so a larger batch must be stated in tokens.
+_MAX_TOKENS_PER_STEP = 2.0**28
 
 
 def _batch_of(columns: Columns) -> Floats:
-    """Sequences a step, (n,), of a table that may count tokens; NaN where it says nothing."""
+    """Sequences per step, (n,), also where the table counts tokens; NaN where it has neither."""
     name, length = "global_batch_size", columns.counts("seq_length")
     batch = columns.counts(name, high=MAX_EXACT_INT)
-    in_tokens = (batch * length > _MOST_TOKENS_A_STEP) & (np.mod(batch, length) == 0)
+    in_tokens = (batch * length > _MAX_TOKENS_PER_STEP) & (np.mod(batch, length) == 0)
     if in_tokens.any():
         columns.assume(f"{name} of {int(in_tokens.sum())} rows is read as tokens")
     batch = np.where(in_tokens, batch / length, batch)
@@ -99,35 +100,31 @@ def _batch_of(columns: Columns) -> Floats:
 
 
 def complete_layout(stated: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The same with what follows: of a product and its factors, the one that is missing.
+    """The layout with the one missing value of each product filled in.
 
     world_size = tp x pp x cp x dp; global_batch_size = micro_batch_size x
-    gradient_accumulation_steps x dp. A factor that does not divide comes out as a fraction, which
-    `skip_inconsistent_layouts` tells; what does not follow stays NaN.
+    gradient_accumulation_steps x dp. A factor may come out as a fraction, which
+    `skip_inconsistent_layouts` reports; what does not follow stays NaN.
     """
-    known = dict(stated)
-    _complete(known, "world_size", DEGREES)
-    _complete(known, "global_batch_size", BATCH_FACTORS)
-    return known
-
-
-def _complete(known: dict[str, Floats], product: str, factors: tuple[str, ...]) -> None:
-    for name in factors:
-        others = np.prod([known[one] for one in factors if one != name], axis=0)
-        known[name] = np.where(np.isnan(known[name]), known[product] / others, known[name])
-    whole = np.prod([known[one] for one in factors], axis=0)
-    known[product] = np.where(np.isnan(known[product]), whole, known[product])
+    layout = dict(stated)
+    for product, factors in _PRODUCTS.items():
+        for name in factors:
+            others = np.prod([layout[other] for other in factors if other != name], axis=0)
+            layout[name] = np.where(np.isnan(layout[name]), layout[product] / others, layout[name])
+        whole = np.prod([layout[name] for name in factors], axis=0)
+        layout[product] = np.where(np.isnan(layout[product]), whole, layout[product])
+    return layout
 
 
 def skip_inconsistent_layouts(columns: Columns, layouts: Mapping[str, Floats]) -> None:
-    """Leave out rows whose degrees and batch, `complete_layout`, do not fit together.
+    """Skip rows whose degrees and batch, from `complete_layout`, contradict each other.
 
     Raises:
-        InputError: no row's do.
+        InputError: all rows do.
     """
-    for product, factors in (("world_size", DEGREES), ("global_batch_size", BATCH_FACTORS)):
-        stated, whole = layouts[product], np.prod([layouts[one] for one in factors], axis=0)
-        uneven = np.any([np.mod(layouts[one], 1) > 0 for one in factors], axis=0)
+    for product, factors in _PRODUCTS.items():
+        stated, whole = layouts[product], np.prod([layouts[name] for name in factors], axis=0)
+        uneven = np.any([np.mod(layouts[name], 1) > 0 for name in factors], axis=0)
         reason = f"{product} is not {' x '.join(factors)}"
         for row in np.flatnonzero(uneven | (stated != whole) & ~np.isnan(stated + whole)).tolist():
             error = (
@@ -139,8 +136,8 @@ def skip_inconsistent_layouts(columns: Columns, layouts: Mapping[str, Floats]) -
 
 
 def gpu_of_cluster(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:
-    """A cluster's GPU: as described, else the one of the catalogue that its name starts with."""
+    """The GPU of a cluster; of an unknown cluster the GPU that its name starts with, if any."""
     if cluster in clusters:
         return clusters[cluster].gpu
-    named = [gpu for gpu in GPUS if cluster == gpu or cluster.startswith(f"{gpu}-")]
-    return max(named, key=len, default=None)
+    prefixes = [gpu for gpu in GPUS if cluster == gpu or cluster.startswith(f"{gpu}-")]
+    return max(prefixes, key=len, default=None)

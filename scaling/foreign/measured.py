@@ -1,4 +1,4 @@
-"""What a table says became of each row, and how long a step took, in whatever unit it says it."""
+"""Read the outcome and the step time of each row, in whatever form a table states them."""
 
 import re
 from typing import get_args
@@ -12,43 +12,44 @@ from scaling.foreign.layouts import complete_layout, read_layout
 from scaling.foreign.spellings import canonical_word
 from scaling.record.row import Outcome
 
-# A published sweep that cannot tell one from the other.
+# The outcome in published sweeps that do not tell the two apart.
 OOM_OR_CRASH = "oom_or_crash"
 OUTCOMES = (*get_args(Outcome), OOM_OR_CRASH)
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
 
-# Tuning a few weights is not the training whose step is asked for.
-_OTHER_WORK = re.compile(r"(?i)(?<![a-z])(q?lora|peft)(?![a-z])")
+_ADAPTERS = re.compile(r"(?i)(?<![a-z])(q?lora|peft)(?![a-z])")
 
 
 def skip_adapter_training(columns: Columns) -> None:
-    """Leave out rows of which a cell says that only adapters were trained.
+    """Skip rows that trained adapters only, which is not the step that we predict.
 
     Raises:
-        InputError: they all are.
+        InputError: all rows did.
     """
     for name in columns.table.column_names:
         column = columns.table.column(name)
         if pa.types.is_string(column.type):
-            for word in column.unique().to_pylist():
-                if word and _OTHER_WORK.search(word):
-                    rows = np.flatnonzero(columns.strings(name, "") == word.strip()).tolist()
+            for text in column.unique().to_pylist():
+                if text and _ADAPTERS.search(text):
+                    rows = np.flatnonzero(columns.strings(name, "") == text.strip()).tolist()
                     why = "tunes a few weights, which is another step than training's"
+                    error = columns.cell_error(name, rows[0], why)
                     for row in rows:
-                        columns.skip_row(row, str(columns.cell_error(name, rows[0], why)))
+                        columns.skip_row(row, str(error))
 
 
 def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
-    """Outcome, '' where a table says nothing, and seconds a step, NaN where none is known, (n,).
+    """Outcome ('' if not stated) and seconds per step (NaN if not known), each (n,).
 
-    A row without an outcome ran if it has a step time; `OOM` may stand where that would. Tokens or
-    sequences a second say what a step took; FLOP/s do not, for people count them differently.
+    A row without an outcome is ok if it has a step time; `OOM` may stand in place of the step time.
+    The step time follows from tokens or sequences per second too, but not from FLOP/s, which people
+    count in different ways.
 
     Raises:
-        InputError: a time or a rate is no number, or no row has an outcome of ours.
+        InputError: a time or a rate is not a number, or no row has a valid outcome.
     """
     step = columns.numbers("step_time_s")
-    step = np.where(np.isnan(step), _by_throughput(columns), np.where(step == 0, np.nan, step))
+    step = np.where(np.isnan(step), _step_from_rate(columns), np.where(step == 0, np.nan, step))
     outcome = columns.strings("outcome", "", OUTCOMES, silent=True)
     if "step_time_s" in columns:
         cell = [
@@ -60,14 +61,14 @@ def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
     return np.where(ran, "ok", outcome), step
 
 
-def _by_throughput(columns: Columns) -> Floats:
-    """Seconds a step of tables that state tokens or sequences a second, NaN elsewhere, (n,)."""
+def _step_from_rate(columns: Columns) -> Floats:
+    """Seconds per step from a throughput, (n,); NaN where the table has none."""
     step = np.full(len(columns), np.nan)
     rates = [name for name in RATES if name in columns]
     if rates:
         layout = complete_layout(read_layout(columns))
         batch, tokens = layout["global_batch_size"], columns.counts("seq_length")
-        of = {
+        amount_per_step = {
             "tokens_per_s": batch * tokens,
             "tokens_per_s_per_gpu": batch * tokens / layout["world_size"],
             "samples_per_s": batch,
@@ -75,5 +76,6 @@ def _by_throughput(columns: Columns) -> Floats:
         }
         for name in rates:
             rate = columns.numbers(name)
-            step = np.where(np.isnan(step), of[name] / np.where(rate > 0, rate, np.nan), step)
+            seconds = amount_per_step[name] / np.where(rate > 0, rate, np.nan)
+            step = np.where(np.isnan(step), seconds, step)
     return step

@@ -1,5 +1,6 @@
-"""CSV and Parquet files of others as Arrow tables; whatever is wrong with one is one sentence."""
+"""Read CSV and Parquet files of other tools as Arrow tables with our column names."""
 
+import contextlib
 import csv
 import io
 import re
@@ -17,7 +18,7 @@ from scaling.foreign.spellings import canonical_columns
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
-# Columns that are text whatever they hold: a model may be called 007.
+# Columns that are text even if they look like numbers: a model may be called 007.
 _TEXT = {
     name: pa.string()
     for row_type in (Row, Probe)
@@ -26,21 +27,21 @@ _TEXT = {
 } | {"framework": pa.string(), "source": pa.string()}
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
-_CSV = b"csv"  # of a table's metadata: the file its lines can be counted in
+_CSV = b"csv"  # metadata key: the file of the table, to find line numbers
 
 
 def read_rows(path: Path) -> pa.Table:
     """Rows of a CSV or Parquet file, or of a folder of Parquet files such as a study's rows/.
 
-    What cannot be a row of ours is left out with a sentence on stderr.
+    Invalid rows in a study's folder are left out with a sentence on stderr.
 
     Raises:
         InputError: there is nothing to read.
     """
-    from scaling.record import row_files  # it loads duckdb, which tables of others do not need
+    from scaling.record import row_files  # imports duckdb, which other tables do not need
 
     try:
-        files = sorted(row_files.files_in(path)) if path.is_dir() else None
+        files = sorted(row_files.row_files_in(path)) if path.is_dir() else None
     except (OSError, ValueError) as error:
         raise InputError(f"{shortened(path, 300)}: cannot be read: {_reason(error)}") from error
     if files is None:
@@ -51,24 +52,24 @@ def read_rows(path: Path) -> pa.Table:
     if found.table.num_rows:
         sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)
         return found.table.drop_columns(["file"])
-    try:  # tables of others, or nothing: read_table says what is wrong
+    try:  # not our rows
         return pa.concat_tables([read_table(file) for file in files], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"{path}: its files do not go together: {_reason(error)}") from error
 
 
 def read_table(path: Path) -> pa.Table:
-    """A CSV or Parquet file as it is, columns in our names, those without a name left out.
+    """A CSV or Parquet file with columns renamed to ours; columns without a name are dropped.
 
     Raises:
-        InputError: the file is missing or neither, is not UTF-8, is separated by something else
-            than commas, or names a column twice.
+        InputError: the file is missing or neither CSV nor Parquet, is not UTF-8, is not separated
+            by commas, or names a column twice.
     """
     try:
         if not path.is_file():
             problem = "is a folder" if path.is_dir() else "no such file"
             raise InputError(f"{path}: {problem}; give a CSV or Parquet table")
-        table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
+        table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -80,41 +81,38 @@ def read_table(path: Path) -> pa.Table:
                 f"{path}: names the column {shortened(name)!r} {count} times; keep one"
             )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
-    ours = canonical_columns(names)
-    named = table.rename_columns([name for name, _ in ours])
-    for place, (name, factor) in enumerate(ours):
+    renamed = canonical_columns(names)
+    table = table.rename_columns([name for name, _ in renamed])
+    for index, (name, factor) in enumerate(renamed):
         if factor != 1.0:
-            named = named.set_column(place, name, _multiplied(named.column(place), factor))
-    chosen = named.select([name for name, _ in ours if name])
-    return _with_precision(chosen).replace_schema_metadata(metadata)
+            table = table.set_column(index, name, _multiplied(table.column(index), factor))
+    table = table.select([name for name, _ in renamed if name])
+    return _with_precision(table).replace_schema_metadata(metadata)
 
 
 def _with_precision(table: pa.Table) -> pa.Table:
-    """`System: DGX-H100, Precision: BF16` says two things."""
+    """Split `System: DGX-H100, Precision: BF16`, which states two columns in one."""
     if "gpu" not in table.column_names or "precision" in table.column_names:
         return table
     cells = [re.search(r"(?i)precision\W+([\w-]+)", str(cell)) for cell in table["gpu"].to_pylist()]
     if not any(cells):
         return table
-    words = pa.array([cell and cell[1] for cell in cells], pa.string())
-    return table.append_column("precision", words)
+    precisions = pa.array([cell and cell[1] for cell in cells], pa.string())
+    return table.append_column("precision", precisions)
 
 
 def _multiplied(column: pa.ChunkedArray, factor: float) -> pa.ChunkedArray:
-    """Numbers in another unit; a column that has other cells too stays in words."""
+    """A column in another unit. In a text column, cells that are not numbers stay as they are."""
     if not pa.types.is_string(column.type):
         return pc.multiply(pc.cast(column, pa.float64()), factor)
-    return pa.chunked_array([[_scaled(cell, factor) for cell in column.to_pylist()]], pa.string())
+    cells = column.to_pylist()
+    for row, cell in enumerate(cells):
+        with contextlib.suppress(ValueError):
+            cells[row] = cell and repr(float(cell.replace(",", "")) * factor)
+    return pa.chunked_array([cells], pa.string())
 
 
-def _scaled(cell: str | None, factor: float) -> str | None:
-    try:
-        return cell and repr(float(cell.replace(",", "")) * factor)
-    except ValueError:
-        return cell
-
-
-def _csv(path: Path) -> pa.Table:
+def _read_csv(path: Path) -> pa.Table:
     content = path.read_bytes()
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{path}: is UTF-16; save it as UTF-8")
@@ -145,7 +143,7 @@ def _csv(path: Path) -> pa.Table:
 
 
 def row_place(table: pa.Table, row: int) -> str:
-    """Where a row stands, as an editor counts: `line 3` of a CSV, `row 2` of anything else."""
+    """Where a row is in its file, as an editor counts: `line 3` of a CSV, else `row 2`."""
     path = (table.schema.metadata or {}).get(_CSV)
     if path is None:
         return f"row {row + 1}"
@@ -154,14 +152,14 @@ def row_place(table: pa.Table, row: int) -> str:
         reader, records, end = csv.reader(text), 0, 0
         for cells in reader:
             start, end = end + 1, reader.line_num
-            records += bool(cells)  # empty lines are no rows
-            if records == row + 2:  # the header is the first
+            records += bool(cells)  # empty lines do not count
+            if records == row + 2:  # the header is the first record
                 return f"line {start}"
     return f"row {row + 1}"
 
 
 def _reason(error: Exception) -> str:
-    said = str(error) or type(error).__name__
-    if "straddles two block boundaries" in said:
+    message = str(error) or type(error).__name__
+    if "straddles two block boundaries" in message:
         return "a line is longer than a megabyte"
-    return shortened(said.splitlines()[0], 200)
+    return shortened(message.splitlines()[0], 200)

@@ -1,4 +1,4 @@
-"""How other tools spell this project's columns, their words, and GPUs, in small letters."""
+"""How other tools spell our columns and their words, models and GPUs; all in lower case."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from scaling.cluster.hardware import GPUS
 from scaling.record.row import Row, fields_of
 
-# Megatron's arguments, Hugging Face's configurations, and the heads of published tables, without
-# the words that say nothing (`_FILLING`).
+# Our columns -> other spellings: Megatron's arguments, Hugging Face's configurations and headers of
+# published tables, without the words in `_IGNORED`.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp", "tensor", "tensor_model"),
     "pp": ("pp", "pipeline", "pipeline_model"),
@@ -90,15 +90,15 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "fsdp": ("fsdp", "sharding_strategy", "sharding"),
     "samples_per_s": ("samples_per_s", "sequences_per_s", "throughput_samples_per_s"),
 }  # fmt: skip
-_OWN = {*_COLUMNS, *fields_of(Row)}
-_OURS = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
-_FILLING = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published",
+_OUR_COLUMNS = {*_COLUMNS, *fields_of(Row)}
+_BY_SPELLING = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
+_IGNORED = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published",
             "avg", "average", "mean", "median", "used"}  # fmt: skip
-_COUNTED = {"num", "n", "number", "count", "total"}  # of `n_gpu`, which is no kind of GPU
-_ALIKE = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens", "toks": "tokens",
-          "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
+_COUNTING = {"num", "n", "number", "count", "total"}  # `n_gpu` is a number of GPUs, not a model
+_SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
+             "toks": "tokens", "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
-# What a number is multiplied by to be in the unit of the column's own name.
+# Units of a header -> factor to the unit of our column.
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "step_time_s": {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
                     "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0},
@@ -106,7 +106,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
 }  # fmt: skip
 
-# How other tools put a format, a kernel, what is recomputed and how a run ended; the first fits.
+# Column -> (regular expression, our word); the first that matches counts.
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "precision": (
         ("mx-?fp8|fp8-mx", "mxfp8"), ("nv-?fp4|(?<![a-z])fp4", "nvfp4"),
@@ -132,91 +132,91 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 
-# What stands around a GPU's name without making it another product.
-_AROUND = re.compile(
+# Words that may accompany a GPU's name without making it another product.
+_GPU_EXTRAS = re.compile(
     r"nvidia|amd|instinct|[dh]gx|sxm\d?|oam|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
     r"|systems?|superpod|precision|bf16|(mx)?fp8|nvfp4"
 )
 
 
-def canonical_column(head: str) -> tuple[str, float]:
-    """The column of this project that a head means, and what its numbers are to be multiplied by.
+def canonical_column(header: str) -> tuple[str, float]:
+    """Our column for a header, and the factor that converts its numbers to our unit.
 
-    `Step time (ms)` is step_time_s in thousandths; a head that nobody knows is itself.
+    `Step time (ms)` is step_time_s and 0.001. An unknown header stays as it is, in lower case.
     """
-    small = re.sub(r"\b([km])(?=tok)", r"\1 ", head.lower())
-    parts = re.findall("[a-z0-9]+", small.replace("/", " per ").replace("#", " n "))
+    text = re.sub(r"\b([km])(?=tok)", r"\1 ", header.lower())
+    parts = re.findall("[a-z0-9]+", text.replace("/", " per ").replace("#", " n "))
     if "_".join(parts) in _COLUMNS:
         return "_".join(parts), 1.0
-    words = [_ALIKE.get(word, word) for word in parts if word not in _FILLING]
-    meant = _OURS.get("_".join(words))
-    if {*words} - _COUNTED == {"gpu"} and _COUNTED & {*parts}:
+    words = [_SYNONYMS.get(word, word) for word in parts if word not in _IGNORED]
+    if {*words} - _COUNTING == {"gpu"} and _COUNTING & {*parts}:
         return "world_size", 1.0
-    if meant is not None and meant != "peak_memory_bytes":  # which needs a unit
-        return meant, 1.0
-    outer, _, inner = head.partition("(")
-    if (
-        inner and canonical_column(outer)[0] == canonical_column(inner)[0] in _COLUMNS
-    ):  # `Pipeline Parallel (PP)`
+    column = _BY_SPELLING.get("_".join(words))
+    if column is not None and column != "peak_memory_bytes":  # which needs a unit
+        return column, 1.0
+    outer, _, inner = header.partition("(")  # `Pipeline Parallel (PP)`
+    if inner and canonical_column(outer)[0] == canonical_column(inner)[0] in _COLUMNS:
         return canonical_column(outer)
     for column, units in _UNITS.items():
-        for word in {*words} & {*units}:
-            rest = "_".join(other for other in words if other not in (word, "in"))
-            if _OURS.get(rest) == column:
-                return column, units[word]
-    return head.lower(), 1.0
+        for unit in {*words} & {*units}:
+            without_unit = "_".join(word for word in words if word not in (unit, "in"))
+            if _BY_SPELLING.get(without_unit) == column:
+                return column, units[unit]
+    return header.lower(), 1.0
 
 
-def canonical_columns(stated: Sequence[str]) -> list[tuple[str, float]]:
-    """A header in this project's names, as far as they are known and not in it already."""
-    names: list[tuple[str, float]] = []
-    taken = set(stated)
-    for name in stated:
-        meant, factor = canonical_column(name) if name.lower() not in _OWN else (name.lower(), 1.0)
-        meant, factor = (name, 1.0) if meant in taken else (meant, factor)
-        taken.add(meant)
-        names.append((meant, factor))
-    return names
+def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
+    """`canonical_column` of each header, unless another header already is that column."""
+    columns: list[tuple[str, float]] = []
+    taken = set(headers)
+    for header in headers:
+        is_ours = header.lower() in _OUR_COLUMNS
+        column, factor = (header.lower(), 1.0) if is_ours else canonical_column(header)
+        if column in taken:
+            column, factor = header, 1.0
+        taken.add(column)
+        columns.append((column, factor))
+    return columns
 
 
-def canonical_word(column: str, word: str, known: Collection[str]) -> str:
-    """The word of `known` that a cell means, whatever its case; the cell itself if none."""
-    small = word.lower()
-    if word in known or small in known:
-        return word if word in known else small
-    plain = re.sub(r"[\W_]+", "-", small).strip("-")
-    fitting = (meant for pattern, meant in _WORDS.get(column, ()) if re.search(pattern, plain))
-    meant = next(fitting, word)
-    return meant if meant in known else word
+def canonical_word(column: str, text: str, known: Collection[str]) -> str:
+    """The word of `known` that a cell stands for, whatever its case; the cell itself if none."""
+    lower = text.lower()
+    if text in known or lower in known:
+        return text if text in known else lower
+    plain = re.sub(r"[\W_]+", "-", lower).strip("-")
+    matches = (word for pattern, word in _WORDS.get(column, ()) if re.search(pattern, plain))
+    word = next(matches, text)
+    return word if word in known else text
 
 
 def find_model(text: str, known: Collection[str]) -> str | None:
-    """The name of `known` that means a model however it is written; None if several could.
+    """The name of `known` that a model's name stands for; None if there is none or several.
 
-    Every number and name of one must stand in the other, so that no size and no derived model is
-    taken for another: `meta-llama/Llama-3.1-8B` is llama3_8b, `Qwen3 30B` the one with so many.
+    All numbers and words of each name must occur in the other, so that sizes and derived models are
+    not mixed up: `meta-llama/Llama-3.1-8B` is llama3_8b, `Qwen3 30B` the only Qwen3 of that size.
     """
     if text in known:
         return text
-    theirs = _model_words(text)  # a bare size may be that of one model only
-    if len(theirs) == 1 and re.fullmatch(r"\d+[bt]", "".join(theirs)):
-        sized = [name for name in known if theirs <= _model_words(name)]
-        return sized[0] if len(sized) == 1 else None
-    fitting = [name for name in known if (ours := _model_words(name)) <= theirs | _LEFT_OUT
-               and theirs <= ours | _MAKERS and ours & theirs]  # fmt: skip
-    whole = [name for name in fitting if _model_words(name) <= theirs]
-    meant = whole or fitting
-    return meant[0] if len(meant) == 1 else None
+    words = _model_words(text)
+    if len(words) == 1 and re.fullmatch(r"\d+[bt]", "".join(words)):  # only a size
+        same_size = [name for name in known if words <= _model_words(name)]
+        return same_size[0] if len(same_size) == 1 else None
+    candidates = [name for name in known if (ours := _model_words(name)) <= words | _OPTIONAL
+                  and words <= ours | _MAKERS and ours & words]  # fmt: skip
+    complete = [name for name in candidates if _model_words(name) <= words]
+    matches = complete or candidates
+    return matches[0] if len(matches) == 1 else None
 
 
-# Words that say who made a model or for what, and what a name may leave out or add of its size.
+# Words about a model's maker, purpose or size that a table may add to the name or leave out of it.
 _MAKERS = {"meta", "ai", "openai", "nvidia", "qwen", "deepseek", "moonshotai", "hf", "instruct",
            "base", "moe", "671b", "1t"}  # fmt: skip
-_LEFT_OUT = {"a3b", "a22b", "32k", "gpt"}
+_OPTIONAL = {"a3b", "a22b", "32k", "gpt"}
 
 
 def _model_words(name: str) -> set[str]:
-    """`llama3.1-70B` as llama, 3, 70b: versions without what stands behind their point."""
+    """The words and numbers of a model's name: `llama3.1-70B` is llama, 3 (no minor), 70b."""
     plain = re.sub(r"\(.*?\)|\b\d+[- ]?nodes?\b", " ", name.lower())
     plain = re.sub(r"(?<=\d) (?=[bt]\b)", "", re.sub(r"gpt-?3(?=\D)", "gpt", plain))
     plain = re.sub(r"(?<=\d)\.\d+(?!\d*b)", "", plain)
@@ -224,18 +224,18 @@ def _model_words(name: str) -> set[str]:
 
 
 def find_gpu(text: str) -> str | None:
-    """The catalogue's name of a GPU, however it is written; None if several could be meant.
+    """The catalogue's name of a GPU, however it is written; None if it is unknown or ambiguous.
 
-    Words that no GPU's name has, such as a site's, leave it unknown, so that no slip of the pen
-    becomes another cluster.
+    A word that no GPU's name has, such as a site's name, makes it unknown, so that a typo does not
+    become another cluster.
     """
     words = set(re.findall(r"[a-z0-9]+", re.sub(r"\b\d+\s*x\s*(?=[a-z])", " ", text.lower())))
-    products = {word for word in words if not _AROUND.fullmatch(word)}
-    fitting = [
+    product = {word for word in words if not _GPU_EXTRAS.fullmatch(word)}
+    candidates = [
         name
         for name in GPUS
-        if products == {word for word in name.split("-") if not re.fullmatch(r"\d+gb", word)}
+        if product == {word for word in name.split("-") if not re.fullmatch(r"\d+gb", word)}
     ]
-    exact = [name for name in fitting if set(name.split("-")) <= words]
-    meant = exact or fitting
-    return meant[0] if len(meant) == 1 else None
+    exact = [name for name in candidates if set(name.split("-")) <= words]
+    matches = exact or candidates
+    return matches[0] if len(matches) == 1 else None

@@ -1,6 +1,6 @@
-"""Measures one point: starts its ranks, watches them, and always leaves one row. No torch here."""
+"""Measure one point: start its ranks, watch them, and always leave one row. Imports no torch."""
 
+from scaling.launch.not_measured import NodeLost, NotMeasured
 from scaling.launch.point import measure
-from scaling.launch.unsettled import NodeLost, Unsettled
 
-__all__ = ["NodeLost", "Unsettled", "measure"]
+__all__ = ["NodeLost", "NotMeasured", "measure"]

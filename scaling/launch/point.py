@@ -1,4 +1,4 @@
-"""One point from its file to its row."""
+"""Measure one point: from its file to its row."""
 
 import contextlib
 import dataclasses
@@ -15,34 +15,34 @@ from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import NvidiaGpu
 from scaling.launch.judge import Limits, Verdict
-from scaling.launch.point_files import read_point
-from scaling.launch.ranks import Run, rank_files, run_ranks
-from scaling.launch.start import slurm
-from scaling.launch.start.choose import starter
-from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.starter import Launch, Starter
-from scaling.launch.start.torchrun import nodes_of
-from scaling.launch.unsettled import (
+from scaling.launch.not_measured import (
     KilledFromOutside,
     NodeLost,
     NoDevices,
     NotWritten,
     exits_on_signals,
 )
+from scaling.launch.point_files import read_point
+from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
+from scaling.launch.start import slurm
+from scaling.launch.start.choose import choose_starter
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.starter import Launch, Starter
+from scaling.launch.start.torchrun import nodes_of
 from scaling.record.files import read_row, retried_attempts, write_rows
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
-from scaling.record.running import marked, runner_of
+from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
 from scaling.study.time_limits import STARTUP_S, point_limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
-_OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
-_RELEASED = "SUBMITIT_RELEASED"  # a word of the executor's: the file that says so
+_AMD_DRIVER = Path("/dev/kfd")
+_RELEASED = "SUBMITIT_RELEASED"  # the executor's variable: a file that frees the machine
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
-_MOST_OF = 0.9  # of a stop: ranks and their launcher are not stopped in one instant
+_SUSPENDED_SHARE = 0.9  # of a suspension: ranks and launcher are not suspended in one instant
 
 
 def measure(
@@ -57,39 +57,41 @@ def measure(
     """Run a point's ranks and write its row, whatever becomes of them.
 
     For results/<study>/rows/<point_id>.parquet the ranks' logs are
-    logs/<study>/ranks/<point_id>/rank<r>.log beside results; for a row elsewhere they lie beside it
-    in <point_id>.logs/. While the ranks run, <point_id>.running lies beside the row. A point that
-    another process of this host measures already (its parent was killed) is waited for instead.
+    logs/<study>/ranks/<point_id>/rank<r>.log beside results; for a row elsewhere they are in
+    <point_id>.logs/ beside it. While the ranks run, <point_id>.running lies beside the row. If
+    another process on this host still measures the point (its parent was killed), that process is
+    waited for.
 
-    To `rank_command`, the program of one rank, POINT and a folder for its files are appended;
-    `start` starts the ranks, by default as `starter` says. Seconds without any rank getting further
-    that count as a hang are by default what the point's predicted step time says, and more while
-    ranks start. The allocation was to leave out the hosts `excluded`.
+    POINT and a folder for files are appended to `rank_command`, the program of one rank. `start`
+    starts the ranks, by default as `choose_starter` decides. `hang_after_s` seconds without
+    progress of any rank count as a hang; the default follows from the predicted step time and is
+    longer while ranks start. The row records `excluded`, the hosts that the allocation was to leave
+    out.
 
     Raises:
-        InputError: there is no such point, or the file is none.
-        NodeLost: a node of the allocation was lost, and not for the third time: the row of this
-            attempt is set aside, and the point is still wanted.
+        InputError: the point's file is missing or invalid.
+        NodeLost: a node of the allocation was lost, and attempts remain: the row of this attempt is
+            set aside and the point stays to be measured.
         KilledFromOutside: somebody ended the ranks; no row was written.
-        NoDevices: this node of an allocation does not show the point's GPUs; no row was written.
-        NotWritten: a file could not be, as on a full disk; what was measured is in the log.
+        NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
+        NotWritten: a file could not be written; the measurement is in the log.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
     attempt = 1 + retried_attempts(row_path)
     waited = False
-    while (runner := runner_of(running_marker(row_path))) is not None and runner.is_here:
+    while (runner := live_runner(running_marker(row_path))) is not None and runner.is_here:
         waited = True
         time.sleep(_TAKE_OVER_POLL_S)
     if waited and row_path.exists():
         return read_row(row_path)
     command = [*rank_command, str(point_path.absolute())]
-    start = start or starter(os.environ)
+    start = start or choose_starter(os.environ)
     try:
-        with exits_on_signals(), marked(row_path, time_limit_s=point.time_limit_s):
+        with exits_on_signals(), mark_running(row_path, time_limit_s=point.time_limit_s):
             run = _run(point, command, start, row_path, hang_after_s)
-            # numpy and DuckDB come with it: the ranks need not wait for them
+            # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
             from scaling.launch.row import row_of
 
             row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
@@ -98,7 +100,7 @@ def measure(
             try:
                 write_rows(path, [row])
             except OSError as error:
-                # what it cost to know goes to the log
+                # the log keeps the measurement
                 print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201
                 raise NotWritten(
                     f"{path}: the row could not be written ({error.strerror or error}); "
@@ -115,16 +117,15 @@ def measure(
 
 def _run(
     point: Point, command: Sequence[str], start: Starter, row_path: Path, hang_after_s: float | None
-) -> Run:
-    """Run the point's ranks, unless their devices are not there."""
+) -> FinishedRun:
     load_average = os.getloadavg()[0]
     logs = rank_logs(point.study, point.point_id, row_path)
     with rank_files(logs) as files:
         if missing := missing_devices(point, os.environ):
-            if slurm.job_id(os.environ) is not None:  # another node may have them
+            if slurm.job_id(os.environ) is not None:  # another node may have devices
                 raise NoDevices(missing)
             judged = Verdict(outcome="launch_failed", message=missing)
-            return Run(verdict=judged, started_at=time.time(), duration_s=0.0)
+            return FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
         _, usual_hang_after_s = point_limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
@@ -140,39 +141,42 @@ def _run(
                 start_hang_after_s=hang_after_s or STARTUP_S,
             ),
         )
-        # the next point of this pack may start: no rank runs any more, and a row is yet to be
-        # written. A point that failed may have left something behind; its end is waited for.
+        # No rank runs any more, so the next point of this pack may start while the row is written.
+        # Not after a failure, which may have left processes behind.
         if run.verdict.outcome == "ok" and (released := os.environ.get(_RELEASED)) is not None:
-            with contextlib.suppress(OSError):  # then the next one starts when this one has ended
+            with contextlib.suppress(OSError):  # then the next point starts after this one
                 Path(released).touch()
         for trace in files.directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
         run = dataclasses.replace(
             run,
-            results=files.left(RankResult),
-            stacks=files.left(Stack),
+            results=files.read(RankResult),
+            stacks=files.read(Stack),
             load_average=load_average,
         )
-    _not_while_suspended(run)
+    _check_no_step_was_suspended(run)
     return run
 
 
-def _not_while_suspended(run: Run) -> None:
-    """Raises KilledFromOutside where a measured step holds a time in which everything stood still.
+def _check_no_step_was_suspended(run: FinishedRun) -> None:
+    """Refuse a run with a suspension inside a measured step.
 
-    Such a step is longer by that time than the usual one of its kind: the full ones, or short ones
-    of as many micro-batches.
+    Such a step exceeds the median of its kind (full, or short with as many micro-batches) by about
+    the suspension.
+
+    Raises:
+        KilledFromOutside: a measured step was suspended.
     """
     if run.verdict.outcome != "ok" or not run.suspensions_s:
         return
     shortest = min(run.suspensions_s)
     for result in run.results.values():
-        alike = {0: result.step_times_s} if result.step_times_s else {}
+        by_kind = {0: result.step_times_s} if result.step_times_s else {}
         short = zip(result.short_accumulations or (), result.short_step_times_s or (), strict=True)
         for accumulation, seconds in short:
-            alike.setdefault(accumulation, []).append(seconds)
-        for times in alike.values():
-            if max(times) - statistics.median(times) > _MOST_OF * shortest:
+            by_kind.setdefault(accumulation, []).append(seconds)
+        for times in by_kind.values():
+            if max(times) - statistics.median(times) > _SUSPENDED_SHARE * shortest:
                 raise KilledFromOutside(
                     f"all was stopped for {shortest:.0f} s within a measured step, which says "
                     "nothing"
@@ -180,10 +184,10 @@ def _not_while_suspended(run: Run) -> None:
 
 
 def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
-    """What is missing of the point's GPUs on this host; None where nothing is.
+    """A sentence about the GPUs that this host lacks for the point; None if it has enough.
 
-    Where ranks run on other hosts only (from a login node), nothing can be said here. A card that
-    has fallen off its bus is missing too: one of eight is enough for the point to fail.
+    Also None where ranks run on other hosts only (from a login node). A card that has fallen off
+    its bus is missing: one of eight is enough for the point to fail.
     """
     if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
         return None
@@ -193,7 +197,7 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     if not in_slurm and len(nodes_of(environment)) > 1:
         return None
     gpus, reason = node.nvidia_gpus()
-    if not gpus and _OTHER_VENDORS.exists():
+    if not gpus and _AMD_DRIVER.exists():
         return None
     needed = min(point.world_size, point.gpus_per_node)
     shown = shown_devices(gpus, node.visible_devices(environment))
@@ -205,10 +209,10 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
 
 
 def shown_devices(gpus: Sequence[NvidiaGpu], named: Sequence[str] | None) -> int:
-    """How many devices ranks on this host can have.
+    """The number of devices that ranks on this host can use.
 
-    Each rank may be told one of its own by Slurm, so a list of some counts for all; an empty one
-    for none. A slice of a GPU (MIG) is a device.
+    `named` is CUDA_VISIBLE_DEVICES. Slurm may show each rank one GPU of its own, so a list with
+    entries does not limit the count, but an empty list means none. MIG slices are devices.
     """
     if named is None:
         return len(gpus)

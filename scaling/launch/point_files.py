@@ -1,7 +1,6 @@
-"""What a job reads before it does anything: a point's file, a probe's file, each checked whole.
+"""Read and validate the file of a point or a probe before anything runs.
 
-Types are those of the classes; the bounds are those of a study, so that what no study may ask for
-runs from no file either.
+Types are those of the dataclasses, bounds are those of a study file: nothing else may run.
 """
 
 import dataclasses
@@ -19,23 +18,23 @@ from scaling.study.schema import Axes, Count, Measure, Name
 from scaling.study.yaml_files import first_problem
 
 T = TypeVar("T")
-Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and what is held to it
+Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and the values it must accept
 
 
 def read_point(path: Path) -> Point:
-    """The point of points/<point_id>.json.
+    """Read points/<point_id>.json.
 
     Raises:
-        InputError: there is no such point, or the file is none.
+        InputError: the file is missing or holds no valid point.
     """
     return _read(path, "point", Point, point_from_json, _bounds_of_point)
 
 
 def read_probe_plan(path: Path) -> ProbePlan:
-    """The plan of probe.json.
+    """Read probe.json.
 
     Raises:
-        InputError: there is no such plan, or the file is none.
+        InputError: the file is missing or holds no valid plan.
     """
     return _read(path, "probe", ProbePlan, plan_from_json, _bounds_of_probe)
 
@@ -72,7 +71,7 @@ def _read(
     try:
         text = path.read_bytes()
         TypeAdapter(kind).validate_json(text, strict=True)
-        parsed = parse(text.decode("utf-8"))  # as the ranks will
+        parsed = parse(text.decode("utf-8"))  # as the ranks do
         for schema, facts in bounds(parsed):
             TypeAdapter(schema).validate_python(facts)
         return parsed
@@ -82,6 +81,6 @@ def _read(
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
         reason = first_problem(error, schema)
-    except (TypeError, KeyError) as error:  # a key more or less than is known here
+    except (TypeError, KeyError) as error:  # a key is missing or unknown
         reason = str(error)
     raise InputError(f"{path}: is no {what} of this version ({reason}); `scaling plan` writes it")

@@ -1,4 +1,4 @@
-"""A probe from its plan to its rows, whatever happens to its ranks."""
+"""Run a probe: from its plan to its rows, whatever happens to its ranks."""
 
 import dataclasses
 import datetime
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling.launch.judge import Limits
+from scaling.launch.not_measured import exits_on_signals
 from scaling.launch.point_files import read_probe_plan
-from scaling.launch.ranks import Run, rank_files, run_ranks
-from scaling.launch.start.choose import starter
+from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
+from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
-from scaling.launch.unsettled import exits_on_signals
 from scaling.probe.plan import ProbePlan, Task
 from scaling.record.files import table_of, write_table, write_text
 from scaling.record.interval import median_interval
@@ -28,9 +28,9 @@ from scaling.study.time_limits import HANG_AFTER_S
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.probe")
 STARTUP_LIMIT_S = 300.0  # imports on a shared file system, connections of thousands of ranks
-_FEWEST_HOSTS = 3  # of two that differ nobody can say which one is ill
+_FEWEST_HOSTS = 3  # of two hosts that differ, nobody can tell which one is slow
 
-Record = dict[str, Any]  # what one rank left of one task, with its rank
+Record = dict[str, Any]  # one rank's result of one task, with the rank
 Place = tuple[str | None, str | None]  # a host, or two
 
 
@@ -43,13 +43,13 @@ def probe(
     start: Starter | None = None,
     hang_after_s: float = HANG_AFTER_S,
 ) -> list[Probe]:
-    """Run a probe's ranks; write its rows, and hosts.json beside them.
+    """Run a probe's ranks and write its rows, with hosts.json beside them.
 
     `plan_path` is probe.json, `out` the Parquet file, `logs` by default <name>.logs/ beside it. For
-    the others see `launch.point.measure`.
+    the other arguments see `launch.point.measure`.
 
     Raises:
-        InputError: there is no such plan, or the file is none.
+        InputError: the plan's file is missing or invalid.
         KilledFromOutside: somebody ended the ranks; nothing was written.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and nothing was written.
     """
@@ -64,16 +64,16 @@ def probe(
     with exits_on_signals(), rank_files(logs) as files:
         command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
-        run = run_ranks(launch, files, start or starter(os.environ), limits)
-        left = files.left(ProbeRecords)
-    rows = rows_of(plan, run, left)
-    write_text(hosts_beside(out), json.dumps(hosts_of(plan, left), indent=1) + "\n")
+        run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
+        left = files.read(ProbeRecords)
+    rows = probe_rows(plan, run, left)
+    write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
     write_table(out, table_of(rows, Probe))
     return rows
 
 
-def hosts_of(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dict[str, Any]]:
-    """Facts by host; its devices in a list."""
+def host_facts(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dict[str, Any]]:
+    """Facts by host, with a list of its devices."""
     hosts: dict[str, dict[str, Any]] = {}
     for rank in sorted(left):
         facts = dict(left[rank].facts)
@@ -85,10 +85,10 @@ def hosts_of(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dic
     return hosts
 
 
-def rows_of(plan: ProbePlan, run: Run, left: Mapping[int, ProbeRecords]) -> list[Probe]:
-    """One row per task and host, pair of hosts, or kind of group across hosts.
+def probe_rows(plan: ProbePlan, run: FinishedRun, left: Mapping[int, ProbeRecords]) -> list[Probe]:
+    """One row per task and host, pair of hosts, or group across hosts.
 
-    A task that no rank did is one row whose outcome says why; so is one of groups that failed.
+    A task that no rank did gives one row whose outcome says why, as does a group task that failed.
     """
     hosts = {rank: of_rank.facts["host"] for rank, of_rank in left.items()}
     by_task: dict[int, list[Record]] = {}
@@ -98,18 +98,18 @@ def rows_of(plan: ProbePlan, run: Run, left: Mapping[int, ProbeRecords]) -> list
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
     rows: list[Probe] = []
     for index, task in enumerate(plan.tasks):
-        facts = _facts(plan, task) | {"started_at": started.isoformat(timespec="seconds")}
+        facts = _planned_columns(plan, task) | {"started_at": started.isoformat(timespec="seconds")}
         records = by_task.get(index, [])
         if not records:
-            rows.append(Probe(**facts | _not_done(plan, run)))
+            rows.append(Probe(**facts | _outcome_of_skipped(plan, run)))
             continue
         by_place: dict[Place, list[Record]] = {}
         failed = any("outcome" in record for record in records)
         for record in records:
             place = (None, None) if failed and task.group else _place(plan, task, hosts, record)
             by_place.setdefault(place, []).append(record)
-        for (host, peer_host), here in by_place.items():
-            outcome, record = _result(task, here)
+        for (host, peer_host), records_there in by_place.items():
+            outcome, record = _result_columns(task, records_there)
             device = None if task.group else record["rank"] % plan.gpus_per_node
             where = {"host": host, "peer_host": peer_host, "device": device}
             rows.append(Probe(**facts | where | outcome))
@@ -117,22 +117,21 @@ def rows_of(plan: ProbePlan, run: Run, left: Mapping[int, ProbeRecords]) -> list
 
 
 def _with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
-    """Fill `slowdown` where three hosts or pairs of hosts or more did the same."""
-    alike: dict[tuple[Any, ...], dict[int, float]] = {}  # by what they did: seconds by row
-    for place, row in enumerate(rows):
+    """Fill `slowdown` where at least three hosts or pairs of hosts did the same task."""
+    by_task: dict[tuple[Any, ...], dict[int, float]] = {}  # seconds by index of the row
+    for index, row in enumerate(rows):
         if row.seconds is not None and row.host is not None:
-            done = (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
-            alike.setdefault(done, {})[place] = row.seconds
+            task = (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
+            by_task.setdefault(task, {})[index] = row.seconds
     filled = list(rows)
-    for peers in alike.values():
-        usual = statistics.median(peers.values())
-        for place, seconds in peers.items() if len(peers) >= _FEWEST_HOSTS else ():
-            filled[place] = dataclasses.replace(rows[place], slowdown=seconds / usual)
+    for peers in by_task.values():
+        median = statistics.median(peers.values())
+        for index, seconds in peers.items() if len(peers) >= _FEWEST_HOSTS else ():
+            filled[index] = dataclasses.replace(rows[index], slowdown=seconds / median)
     return filled
 
 
-def _facts(plan: ProbePlan, task: Task) -> dict[str, Any]:
-    """The columns that are known before the task is done."""
+def _planned_columns(plan: ProbePlan, task: Task) -> dict[str, Any]:
     names = ("cluster", "gpu", "gpus_per_node")
     facts = {name: getattr(plan, name) for name in names} | {"outcome": "ok"}
     facts |= {each.name: getattr(task, each.name) for each in dataclasses.fields(Task)}
@@ -148,7 +147,7 @@ def _facts(plan: ProbePlan, task: Task) -> dict[str, Any]:
     }
 
 
-def _not_done(plan: ProbePlan, run: Run) -> dict[str, Any]:
+def _outcome_of_skipped(plan: ProbePlan, run: FinishedRun) -> dict[str, Any]:
     if run.verdict.outcome == "ok":
         message = f"the probe's time of {plan.time_limit_s:g} s was over before this one's turn"
         return {"outcome": "timeout", "error_message": message}
@@ -156,7 +155,7 @@ def _not_done(plan: ProbePlan, run: Run) -> dict[str, Any]:
 
 
 def _place(plan: ProbePlan, task: Task, hosts: Mapping[int, str], record: Record) -> Place:
-    """The host, or the pair of hosts, of a record; neither for a group across hosts."""
+    """The host or pair of hosts of a record; neither for other groups across hosts."""
     if task.group is None:
         return hosts[record["rank"]], None
     nodes = sorted({rank // plan.gpus_per_node for rank in record["ranks"]})
@@ -166,8 +165,11 @@ def _place(plan: ProbePlan, task: Task, hosts: Mapping[int, str], record: Record
     return (named[0], named[1]) if task.group.name == "node_pair" else (None, None)
 
 
-def _result(task: Task, records: Sequence[Record]) -> tuple[dict[str, Any], Record]:
-    """The columns of what ran at once, and whose: the first that failed, or the slowest."""
+def _result_columns(task: Task, records: Sequence[Record]) -> tuple[dict[str, Any], Record]:
+    """The result columns of records taken at once, and the record they come from.
+
+    That is the first record that failed, else the slowest.
+    """
     for record in records:
         if "outcome" in record:
             return {"outcome": record["outcome"], "error_message": record["message"]}, record
@@ -204,10 +206,10 @@ def _result(task: Task, records: Sequence[Record]) -> tuple[dict[str, Any], Reco
 def flops_of(task: Task) -> int:
     """FLOPs of a gemm, or of causal attention forward and backward.
 
-    A gemm multiplies and adds m * n * k times. Attention has two matmuls of 2 * s * s * d a head
-    forward (scores, values) and five backward (scores again, and the gradients of values,
-    probabilities, queries and keys), of which the causal half is computed (FlashAttention-2,
-    arXiv 2307.08691, section 4.1, counts 3.5 forwards).
+    A gemm does 2 m n k. Attention has two matmuls of 2 s^2 d per head forward (scores, values) and
+    five backward (scores again; gradients of values, probabilities, queries and keys). Causal
+    attention computes half of them. FlashAttention-2 (arXiv 2307.08691, section 4.1) counts the
+    same 3.5 forwards.
     """
     if task.kind == "gemm":
         return 2 * math.prod((task.m or 0, task.n or 0, task.k or 0))
@@ -216,11 +218,11 @@ def flops_of(task: Task) -> int:
 
 
 def bus_factor(kind: Collective, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, a ratio, by nccl-tests' doc/PERFORMANCE.md.
+    """Bus bandwidth over algorithm bandwidth, a ratio, as in nccl-tests' doc/PERFORMANCE.md.
 
     Algorithm bandwidth is S / t, with S the bytes of the whole tensor of a rank. Bus bandwidth is
-    what a link must have carried, so that it can be compared with the hardware whatever the
-    collective and the number of ranks n: of the S bytes a ring sends
+    what a link carried, comparable with the hardware for any collective and number of ranks n.
+    Of the S bytes a ring sends
         all_reduce                    every byte but its own part, twice           2 (n - 1) / n
         all_gather, reduce_scatter    every part but one                             (n - 1) / n
         all_to_all                    every part but the one it keeps                (n - 1) / n

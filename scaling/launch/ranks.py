@@ -1,4 +1,4 @@
-"""One run of ranks, of a point or of a probe: started, watched to their end, judged."""
+"""The ranks of a point or a probe, from their start to the verdict on them."""
 
 import contextlib
 import dataclasses
@@ -12,21 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling.launch.judge import Limits, Verdict, verdict, watch
+from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import last_line
 from scaling.launch.start.slurm import lost_nodes
 from scaling.launch.start.starter import Launch, LaunchError, Starter
-from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFiles, RankResult, Stack
 
-_MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
+# Outcomes that a lost node may have caused; ranks report the others themselves.
+_MAYBE_LOST = {"error", "hang", "timeout", "launch_failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run of ranks that is over, of a point with what they left. Times in seconds.
+class FinishedRun:
+    """One finished run of ranks and, for a point, what they left. Times in seconds.
 
-    `started_at` is since the epoch, by the clock of the host they were launched on. The times in
-    which everything was stopped from outside are no part of the duration.
+    `started_at` is seconds since the epoch by the clock of the host they were launched on.
+    `duration_s` excludes suspensions from outside.
     """
 
     verdict: Verdict
@@ -40,17 +41,17 @@ class Run:
     launched_on: str = field(default_factory=socket.gethostname)
 
 
-def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) -> Run:
-    """Start the ranks, wait until none runs, and judge what became of them.
+def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) -> FinishedRun:
+    """Start the ranks, wait until none runs, and judge the outcome.
 
     Raises:
         KilledFromOutside: somebody ended the ranks, and no node was lost.
     """
-    run = Run(verdict=Verdict(outcome="ok"), started_at=time.time(), duration_s=0.0)
+    run = FinishedRun(verdict=Verdict(outcome="ok"), started_at=time.time(), duration_s=0.0)
     began = time.monotonic()
     interrupted: KilledFromOutside | None = None
     try:
-        if lost := lost_nodes(os.environ, silent=False):  # srun would wait for it
+        if lost := lost_nodes(os.environ, silent=False):  # srun would wait for the lost node
             raise LaunchError("nothing was started")
         ranks = start(launch)
     except LaunchError as error:
@@ -65,7 +66,7 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
             judged = verdict(evidence, lambda rank: last_line(launch.logs / f"rank{rank}.log"))
         except KilledFromOutside as why:
             judged, interrupted = Verdict(outcome="error", message=str(why)), why
-    if judged.outcome in _MAY_BE_A_NODE and (lost := lost or lost_nodes(os.environ, silent=True)):
+    if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)
     elif interrupted is not None:
@@ -76,13 +77,13 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
 
 @contextlib.contextmanager
 def rank_files(logs: Path) -> Iterator[RankFiles]:
-    """The files of one run, in a fresh folder of these logs, where ranks on other nodes see it too.
+    """A fresh folder below `logs` for the files of one run, where ranks on other nodes see it too.
 
-    What an earlier run has left of its logs goes.
+    Logs and folders of earlier runs are removed.
     """
     logs.mkdir(parents=True, exist_ok=True)
     for old in [*logs.glob("rank*.log"), *logs.glob("rank*.gz"), *logs.glob(".run-*")]:
-        if old.is_dir():  # left by a launcher that was killed outright
+        if old.is_dir():  # left by a launcher that was killed
             shutil.rmtree(old)
         else:
             old.unlink()

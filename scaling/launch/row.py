@@ -1,4 +1,4 @@
-"""The row of one run: what was known before, and what the ranks left."""
+"""Build the row of one run from the point and from what its ranks left."""
 
 import dataclasses
 import datetime
@@ -15,35 +15,35 @@ from typing import Any
 
 import scaling
 from scaling.launch.judge import Verdict
-from scaling.launch.ranks import Run
+from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
-from scaling.record.extension import extended
+from scaling.record.extension import estimate_full_step
 from scaling.record.files import table_of
 from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
-from scaling.record.row_checks import reasons
+from scaling.record.row_checks import invalid_row_reasons
 from scaling.study.point import Point, point_columns
 
 _PACKAGES = ("torch_version", "deepspeed_version")
 
 
-def row_of(point: Point, attempt: int, run: Run) -> Row:
-    """The row: the measured part is null unless every rank left its result.
+def row_of(point: Point, attempt: int, run: FinishedRun) -> Row:
+    """The row of a run; its measured columns are null unless every rank left a result.
 
-    Numbers that cannot be are an error that says so. No table would take such a row, and its point
-    would run again each time that the study does.
+    Impossible numbers turn the outcome into an error that names them. Otherwise every table would
+    leave the row out, and each later run of the study would measure the point again.
     """
     row = _row(point, attempt, run)
-    (reason,) = reasons(table_of([row]))
+    (reason,) = invalid_row_reasons(table_of([row]))
     if reason is None or run.verdict.outcome != "ok":
         return row
     refused = Verdict(outcome="error", message=f"what was measured cannot be: {reason}")
     return _row(point, attempt, dataclasses.replace(run, verdict=refused))
 
 
-def _row(point: Point, attempt: int, run: Run) -> Row:
-    # of a failure: among which of the two kinds it stands
+def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
+    # the kind that a failed point is listed under
     kind = "extended" if point.accumulation == "short" else "measured"
     columns: dict[str, Any] = {"step_time_kind": kind}
     if run.verdict.outcome == "ok":
@@ -64,7 +64,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
             "error_message": run.verdict.message,
             "duration_s": run.duration_s,
             "load_average": run.load_average,
-            # every machine once, in the order of the ranks; this one where no rank could say
+            # each host once, in rank order; this one if no rank got so far
             "hosts": list(dict.fromkeys(hosts)) or [socket.gethostname()],
             "excluded_hosts": run.excluded_hosts or None,
             "job_id": slurm.job_id(os.environ),
@@ -73,7 +73,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
     )
 
 
-# What all ranks share, and of what each has its own the largest that any of them states.
+# Values that all ranks share, and values of which the row keeps the largest of any rank.
 _SHARED = ("stopped", "clock", "losses", "grad_norms", "memory_meter")
 _LARGEST = (
     "peak_memory_bytes", "peak_reserved_bytes", "foreign_memory_bytes", "library_memory_bytes",
@@ -81,17 +81,17 @@ _LARGEST = (
 )  # fmt: skip
 
 
-def _measured(point: Point, run: Run) -> dict[str, Any]:
-    """A step lasts as long as on its slowest rank; memory is that of the fullest one."""
+def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
+    """The measured columns: step times of the slowest rank, memory of the fullest."""
     results = [run.results[rank] for rank in sorted(run.results)]
     first = results[0]
-    # ranks step together, and other hosts have clocks of their own
+    # only ranks on the launching host: clocks of other hosts differ, and ranks step together
     first_steps = [
         result.first_step_at
         for rank, result in run.results.items()
         if rank in run.stacks and run.stacks[rank].host == run.launched_on
     ]
-    # every rank has a device of its own
+    # summed over ranks, as each has its own device
     energy_j = _sum([result.energy_j for result in results])
     steps = len(first.step_times_s) if first.metered_steps is None else first.metered_steps
     warmup = first.warmup_steps
@@ -105,17 +105,17 @@ def _measured(point: Point, run: Run) -> dict[str, Any]:
         "energy_j": energy_j / steps if steps and energy_j is not None else None,
         "mean_power_w": _sum([result.mean_power_w for result in results]),
         "clock_hz": min(_stated(results, "clock_hz"), default=None),
-        **_spent(results),
+        **_mean_time_spent(results),
     }
 
 
 def _slowest(of_ranks: list[list[float]]) -> list[float]:
-    """Of each step the slowest rank's seconds."""
+    """Seconds of the slowest rank, step by step."""
     return [max(times) for times in zip(*of_ranks, strict=True)]
 
 
 def _full_steps(results: list[RankResult]) -> dict[str, Any]:
-    """The full steps; nothing of a point whose short ones said enough."""
+    """Columns about full steps; only the kind where short steps replaced them."""
     step_times_s = _slowest([result.step_times_s for result in results])
     if not step_times_s:
         return {"step_time_kind": "extended"}
@@ -130,17 +130,17 @@ def _full_steps(results: list[RankResult]) -> dict[str, Any]:
 
 
 def _short_steps(point: Point, results: list[RankResult]) -> dict[str, Any]:
-    """The short steps, and what they say of the full one where they lie on a line."""
+    """Columns about short steps, and the full step extended from them if they lie on a line."""
     of_ranks = _stated(results, "short_step_times_s")
     accumulations = results[0].short_accumulations
     if accumulations is None or len(of_ranks) < len(results):
         return {}
     times = _slowest(of_ranks)
     columns: dict[str, Any] = {"short_step_times_s": times, "short_accumulations": accumulations}
-    extension = extended(accumulations, times, point.layout.gradient_accumulation_steps)
+    extension = estimate_full_step(accumulations, times, point.layout.gradient_accumulation_steps)
     if extension is None:
         return columns
-    # the ranks judged by the same times, but a point without full steps has been told that it fits
+    # ranks judged linearity by the same times, and ran full steps where the test failed
     linear = extension.linear or not results[0].step_times_s
     columns |= {"extension_is_linear": linear}
     if not linear:
@@ -155,38 +155,38 @@ def _short_steps(point: Point, results: list[RankResult]) -> dict[str, Any]:
 
 
 def _stated(results: list[RankResult], name: str) -> list[Any]:
-    """What the ranks that know it say."""
+    """The values of the ranks that know one."""
     return [value for result in results if (value := getattr(result, name)) is not None]
 
 
 def _sum(values: list[float | None]) -> float | None:
-    """Of all ranks; a sum in which one is missing is not known."""
+    """The sum over ranks; None if a value is missing."""
     present = [value for value in values if value is not None]
     return math.fsum(present) if len(present) == len(values) else None
 
 
-def _spent(results: list[RankResult]) -> dict[str, float | None]:
-    """The mean over ranks, so that the parts of a step still add up; empty without a window."""
+def _mean_time_spent(results: list[RankResult]) -> dict[str, float | None]:
+    """Parts of a step, averaged over ranks so that they still add up; empty without a profile."""
     windows: list[dict[str, float | None]] = _stated(results, "spent")
     if len(windows) < len(results):
         return {}
-    sums = {name: _sum([each[name] for each in windows]) for name in windows[0]}
-    return {name: None if of is None else of / len(results) for name, of in sums.items()}
+    sums = {name: _sum([window[name] for window in windows]) for name in windows[0]}
+    return {name: None if total is None else total / len(results) for name, total in sums.items()}
 
 
 def provenance_of(stack: Stack | None) -> dict[str, Any]:
-    """The row's columns about the software and the device, from one rank's stack.
+    """The row's columns about software and device, from one rank's stack.
 
-    Without one (no rank got that far) the versions are the installed ones and the device is null.
+    Without a stack (no rank got so far) the versions are the installed ones and the device is null.
     """
-    columns: dict[str, Any] = dict.fromkeys(each.name for each in dataclasses.fields(Stack))
+    columns: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Stack))
     columns |= {name: _installed(name.removesuffix("_version")) for name in _PACKAGES}
     columns |= dataclasses.asdict(stack) if stack else {}
     del columns["host"]
     columns["python_version"] = platform.python_version()
-    # without what came later and is not there: older rows of the same stack share the digest
-    later = ("liger_kernel_version",)
-    shared = {name: fact for name, fact in columns.items() if fact or name not in later}
+    # columns added later are left out while empty, so that older rows of a stack keep its digest
+    added_later = ("liger_kernel_version",)
+    shared = {name: fact for name, fact in columns.items() if fact or name not in added_later}
     return columns | {
         "stack_fingerprint": fingerprint(shared),
         "scaling_version": scaling.__version__,
@@ -195,14 +195,14 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
 
 
 def fingerprint(columns: dict[str, Any]) -> str:
-    """A short digest of what rows must share to be averaged; host names are no part of it."""
+    """A short digest of the stack, without host names: only rows that share it are averaged."""
     return hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def git_commit(root: Path) -> str | None:
-    """The commit of the tool's own checkout; None where it is installed without one.
+    """The commit of the tool's own checkout; None where the tool is installed without one.
 
-    A package in the environment of somebody's repository must not report that repository's commit.
+    An installed package must not report the commit of the repository that it is installed in.
     """
     if not (root / ".git").exists():
         return None

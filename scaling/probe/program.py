@@ -40,13 +40,13 @@ def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
     try:
         started = time.monotonic()
         Prober(plan, files, rank_id).probe()
-        files.leave(rank_id.rank, ProbeEnd(seconds=time.monotonic() - started))
+        files.write(rank_id.rank, ProbeEnd(seconds=time.monotonic() - started))
         leave_process_group()
     except BaseException as error:
         traceback.print_exc()
         outcome, message = _failure(error)
         failed = RankFailure(outcome=outcome, message=message, failed_at=time.time())
-        files.leave(rank_id.rank, failed)
+        files.write(rank_id.rank, failed)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -92,7 +92,7 @@ class Prober:
             takes_part = own is not None and own.ranks in task.group.members(world_size)
             self._in_groups(index, task, own if takes_part else None)
         self._destroy(own)
-        self.files.leave(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
+        self.files.write(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
 
     def _on_device(self, index: int, task: Task) -> None:
         """Run a task on all devices at once, as in training: they share power and memory."""
@@ -192,7 +192,7 @@ class Prober:
         if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
             self.files.beat(self.rank_id.rank, doing)
             records = ProbeRecords(facts=self.facts, records=self.records)
-            self.files.leave(self.rank_id.rank, records)
+            self.files.write(self.rank_id.rank, records)
             self._saved_at = now
 
 

@@ -1,1 +1,1 @@
-"""What runs leave: rows, their schema, and every file of a study."""
+"""The row schema, and reading and writing of the files that runs leave."""

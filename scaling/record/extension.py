@@ -1,4 +1,4 @@
-"""A full step from short ones: what a step does once, and what each further micro-batch adds."""
+"""Estimate a full step from short ones: a fixed cost plus a cost per micro-batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from scaling.record.interval import block_length, drawn_blocks
 Values = npt.NDArray[np.float64]
 
 _RESAMPLES = 2000
-_SEED = 20_200  # fixed: a row read twice gives one interval, and ranks agree
+_SEED = 20_200  # fixed, so that all ranks get the same interval
 LEVEL = 0.80
-_SURE = 0.99  # that three accumulations disagree, before a point is run in full for it
-_BENT = 0.02  # of the full step: a bend that matters less is left alone
+_SURE = 0.99  # confidence that accumulations are not on a line, before full steps are run
+_LARGEST_BEND = 0.02  # share of the full step; a smaller deviation from the line is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A full step as short ones say it. Seconds; low and high are an 80 % interval.
+    """A full step estimated from short ones. Seconds; low and high are an 80 % interval.
 
-    linear: whether the accumulations lie on one line, as far as their noise can tell.
+    linear: whether the step times lie on one line over the accumulations, within their noise.
     """
 
     step_time_s: float
@@ -34,88 +34,93 @@ class Extension:
 
     @property
     def half_width(self) -> float:
-        """Half the interval as a share of the step."""
+        """Half the interval, as a share of the step."""
         return (self.high_s - self.low_s) / 2 / self.step_time_s
 
 
-def extended(
+def estimate_full_step(
     accumulations: Sequence[int], step_times_s: Sequence[float], full: int
 ) -> Extension | None:
-    """The step of `full` micro-batches, from steps of fewer ones that took turns.
+    """Estimate the time of a step with `full` micro-batches from steps with fewer.
 
-    A step lasts F + m s: s seconds for each of its m micro-batches, and F for what happens once
-    (the optimizer, the exchange of gradients and weights) together with the filling and draining
-    of a pipeline, which lasts as many slots whatever m is: p - 1 of them under 1F1B, (p - 1) / v
-    interleaved with v chunks, (p - 1) / 3 under zero-bubble H1 (arXiv 2104.04473 section 2.2,
-    2401.10241 section 2.3); those in the shape of a V, ZBV and DualPipeV, have constants of their
-    own, as pairs of chunks meet at the turn. That holds from m = 2 p on, where filling and
-    draining do not meet; so the schedule's count of slots is m + constant, which is in F.
+    A step takes F + m s: s seconds for each of its m micro-batches, and F for what happens once
+    (the optimizer, the exchange of gradients and weights) and for filling and draining a pipeline,
+    which takes the same number of slots for any m: p - 1 under 1F1B, (p - 1) / v interleaved with
+    v chunks, (p - 1) / 3 under zero-bubble H1 (arXiv 2104.04473 section 2.2, 2401.10241 section
+    2.3); the V-shaped schedules ZBV and DualPipeV have constants of their own. This holds from
+    m = 2 p on, where filling and draining do not overlap.
 
     The line is fitted by weighted least squares to one value per accumulation: the mean of the
-    middle half of its steps. A mean, because seconds add up in means and not in medians, and
-    because a median's bootstrap interval is too wide where neighbouring steps are alike. The weight
-    is 1 / m: the variance of a sum of m independent micro-batches grows with m (on CPU ranks it
-    grew with m^1.5, benchmarks/short_steps.py).
+    middle half of its steps. Means add up and medians do not, and a median's bootstrap interval is
+    too wide where neighbouring steps are correlated. The weight is 1 / m, because the variance of a
+    sum of m independent micro-batches grows with m (on CPU ranks it grew with m^1.5,
+    benchmarks/short_steps.py).
 
-    The interval is a bootstrap of whole rounds, or of blocks of rounds where neighbours are alike,
-    so that a slow round moves F and s together. It is widened as Student's t is wider than the
-    normal distribution, since few rounds show less than their spread. It describes this run only.
+    The interval is a bootstrap of whole rounds, or of blocks of rounds if neighbours are
+    correlated, so that a slow round moves F and s together. It is widened by the ratio of Student's
+    t to the normal quantile, because few rounds underestimate the spread. It describes this run
+    only.
 
-    `accumulations` are the micro-batches of each step, rounds of the same ones in any order. None
-    if there are fewer than two rounds or two accumulations.
+    Args:
+        accumulations: micro-batches of each step: rounds of the same counts, in any order.
+        step_times_s: seconds of each step.
+        full: micro-batches of the full step.
+
+    Returns:
+        None if there are fewer than two rounds or fewer than two different accumulations.
     """
-    kinds = sorted(set(accumulations))
-    rounds = len(accumulations) // len(kinds) if kinds else 0
-    if rounds < 2 or len(kinds) < 2:
+    distinct = sorted(set(accumulations))
+    rounds = len(accumulations) // len(distinct) if distinct else 0
+    if rounds < 2 or len(distinct) < 2:
         return None
-    used = rounds * len(kinds)
-    turns = np.asarray(accumulations[:used]).reshape(rounds, len(kinds))
-    assert (np.sort(turns) == kinds).all()
-    times = np.asarray(step_times_s[:used], dtype=float).reshape(rounds, len(kinds))
-    times = np.take_along_axis(times, np.argsort(turns), axis=1)
-    counts = np.asarray(kinds, dtype=float)
+    used = rounds * len(distinct)
+    order = np.asarray(accumulations[:used]).reshape(rounds, len(distinct))
+    assert (np.sort(order) == distinct).all()
+    times = np.asarray(step_times_s[:used], dtype=float).reshape(rounds, len(distinct))
+    times = np.take_along_axis(times, np.argsort(order), axis=1)
+    counts = np.asarray(distinct, dtype=float)
     centres = _centres(times)
     slope, fixed = _line(counts, centres[None])
-    value = float(fixed[0] + full * slope[0])
-    # as a share of each accumulation's own level, so that a slow round shows whatever it held
+    step_time_s = float(fixed[0] + full * slope[0])
+    # relative to the median of each accumulation, so that slow rounds show as such
     length = block_length((times / np.median(times, axis=0)).mean(axis=1))
     drawn_rounds = drawn_blocks(rounds, length, _RESAMPLES, np.random.default_rng(_SEED))
     drawn = _centres(times[drawn_rounds])
     slopes, fixeds = _line(counts, drawn)
-    off = (fixeds + full * slopes - value) * _widened(rounds, LEVEL)
-    low, high = np.quantile(off, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    errors = (fixeds + full * slopes - step_time_s) * _widening(rounds, LEVEL)
+    low, high = np.quantile(errors, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Extension(
-        step_time_s=value,
-        low_s=value + min(float(low), 0.0),
-        high_s=value + max(float(high), 0.0),
+        step_time_s=step_time_s,
+        low_s=step_time_s + min(float(low), 0.0),
+        high_s=step_time_s + max(float(high), 0.0),
         fixed_s=float(fixed[0]),
         micro_batch_s=float(slope[0]),
-        linear=_is_linear(counts, centres, drawn, full, value, _widened(rounds, _SURE)),
+        linear=_is_linear(counts, centres, drawn, full, step_time_s, _widening(rounds, _SURE)),
     )
 
 
 def _centres(times: Values) -> Values:
-    """Of each accumulation the mean of the middle half of its rounds, (..., rounds, kinds)."""
+    """Mean of the middle half of the rounds: (..., rounds, n) -> (..., n), n accumulations."""
     rounds = times.shape[-2]
-    left_out = -(-(rounds - 1) // 4)  # at either end; of three rounds the median is left
+    left_out = -(-(rounds - 1) // 4)  # at either end; three rounds leave their median
     middle = np.sort(times, axis=-2)[..., left_out : rounds - left_out, :]
     return np.asarray(middle.mean(axis=-2))
 
 
 def _line(counts: Values, times: Values) -> tuple[Values, Values]:
-    """Slope and intercept of the line through (counts, each row of times), each weighing 1 / m."""
+    """Slopes and intercepts of the lines through (counts, row of times), with weights 1 / m."""
     weights = 1 / counts
     weights /= weights.sum()
-    middle = float(weights @ counts)
-    away = weights * (counts - middle)
-    slope = times @ away / float(away @ counts)
-    return slope, times @ weights - slope * middle
+    centre = float(weights @ counts)
+    deviations = weights * (counts - centre)
+    slope = times @ deviations / float(deviations @ counts)
+    return slope, times @ weights - slope * centre
 
 
-def _widened(rounds: int, level: float) -> float:
-    """What a bootstrap of so few rounds falls short by: Student's t over the normal's quantile.
+def _widening(rounds: int, level: float) -> float:
+    """How much too narrow a bootstrap of few rounds is: Student's t over the normal quantile.
 
-    t by its expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5): 1.529 for 80 % and 4
+    t by the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5): 1.529 for 80 % and 4
     degrees of freedom, where it is 1.533.
     """
     z, free = NormalDist().inv_cdf((1 + level) / 2), rounds - 1
@@ -126,11 +131,11 @@ def _widened(rounds: int, level: float) -> float:
 
 
 def _is_linear(
-    counts: Values, centres: Values, drawn: Values, full: int, value: float, widened: float
+    counts: Values, centres: Values, drawn: Values, full: int, step_time_s: float, widening: float
 ) -> bool:
-    """Whether the line through the first two and that through the last two say the same.
+    """Whether the lines through the first two and the last two accumulations agree at `full`.
 
-    What they differ by at the full step must be both beyond the noise and worth a full run.
+    They disagree if their difference there is both beyond the noise and worth a full run.
     """
     if len(counts) < 3:
         return True
@@ -142,7 +147,7 @@ def _is_linear(
             ends.append(fixed + full * slope)
         return np.asarray(ends[1] - ends[0])
 
-    seen = float(bend(centres[None])[0])
-    low, high = widened * np.quantile(bend(drawn) - seen, [(1 - _SURE) / 2, (1 + _SURE) / 2])
-    surely = not low <= -seen <= high
-    return not (surely and abs(seen) > _BENT * value)
+    measured = float(bend(centres[None])[0])
+    low, high = widening * np.quantile(bend(drawn) - measured, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    beyond_noise = not low <= -measured <= high
+    return not (beyond_noise and abs(measured) > _LARGEST_BEND * step_time_s)

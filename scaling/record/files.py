@@ -1,4 +1,4 @@
-"""Rows and points on disk: Parquet and JSON, each file written whole or not at all."""
+"""Write and read rows and points, Parquet and JSON; a file is written whole or not at all."""
 
 import contextlib
 import dataclasses
@@ -26,26 +26,26 @@ _ARROW = _SCALARS | {f"list[{kind}]": pa.list_(of) for kind, of in _SCALARS.item
 
 @functools.cache
 def arrow_schema(row_type: type) -> pa.Schema:
-    """The Arrow schema of a row dataclass: its fields, in order, nullable where it says so."""
+    """The Arrow schema of a row dataclass: its fields in order, nullable where None is allowed."""
     fields = fields_of(row_type).items()
     return pa.schema([pa.field(name, _ARROW[kind], nullable) for name, (kind, nullable) in fields])
 
 
 class CannotWrite(InputError, OSError):
-    """A file could not be written (disk full, no permission); the text names it and says why."""
+    """A file could not be written (disk full, no permission); the message names it and says why."""
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `path` once it is whole and on the disk, or goes again.
+def replacement(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, which then replaces `path`; on an error it is removed.
 
-    Data go to the disk before the name does, and the name before this returns: after a power cut
-    there is the old file, the new one, or none, never half of one.
+    The data are on the disk before the file gets its name, and the name before this returns: after
+    a power cut there is the old file, the new one or none, but never half of one.
 
     Raises:
-        CannotWrite: the system refused, and nothing was left behind.
+        CannotWrite: the system refused; nothing is left behind.
     """
-    # a name beside the file that no other writer uses
+    # in the same folder, under a name that no other writer uses
     part = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
     try:
         try:
@@ -66,12 +66,12 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def _to_disk(path: Path) -> None:
-    """Ask for a file, or for the names in a folder, to be on the disk, where that can be asked."""
+    """Flush a file, or the names in a folder, to the disk if the file system can do that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system cannot
             raise
     finally:
         os.close(descriptor)
@@ -84,23 +84,22 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of bytes whole or not at all."""
-    with whole(path) as part:
+    with replacement(path) as part:
         part.write_bytes(content)
 
 
-def write_text_if_new(path: Path, text: str) -> None:
-    """Leave a file that already says the same alone, so that its time keeps its meaning."""
+def write_text_if_changed(path: Path, text: str) -> None:
+    """Write a text file unless it already has this text, so that its time says when it changed."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file whole or not at all: a killed job leaves no half file for DuckDB.
-
-    One row needs neither dictionaries nor statistics, which are a third of what it costs to read.
-    """
-    many = len(table) > 1
-    with whole(path) as part:
+    """Write a Parquet file whole or not at all, so that a killed job leaves no half file."""
+    many = (
+        len(table) > 1
+    )  # for one row, dictionaries and statistics are a third of the cost of reading
+    with replacement(path) as part:
         pq.write_table(table, part, use_dictionary=many, write_statistics=many)
 
 
@@ -110,13 +109,13 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def table_of(rows: Sequence[Any], row_type: type = Row) -> pa.Table:
-    """Rows of one dataclass as a table with its columns."""
+    """Make a table of rows of one dataclass, with its columns."""
     records = [dataclasses.asdict(row) for row in rows]
     return pa.Table.from_pylist(records, schema=arrow_schema(row_type))
 
 
 def read_row(path: Path) -> Row:
-    """The row of rows/<point_id>.parquet.
+    """Read the row of rows/<point_id>.parquet.
 
     Raises:
         InputError: the file holds no row of this version.
@@ -130,7 +129,7 @@ def read_row(path: Path) -> Row:
 
 
 def retried_attempts(row_path: Path) -> int:
-    """Attempts at a point whose rows are kept aside."""
+    """Count the attempts at a point whose rows `scaling retry` set aside."""
     folder = retried(row_path, 1).parent
     return len(list(folder.glob(f"{glob.escape(row_path.stem)}.*.parquet")))
 
@@ -138,18 +137,18 @@ def retried_attempts(row_path: Path) -> int:
 def write_points(directory: Path, plan: Plan) -> None:
     """Write points/*.json, points.parquet and refused.parquet of a study.
 
-    A file that already says the same is left alone, so that its time keeps its meaning.
+    A file that would not change is not written, so that its time says when it changed.
     """
     paths = StudyPaths(directory)
     for point in plan.points:
-        write_text_if_new(paths.point(point.point_id), point.to_json())
+        write_text_if_changed(paths.point(point.point_id), point.to_json())
     records = [point_columns(point) for point in plan.points]
     table = pa.Table.from_pylist(records, schema=arrow_schema(PointColumns))
-    _write_table_if_new(paths.points_table, table)
-    _write_table_if_new(paths.refused, table_of(plan.refusals, Refusal))
+    _write_table_if_changed(paths.points_table, table)
+    _write_table_if_changed(paths.refused, table_of(plan.refusals, Refusal))
 
 
-def _write_table_if_new(path: Path, table: pa.Table) -> None:
+def _write_table_if_changed(path: Path, table: pa.Table) -> None:
     try:
         written = pq.read_table(path)
     except (OSError, pa.ArrowInvalid):  # none, or a broken one

@@ -1,4 +1,4 @@
-"""How sure a median of one run is, and when its steps have been measured for long enough."""
+"""The confidence interval of a median step time, and when enough steps have been measured."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ Values = npt.NDArray[np.float64]
 
 _LEVEL = 0.95
 _RESAMPLES = 2000
-_AT_ONCE = 1 << 20  # values drawn in one go: memory does not grow with steps
-_SEED = 20_200  # fixed: a row read twice gives one interval
+_AT_ONCE = 1 << 20  # values drawn at a time, which bounds memory
+_SEED = 20_200  # fixed, so that the same steps give the same interval
 
-MOST_DROPPED = 0.5  # of the steps: beyond it MSER says that there are too few to judge by
-_LOOKS = 0.1  # a look each time the steps have grown by a tenth: looking often stops too early
+MOST_DROPPED = 0.5  # share of the steps; where MSER would drop more, there are too few to judge
+_CHECK_GROWTH = 0.1  # check after each tenth more steps; frequent checks stop too early by chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +23,19 @@ class MedianInterval:
     """A median and its percentile interval, in the unit of the values."""
 
     median: float
-    low: float | None  # None: a single value says nothing about its spread
+    low: float | None  # None for a single value, which has no spread
     high: float | None
 
 
 def median_interval(values: Sequence[float]) -> MedianInterval:
-    """The median of one run with its 95 % percentile interval, by a moving-block bootstrap.
+    """Compute the median of one run and its 95 % percentile interval by a moving-block bootstrap.
 
-    Steps that follow each other are alike (a clock that is held down, a neighbour on the network),
-    so blocks of neighbouring steps are drawn and not single ones (Kuensch, Annals of Statistics 17,
-    1989), 2000 times, in time that grows with the steps and not faster. It is an interval of this
-    run: what differs between runs only repeats can tell. Of steps that follow each other with a
-    correlation of 0.7 it covers about 85 % from 100 steps on, and 65 % of the time with 20, which
-    are too few to show how alike they are; of independent steps 95 %.
+    Neighbouring steps are correlated (a throttled clock, other traffic on the network), so blocks
+    of neighbours are drawn instead of single steps (Kuensch, Annals of Statistics 17, 1989), 2000
+    times; the time this takes is linear in the steps. The interval describes this run only;
+    differences between runs need repeats. Its real coverage is 95 % for independent steps. With a
+    correlation of 0.7 it is about 85 % from 100 steps on, and 65 % for 20 steps, which are too few
+    to estimate the correlation.
 
     Raises:
         ValueError: there are no values.
@@ -48,12 +48,12 @@ def median_interval(values: Sequence[float]) -> MedianInterval:
         return MedianInterval(median=median, low=None, high=None)
     medians = resampled_medians(numbers, _RESAMPLES, np.random.default_rng(_SEED))
     low, high = np.quantile(medians, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    # blocks count the first and last steps less often, which must not push the median out
+    # blocks draw the first and last steps less often; keep the median inside all the same
     return MedianInterval(median=median, low=min(float(low), median), high=max(float(high), median))
 
 
 def resampled_medians(values: Values, count: int, random: np.random.Generator) -> Values:
-    """Medians of `count` series of blocks drawn from `values`, each of as many values, (count,)."""
+    """Draw `count` series of blocks, each as long as `values`; return their medians, (count,)."""
     length = block_length(values)
     medians = np.empty(count)
     step = max(1, _AT_ONCE // len(values))
@@ -66,19 +66,19 @@ def resampled_medians(values: Values, count: int, random: np.random.Generator) -
 def drawn_blocks(
     n: int, length: int, count: int, random: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """Which of n values each of `count` resamples holds, (count, n): blocks of neighbours."""
+    """Draw blocks of neighbours from n values: the indices of `count` resamples, (count, n)."""
     starts = random.integers(n - length + 1, size=(count, -(-n // length)))
     return (starts[:, :, None] + np.arange(length)).reshape(count, -1)[:, :n]
 
 
 def block_length(values: Values) -> int:
-    """Steps of a block: the automatic choice of Politis and White, at most a third of the steps.
+    """Choose the steps per block as Politis and White do, at most a third of the steps.
 
     Econometric Reviews 23 (2004), with the correction of Patton, Politis and White, 28 (2009):
     b = (2 G^2 / D)^(1/3) n^(1/3), D = 4/3 g^2, g = sum of w(k/M) R(k), G = sum of w(k/M) |k| R(k)
-    over lags k from -M to M, R the autocovariance, w the flat-top window. M is twice the lag behind
-    which max(5, sqrt(log10 n)) correlations in a row are below 2 sqrt(log10 n / n). Of steps that
-    are not seen to be alike it is 1.
+    over lags k from -M to M, R the autocovariance, w the flat-top window. M is twice the lag after
+    which max(5, sqrt(log10 n)) correlations in a row are below 2 sqrt(log10 n / n). The length is 1
+    if no correlation is found.
     """
     n = len(values)
     centred = values - values.mean()
@@ -102,11 +102,11 @@ def block_length(values: Values) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the steps so far say.
+class StepsVerdict:
+    """Whether the steps measured so far suffice.
 
-    dropped: steps at the beginning that were warm-up still.
-    steady: whether what follows them is seen to be.
+    dropped: first steps that still belong to the warm-up.
+    steady: whether a steady state follows them.
     precise: whether the interval of its median is as narrow as asked.
     """
 
@@ -121,13 +121,13 @@ class Verdict:
 
 
 def warm_up(step_times_s: Sequence[float]) -> int | None:
-    """Steps at the beginning that are not yet like the rest; None if none of them can be.
+    """Count the first steps that are not yet steady; None if no steady state can be seen.
 
-    The marginal standard error rule, MSER (White, Simulation 69, 1997; compared with others by
-    Hoad, Robinson and Davies, J. Oper. Res. Soc. 61, 2010, who found it the best): of all numbers d
-    of steps to drop the one with the smallest sum of squared deviations of the rest over (n - d)^2,
-    which is the error of the mean of what is kept. Where it would drop half of the steps or more,
-    the series is too short to say, or drifts; so it does for a line without noise at any length.
+    The marginal standard error rule, MSER (White, Simulation 69, 1997; the best of those compared
+    by Hoad, Robinson and Davies, J. Oper. Res. Soc. 61, 2010): drop the number d of steps for which
+    the sum of squared deviations of the rest over (n - d)^2, the error of their mean, is smallest.
+    If that drops half of the steps or more, the series is too short or drifts; a straight line
+    without noise gives this at any length.
     """
     times = np.asarray(step_times_s, dtype=float)
     n = len(times)
@@ -143,24 +143,27 @@ def warm_up(step_times_s: Sequence[float]) -> int | None:
     return best if best < max(1, most) else None
 
 
-def judged(step_times_s: Sequence[float], *, at_least: int, until: float) -> Verdict:
-    """Whether these steps, the slowest rank's behind the warm-up that was asked for, suffice.
+def judge_steps(step_times_s: Sequence[float], *, at_least: int, until: float) -> StepsVerdict:
+    """Decide whether these steps suffice.
 
-    `at_least` are measured whatever they say; `until` is a ratio, half the 95 % interval of the
-    median over it.
+    Args:
+        step_times_s: seconds of the slowest rank, after the configured warm-up.
+        at_least: steps to measure in any case.
+        until: the wanted precision: half the 95 % interval of the median over the median.
     """
     dropped = warm_up(step_times_s)
     if dropped is None or len(step_times_s) - dropped < at_least:
-        return Verdict(dropped=dropped or 0, steady=dropped is not None, precise=False)
+        return StepsVerdict(dropped=dropped or 0, steady=dropped is not None, precise=False)
     interval = median_interval(step_times_s[dropped:])
-    has_ends = interval.low is not None and interval.high is not None
-    width = (interval.high - interval.low) / 2 if has_ends else float("inf")  # type: ignore[operator]
-    return Verdict(dropped=dropped, steady=True, precise=width <= until * interval.median)
+    if interval.low is None or interval.high is None:
+        return StepsVerdict(dropped=dropped, steady=True, precise=False)
+    half_width = (interval.high - interval.low) / 2
+    return StepsVerdict(dropped=dropped, steady=True, precise=half_width <= until * interval.median)
 
 
-def is_a_look(steps: int, at_least: int) -> bool:
-    """Whether the ranks ask after this many steps: at the least, then after each tenth more."""
-    look = at_least
-    while look < steps:
-        look += max(1, int(look * _LOOKS))
-    return look == steps
+def is_check_due(steps: int, at_least: int) -> bool:
+    """Whether to judge the steps now: after `at_least` steps, then after each tenth more."""
+    check = at_least
+    while check < steps:
+        check += max(1, int(check * _CHECK_GROWTH))
+    return check == steps

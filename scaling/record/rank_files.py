@@ -1,15 +1,15 @@
-"""What the ranks of one point leave for the process that started them: small files, each whole.
+"""The small files by which ranks report to the process that started them.
 
-    rank<r>.beat          what the rank is doing; a new text is progress
-    rank<r>.stack.json    the software and the device under it, known before the model is built
+    rank<r>.beat          what the rank is doing; a new text means progress
+    rank<r>.stack.json    its software and device, written before the model is built
     rank<r>.result.json   its measurement
     rank<r>.records.json  of a probe: what it has measured so far
-    rank<r>.failure.json  why there is none
-    rank<r>.trace.json.gz the profiler's window, where the study keeps it
+    rank<r>.failure.json  why there is no result
+    rank<r>.trace.json.gz the profiler's window, if the study keeps it
     store                 where rank 0 listens for the others
 
-They lie in one folder that belongs to one run of one point. Ranks import neither pyarrow nor
-anything else that would lengthen their start.
+Each run of a point has a folder of its own, and each file is written whole or not at all. Ranks do
+not import pyarrow or anything else that would slow their start.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from scaling.record.row import Outcome, Stopped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The software and the device under one rank; null for what is not there."""
+    """The software and the device of one rank; null for what is absent."""
 
     host: str
     torch_version: str
-    deepspeed_version: str | None  # where that engine trains
+    deepspeed_version: str | None  # null under the engine torch
     flash_attn_version: str | None
     gpu_name: str | None
     driver_version: str | None
@@ -42,28 +42,28 @@ class RankResult:
     """What one rank measured. Seconds and bytes; losses are means over the global batch."""
 
     clock: str
-    step_times_s: list[float]  # of the measured steps, warm-up excluded; none of a short point
-    losses: list[float] | None  # of full steps from the first; None where short ones came first
+    step_times_s: list[float]  # of the measured full steps, warm-up excluded
+    losses: list[float] | None  # of full steps, warm-up included; None if short steps came first
     grad_norms: list[float] | None
     peak_memory_bytes: int
     peak_reserved_bytes: int | None
     memory_meter: str
     first_step_at: float  # seconds since the epoch
-    warmup_steps: int | None = None  # that ran before the measured ones; None: as asked
+    warmup_steps: int | None = None  # before the measured ones; None: as configured
     stopped: Stopped | None = None
-    metered_steps: int | None = None  # that the energy is of; None: the measured ones
-    # of short steps, in the order in which they ran: their times and their micro-batches
+    metered_steps: int | None = None  # steps that energy_j covers; None: the measured ones
+    # short steps in the order they ran: their seconds and their micro-batches
     short_step_times_s: list[float] | None = None
     short_accumulations: list[int] | None = None
-    short_losses: list[float] | None = None  # of a smaller batch, warm-up included: in no row
+    short_losses: list[float] | None = None  # of a smaller batch, so in no row; with warm-up
     expert_imbalance: float | None = None
     foreign_memory_bytes: int | None = None
     library_memory_bytes: int | None = None
-    energy_j: float | None = None  # of this rank's device over the measured steps
+    energy_j: float | None = None  # of this rank's device, over the metered steps
     mean_power_w: float | None = None
     clock_hz: float | None = None
     throttled_share: float | None = None
-    # seconds of a step by the row's columns, null where the window cannot say; None: no window
+    # profiled seconds of a step by column of the row, null if unknown; None: not profiled
     spent: dict[str, float | None] | None = None
 
 
@@ -73,12 +73,12 @@ class RankFailure:
 
     outcome: Outcome
     message: str
-    failed_at: float  # seconds since the epoch: the first failure explains the others
+    failed_at: float  # seconds since the epoch; the earliest failure explains the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEnd:
-    """A rank of a probe has done all it was asked; its records say what came of it."""
+    """A rank of a probe has finished; its records hold the measurements."""
 
     seconds: float
 
@@ -87,54 +87,54 @@ class ProbeEnd:
 class ProbeRecords:
     """What one rank of a probe has measured so far."""
 
-    facts: dict[str, Any]  # of its host and device
+    facts: dict[str, Any]  # about its host and device
     records: list[dict[str, Any]]
 
 
-Left = TypeVar("Left", Stack, RankResult, RankFailure, ProbeEnd, ProbeRecords)
+Report = TypeVar("Report", Stack, RankResult, RankFailure, ProbeEnd, ProbeRecords)
 
 
 def has_stepped(doing: str) -> bool:
-    """Whether a beat says that its rank has done a step; its start is over then.
+    """Whether a beat shows that its rank has completed a step, so that its start is over.
 
-    `step 0 of 25` does not: the first step may compile, and opens connections.
+    `step 0 of 25` does not: the first step opens connections and may compile.
     """
     return re.match(r"(step [1-9]|traced step)", doing) is not None
 
 
 class RankFiles:
-    """Reads and writes the files of one run."""
+    """Read and write the files of one run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def beat(self, rank: int, doing: str) -> None:
-        """Say what this rank is doing now."""
+        """Report what this rank is doing now."""
         self._write(f"rank{rank}.beat", doing)
 
     def beats(self) -> dict[int, str]:
-        """What each rank that has started was last doing."""
+        """The last beat of each rank that has started."""
         return {rank: path.read_text() for rank, path in self._by_rank("beat")}
 
     def trace(self, rank: int) -> Path:
-        """Where a rank leaves the trace of its profiler window, if that is to be kept."""
+        """The path for the trace of a rank's profiler window."""
         return self.directory / f"rank{rank}.trace.json.gz"
 
-    def leave(self, rank: int, result: Left) -> None:
-        """Leave this rank's result."""
-        self._write(f"rank{rank}.{_SUFFIX[type(result)]}", json.dumps(dataclasses.asdict(result)))
+    def write(self, rank: int, report: Report) -> None:
+        """Write a report of this rank."""
+        self._write(f"rank{rank}.{_SUFFIX[type(report)]}", json.dumps(dataclasses.asdict(report)))
 
-    def left(self, kind: type[Left]) -> dict[int, Left]:
-        """What `leave` wrote of this kind, by rank, of the ranks that got so far."""
+    def read(self, kind: type[Report]) -> dict[int, Report]:
+        """The reports of this kind by rank, of the ranks that have written one."""
         paths = self._by_rank(_SUFFIX[kind])
         return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
 
     def finished(self) -> frozenset[int]:
-        """The ranks that have left a result, whatever is in it."""
+        """The ranks that have written a result."""
         return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
 
     def publish_store(self, host: str, port: int) -> None:
-        """Rank 0 says where the others find it."""
+        """Tell the other ranks where rank 0 listens."""
         self._write("store", f"{host}\n{port}\n")
 
     def store(self) -> tuple[str, int] | None:

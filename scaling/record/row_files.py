@@ -1,4 +1,4 @@
-"""The rows of a study as one table, and the files that hold none set aside with a sentence each."""
+"""Read the rows of a study as one table, and set aside files that hold no valid row."""
 
 import contextlib
 import itertools
@@ -14,74 +14,74 @@ import pyarrow.parquet as pq
 
 from scaling.record.files import arrow_schema, write_text
 from scaling.record.row import Row
-from scaling.record.row_checks import COLUMNS, reason_sql, reasons
+from scaling.record.row_checks import COLUMNS, invalid_row_reason_sql, invalid_row_reasons
 from scaling.study.paths import row_of_unreadable, unreadable
 
-AT_ONCE = 2000  # files in one scan: each scan costs as much as a hundred files
-ALONE = 16  # files are read one by one where a scan of so many fails
+AT_ONCE = 2000  # files per scan; starting a scan costs as much as a hundred files
+ALONE = 16  # if a scan of so many files fails, they are read one by one
 _SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
 _PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
 _MAGIC = b"PAR1"
-# what DuckDB raises of a file; the second where its message quotes bytes that are no text
+# what DuckDB raises for a bad file; the second if its message quotes bytes that are no text
 _SCAN_ERRORS = (duckdb.Error, UnicodeDecodeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """A file, or one row of it, that cannot be what it should be; `reason` says why."""
+    """A file, or one row of it, that holds no valid row; `reason` says why."""
 
     path: Path
     reason: str
-    row: int = 0  # counts from 0
+    row: int = 0  # counted from 0
 
     def __str__(self) -> str:
-        """The whole sentence."""
+        """The sentence with the file and the row."""
         where = f"{self.path}: row {self.row + 1}" if self.row else str(self.path)
         return f"{_printable(where)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that can be, in the row's columns and `file`, and those that cannot."""
+    """The valid rows, with their columns and `file`, and what was not valid."""
 
     table: pa.Table
     unusable: tuple[Unusable, ...]
 
 
 def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
-    """The rows of these files; a file that is gone meanwhile is left out.
+    """Read the rows of these files; files that have been removed meanwhile are left out.
 
-    Columns that an older version did not write are null; those nobody knows any more are left.
-    Thousands of small files are read by a few scans, and each alone only where a scan fails.
+    Columns that a file lacks are null, unknown columns are dropped. Thousands of small files are
+    read in a few scans; files are read one by one only if a scan fails.
 
     Args:
-        paths: Parquet files, of one row each or of many.
-        series: 'measured', or 'published' of rows that others wrote.
+        paths: Parquet files of one row or of many.
+        series: 'measured', or 'published' for rows that others published.
     """
     unusable: list[Unusable] = []
-    present = list(_plausible(paths, unusable))
+    files = list(_plausible(paths, unusable))
     tables = [_PLACED.empty_table()]
-    for at in range(0, len(present), AT_ONCE):
+    for start in range(0, len(files), AT_ONCE):
         with _template() as template:
-            tables += _scanned(present[at : at + AT_ONCE], template, unusable)
-    together = pa.concat_tables(tables, promote_options="default").combine_chunks()
-    together = together.sort_by([("file", "ascending"), ("row_number", "ascending")])
-    sentences = reasons(together, series=series) if together.num_rows else []
-    judged = together.append_column("reason", pa.array(sentences, pa.string()))
-    wrong = judged.filter(pc.is_valid(judged["reason"]))
-    if wrong.num_rows:
-        unusable += _unusable(wrong)
-        together = together.filter(pc.is_null(judged["reason"]))
+            tables += _scanned(files[start : start + AT_ONCE], template, unusable)
+    rows = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    rows = rows.sort_by([("file", "ascending"), ("row_number", "ascending")])
+    reasons = invalid_row_reasons(rows, series=series) if rows.num_rows else []
+    judged = rows.append_column("reason", pa.array(reasons, pa.string()))
+    invalid = judged.filter(pc.is_valid(judged["reason"]))
+    if invalid.num_rows:
+        unusable += _unusable(invalid)
+        rows = rows.filter(pc.is_null(judged["reason"]))
     unusable.sort(key=lambda one: (one.path, one.row))
-    return Rows(together.drop_columns(["row_number"]), tuple(unusable))
+    return Rows(rows.drop_columns(["row_number"]), tuple(unusable))
 
 
-def wrong_rows(
+def find_invalid_rows(
     paths: Sequence[Path], *, series: str = "measured"
 ) -> tuple[list[Path], list[Unusable]]:
-    """Files of a great many rows that can be read, and what of them all cannot be.
+    """Check files of very many rows: return the readable files, and what is not valid.
 
-    For files that are read where they lie: nothing of them is kept in memory.
+    Nothing is kept in memory, for files that are later queried where they are.
     """
     unusable: list[Unusable] = []
     readable = list(_plausible(paths, unusable))
@@ -90,7 +90,7 @@ def wrong_rows(
     with _template() as template, duckdb.connect() as connection:
         source = _source([template, *readable], by_name=True)
         query = (
-            f"select file, row_number, reason from (select *, {reason_sql()} as reason "
+            f"select file, row_number, reason from (select *, {invalid_row_reason_sql()} as reason "
             f"from (select *, {quoted(series)} as series from ({source}))) "
             "where reason is not null"
         )
@@ -100,27 +100,29 @@ def wrong_rows(
         except _SCAN_ERRORS as error:
             if len(readable) == 1:
                 return [], [*unusable, _no_row(readable[0], error)]
-    # one that fails is told apart by reading each alone
-    alone = [wrong_rows([path], series=series) for path in readable]
-    unusable += [one for _, wrong in alone for one in wrong]
-    unusable.sort(key=lambda one: (one.path, one.row))
-    return [path for paths, _ in alone for path in paths], unusable
+    # read each alone to find the one that fails
+    scanned: list[Path] = []
+    for path in readable:
+        scanned_alone, unusable_alone = find_invalid_rows([path], series=series)
+        scanned += scanned_alone
+        unusable += unusable_alone
+    return scanned, sorted(unusable, key=lambda one: (one.path, one.row))
 
 
 def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> list[pa.Table]:
-    """All files by one scan; where that fails, each half by itself, and at last each file.
+    """Read all files in one scan; if that fails, each half, and finally each file.
 
-    The template states the columns, so that no file's own order or types count. Each scan has a
-    database of its own: a file that upsets DuckDB upsets no other.
+    The template comes first and fixes the columns and their types. Each scan has its own database,
+    so that a file that breaks DuckDB does not affect the others.
     """
-    for by_name in (False, True):  # the second reads every schema first: files of older versions
+    for by_name in (False, True):  # by name for files of older versions: reads every schema first
         try:
             with duckdb.connect() as connection:
-                # many files of one row: keeping their order would make threads wait for each other
+                # keeping the order of many small files would make threads wait for each other
                 connection.execute("set preserve_insertion_order = false")
                 query = _source([template, *files], by_name=by_name)
                 table = connection.sql(query).to_arrow_table().cast(_PLACED)
-                # a copy: the arrays that DuckDB hands out have room for far more rows
+                # a copy, because the arrays from DuckDB have room for far more rows
                 return [table.take(pa.array(range(len(table))))]
         except _SCAN_ERRORS:
             continue
@@ -141,7 +143,7 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
 
 def _source(files: Sequence[Path], *, by_name: bool) -> str:
     listed = ", ".join(quoted(str(file)) for file in files)
-    typed = ", ".join(  # by position every file is read as the template's types
+    typed = ", ".join(  # by position, every file is read with the types of the template
         f'"{column}"::{kind} as "{column}"' if by_name else f'"{column}"'
         for column, kind in COLUMNS.items()
     )
@@ -153,7 +155,7 @@ def _source(files: Sequence[Path], *, by_name: bool) -> str:
 
 
 def _alone(file: Path) -> pa.Table:
-    """The known columns of one file, each cell of its column's type and every text a text."""
+    """Read the known columns of one file, cast to their types; invalid text raises."""
     whole = pq.ParquetFile(file).read(use_threads=False)
     table = whole.select([name for name in whole.column_names if name in COLUMNS])
     wanted = pa.schema([_SCHEMA.field(name) for name in table.column_names])
@@ -166,7 +168,7 @@ def _alone(file: Path) -> pa.Table:
 
 @contextlib.contextmanager
 def _template() -> Iterator[Path]:
-    """A file of all columns and no row, for as long as it is wanted."""
+    """Yield a temporary Parquet file with all columns and no row."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "template.parquet"
         pq.write_table(_SCHEMA.empty_table(), path)
@@ -177,28 +179,28 @@ def _no_row(path: Path, error: Exception) -> Unusable:
     return Unusable(path, f"holds no row of this project: {_one_line(str(error))}")
 
 
-def _unusable(wrong: pa.Table) -> list[Unusable]:
-    records = wrong.select(["file", "reason", "row_number"]).to_pylist()
+def _unusable(invalid: pa.Table) -> list[Unusable]:
+    records = invalid.select(["file", "reason", "row_number"]).to_pylist()
     return [
         Unusable(Path(one["file"]), _one_line(one["reason"]), one["row_number"]) for one in records
     ]
 
 
-def set_aside(folder: Path) -> list[Unusable]:
-    """Move files of rows/ that hold no row to rows/unreadable/, so that their points run again.
+def set_unreadable_aside(folder: Path) -> list[Unusable]:
+    """Move files of rows/ without a valid row to rows/unreadable/, so that their points run again.
 
-    Nothing is thrown away: each lies there beside a .txt with the sentence. Not for use within
-    Snakemake, which would miss an output that it has seen.
+    Each file is kept there, beside a .txt with the reason. Not for use within Snakemake, which
+    would miss an output that it has seen.
 
     Raises:
         InputError: the folder cannot be written to.
     """
-    rows = read_rows(sorted(files_in(folder)))
+    rows = read_rows(sorted(row_files_in(folder)))
     good = set(rows.table["file"].to_pylist())
     for one in rows.unusable:
         if one.row or str(one.path) in good:
             continue
-        kept = next(  # under the first number that is free
+        kept = next(  # the first number that is free
             path for n in itertools.count(1) if not (path := unreadable(one.path, n)).exists()
         )
         try:
@@ -209,8 +211,8 @@ def set_aside(folder: Path) -> list[Unusable]:
     return list(rows.unusable)
 
 
-def kept_aside(folder: Path) -> list[Unusable]:
-    """What was set aside of points that have no row since."""
+def unreadable_set_aside(folder: Path) -> list[Unusable]:
+    """The files set aside earlier whose points have no row since."""
     kept = []
     for path in sorted(unreadable(folder / "any", 1).parent.glob("*.txt")):
         if not row_of_unreadable(path).exists():
@@ -219,8 +221,8 @@ def kept_aside(folder: Path) -> list[Unusable]:
     return kept
 
 
-def files_in(folder: Path) -> Iterator[Path]:
-    """The row files of a folder; not what a writer leaves half done, nor folders."""
+def row_files_in(folder: Path) -> Iterator[Path]:
+    """The row files of a folder, without the temporary files of writers."""
     if folder.is_dir():
         for path in folder.iterdir():
             if path.suffix == ".parquet" and not path.name.startswith(".") and path.is_file():
@@ -228,14 +230,14 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path]:
-    """Those that may be Parquet; what plainly is none is told apart here, cheaply."""
+    """Yield the files that may be Parquet, by size and last bytes; report the others."""
     for path in paths:
         try:
             with path.open("rb") as content:
                 size = content.seek(0, 2)
                 content.seek(max(0, size - 8))
                 end = content.read()
-        except FileNotFoundError:  # removed between the listing and the reading: wanted again
+        except FileNotFoundError:  # removed since it was listed, so that its point runs again
             continue
         except OSError as error:
             unusable.append(Unusable(path, f"cannot be read: {error.strerror}"))
@@ -252,7 +254,7 @@ def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path
 
 
 def _one_line(text: str) -> str:
-    """The first line of what another programme said, without control characters, not too long."""
+    """The first line of a message, printable and at most 200 characters."""
     return _printable(next(iter(text.splitlines()), ""))[:200]
 
 
@@ -261,5 +263,5 @@ def _printable(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text as SQL writes it."""
+    """The text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""The marker of a point that runs now: rows/<point_id>.running beside the row to come."""
+"""The marker of a point that is running: rows/<point_id>.running, beside its future row."""
 
 import contextlib
 import datetime
@@ -16,12 +16,13 @@ from scaling.record.files import write_text
 from scaling.study.paths import running_marker
 from scaling.study.plan_file import read_json_object
 
-STALE_AFTER_LIMIT_S = 120.0  # a marker this much older than its point's limit was left by a kill
+# A marker that is older than its point's time limit by this much was left by a killed process.
+STALE_AFTER_LIMIT_S = 120.0
 
 
 @contextlib.contextmanager
-def marked(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
-    """Hold the marker while the point runs."""
+def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
+    """Keep the marker while the point runs."""
     marker = running_marker(row_path)
     facts = {
         "pid": os.getpid(),
@@ -38,7 +39,7 @@ def marked(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """The process that measures a point; `since` is when it began, seconds since the epoch."""
+    """The process that measures a point; `since` is its start, seconds since the epoch."""
 
     pid: int
     host: str
@@ -50,17 +51,17 @@ class Runner:
         return self.host == socket.gethostname()
 
 
-def runner_of(marker: Path) -> Runner | None:
-    """Who left this marker, None where it does not run any more, as far as can be told from here.
+def live_runner(marker: Path) -> Runner | None:
+    """The process that wrote this marker, or None if it seems to have ended.
 
-    On this host its process is looked for; a younger process with its number is another one. A
-    marker of another host is believed until its point's limit is long past.
+    On this host the process must exist and be no younger than the marker, because process numbers
+    are reused. A marker of another host counts until its point's time limit is long past.
     """
     try:
         facts, since = read_json_object(marker), marker.stat().st_mtime
         runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
         limit_s = float(facts["time_limit_s"])
-    # it has just ended, or is none: a broken marker marks nothing
+    # the marker has just been removed, or is broken
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     if time.time() - since > limit_s + STALE_AFTER_LIMIT_S:
@@ -69,13 +70,13 @@ def runner_of(marker: Path) -> Runner | None:
         return runner
     try:
         process = psutil.Process(runner.pid)
-        is_it = process.create_time() <= since + 1.0
-        return runner if is_it and process.status() != psutil.STATUS_ZOMBIE else None
-    except (psutil.Error, ValueError, OverflowError):  # none of that number, or none of ours
+        is_old_enough = process.create_time() <= since + 1.0
+        return runner if is_old_enough and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.Error, ValueError, OverflowError):  # no such process, or no access to it
         return None
 
 
-def running_here(rows: Path) -> list[Runner]:
-    """Who measures points into this folder on this host now."""
-    runners = map(runner_of, sorted(rows.glob("*.running")))
+def runners_here(rows: Path) -> list[Runner]:
+    """The processes of this host that are measuring points into this folder."""
+    runners = map(live_runner, sorted(rows.glob("*.running")))
     return [runner for runner in runners if runner is not None and runner.is_here]

@@ -1,4 +1,4 @@
-"""Which columns of the tables the page holds, and which only its sentences read."""
+"""The columns of the tables that the page holds, and those that only its sentences read."""
 
 from scaling.layout.axes import AXES
 
@@ -9,7 +9,7 @@ _RATES = (
     "peak_memory_bytes",
 )  # fmt: skip
 
-# The page holds each of these tables once; charts, tables, sentences and downloads read them.
+# The page holds each of these tables once, for its charts, tables, sentences and downloads.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "settings": (
         "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size",
@@ -137,8 +137,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
 }  # fmt: skip
 
-# Tables for sentences, of which the page holds what the sentences make of them.
-SPOKEN: dict[str, tuple[str, ...]] = {
+# Tables that only sentences are made from; the page does not hold them.
+SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
     "accuracy": (
         "setting_id", "compared", "near", "median_error", "judged", "told_right", "predicted_from",
         "published", "unstated",

@@ -1,4 +1,4 @@
-"""The tables of a study as the page needs them: some columns, plain values, by setting."""
+"""The tables of a study, read with the columns, rows and plain values that the report needs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,19 @@ import duckdb
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.report.columns import COLUMNS as COLUMNS
-from scaling.report.columns import SPOKEN
-from scaling.report.text.words import shown
+from scaling.report.columns import SENTENCE_COLUMNS
+from scaling.report.text import page_text
 from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
 
-MOST_ROWS = 2000  # a setting, of a table of LISTS; no sentence stands on those
-MOST_ROWS_IN_ALL, FEWEST_ROWS = 4000, 100  # of all settings together; of each at least
-LISTS = ("statistics", "refused")
-MOST_LAYOUTS = 40  # a setting and size, of contenders; those with a colour come on top
+LISTS = ("statistics", "refused")  # tables whose rows may be cut; no sentence stands on them
+MOST_ROWS = 2000  # of a list, in each setting
+MOST_ROWS_IN_ALL = 4000  # of a list, in all settings together
+FEWEST_ROWS = 100  # of a list, in each setting, however many settings there are
+MOST_LAYOUTS = 40  # contenders of a setting and size; those with a colour are always kept
 
-# Of some tables the page holds only the rows its charts draw, or states another order.
-_ROWS = {
+_FILTERS = {
     "best": "where drawn",
     "contenders": f"where drawn and (place <= {MOST_LAYOUTS} or slot < 7)",
     "returns": "where drawn",
@@ -37,36 +37,31 @@ _ORDER = {
     "contenders": "setting_id, world_size, place",
     "refused": f"setting_id, world_size, {', '.join(AXES)}",
 }
-_LEADING = {"statistics": "tokens_per_s"}  # the amount that decides the order of a long list
+_LEADING = {"statistics": "tokens_per_s"}  # the column that decides the order of a long list
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The page's tables, and the names of those of which the page holds only the first rows."""
+    """The tables of the report by name, and the names of the lists that were cut."""
 
     records: Mapping[str, list[Record]]
     cut: tuple[str, ...] = ()
 
     def of(self, setting_id: int) -> "Tables":
-        """The rows of one setting; of tables by cluster those of its own, others whole."""
+        """The rows of one setting, in tables by cluster those of its cluster, all other rows."""
         settings = self.records.get("settings", [])
         cluster = next((s["cluster"] for s in settings if s["setting_id"] == setting_id), None)
-        chosen = {
-            name: [
-                row
-                for row in rows
-                if (
-                    row["setting_id"] == setting_id
-                    if "setting_id" in row
-                    else row.get("cluster", cluster) == cluster
-                )
-            ]
-            for name, rows in self.records.items()
-        }
+
+        def belongs(row: Record) -> bool:
+            if "setting_id" in row:
+                return bool(row["setting_id"] == setting_id)
+            return bool(row.get("cluster", cluster) == cluster)
+
+        chosen = {name: [*filter(belongs, rows)] for name, rows in self.records.items()}
         return Tables(chosen, self.cut)
 
     def of_series(self, series: str) -> "Tables":
-        """The rows of one series; tables that do not tell series apart whole."""
+        """The rows of one series, and all rows of tables without series."""
         chosen = {
             name: [row for row in rows if row.get("series", series) in (series, None)]
             for name, rows in self.records.items()
@@ -78,19 +73,19 @@ class Tables:
 
 
 def read_tables(study_dir: Path) -> Tables:
-    """Read the page's columns and rows of tables/*.parquet.
+    """Read the report's columns and rows of tables/*.parquet.
 
     Raises:
-        InputError: a table is missing, or was written by SQL that does not know a column.
+        InputError: a table is missing, unreadable or without a column that the report needs.
     """
     records: dict[str, list[Record]] = {}
     cut: list[str] = []
     with duckdb.connect() as connection:
-        for name, columns in (COLUMNS | SPOKEN).items():
+        for name, columns in (COLUMNS | SENTENCE_COLUMNS).items():
             path = StudyPaths(study_dir).table(name)
             try:
-                _check(connection, path, columns)
-                rows, more = _rows(connection, path, name, columns)
+                _check_columns(connection, path, columns)
+                rows, is_cut = _read(connection, path, name, columns)
             except (duckdb.Error, UnicodeDecodeError) as error:
                 reason = str(error).splitlines()[0]
                 raise InputError(f"{path}: is no table of this project: {reason}") from error
@@ -98,12 +93,14 @@ def read_tables(study_dir: Path) -> Tables:
             records[name] = [
                 dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)
             ]
-            if more:
+            if is_cut:
                 cut.append(name)
     return Tables(records, tuple(cut))
 
 
-def _check(connection: duckdb.DuckDBPyConnection, path: Path, columns: tuple[str, ...]) -> None:
+def _check_columns(
+    connection: duckdb.DuckDBPyConnection, path: Path, columns: tuple[str, ...]
+) -> None:
     if not path.exists():
         raise InputError(f"{path}: is missing; `scaling tabulate` writes it")
     described = connection.execute("describe from read_parquet(?)", [str(path)]).fetchall()
@@ -111,13 +108,13 @@ def _check(connection: duckdb.DuckDBPyConnection, path: Path, columns: tuple[str
         raise InputError(f"{path}: has no column {min(missing)!r}; run `scaling tabulate` again")
 
 
-def _rows(
+def _read(
     connection: duckdb.DuckDBPyConnection, path: Path, name: str, columns: tuple[str, ...]
 ) -> tuple[list[tuple[Any, ...]], bool]:
-    """The rows the page holds, and whether the file has more of a list than that."""
-    named = ", ".join(f'"{column}"' for column in columns)
+    """The rows of a table, and whether the file has more."""
+    selected = ", ".join(f'"{column}"' for column in columns)
     order = f" order by {_ORDER[name]}" if name in _ORDER else ""
-    query = f"select {named} from read_parquet(?) {_ROWS.get(name, '')}"
+    query = f"select {selected} from read_parquet(?) {_FILTERS.get(name, '')}"
     if name not in LISTS:
         return connection.execute(query + order, [str(path)]).fetchall(), False
     whole, settings = connection.execute(
@@ -125,30 +122,25 @@ def _rows(
     ).fetchall()[0]
     most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ROWS_IN_ALL // max(1, settings)))
     rank = f"row_number() over (partition by setting_id order by {_ORDER[name]})"
-    likely = _likely(_LEADING[name], most) if name in _LEADING else ""
-    listed = f"{query}{likely} qualify {rank} <= {most}{order}"
+    prefilter = _prefilter(_LEADING[name], most) if name in _LEADING else ""
+    listed = f"{query}{prefilter} qualify {rank} <= {most}{order}"
     rows = connection.execute(listed, [str(path)] * listed.count("?")).fetchall()
     return rows, whole > len(rows)
 
 
-def _likely(column: str, most: int) -> str:
-    """Only rows that may be among the first `most` of their setting by `column`, falling.
+def _prefilter(column: str, most: int) -> str:
+    """SQL that drops rows below the `most`-th largest `column` of their setting.
 
-    Ranking a million wide rows to keep a few takes a second; dropping first what lies below the
-    last that can be kept takes a tenth of it.
+    It comes before the ranking, because ranking a million wide rows to keep a few takes ten times
+    as long.
     """
     least = f"if(count({column}) < {most}, null, list_min(max({column}, {most})))"
-    lasts = f"select setting_id, {least} as least from read_parquet(?) group by setting_id"
-    return f" join ({lasts}) using (setting_id) where least is null or {column} >= least"
-
-
-def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:
-    """Columns once, rows as arrays: a third of the size of records."""
-    return {"columns": columns, "rows": [[row[column] for column in columns] for row in records]}
+    thresholds = f"select setting_id, {least} as least from read_parquet(?) group by setting_id"
+    return f" join ({thresholds}) using (setting_id) where least is null or {column} >= least"
 
 
 def _plain(column: Sequence[Any]) -> Sequence[Any]:
-    """Values JSON can hold: six digits, printable text; what is no number is unknown."""
+    """Values that JSON can hold: six digits, printable text, null for NaN and infinity."""
     kind = next((type(value) for value in column if value is not None), None)
     if kind is float:
         return [
@@ -161,6 +153,6 @@ def _plain(column: Sequence[Any]) -> Sequence[Any]:
             for cell in column
         ]
     if kind in (list, str):
-        texts = {text: None if text is None else shown(text) for text in set(column)}
+        texts = {text: None if text is None else page_text(text) for text in set(column)}
         return [texts[text] for text in column]
     return column

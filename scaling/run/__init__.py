@@ -1,1 +1,1 @@
-"""Running a study: its plan, Snakemake, guided choice, progress, retries."""
+"""Run a study: its plan, Snakemake, choices made meanwhile, progress, retries."""

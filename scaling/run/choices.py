@@ -1,6 +1,6 @@
-"""Choices made while a study runs: which files hold them, and what such a file says.
+"""Choices made while a study runs: their files and what these hold.
 
-A file holds points of one size: whether each is measured, else why not.
+A file holds points of one size: whether each is measured, and if not why.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from scaling.study.point import Point, point_columns
 
 
 def chosen_ids(path: Path) -> list[str]:
-    """The points of one size that are to be measured.
+    """The points of one choice that are to be measured.
 
     Raises:
         InputError: the file is broken.
@@ -30,13 +30,13 @@ def chosen_ids(path: Path) -> list[str]:
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
-    return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
+    return [row["point_id"] for row in table.to_pylist() if row["chosen"]]
 
 
-def rows_of(
+def row_values(
     paths: StudyPaths, points: Iterable[Point], columns: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """These columns of the rows that are there, by point."""
+    """These columns of the points' rows, by point; points without a row are left out."""
     by_path = {paths.row(point.point_id): point.point_id for point in points}
     table = read_rows([path for path in by_path if path.exists()]).table
     records = table.select(["file", *columns]).to_pylist()
@@ -48,12 +48,12 @@ def choice_table(
     reasons: Mapping[str, str],
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> pa.Table:
-    """A row per point of one size: chosen, or by `reasons` why not.
+    """A row per point: whether it is chosen, and if not the reason from `reasons`.
 
-    `more` has values by point of further columns: predicted_step_time_s (seconds), best_step_time_s
-    (of its size and setting), hosts (that earlier runs were on).
+    `more` gives values of further columns by point: predicted_step_time_s (seconds),
+    best_step_time_s (of its size and setting), hosts (of earlier runs).
     """
-    own = {
+    columns = {
         "point_id": pa.string(),
         "repeat": pa.int64(),
         "chosen": pa.bool_(),
@@ -70,23 +70,23 @@ def choice_table(
         for name in [point.point_id]
     ]
     refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
-    schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in own.items())])
+    schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in columns.items())])
     return pa.Table.from_pylist(records, schema=schema)
 
 
 def refusal_columns(point: Point) -> dict[str, Any]:
-    """What a refusal says of a point, the reason apart."""
+    """The columns of a refusal of this point, without the reason."""
     columns = point_columns(point)
     return {name: columns[name] for name in fields_of(Refusal) if name != "reason"}
 
 
-def same_layout(point: Point) -> tuple[Any, ...]:
-    """What repeats of one layout share."""
+def layout_key(point: Point) -> tuple[Any, ...]:
+    """Equal for the repeats of one layout."""
     return point.model, point.cluster, point.study_kind, point.layout
 
 
-def same_setting(point: Point) -> tuple[Any, ...]:
-    """What layouts of one size that are compared with each other share."""
+def setting_key(point: Point) -> tuple[Any, ...]:
+    """Equal for layouts of one size that are compared with each other."""
     layout = point.layout
     return (
         point.model, point.cluster, point.study_kind, layout.seq_length, layout.setting_values,

@@ -1,10 +1,10 @@
-"""Which points of a size are measured: chosen by predictions, by who may be the best, by nodes.
+"""Choose which points of a size are measured: by predictions, as contenders, or on other nodes.
 
 chosen/<world_size>.repeat<n>.parquet holds every point of that repeat of contenders: whether it is
-measured, else why not, and the hosts that its earlier runs were on.
-chosen/<world_size>.elsewhere.parquet holds the points that are added because all runs of a layout
-were on slow nodes, with the columns of points.parquet; both rows of the layout stay. They are in no
-plan before a node is named. What `guided` chooses stands there.
+measured, if not why, and the hosts of its earlier runs. chosen/<world_size>.elsewhere.parquet holds
+points added because all runs of a layout were on slow nodes, with the columns of points.parquet;
+the earlier rows stay. No plan has such points before a node is found slow. The files of guided
+sweeps are described in `guided`.
 """
 
 from pathlib import Path
@@ -12,17 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of
+from scaling.analyse.being_best import UNRESOLVED, Runs, between_run_sigma, odds_of_best
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema, write_table, write_text_if_new
+from scaling.record.files import arrow_schema, write_table, write_text_if_changed
 from scaling.record.row import PointColumns
 from scaling.run import guided, planning
-from scaling.run.choices import (
-    choice_table,
-    chosen_ids,
-    same_layout,
-    same_setting,
-)
+from scaling.run.choices import choice_table, chosen_ids, layout_key, setting_key
 from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
@@ -30,7 +25,8 @@ from scaling.study.plan_file import Allocation
 from scaling.study.point import point_columns, point_from_json
 from scaling.study.study import Study
 
-Choice = tuple[pa.Table, str, dict[str, str]]  # a sentence about it, and why nodes are left out
+# The table, a sentence about it, and by slow node the reason to leave it out.
+Choice = tuple[pa.Table, str, dict[str, str]]
 
 
 def choose(
@@ -42,76 +38,77 @@ def choose(
     *,
     repeat: int = 0,
     turn: int = 0,
-    on_others: bool = False,
+    elsewhere: bool = False,
 ) -> str:
-    """Choose points of one size and write them; a sentence about it, and about slow nodes.
+    """Choose points of one size and write the choice; returns a sentence about it and slow nodes.
 
-    A point that has a row already stays chosen. `repeat` is that of contenders, the layouts that
-    may be the best; `turn` the so manieth time that a size is chosen for again, see `guided`;
-    `on_others` asks for what ran on slow nodes only.
+    A point that has a row already stays chosen. `repeat` numbers the repeat of contenders, the
+    layouts that may be the best. `turn` counts how often the size was chosen for before, see
+    `guided`. `elsewhere` chooses layouts that only ran on slow nodes.
 
     Raises:
         InputError: the study does not ask for such a choice, or has no point of that size.
     """
     sizes = sorted({point.world_size for point in planned.points})
     if world_size not in sizes:
-        has = ", ".join(map(str, sizes))
-        raise InputError(f"{study.path}: world_size={world_size}: the study has {has}")
+        allowed = ", ".join(map(str, sizes))
+        raise InputError(f"{study.path}: world_size={world_size}: the study has {allowed}")
     sweep = Sweep(study, planned.points, study_dir)
     if repeat:
         table, sentence, slow = _contenders(sweep, world_size, repeat)
-    elif on_others:
+    elif elsewhere:
         table, sentence, slow = _elsewhere(sweep, world_size)
     else:
         table, sentence = guided.choose(sweep, world_size, turn)
         slow = sweep.slow_hosts()
     write_table(out, table)
     left_out = "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
-    which = f", repeat {repeat}" if repeat else ""
-    return f"world_size={world_size}{which}: {sentence}{left_out}"
+    of_repeat = f", repeat {repeat}" if repeat else ""
+    return f"world_size={world_size}{of_repeat}: {sentence}{left_out}"
 
 
 def _contenders(sweep: Sweep, world_size: int, repeat: int) -> Choice:
-    """Which layouts of a size are measured once more, those too that ran on slow nodes only."""
+    """Choose the layouts of a size that run once more, including those only run on slow nodes."""
     study, repeats = sweep.study, sweep.study.measure.repeats
     if repeats.only is None or not 0 < repeat < repeats.at_most:
         raise InputError(
             f"{study.path}: measure.repeats: there is no repeat {repeat} of contenders; write "
             f"repeats: {{at_most: {max(repeat + 1, 2)}, for: contenders}}"
         )
-    here = [point for point in sweep.points if point.world_size == world_size]
+    of_size = [point for point in sweep.points if point.world_size == world_size]
     runs: dict[Any, list[tuple[float, float]]] = {}  # by layout, of all sizes
     for point in sweep.points:
-        if point.point_id in sweep.timed:
-            runs.setdefault(same_layout(point), []).append(sweep.timed[point.point_id])
-    sigma = between_runs(Runs.of([*runs.values()]))
+        if point.point_id in sweep.step_times:
+            runs.setdefault(layout_key(point), []).append(sweep.step_times[point.point_id])
+    sigma = between_run_sigma(Runs.of([*runs.values()]))
     rivals: dict[Any, dict[Any, None]] = {}  # by setting, the layouts that ran
     hosts: dict[Any, set[str]] = {}
-    for point in here:
-        layout = same_layout(point)
+    for point in of_size:
+        layout = layout_key(point)
         if layout in runs:
-            rivals.setdefault(same_setting(point), {})[layout] = None
+            rivals.setdefault(setting_key(point), {})[layout] = None
         if point.point_id in sweep.rows:
             hosts.setdefault(layout, set()).update(sweep.rows[point.point_id]["hosts"])
     probabilities: dict[Any, float] = {}
     slow = sweep.slow_hosts()
-    wanted = sweep.only_on(slow, here)
+    wanted = sweep.layouts_only_on(slow, of_size)
     for layouts in map(list, rivals.values()):
-        odds = odds_of(Runs.of([runs[layout] for layout in layouts]), sigma)
+        odds = odds_of_best(Runs.of([runs[layout] for layout in layouts]), sigma)
         probabilities |= dict(zip(layouts, odds.probabilities, strict=True))
         wanted |= {layouts[row] for row in odds.contenders}
-    again = [point for point in here if point.repeat == repeat]
+    repeats_of_size = [point for point in of_size if point.repeat == repeat]
     reasons = {
-        point.point_id: _reason(probabilities.get(same_layout(point)))
-        for point in again
-        if point.point_id not in sweep.rows and same_layout(point) not in wanted
+        point.point_id: _reason(probabilities.get(layout_key(point)))
+        for point in repeats_of_size
+        if point.point_id not in sweep.rows and layout_key(point) not in wanted
     }
-    ran_on = {p.point_id: sorted(hosts.get(same_layout(p), ())) for p in again}
+    ran_on = {p.point_id: sorted(hosts.get(layout_key(p), ())) for p in repeats_of_size}
+    count = len(repeats_of_size)
     sentence = (
-        f"{len(again) - len(reasons)} of {len(again)} layouts are measured once more; "
+        f"{count - len(reasons)} of {count} layouts are measured once more; "
         f"runs of one layout differ by {sigma:.2%}"
     )
-    return choice_table(again, reasons, {"hosts": ran_on}), sentence, slow
+    return choice_table(repeats_of_size, reasons, {"hosts": ran_on}), sentence, slow
 
 
 def _reason(probability: float | None) -> str:
@@ -126,45 +123,45 @@ def _reason(probability: float | None) -> str:
 
 
 def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
-    """What ran on slow nodes only runs once more; writes the points that this adds.
+    """Add a run on other nodes for each layout that only ran on slow ones; writes these points.
 
-    Looks at this size and the smaller ones: a node may be named only after a size was looked at.
+    Considers smaller sizes too, as a node may be found slow only after these were considered.
     """
     study, paths = sweep.study, sweep.paths
-    if not sweep.repeats_elsewhere:
+    if not sweep.has_reruns:
         raise InputError(
-            f"{study.path}: measure: nothing runs once more elsewhere: that needs "
+            f"{study.path}: measure: no layout runs once more elsewhere: that needs "
             "exclude_slow_nodes: true, no repeats of contenders, a cluster of several nodes, and "
             "GPUs or repeats to compare runs with"
         )
-    runs = [point for point in sweep.runs if point.world_size <= world_size]
-    slow = sweep.slow_hosts(runs)
-    named = set(slow) | slow_by_probes(paths)
-    suspects = sweep.only_on(named, runs)
-    # the points that the other sizes' choices have added
-    others = set(paths.chosen.glob(paths.choice_elsewhere("*").name))
-    others -= {paths.choice_elsewhere(world_size)}
-    before = {name for path in others for name in chosen_ids(path)}
+    considered = [point for point in sweep.all_points if point.world_size <= world_size]
+    slow = sweep.slow_hosts(considered)
+    slow_names = set(slow) | slow_by_probes(paths)
+    suspects = sweep.layouts_only_on(slow_names, considered)
+    other_choices = set(paths.chosen.glob(paths.choice_elsewhere("*").name))
+    other_choices -= {paths.choice_elsewhere(world_size)}
+    added_before = {name for path in other_choices for name in chosen_ids(path)}
     nodes = study.clusters[sweep.points[0].cluster].nodes
     added = [
         point
-        for point in sweep.spare
+        for point in sweep.reruns
         if point.world_size <= world_size
-        and point.point_id not in before
-        and (same_layout(point) in suspects or paths.row(point.point_id).exists())
-        and planning.allocation(point).nodes <= nodes - len(named)
+        and point.point_id not in added_before
+        and (layout_key(point) in suspects or paths.row(point.point_id).exists())
+        and planning.allocation_of(point).nodes <= nodes - len(slow_names)
     ]
     for point in added:
-        write_text_if_new(paths.point(point.point_id), point.to_json())
-    own = (pa.field("chosen", pa.bool_()), pa.field("reason", pa.string()))
+        write_text_if_changed(paths.point(point.point_id), point.to_json())
+    choice_fields = (pa.field("chosen", pa.bool_()), pa.field("reason", pa.string()))
     table = pa.Table.from_pylist(
         [point_columns(point) | {"chosen": True} for point in added],
-        schema=pa.schema([*arrow_schema(PointColumns), *own]),
+        schema=pa.schema([*arrow_schema(PointColumns), *choice_fields]),
     )
     sentence = f"{len(added)} layouts ran on slow nodes only and run once more elsewhere"
     return table, sentence, slow
 
 
-def allocation_of(paths: StudyPaths, point_id: str) -> Allocation:
-    """What a point that was added to run elsewhere asks for."""
-    return planning.allocation(point_from_json(paths.point(point_id).read_text(encoding="utf-8")))
+def allocation_of_added(paths: StudyPaths, point_id: str) -> Allocation:
+    """The allocation of a point that was added to run elsewhere."""
+    text = paths.point(point_id).read_text(encoding="utf-8")
+    return planning.allocation_of(point_from_json(text))

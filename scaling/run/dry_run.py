@@ -1,4 +1,4 @@
-"""What a dry run says: the jobs that Snakemake would start, the allocations they would share."""
+"""What a dry run shows: the jobs Snakemake would start, and the allocations they would share."""
 
 import argparse
 import json
@@ -14,33 +14,34 @@ from scaling.errors import InputError
 from scaling.study.plan_file import Allocation
 
 DRY_RUN = {"--dry-run", "--dryrun", "-n"}
-QUIET = "rules"  # a job's inputs and outputs, which are paths without end, are left out
-# The executor is a distribution of its own, and is asked by its command.
+QUIET = "rules"  # leaves out each job's inputs and outputs, which are long lists of paths
+# The executor is a separate distribution, so it is run as a command.
 _PACKING = "snakemake_executor_plugin_submitit.packing"
 
 
-def quietly(options: Sequence[str]) -> list[str]:
-    """Snakemake's options with the one that leaves out each job's files, unless one is chosen."""
-    own = any(word.startswith("--quiet") or word == "-q" for word in options)
-    return [*options, *([] if own else ["--quiet", QUIET])]
+def without_job_files(options: Sequence[str]) -> list[str]:
+    """Snakemake's options, with `--quiet rules` added unless they set `--quiet`."""
+    if any(word.startswith("--quiet") or word == "-q" for word in options):
+        return [*options]
+    return [*options, "--quiet", QUIET]
 
 
-def allocations(
+def describe_allocations(
     points: Mapping[str, Allocation], missing: Collection[str], options: Sequence[str]
 ) -> list[str]:
     """The allocations that the missing points would share, a line for each size.
 
-    None where the points go to no scheduler. Points of as many nodes and ranks share one, as far
-    as the profile's `submitit-pack` and `submitit-pack-minutes` let them.
+    Empty where no scheduler is used. Points with the same number of nodes and ranks share an
+    allocation, within the profile's `submitit-pack` and `submitit-pack-minutes`.
 
     Raises:
-        InputError: the profile is not there, or is none.
+        InputError: the profile is missing or broken.
     """
     settings = _settings(options)
     if settings["executor"] != "submitit":
         return []
     wanted = [points[name] for name in sorted(missing)]
-    jobs = [(one.nodes, one.ranks_per_node, one.minutes) for one in wanted]
+    jobs = [(point.nodes, point.ranks_per_node, point.minutes) for point in wanted]
     most, most_minutes = settings["submitit-pack"] or 1, settings["submitit-pack-minutes"]
     limits = {"most": most, "most_minutes": most_minutes}
     packed = subprocess.run(
@@ -55,10 +56,10 @@ def allocations(
     for nodes, ranks, minutes, count in packs:
         sizes.setdefault((nodes, ranks), []).append((minutes, count))
     lines = []
-    for (nodes, ranks), alike in sorted(sizes.items()):
-        all_minutes, counts = zip(*alike, strict=True)
+    for (nodes, ranks), packs_of_size in sorted(sizes.items()):
+        all_minutes, counts = zip(*packs_of_size, strict=True)
         lines.append(
-            f"  {len(alike)} of {nodes} nodes, {ranks} ranks on each: {sum(counts)} points, "
+            f"  {len(counts)} of {nodes} nodes, {ranks} ranks on each: {sum(counts)} points, "
             f"at most {max(counts)} in one, of {min(all_minutes)} to {max(all_minutes)} min, "
             f"at most {nodes * sum(all_minutes) / 60:,.1f} node-hours"
         )
@@ -66,7 +67,7 @@ def allocations(
 
 
 def _settings(options: Sequence[str]) -> dict[str, Any]:
-    """The executor and what is packed, as the profile says or the options instead of it."""
+    """Executor and packing, from the options or else from the profile."""
     kinds: dict[str, Any] = {"executor": str, "submitit-pack": int, "submitit-pack-minutes": int}
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--profile", type=Path)

@@ -1,8 +1,8 @@
-"""`scaling export`: what a study found as one file to hand on, with what it is (RO-Crate).
+"""`scaling export`: pack a study's results into one file, with a description of it (RO-Crate).
 
-Nothing private goes with it: tables and page are made anew from copies in which paths of this
-machine end in their last name and the user's own name is `user`. Names of hosts stay: the report is
-about them. Rows and logs, which hold whatever a rank printed, are left at home.
+It holds nothing private: tables and page are made from copies in which absolute paths are cut to
+their last part and the user's name becomes `user`. Host names stay, as the report is about them.
+Rows and logs are left out, as they hold whatever a rank printed.
 """
 
 import getpass
@@ -23,11 +23,11 @@ from scaling.report.page.page import write_report
 from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info
 
-# An absolute path of at least two parts, not the tail of a URL or of a relative one.
+# An absolute path of at least two parts, not the tail of a URL or of a relative path.
 _PATH = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]+)")
 _STUDY = "study.yaml"
 _KINDS = {".html": "text/html", ".parquet": "application/vnd.apache.parquet"}
-_SHORTEST_NAME = 3  # of a user; shorter ones, and root, are words of their own
+_SHORTEST_NAME = 3  # of a user that is replaced; shorter names, and root, are ordinary words
 
 
 def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
@@ -37,13 +37,13 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
         The names of the files in it.
 
     Raises:
-        InputError: the study has no tables, or `out` is no .zip in a folder that is there.
+        InputError: the study has no tables, or `out` is no .zip in an existing folder.
     """
     paths = StudyPaths(study_dir)
     if not any(paths.tables.glob("*")):
         raise InputError(f"{paths.tables}: holds no tables; scaling tabulate {study_dir} first")
     if out.suffix != ".zip" or not out.absolute().parent.is_dir():
-        raise InputError(f"{out}: must be a .zip in a folder that is there")
+        raise InputError(f"{out}: must be a .zip in an existing folder")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / study_dir.resolve().name
         _copy(paths, StudyPaths(copy))
@@ -54,8 +54,8 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
     return names
 
 
-def without_private(text: str, user: str | None = None) -> str:
-    """A text whose paths of this machine are last names only, and whose user is `user`."""
+def scrub(text: str, user: str | None = None) -> str:
+    """The text with absolute paths cut to their last part and the user's name made `user`."""
     user = user or getpass.getuser()
     text = _PATH.sub(r"\1", text)
     if len(user) < _SHORTEST_NAME or user == "root":
@@ -66,28 +66,28 @@ def without_private(text: str, user: str | None = None) -> str:
 def _copy(source: StudyPaths, copy: StudyPaths) -> None:
     copy.tables.mkdir(parents=True)
     for path in sorted(source.tables.glob(source.table("*").name)):
-        write_table(copy.tables / path.name, _scrubbed(pq.read_table(path)))
+        write_table(copy.tables / path.name, _scrub_table(pq.read_table(path)))
     for path in (source.points_table, source.refused, source.published, source.predictions):
         if path.exists():
-            write_table(copy.folder / path.name, _scrubbed(pq.read_table(path)))
+            write_table(copy.folder / path.name, _scrub_table(pq.read_table(path)))
     about = read_study_info(source.folder)
     facts = about.model_dump() | {"file": about.file and Path(about.file).name}
-    write_text(copy.study, without_private(json.dumps(facts, indent=1)) + "\n")
+    write_text(copy.study, scrub(json.dumps(facts, indent=1)) + "\n")
     if about.file and Path(about.file).is_file():
         text = Path(about.file).read_text(encoding="utf-8")
-        write_text(copy.folder / _STUDY, without_private(text))
+        write_text(copy.folder / _STUDY, scrub(text))
 
 
-def _scrubbed(table: pa.Table) -> pa.Table:
+def _scrub_table(table: pa.Table) -> pa.Table:
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            cells = [cell and without_private(cell) for cell in table.column(place).to_pylist()]
+            cells = [cell and scrub(cell) for cell in table.column(place).to_pylist()]
             table = table.set_column(place, field, pa.array(cells, field.type))
     return table
 
 
 def _describe(folder: Path, title: str, sql: Path) -> list[str]:
-    """Write ro-crate-metadata.json over what lies in the folder; the names of all files."""
+    """Write ro-crate-metadata.json for the folder; returns the names of all files."""
     paths = StudyPaths(folder)
     meanings = {
         paths.report: "The page: answers, charts and every point",
@@ -107,19 +107,19 @@ def _describe(folder: Path, title: str, sql: Path) -> list[str]:
     crate.root_dataset["generator"] = crate.add_jsonld(program | facts)
     names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
     for name in names:
-        stated = {
+        entry = {
             "name": name,
             "description": meanings.get(folder / name) or _grain(sql / f"{Path(name).stem}.sql"),
             "encodingFormat": _KINDS.get(Path(name).suffix),
         }
-        properties = {key: fact for key, fact in stated.items() if fact}
-        crate.add_file(folder / name, name, properties=properties)
+        known = {key: fact for key, fact in entry.items() if fact}
+        crate.add_file(folder / name, name, properties=known)
     crate.metadata.write(folder)
     return [*names, "ro-crate-metadata.json"]
 
 
 def _grain(sql: Path) -> str | None:
-    """What an SQL file says of its table in its first line; None where a function made it."""
+    """The description in the first line of a table's SQL file; None for other tables."""
     if not sql.is_file():
         return None
     first = sql.read_text(encoding="utf-8").splitlines()[0]

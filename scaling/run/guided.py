@@ -1,8 +1,7 @@
-"""A guided sweep, size after size: what the smaller ones measured chooses the points of the next.
+"""Choose points of a guided sweep, size after size, by what smaller sizes have measured.
 
-chosen/<world_size>.parquet holds every point of a size: whether it is measured, else why not.
-chosen/<world_size>.again<n>.parquet holds what is measured too after a surprise among the points
-that the choice before had added.
+chosen/<world_size>.parquet holds every point of a size: whether it is measured, and if not why.
+chosen/<world_size>.again<n>.parquet holds points added after a surprise in the previous choice.
 """
 
 import math
@@ -24,8 +23,8 @@ from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.record.row_files import read_rows as read_measured
-from scaling.run import planning, price
-from scaling.run.choices import choice_table, chosen_ids, same_layout
+from scaling.run import predictions, price
+from scaling.run.choices import choice_table, chosen_ids, layout_key
 from scaling.run.sweep import Sweep
 from scaling.study.point import Point
 
@@ -33,71 +32,69 @@ from scaling.study.point import Point
 def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
     """The choice of points of one size, and a sentence about it.
 
-    What points with a row cost counts as spent.
+    Points that have a row count as spent.
 
     Raises:
-        InputError: the study does not ask for it.
+        InputError: the study is not guided, or `turn` is too large.
     """
     if not sweep.study.measure.guided:
         raise InputError(f"{sweep.study.path}: measure: neither keep nor budget_gpu_hours is given")
     if not 0 <= turn <= TURNS:
         raise InputError(f"--again {turn}: a size is chosen for again {TURNS} times at most")
-    return _again(sweep, world_size, turn) if turn else _first(sweep, world_size)
+    return _next_choice(sweep, world_size, turn) if turn else _first_choice(sweep, world_size)
 
 
-def _first(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
-    """Which points of a size are measured."""
-    calibration, basis = _calibrated(sweep, _smaller(sweep, world_size), "smaller sizes")
-    points, prediction = planning.predict_points(sweep.study, sweep.once, calibration)
+def _first_choice(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
+    calibration, basis = _calibrate_on(sweep, _measured_below(sweep, world_size), "smaller sizes")
+    points, prediction = predictions.predict_points(sweep.study, sweep.first_runs, calibration)
     guide, spent = _guide(sweep, prediction), _spent_gpu_s(sweep)
     choices = advised.choose(points, prediction, world_size, guide, spent_gpu_s=spent)
-    by_layout = {same_layout(sweep.once[choice.row]): choice for choice in choices}
-    here = [point for point in _every(sweep) if same_layout(point) in by_layout]
-    of_point = {point.point_id: by_layout[same_layout(point)] for point in here}
+    by_layout = {layout_key(sweep.first_runs[choice.row]): choice for choice in choices}
+    of_size = [point for point in _candidates(sweep) if layout_key(point) in by_layout]
+    by_point = {point.point_id: by_layout[layout_key(point)] for point in of_size}
     reasons = {
         name: str(choice.reason)
-        for name, choice in of_point.items()
+        for name, choice in by_point.items()
         if not choice.chosen and name not in sweep.rows
     }
     times = {
-        column: {name: getattr(choice, column) for name, choice in of_point.items()}
+        column: {name: getattr(choice, column) for name, choice in by_point.items()}
         for column in ("predicted_step_time_s", "best_step_time_s")
     }
-    count = len(here) - len(reasons)
-    sentence = f"{count} of {len(here)} points are measured; {basis}"
-    return choice_table(here, reasons, times), sentence
+    sentence = f"{len(of_size) - len(reasons)} of {len(of_size)} points are measured; {basis}"
+    return choice_table(of_size, reasons, times), sentence
 
 
-def _again(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
-    """Which points are worth measuring too; all as the files say, also after a kill."""
-    earlier = [sweep.paths.choice(world_size)]
-    earlier += [sweep.paths.choice_again(world_size, before) for before in range(1, turn)]
-    *before, newest = [set(chosen_ids(path)) & sweep.rows.keys() for path in earlier]
-    if not newest:
-        return choice_table([], {}), "nothing was added before, so nothing is now"
-    measured = _smaller(sweep, world_size).union(newest, *before)
-    calibration, basis = _calibrated(sweep, measured, "this and smaller sizes")
-    points, prediction = planning.predict_points(sweep.study, sweep.once, calibration)
+def _next_choice(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
+    """Which points are worth measuring too, from files only, so that a restart gives the same."""
+    files = [sweep.paths.choice(world_size)]
+    files += [sweep.paths.choice_again(world_size, earlier) for earlier in range(1, turn)]
+    *earlier_choices, last_choice = [set(chosen_ids(path)) & sweep.rows.keys() for path in files]
+    if not last_choice:
+        return choice_table([], {}), "the last choice added nothing, so this one does not either"
+    measured = _measured_below(sweep, world_size).union(last_choice, *earlier_choices)
+    calibration, basis = _calibrate_on(sweep, measured, "this and smaller sizes")
+    points, prediction = predictions.predict_points(sweep.study, sweep.first_runs, calibration)
     rows = choose_again(
         points,
         prediction,
-        _seen(sweep, measured),
+        _observed(sweep, measured),
         world_size,
         _guide(sweep, prediction),
         spent_gpu_s=_spent_gpu_s(sweep),
     )
-    added = {same_layout(sweep.once[row]) for row in rows}
-    table = choice_table([point for point in _every(sweep) if same_layout(point) in added], {})
+    added = {layout_key(sweep.first_runs[row]) for row in rows}
+    table = choice_table([point for point in _candidates(sweep) if layout_key(point) in added], {})
     return table, f"{table.num_rows} points are measured too; {basis}"
 
 
-def _every(sweep: Sweep) -> list[Point]:
-    """All points; repeats of contenders are chosen by what the first runs say."""
-    return sweep.once if sweep.study.measure.repeats.only else list(sweep.points)
+def _candidates(sweep: Sweep) -> list[Point]:
+    """All points; with repeats of contenders only first runs, which decide about the repeats."""
+    return sweep.first_runs if sweep.study.measure.repeats.only else list(sweep.points)
 
 
-def _smaller(sweep: Sweep, world_size: int) -> set[str]:
-    smaller = {point.point_id for point in sweep.runs if point.world_size < world_size}
+def _measured_below(sweep: Sweep, world_size: int) -> set[str]:
+    smaller = {point.point_id for point in sweep.all_points if point.world_size < world_size}
     return smaller & sweep.rows.keys()
 
 
@@ -106,35 +103,34 @@ def _spent_gpu_s(sweep: Sweep) -> float:
 
 
 def _guide(sweep: Sweep, prediction: Prediction) -> Guide:
-    # before the first step, as the points so far took
-    startup_s = sorted(s for row in sweep.rows.values() if (s := row["startup_s"]) is not None)
-    usual_s = startup_s[len(startup_s) // 2] if startup_s else advised.STARTUP_S
-    seconds = price.run_s(sweep.study, sweep.once, prediction.step_time_s)
-    return price.guide_of(sweep.study, usual_s, seconds)
+    startups_s = sorted(s for row in sweep.rows.values() if (s := row["startup_s"]) is not None)
+    startup_s = startups_s[len(startups_s) // 2] if startups_s else advised.STARTUP_S
+    run_s = predictions.predict_run_s(sweep.study, sweep.first_runs, prediction.step_time_s)
+    return price.guide_of(sweep.study, startup_s, run_s)
 
 
-def _seen(sweep: Sweep, measured: set[str]) -> Progress:
-    """What these points have shown, repeats of a layout by their median."""
+def _observed(sweep: Sweep, measured: set[str]) -> Progress:
+    """What these points have measured; repeats of a layout count by their median."""
     runs: dict[Any, list[float | None]] = {}
-    for point in sweep.runs:
+    for point in sweep.all_points:
         if point.point_id in measured:
-            row = sweep.rows[point.point_id]  # neither: it did not run
-            seconds = row["step_time_s"] or row["extended_step_time_s"]
-            runs.setdefault(same_layout(point), []).append(seconds)
-    of_point = [runs.get(same_layout(point), []) for point in sweep.once]
-    times = [[seconds for seconds in of if seconds is not None] for of in of_point]
+            row = sweep.rows[point.point_id]
+            seconds = row["step_time_s"] or row["extended_step_time_s"]  # None: it did not run
+            runs.setdefault(layout_key(point), []).append(seconds)
+    by_point = [runs.get(layout_key(point), []) for point in sweep.first_runs]
+    times = [[seconds for seconds in outcomes if seconds is not None] for outcomes in by_point]
     return Progress(
-        measured=np.array([bool(of) for of in of_point]),
-        step_time_s=np.array([np.median(of) if of else np.nan for of in times]),
+        measured=np.array([bool(outcomes) for outcomes in by_point]),
+        step_time_s=np.array([np.median(seconds) if seconds else np.nan for seconds in times]),
     )
 
 
-def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibration | None, str]:
-    """A calibration on these points' rows, of the software that left most of them."""
-    from scaling.predict.fit.calibrate import calibrate  # scipy comes with it
+def _calibrate_on(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibration | None, str]:
+    """A calibration on these points' rows of the most frequent software, and a phrase about it."""
+    from scaling.predict.fit.calibrate import calibrate  # imported late: it loads scipy
 
     if not measured:
-        return None, "nothing smaller has been measured: data-sheet numbers"
+        return None, "nothing smaller has been measured: predicted from data-sheet numbers"
     paths, clusters, probed = sweep.paths, sweep.study.clusters, None
     stacks = {point_id: sweep.rows[point_id]["stack_fingerprint"] for point_id in sorted(measured)}
     stack, count = Counter(stacks.values()).most_common(1)[0]
@@ -153,5 +149,5 @@ def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibrati
     basis = f"calibrated on {count} rows of {whose}"
     if count < len(measured):
         others = len(measured) - count
-        basis += f", those of stack_fingerprint {stack}: {others} are of another"
+        basis += f" with stack_fingerprint {stack}; {others} rows have another"
     return calibration, basis

@@ -1,4 +1,4 @@
-"""`scaling new`: a folder in which studies run: what ships stays installed, one's own is here."""
+"""`scaling new`: make a folder to run studies in; what ships stays in the installed package."""
 
 import shutil
 from pathlib import Path
@@ -15,13 +15,13 @@ _CHANGE = "CHANGE-ME"
 
 
 def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
-    """Write Snakefile, config/ and profiles into a folder that has none of them, or make it.
+    """Write Snakefile, config/ and profiles into a new folder, or one that has none of them.
 
     Returns:
-        What was written, in the order in which one reads it.
+        What was written, in reading order.
 
     Raises:
-        InputError: something of that name lies there already; then nothing is written.
+        InputError: one of these exists already; then nothing is written.
     """
     texts = {
         "Snakefile": _text("Snakefile"),
@@ -30,9 +30,9 @@ def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
         ".gitignore": _text("gitignore"),
     }
     copies = {"config/models.yaml", "config/profiles/local", "config/profiles/slurm"}
-    there = sorted(name for name in {*texts, *copies} if (folder / name).exists())
-    if there:
-        raise InputError(f"{folder / there[0]}: exists already; give a new folder")
+    existing = sorted(name for name in {*texts, *copies} if (folder / name).exists())
+    if existing:
+        raise InputError(f"{folder / existing[0]}: exists already; give a new folder")
     written = [folder / name for name in (*texts, *sorted(copies))]
     for path in written:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
 
 
 def clusters_text(site: SlurmSite | None) -> str:
-    """The clusters.yaml of a new folder; each line of the site's entry says who said so."""
+    """The clusters.yaml of a new folder; each line of the site's entry names its source."""
     partition = site.best if site else None
     return _render(
         "clusters.yaml.j2",
@@ -58,7 +58,7 @@ def clusters_text(site: SlurmSite | None) -> str:
 
 
 def gpu_lines(partition: Partition) -> tuple[str, str]:
-    """The catalogue's name of a partition's GPUs, and a comment that says how sure that is."""
+    """The catalogue's name of a partition's GPUs, and a comment about its source."""
     if not partition.gpus_per_node:
         return "cpu", "sinfo: no GPUs in this partition; ranks share a node's cores"
     name = (partition.gpu_type or "").lower().replace("_", "-")

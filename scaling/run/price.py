@@ -1,4 +1,4 @@
-"""What measuring a study is predicted to take: in full, guided, in short steps, and both."""
+"""Predict what measuring a study costs: in full, guided, in short steps, and both."""
 
 import dataclasses
 import math
@@ -13,17 +13,15 @@ from scaling.predict.advise.guide import STARTUP_S, Guide, choose, gpu_s
 from scaling.predict.advise.surprise import most_again
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
-from scaling.run import planning
+from scaling.run import planning, predictions
+from scaling.run.predictions import Floats
 from scaling.study.grid import Plan
-from scaling.study.point import Point, can_be_short
+from scaling.study.point import Point
 from scaling.study.schema import Measure
-from scaling.study.short_steps import Accumulation, short_step_rounds, short_step_sizes
 from scaling.study.study import Study
 
-Floats = npt.NDArray[np.float64]
-
-KEEP = 0.15  # what `scaling plan` shows of a guided sweep where a study is none
-# The cheapest keys of `measure`, replayed on published sweeps (docs/prediction_accuracy.md).
+SHOWN_KEEP = 0.15  # the `keep` by which `scaling plan` prices guiding a study that is not guided
+# The cheapest keys of `measure`, by replays of published sweeps (docs/prediction_accuracy.md).
 CHEAPEST = {
     "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
     "accumulation": "short",
@@ -31,134 +29,91 @@ CHEAPEST = {
     "keep": 0.1,
     "spread": 0.02,
 }
-BUDGET_SHARE = 0.7  # of what these take without a budget: of the same replays
+BUDGET_SHARE = 0.7  # of the price without a budget, from the same replays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """One way to measure a study. GPU-hours; usd is null where the cluster has no price.
-
-    `surprise_points`, `surprise_gpu_hours`: what a guided sweep adds on top at most, where each
-    time that a size is chosen for again its rows make as many points worth it as may be.
-    `slow_node_gpu_hours`: what each node that is named as slow adds, if points are spread evenly
-    over the cluster: those on it run once more.
-    """
+    """The predicted price of one way to measure a study, in GPU-hours."""
 
     way: str  # full | guided | short | both
     points: int
     step_gpu_hours: float
     startup_gpu_hours: float
-    usd: float | None
+    usd: float | None  # None where the cluster has no price
+    # at most what a guided sweep adds when it chooses for a size again
     surprise_points: int = 0
     surprise_gpu_hours: float = 0.0
+    # for each node found slow: its points run once more, if points spread evenly over the cluster
     slow_node_gpu_hours: float = 0.0
 
     @property
     def gpu_hours(self) -> float:
-        """Of the steps and the start-up of each point."""
+        """GPU-hours of steps and start-up."""
         return self.step_gpu_hours + self.startup_gpu_hours
-
-
-def run_s(
-    study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any], short: bool | None = None
-) -> Floats:
-    """Predicted seconds of all the steps of one run of each point, without its start.
-
-    A short step is predicted as what it is, a step of a smaller batch. Of steps that stop by
-    themselves the least are counted: on a quiet GPU they suffice, and a limit bounds the others.
-
-    `step_time_s` is predicted, of full steps; `short` says whether steps are short, None: as each
-    point says.
-    """
-    measure = study.measure
-    warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
-    seconds: Floats = np.asarray((warmup + steps) * step_time_s, dtype=np.float64)
-    kinds = [_kind(study, point, short) for point in points]
-    rows = [row for row, kind in enumerate(kinds) if kind != "full"]
-    if not rows:
-        return seconds
-    turns = []
-    for turn in range(3):
-        shorter = []
-        for point in [points[row] for row in rows]:
-            count = short_step_sizes(point.layout)[turn]
-            layout = dataclasses.replace(point.layout, gradient_accumulation_steps=count)
-            shorter.append(dataclasses.replace(point, layout=layout))
-        turns.append(planning.predict_points(study, shorter)[1].step_time_s)
-    of_rounds = short_step_rounds(steps) * np.sum(turns, axis=0)
-    also_full = np.array([kinds[row] == "both" for row in rows])
-    seconds[rows] = np.where(also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[0])
-    return seconds
-
-
-def _kind(study: Study, point: Point, short: bool | None) -> Accumulation:
-    if short is None:
-        return point.accumulation
-    if not short or not can_be_short(study, point.layout):
-        return "full"
-    return "both" if point.accumulation == "both" else "short"
 
 
 WAYS = ("full", "guided", "short", "both")
 
 
-def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Price]:
-    """Full, guided, short, both; none where nothing runs or nothing is known about it.
+def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Price]:
+    """The price of each way; none where nothing runs or nothing can be predicted.
 
-    Each counts repeats that every point has; those of contenders come on top. A guided sweep is
-    played through on data-sheet predictions, without what its small sizes will teach it.
+    Counts repeats that every point has; repeats of contenders come on top. Guided sweeps are
+    simulated with data-sheet predictions, without the calibration that small sizes will bring.
     """
     if study.mode == "predict" or not study.is_predictable:
         return []
     once = [point for point in planned.points if point.repeat == 0]
-    points, prediction = planning.predict_points(study, once)
-    in_full = planning.in_full(study, once, planning.ranked_of(prediction), every=True)
+    points, prediction = predictions.predict_points(study, once)
+    ranked_s = predictions.ranking_times(prediction)
+    in_full = planning.rows_in_full(study, once, ranked_s, every=True)
     candidates = [
         dataclasses.replace(point, accumulation="both" if row in in_full else "short")
         for row, point in enumerate(once)
     ]
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
-    on_a_node = on_one_node(study, once)
-    gpu_hours = repeats * points.world_size / 3600  # of a second of each point
-    ways = []
-    for way in which:
+    on_a_node = chance_on_node(study, once)
+    hours_per_s = repeats * points.world_size / 3600  # GPU-hours per second of each point
+    priced = []
+    for way in ways:
         guided, short = way in ("guided", "both"), way in ("short", "both")
-        seconds = run_s(study, candidates, prediction.step_time_s, short)
-        rows, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
+        run_s = predictions.predict_run_s(study, candidates, prediction.step_time_s, short)
+        runs, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if guided:
-            guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)
-            chosen = _chosen(points, prediction, guide)
+            guide = guide_of(study, STARTUP_S, run_s, keep=SHOWN_KEEP)
+            chosen = _simulate_choices(points, prediction, guide)
             surprising[most_again(points, prediction, chosen, guide)] = True
-            rows, surprising = rows & chosen, surprising & counted
-        spent = gpu_hours * np.where(rows, seconds, 0.0)
-        startup = gpu_hours * np.where(rows, STARTUP_S, 0.0)
-        added = gpu_hours * np.where(surprising, seconds + STARTUP_S, 0.0)
-        ways.append(
+            runs, surprising = runs & chosen, surprising & counted
+        steps = hours_per_s * np.where(runs, run_s, 0.0)
+        startup = hours_per_s * np.where(runs, STARTUP_S, 0.0)
+        added = hours_per_s * np.where(surprising, run_s + STARTUP_S, 0.0)
+        priced.append(
             Price(
                 way=way,
-                points=repeats * int(rows.sum()),
-                step_gpu_hours=float(spent.sum()),
+                points=repeats * int(runs.sum()),
+                step_gpu_hours=float(steps.sum()),
                 startup_gpu_hours=float(startup.sum()),
-                usd=_usd(points, spent + startup),
+                usd=_usd(points, steps + startup),
                 surprise_points=repeats * int(surprising.sum()),
                 surprise_gpu_hours=float(added.sum()),
-                slow_node_gpu_hours=float((on_a_node * (spent + startup)).sum()) / repeats,
+                slow_node_gpu_hours=float((on_a_node * (steps + startup)).sum()) / repeats,
             )
         )
-    return ways
+    return priced
 
 
-def on_one_node(study: Study, points: Sequence[Point]) -> Floats:
-    """The chance of each point to be on one node of its cluster, if points are spread evenly."""
+def chance_on_node(study: Study, points: Sequence[Point]) -> Floats:
+    """The chance of each point to run on a given node, if points are spread evenly, (n,)."""
     nodes = study.clusters[points[0].cluster].nodes
-    return np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in points])
+    return np.array([min(1.0, planning.allocation_of(point).nodes / nodes) for point in points])
 
 
-def cheapest(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:
-    """The keys of `measure` that make a study cheap, with a budget, and what it takes then.
+def cheapest_settings(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:
+    """The keys of `measure` that make a study cheap, with a budget, and the price with them.
 
-    None where the study is guided or short itself, or nothing is known about its price.
+    None where the study is guided or short already, or cannot be priced.
     """
     measure = study.measure
     if measure.guided or measure.accumulation == "short":
@@ -179,8 +134,10 @@ def cheapest(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None
     return None if bounded is None else (keys, bounded)
 
 
-def _chosen(points: Points, prediction: Prediction, guide: Guide) -> npt.NDArray[np.bool_]:
-    """The points that a guided sweep would measure, size after size."""
+def _simulate_choices(
+    points: Points, prediction: Prediction, guide: Guide
+) -> npt.NDArray[np.bool_]:
+    """The points that a guided sweep would measure, size after size, (n,)."""
     cost = gpu_s(points, prediction, guide)
     chosen = np.zeros(len(points), dtype=bool)
     for size in sorted(set(points.world_size.tolist())):
@@ -191,18 +148,19 @@ def _chosen(points: Points, prediction: Prediction, guide: Guide) -> npt.NDArray
 
 
 def _usd(points: Points, gpu_hours: Floats) -> float | None:
-    """At the clusters' prices; None where one has none."""
+    """The price of these GPU-hours; None where a cluster has no price."""
     prices = [group.cluster.usd_per_gpu_hour for group in points.groups]
     hours = [float(gpu_hours[group.rows].sum()) for group in points.groups]
-    spent = [of * price for of, price in zip(hours, prices, strict=True) if price is not None]
-    total = math.fsum(spent)
-    return total if len(spent) == len(prices) and math.isfinite(total) else None
+    if None in prices:
+        return None
+    total = math.fsum(of * (price or 0.0) for of, price in zip(hours, prices, strict=True))
+    return total if math.isfinite(total) else None
 
 
 def guide_of(study: Study, startup_s: float, run_s: Floats, *, keep: float | None = None) -> Guide:
-    """What the study says about what to measure; `keep` holds where it chooses nothing.
+    """The guide that the study's `measure` describes; `keep` is used where it is not guided.
 
-    A point takes `startup_s` seconds to its first step; `run_s` are predicted for all its steps.
+    A point takes `startup_s` seconds until its first step, and `run_s` predicted for all its steps.
     """
     measure = study.measure
     hours = budget_gpu_hours(study)
@@ -218,7 +176,7 @@ def guide_of(study: Study, startup_s: float, run_s: Floats, *, keep: float | Non
 
 
 def budget_gpu_hours(study: Study) -> float | None:
-    """The budget of a guided sweep in GPU-hours, money at its cluster's price."""
+    """The budget of a guided sweep in GPU-hours, converting money at its cluster's price."""
     measure = study.measure
     if measure.budget_usd is None:
         return measure.budget_gpu_hours

@@ -1,4 +1,4 @@
-"""How far a study is: what is measured, failed, running and left, and how long that will take."""
+"""The progress of a study: points measured, failed, running and left, and the time left."""
 
 import contextlib
 import dataclasses
@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.record import row_files
-from scaling.record.running import Runner, runner_of
+from scaling.record.running import Runner, live_runner
 from scaling.run.sweep import Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
 
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
-_USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
+_USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of its size have finished
 _COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
 
@@ -33,21 +33,21 @@ class Progress:
     done: int
     failed: Mapping[str, int] = field(default_factory=dict)  # outcome -> points
     running: int
-    seconds_left: float | None  # None: nothing has finished yet to judge by
+    seconds_left: float | None  # None: nothing has finished yet
     undecided: int = 0  # choices of points that are still to be made
 
     @property
     def left(self) -> int:
-        """Points nobody has started."""
+        """Points that have not started."""
         return self.total - self.done - sum(self.failed.values()) - self.running
 
     @property
     def finished(self) -> bool:
-        """Every point has left its row, and no choice can add another."""
+        """Whether every point has left its row and no choice can add another."""
         return not self.undecided and self.done + sum(self.failed.values()) == self.total
 
     def line(self) -> str:
-        """One line for people: `12 done · 1 failed (oom 1) · 1 running · 10 left of 24 · ...`."""
+        """One line: `12 done · 1 failed (oom 1) · 1 running · 10 left of 24 · ...`."""
         if self.total == 0:
             return "nothing to measure: this study only predicts"
         parts = [f"{self.done} done"]
@@ -63,7 +63,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `45 s`, `3 min 20 s`, `2 h 05 min`."""
+    """A duration for people: `45 s`, `3 min 20 s`, `2 h 05 min`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -72,68 +72,68 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def judge(
+def progress_of(
     points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]], running: Collection[str]
 ) -> Progress:
-    """The progress of `points`; rows of points the study no longer has are not counted."""
+    """The progress of `points`; rows of other points are not counted."""
     finished = {point.point_id: rows[point.point_id] for point in points if point.point_id in rows}
     missing = [point for point in points if point.point_id not in rows]
     outcomes = Counter(row["outcome"] for row in finished.values())
     active = sum(point.point_id in running for point in missing)
-    left = time_left(missing, finished.values(), active)
+    interval = time_left(missing, finished.values(), active)
     return Progress(
         total=len(points),
         done=outcomes.pop("ok", 0),
         failed=dict(outcomes),
         running=active,
-        seconds_left=None if left is None else left[1],
+        seconds_left=None if interval is None else interval[1],
     )
 
 
 def time_left(
     missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
 ) -> tuple[float, float, float] | None:
-    """Seconds until the rest is done if as many points run at once as now, between its 80 % bounds.
+    """Estimate the seconds left, between 80 % bounds, if as many points run at once as now.
 
-    The sum over the missing points of the mean duration m of their size (of all, where none of that
-    size has finished), of k points so far; its variance is n s^2 (1 + n / k) a size for n missing
-    ones, s their spread. None where nothing has finished yet.
+    Sums over missing points the mean duration m of their size (of all sizes, where none of that
+    size has finished). With k finished points of a size, n missing ones and spread s, the variance
+    of the sum is n s^2 (1 + n / k). None where nothing has finished yet.
     """
     durations: dict[int, list[float]] = {}
     for row in rows:
         durations.setdefault(row["world_size"], []).append(row["duration_s"])
-    of_all_sizes = [*itertools.chain(*durations.values())]
-    if not of_all_sizes:
+    all_durations = [*itertools.chain(*durations.values())]
+    if not all_durations:
         return None
     total = variance = 0.0
     for size, n in Counter(point.world_size for point in missing).items():
-        listed = durations.get(size, of_all_sizes)
-        k, mean = len(listed), statistics.fmean(listed)
-        spread = statistics.stdev(listed) if k > 1 else _USUAL_SPREAD * mean
+        of_size = durations.get(size, all_durations)
+        k, mean = len(of_size), statistics.fmean(of_size)
+        spread = statistics.stdev(of_size) if k > 1 else _USUAL_SPREAD * mean
         total += n * mean
         variance += n * spread**2 * (1 + n / k)
-    off, at_once = _QUANTILE * variance**0.5, max(1, active)
-    return max(0.0, total - off) / at_once, total / at_once, (total + off) / at_once
+    margin, at_once = _QUANTILE * variance**0.5, max(1, active)
+    return max(0.0, total - margin) / at_once, total / at_once, (total + margin) / at_once
 
 
-def watcher_of(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":
-    """The watcher of a study's folder, of the points that it shall measure."""
+def watch_study(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":
+    """A watcher of the study's folder, for the points that it shall measure."""
     sweep = Sweep(study, points, study_dir)
     repeats = [p for p in points if p.repeat] if study.measure.repeats.only else []
     return Watcher(
         study_dir,
-        sweep.runs,
-        choices=sweep.choices,
-        optional={point.point_id for point in (*repeats, *sweep.spare)},
+        sweep.all_points,
+        choices=sweep.choice_files,
+        optional={point.point_id for point in (*repeats, *sweep.reruns)},
     )
 
 
 class Watcher:
-    """Reads a study's folder again and again, each finished row only once.
+    """Reads a study's folder repeatedly, each finished row only once.
 
-    After a look, `rows` holds what the rows that are there say, and `runners` who measures, both by
-    point. `choices` are the files of those made while the study runs, `optional` the points that
-    are wanted only once they are chosen.
+    After `look`, `rows` holds columns of the rows and `runners` the processes that measure, both by
+    point. `choices` are files of choices made while the study runs; `optional` are points that
+    count only once a choice takes them.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Watcher:
         self._names = {self.paths.row(point.point_id): point.point_id for point in points}
 
     def look(self) -> Progress:
-        """The progress as the files tell it now; a file that holds no row counts as none."""
-        files = row_files.files_in(self.paths.rows)
+        """The progress according to the files now; unreadable files do not count as rows."""
+        files = row_files.row_files_in(self.paths.rows)
         present = {self._names[path]: path for path in files if path in self._names}
         self.rows = {name: row for name, row in self.rows.items() if name in present}
         if new := sorted(present[name] for name in present.keys() - self.rows.keys()):
@@ -164,24 +164,23 @@ class Watcher:
         self.runners = {
             name: runner
             for path, name in self._names.items()
-            if running_marker(path) in markers and (runner := runner_of(running_marker(path)))
+            if running_marker(path) in markers and (runner := live_runner(running_marker(path)))
         }
         undecided = sum(not path.exists() for path in self._choices)
-        seen = judge(self._wanted(), self.rows, self.runners)
-        return dataclasses.replace(seen, undecided=undecided)
+        progress = progress_of(self._wanted(), self.rows, self.runners)
+        return dataclasses.replace(progress, undecided=undecided)
 
     def missing(self) -> list[Point]:
-        """Points that had left no row when last looked at."""
+        """Points without a row at the last `look`."""
         return [point for point in self._wanted() if point.point_id not in self.rows]
 
     def _wanted(self) -> list[Point]:
-        """All points but those that somebody decided not to measure, or has yet to decide about."""
+        """The points that count: chosen, or in need of no choice and not rejected."""
         chosen: set[str] = set()
-        skipped: set[str] = set()
+        skipped = set(self._optional)
         for path in self.paths.chosen.glob("*.parquet"):
             # removed since it was listed, or broken
             with contextlib.suppress(OSError, pa.ArrowException):
-                for one in pq.read_table(path, columns=["point_id", "chosen"]).to_pylist():
-                    (chosen if one["chosen"] else skipped).add(one["point_id"])
-        skipped |= set(self._optional)  # what any choice takes is wanted
+                for row in pq.read_table(path, columns=["point_id", "chosen"]).to_pylist():
+                    (chosen if row["chosen"] else skipped).add(row["point_id"])
         return [p for p in self.points if p.point_id in chosen or p.point_id not in skipped]

@@ -1,19 +1,19 @@
-"""Failed points that shall run again: their rows are set aside, never thrown away."""
+"""Set the rows of failed points aside, so that these points run again."""
 
 import typing
 from pathlib import Path
 
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row import Outcome
-from scaling.record.row_files import files_in, read_rows
+from scaling.record.row_files import read_rows, row_files_in
 from scaling.study.paths import StudyPaths, retried
 
 
 def outcomes(text: str) -> set[str]:
-    """The outcomes named in `timeout,node_failed`.
+    """Parse outcomes such as `timeout,node_failed`.
 
     Raises:
-        InputError: one of them is no outcome, or it is `ok`.
+        InputError: a name is no outcome or is `ok`, or there is none.
     """
     failures = set(typing.get_args(Outcome)) - {"ok"}
     named = {part.strip() for part in text.split(",") if part.strip()}
@@ -24,12 +24,12 @@ def outcomes(text: str) -> set[str]:
     return named
 
 
-def set_aside(study_dir: Path, which: set[str]) -> int:
-    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many."""
+def set_aside(study_dir: Path, outcomes: set[str]) -> int:
+    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; their number."""
     moved = 0
-    rows = read_rows(sorted(files_in(StudyPaths(study_dir).rows)))
+    rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
     for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
-        if row["outcome"] in which:
+        if row["outcome"] in outcomes:
             path = Path(row["file"])
             kept = retried(path, row["attempt"])
             kept.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Run Snakemake for a study and tell how far it is until it is done."""
+"""Run Snakemake for a study, and show its progress until it ends."""
 
 import contextlib
 import os
@@ -15,17 +15,17 @@ from rich.text import Text
 
 from scaling.errors import printable
 from scaling.launch.fork_server.client import local_fork_server
-from scaling.launch.start.slurm import queued
+from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stop
-from scaling.run.progress import Progress, Watcher, duration, watcher_of
+from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import use_of_allocations
 from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, local_or_shipped
 from scaling.study.plan_file import PlanFile
 
-_ASK_EVERY_S = 30.0  # Slurm, why jobs wait
-PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
+_ASK_SLURM_EVERY_S = 30.0  # why jobs wait
+PLAIN_LINE_EVERY_S = 15.0  # without a terminal, as each line goes into a log
 
 
 def run_study(
@@ -36,62 +36,56 @@ def run_study(
     mode: str | None = None,
     cluster: str | None = None,
 ) -> int:
-    """Run what is missing of `study`; snakemake's exit code.
+    """Run what is missing of `study`; returns snakemake's exit code.
 
-    Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
-    or if it fails. `options` are its own, `mode` and `cluster` stand instead of the study's.
+    `options` are for snakemake; `mode` and `cluster` override the study's. Snakemake's output goes
+    to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails.
 
     Raises:
         InputError: the study is wrong.
     """
     console = Console(highlight=False)
-    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     folder = plan_writer.write_plan(planned, results)
     loaded, plan = planned.study, planned.plan
-    wanted = planning.to_measure(loaded, plan)
-    watcher = watcher_of(loaded, wanted, folder)
-    is_dry = bool(dry_run.DRY_RUN & set(options))
-    shown = dry_run.quietly(options) if is_dry else options
-    command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
-    if is_dry:
+    watcher = watch_study(loaded, planning.points_to_measure(loaded, plan), folder)
+    overrides = {"mode": mode, "cluster": cluster}
+    if dry_run.DRY_RUN & set(options):
+        command = _command(loaded.path, dry_run.without_job_files(options), overrides)
         return _dry_run(command, plan_file.read_plan(folder, planned.made_from), options, watcher)
-    stop.refuse_a_second(loaded.name)
+    command = _command(loaded.path, options, overrides)
+    stop.refuse_second_run(loaded.name)
     stop.clear_stale_lock(Path.cwd(), command, console)
-    if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
+    on_cluster = _names_profile(options)
+    if not on_cluster:  # on a cluster the executor finds running jobs again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_aside(StudyPaths(folder).rows):
+    for unusable in row_files.set_unreadable_aside(StudyPaths(folder).rows):
         console.print(f"Set aside, its point runs again: {unusable}")
     before = watcher.look()
     report = StudyPaths(folder).report
-    had_report = report.stat().st_mtime_ns if report.exists() else None
+    report_time_ns = report.stat().st_mtime_ns if report.exists() else None
     log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    # on a cluster every allocation has its own
-    here = not _names_profile(options) and before.left > 0
-    host = local_fork_server(plan.points[0] if here else None, log.parent)
-    with log.open("a", encoding="utf-8") as sink, host as environment:
+    # on a cluster every allocation has its own fork servers
+    measures_here = not on_cluster and before.left > 0
+    server = local_fork_server(plan.points[0] if measures_here else None, log.parent)
+    with log.open("a", encoding="utf-8") as sink, server as environment:
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
         code, told_to_end = _wait(process, watcher, console, started)
-    code = 128 - code if code < 0 else code  # as a shell says which signal ended it
     after = watcher.look()
-    if code and told_to_end:  # snakemake may have died of it with a traceback, which says nothing
-        console.print(f"Stopped: {after.line()}. The same command goes on; what was said: {log}")
-        return code
     if code:
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-        console.print("\n".join(printable(line) for line in tail))
-        console.print(f"snakemake ended with exit code {code}; all it said: {log}")
+        code = 128 - code if code < 0 else code  # as a shell reports the signal that ended it
+        # an interrupted snakemake may end with a traceback, which means nothing
+        _print_failure(console, code, log, stopped=after if told_to_end else None)
         return code
-    unchanged = report.stat().st_mtime_ns == had_report
-    if before.finished and unchanged:
+    if before.finished and report.stat().st_mtime_ns == report_time_ns:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
         console.print(f"Nothing to do: {done}.")
     else:
-        took = duration(time.monotonic() - started)
-        console.print(f"Finished in {took}: {after.line()}")
+        console.print(f"Finished in {duration(time.monotonic() - started)}: {after.line()}")
         if (use := use_of_allocations(watcher.paths)) is not None:
             console.print(use)
     console.print(f"The report: {report}")
@@ -105,59 +99,69 @@ def _dry_run(
     code = subprocess.run(command, check=False).returncode
     if code == 0 and plan is not None:
         missing = [point.point_id for point in watcher.missing()]
-        wanted = {point.point_id: planning.allocation(point) for point in watcher.points}
-        for line in dry_run.allocations(wanted, missing, options):
-            print(line)  # noqa: T201 (what a dry run says)
+        wanted = {point.point_id: planning.allocation_of(point) for point in watcher.points}
+        for line in dry_run.describe_allocations(wanted, missing, options):
+            print(line)  # noqa: T201 (the output of a dry run)
     return code
 
 
-def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
-    """Let points that a killed run left behind end: they are not to be measured twice.
+def _print_failure(console: Console, code: int, log: Path, *, stopped: Progress | None) -> None:
+    """Say that snakemake was stopped and how far it got, or show the last lines of its log."""
+    if stopped is not None:
+        console.print(f"Stopped: {stopped.line()}. The same command continues. Full log: {log}")
+        return
+    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+    console.print("\n".join(printable(line) for line in tail))
+    console.print(f"snakemake ended with exit code {code}; full log: {log}")
 
-    Two points at once on one machine would measure each other. Each ends by its own time limit.
+
+def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
+    """Wait for points that a killed run left running, so that they are not measured twice.
+
+    Two at once on one machine would disturb each other. Each ends by its own time limit.
     """
-    seen = watcher.look()
-    if seen.running:
-        console.print(f"Waiting for {seen.running} running point(s) of an earlier run.")
-    while seen.running:
+    running = watcher.look().running
+    if running:
+        console.print(f"Waiting for {running} running point(s) of an earlier run.")
+    while running:
         time.sleep(0.5)
-        seen = watcher.look()
+        running = watcher.look().running
 
 
 def _names_profile(options: list[str]) -> bool:
     return any(option.split("=")[0] == "--profile" for option in options)
 
 
-def _command(study: Path, options: list[str], chosen: Mapping[str, str | None]) -> list[str]:
+def _command(study: Path, options: list[str], overrides: Mapping[str, str | None]) -> list[str]:
     local = ["--profile", str(local_or_shipped("config/profiles/local"))]
     profile = [] if _names_profile(options) else local
-    settings = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    python = [sys.executable, "-m", "snakemake"]
-    return [*python, *profile, *options, "--config", f"study={study}", *settings]
+    settings = [f"{key}={value}" for key, value in overrides.items() if value is not None]
+    snakemake = [sys.executable, "-m", "snakemake"]
+    return [*snakemake, *profile, *options, "--config", f"study={study}", *settings]
 
 
 def _wait(
     process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
 ) -> tuple[int, bool]:
-    """Show the line until snakemake ends; its exit code, and whether it was told to end.
+    """Show progress until snakemake ends; its exit code, and whether it was told to end.
 
-    Ctrl-C reaches snakemake too; it ends by itself. SIGTERM is handed on: snakemake starts nothing
-    more, and what runs comes to its end.
+    Ctrl-C reaches snakemake too, which then ends by itself. SIGTERM is passed on: snakemake starts
+    nothing more and lets running jobs finish.
     """
     told_to_end = False
 
-    def hand_on(*_: object) -> None:
+    def pass_on(*_: object) -> None:
         nonlocal told_to_end
         told_to_end = True
         process.terminate()
 
-    before = signal.signal(signal.SIGTERM, hand_on)
-    next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
+    before = signal.signal(signal.SIGTERM, pass_on)
+    next_print = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
-    last = ""
-    with contextlib.ExitStack() as at_the_end:
-        at_the_end.callback(signal.signal, signal.SIGTERM, before)
-        live = at_the_end.enter_context(Live(console=console, refresh_per_second=4, transient=True))
+    last_printed = ""
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        live = stack.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
                 return process.wait(timeout=1.0), told_to_end
@@ -169,27 +173,28 @@ def _wait(
                 os.kill(process.pid, signal.SIGINT)
                 continue
             if time.monotonic() >= next_ask:
-                waiting = _waiting()
-                next_ask = time.monotonic() + _ASK_EVERY_S
-            line = _line(progress, time.monotonic() - started) + waiting
+                waiting = _describe_queue()
+                next_ask = time.monotonic() + _ASK_SLURM_EVERY_S
+            line = _progress_line(progress, time.monotonic() - started) + waiting
             live.update(Text(line))
-            timeless = progress.line() + waiting
-            if not console.is_terminal and time.monotonic() >= next_plain and timeless != last:
+            content = progress.line() + waiting
+            is_due = time.monotonic() >= next_print and content != last_printed
+            if not console.is_terminal and is_due:
                 console.print(line, soft_wrap=True)
-                next_plain, last = time.monotonic() + PLAIN_LINE_EVERY_S, timeless
+                next_print, last_printed = time.monotonic() + PLAIN_LINE_EVERY_S, content
 
 
-def _waiting() -> str:
-    """The job of this folder that waits foremost, and how many more do; empty if none waits."""
-    waiting = [(one.position, one) for one in queued(Path.cwd()) if one.position is not None]
-    if not waiting:
+def _describe_queue() -> str:
+    """The foremost waiting job of this folder and how many more wait; empty if none does."""
+    jobs = [(job.position, job) for job in queued_jobs(Path.cwd()) if job.position is not None]
+    if not jobs:
         return ""
-    _, foremost = min(waiting, key=lambda placed: placed[0])
-    more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    _, foremost = min(jobs, key=lambda item: item[0])
+    more = f", and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return f" · waits: {foremost.line}{more}"
 
 
-def _line(progress: Progress, elapsed: float) -> str:
+def _progress_line(progress: Progress, elapsed: float) -> str:
     width = 24
     missing = progress.left + progress.running
     filled = round(width * (1 - missing / progress.total)) if progress.total else 0

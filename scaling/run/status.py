@@ -1,4 +1,4 @@
-"""What people ask of a sweep: what runs, what waits and why, what it cost, the best, the end."""
+"""The status of a sweep: what runs or waits, the cost so far, the fastest layouts, the end."""
 
 import dataclasses
 import datetime
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from scaling.cluster.hardware import GIB
-from scaling.launch.start.slurm import Queued, queued
+from scaling.launch.start.slurm import Queued, queued_jobs
 from scaling.record.row_files import read_rows
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
@@ -49,49 +49,45 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How a sweep is. Seconds and GPU-hours (rank-hours on a CPU); None: not known, or no budget.
-
-    ends_in_s: 80 % interval, from how long points of each size took.
-    hours_of: what an hour is one of, in the plural.
-    """
+    """The status of a sweep; None: unknown, or no budget."""
 
     progress: Progress
     running: tuple[Running, ...]
     queue: tuple[Queued, ...]
-    gpu_hours_spent: float
+    gpu_hours_spent: float  # rank-hours on a CPU, as `hours_of` says
     gpu_hours_left: float | None
     best: tuple[Best, ...]
-    ends_in_s: tuple[float, float] | None
-    allocations: str | None = None  # what they were used for, a sentence
+    ends_in_s: tuple[float, float] | None  # 80 % interval, from how long points of each size took
+    allocations: str | None = None  # a sentence about their use
     hours_of: str = "GPU-hours"
 
     def to_json(self) -> str:
-        """All of it in one line."""
+        """Everything on one line."""
         facts = dataclasses.asdict(self)
         facts["progress"] |= {"left": self.progress.left, "finished": self.progress.finished}
         return json.dumps(facts)
 
     def lines(self) -> list[str]:
-        """The line of progress first, then what there is to say."""
+        """The line of progress, then details."""
         lines = [self.progress.line()]
         lines += _first_few(
             [
-                f"  runs for {duration(one.seconds)} on {one.host}: {one.world_size} x {one.layout}"
-                for one in sorted(self.running, key=lambda one: -one.seconds)
+                f"  runs for {duration(run.seconds)} on {run.host}: {run.world_size} x {run.layout}"
+                for run in sorted(self.running, key=lambda run: -run.seconds)
             ]
         )
-        waiting = [(one.position, one.line) for one in self.queue if one.position is not None]
+        waiting = [(job.position, job.line) for job in self.queue if job.position is not None]
         lines += _first_few([f"  waits: {line}" for _, line in sorted(waiting)])
-        nodes = sum(one.nodes for one in self.queue if one.position is None)
+        nodes = sum(job.nodes for job in self.queue if job.position is None)
         if nodes:
             lines.append(f"  {nodes} node{'s' * (nodes > 1)} in use")
         if not self.progress.finished:
-            lines += self._until_it_ends()
+            lines += self._lines_while_running()
         if self.allocations is not None:
             lines.append(f"  {self.allocations}")
         return lines
 
-    def _until_it_ends(self) -> list[str]:
+    def _lines_while_running(self) -> list[str]:
         lines = []
         if self.gpu_hours_spent:
             left = self.gpu_hours_left
@@ -102,29 +98,28 @@ class Status:
             lines.append(f"  ends between {early} and {late} (four times in five)")
             if self.progress.undecided:
                 lines[-1] += ", later if choices add points"
-        settings = {(one.model, one.seq_length) for one in self.best}
-        for one in self.best:
-            extended = ", extended" * (one.kind == "extended")
-            which = f" ({one.model}, {one.seq_length} tokens)" if len(settings) > 1 else ""
+        settings = {(best.model, best.seq_length) for best in self.best}
+        for best in self.best:
+            extended = ", extended" * (best.kind == "extended")
+            setting = f" ({best.model}, {best.seq_length} tokens)" if len(settings) > 1 else ""
             lines.append(
-                f"  fastest so far at {one.world_size}{which}, of {one.of} tried: "
-                f"{one.layout}, {one.tokens_per_s:,.0f} tokens/s{extended}"
+                f"  fastest so far at {best.world_size}{setting}, of {best.of} tried: "
+                f"{best.layout}, {best.tokens_per_s:,.0f} tokens/s{extended}"
             )
         return lines
 
 
 def _first_few(lines: list[str]) -> list[str]:
-    """Some of many lines of one kind, and how many more there are."""
     more = len(lines) - _AT_MOST
     return lines if more < 1 else [*lines[:_AT_MOST], f"    and {more} more"]
 
 
 def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Status:
-    """How the sweep in the watcher's folder is now."""
+    """The current status of the sweep in the watcher's folder."""
     progress, now = watcher.look(), time.time()
-    # rows of attempts that were given up cost as much
-    given_up = read_rows(sorted(watcher.paths.retried.glob("*.parquet"))).table
-    every = [*watcher.rows.values(), *given_up.select(["duration_s", "world_size"]).to_pylist()]
+    # attempts set aside for a retry have cost time too
+    retried = read_rows(sorted(watcher.paths.retried.glob("*.parquet"))).table
+    attempts = [*watcher.rows.values(), *retried.select(["duration_s", "world_size"]).to_pylist()]
     running = tuple(
         Running(
             point_id=point.point_id,
@@ -137,20 +132,20 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         if (runner := watcher.runners.get(point.point_id)) is not None
     )
     missing = watcher.missing()
-    left = time_left(missing, watcher.rows.values(), progress.running)
-    rank_s = [row["duration_s"] * row["world_size"] for row in every]
-    rank_s += [one.seconds * one.world_size for one in running]
+    interval = time_left(missing, watcher.rows.values(), progress.running)
+    rank_s = [row["duration_s"] * row["world_size"] for row in attempts]
+    rank_s += [run.seconds * run.world_size for run in running]
     spent = math.fsum(rank_s) / 3600
     return Status(
         progress=progress,
         running=running,
-        queue=tuple(queued(Path.cwd())),
+        queue=tuple(queued_jobs(Path.cwd())),
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
-        ends_in_s=(left[0], left[2]) if missing and left is not None else None,
+        ends_in_s=(interval[0], interval[2]) if missing and interval is not None else None,
         allocations=use_of_allocations(watcher.paths),
-        hours_of="rank-hours" if all(one.gpu == "cpu" for one in watcher.points) else "GPU-hours",
+        hours_of="rank-hours" if all(p.gpu == "cpu" for p in watcher.points) else "GPU-hours",
     )
 
 
@@ -160,10 +155,10 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         row = rows.get(point.point_id)
         if row is None or row["outcome"] != "ok":
             continue
-        # of a point of both kinds what the others have too
+        # a point with both kinds of step counts by the extended one, as the others have it too
         extended = row["extended_step_time_s"]
         seconds = row["step_time_s"] if extended is None else extended
-        one = Best(
+        candidate = Best(
             model=point.model,
             seq_length=point.layout.seq_length,
             world_size=point.world_size,
@@ -172,34 +167,32 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        setting = point.layout.setting_values
-        rivals = (one.model, one.seq_length, one.world_size, setting)
-        ran.setdefault(rivals, []).append(one)
+        key = (point.model, candidate.seq_length, point.world_size, point.layout.setting_values)
+        ran.setdefault(key, []).append(candidate)
     return [
         dataclasses.replace(
-            max(tried, key=lambda one: one.tokens_per_s), of=len({one.layout for one in tried})
+            max(tried, key=lambda best: best.tokens_per_s), of=len({best.layout for best in tried})
         )
         for _, tried in sorted(ran.items())
     ]
 
 
 def use_of_allocations(paths: StudyPaths) -> str | None:
-    """How many there were, how long, and what of it went into measured steps.
+    """A sentence about how many allocations there were, how long, and the share in measured steps.
 
-    From tables/allocations.parquet, as it was last made; None where there is none, or no allocation
-    in it.
+    Read from tables/allocations.parquet as last made; None if there is no such table or allocation.
     """
     table = paths.table("allocations")
     if not table.exists():
         return None
-    allocations = [one for one in pq.read_table(table).to_pylist() if one["span_s"]]
+    allocations = [row for row in pq.read_table(table).to_pylist() if row["span_s"]]
     if not allocations:
         return None
-    span_s = math.fsum(one["span_s"] for one in allocations)
-    in_steps_s = math.fsum(one["in_steps_s"] for one in allocations)
-    least = min(allocations, key=lambda one: one["share_in_steps"])
-    memory = [one["peak_memory_bytes"] for one in allocations if one["peak_memory_bytes"]]
-    energy = [one["energy_j"] for one in allocations if one["energy_j"] is not None]
+    span_s = math.fsum(row["span_s"] for row in allocations)
+    in_steps_s = math.fsum(row["in_steps_s"] for row in allocations)
+    least = min(allocations, key=lambda row: row["share_in_steps"])
+    memory = [row["peak_memory_bytes"] for row in allocations if row["peak_memory_bytes"]]
+    energy = [row["energy_j"] for row in allocations if row["energy_j"] is not None]
     parts = [
         f"{len(allocations)} allocations, {duration(span_s)} in all: "
         f"{in_steps_s / span_s:.0%} in measured steps"

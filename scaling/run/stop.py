@@ -1,4 +1,4 @@
-"""What other snakemakes of this folder left: their lock, and what `scaling stop` ends for good."""
+"""Stop a study for good, and remove the lock that a killed snakemake left."""
 
 import contextlib
 import os
@@ -11,23 +11,23 @@ import psutil
 from rich.console import Console
 
 from scaling.errors import InputError
-from scaling.record.running import running_here
+from scaling.record.running import runners_here
 from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
 
-# The executor is a distribution of its own, and is asked by its command.
+# The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
 _RECORDS = Path(".snakemake/submitit")
-_PATIENCE_S = 60.0  # for a point to end its ranks, and for a snakemake after it
+_PATIENCE_S = 60.0  # for points to end their ranks, and snakemakes after them
 
 
 def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool]:
     """End every snakemake, allocation and point of a study.
 
-    Its allocations were sent to `cluster`, `slurm` or `local`.
+    `cluster` says where its allocations were sent: `slurm` or `local`.
 
     Returns:
-        A sentence for each thing that was ended, and whether nothing of it runs any more.
+        A sentence for each thing that was ended, and whether nothing of the study runs any more.
 
     Raises:
         InputError: there is no such study.
@@ -35,16 +35,15 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     name = plan_file.study_path(study).stem
     paths = StudyPaths(results / name)
     sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
-    # a snakemake without the executor: it starts nothing more once its point has ended
+    # snakemakes first: without the executor one would start the next point after its current one
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
-    points = [
-        psutil.Process(one.pid) for one in running_here(paths.rows) if psutil.pid_exists(one.pid)
-    ]
+    runners = runners_here(paths.rows)
+    points = [psutil.Process(run.pid) for run in runners if psutil.pid_exists(run.pid)]
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
-        sentences.append(f"ended {len(points)} point(s) on this machine; they are still wanted")
+        sentences.append(f"ended {len(points)} point(s) on this machine; a next run measures them")
     if snakemakes:
         sentences.append(f"ended {len(snakemakes)} snakemake(s) on this machine")
     sentences += [f"process {process.pid} has not ended yet" for process in left]
@@ -63,25 +62,25 @@ def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
     return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == 0
 
 
-def refuse_a_second(name: str) -> None:
-    """Two snakemakes of one study would only tell each other of a lock.
+def refuse_second_run(name: str) -> None:
+    """Refuse to run a study twice at once: two snakemakes would only report each other's lock.
 
     Raises:
-        InputError: one of this machine runs the study already.
+        InputError: a snakemake on this machine runs the study already.
     """
     for other in _snakemakes_of(name):
         raise InputError(
             f"{name}: runs already, as process {other.pid} of this machine: `scaling status {name} "
-            f"--watch` says how far it is, `scaling stop {name}` ends it"
+            f"--watch` shows its progress, `scaling stop {name}` ends it"
         )
 
 
 def _snakemakes_of(name: str) -> list[psutil.Process]:
     snakemakes = []
-    for one in snakemakes_in(Path.cwd()):
-        studies = [word[6:] for word in one.info["cmdline"] if word.startswith("study=")]
+    for process in snakemakes_in(Path.cwd()):
+        studies = [word[6:] for word in process.info["cmdline"] if word.startswith("study=")]
         if name in (Path(study).stem for study in studies or ["quickstart"]):
-            snakemakes.append(one)
+            snakemakes.append(process)
     return snakemakes
 
 
@@ -92,11 +91,9 @@ def _terminate(processes: list[psutil.Process]) -> None:
 
 
 def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> None:
-    """Make sure that `command`, a snakemake, can start in `folder`.
+    """Remove a lock that a killed snakemake left in `folder`, so that `command` can start there.
 
-    A killed Snakemake leaves its lock. Where a Snakemake still works in this folder the lock is
-    its own affair (it locks files, so that two studies can run at once); where none does, the lock
-    is removed.
+    A snakemake that still works there keeps its lock on files; two studies can run at once.
 
     Raises:
         InputError: the folder is shared, and the lock may belong to a run on another machine.
@@ -106,8 +103,8 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
         return
     if _is_shared(folder):
         raise InputError(
-            f"{locks}: locked by a snakemake that does not run on this machine; if it runs on no "
-            "other one either, remove the lock: snakemake --unlock"
+            f"{locks}: locked by a snakemake that does not run on this machine; if it does not run "
+            "on another one either, remove the lock: snakemake --unlock"
         )
     console.print("Removing the lock of a snakemake that was killed.", markup=False)
     subprocess.run(
@@ -120,7 +117,7 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
 
 
 def snakemakes_in(folder: Path) -> list[psutil.Process]:
-    """The other snakemakes of this machine that work in this folder; `info` holds their words."""
+    """Other snakemakes on this machine that work in this folder, with command lines in `info`."""
     return [
         process
         for process in psutil.process_iter(["pid", "cmdline", "cwd"])
@@ -131,7 +128,7 @@ def snakemakes_in(folder: Path) -> list[psutil.Process]:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether the folder lies on a file system that other machines mount too."""
+    """Whether the folder is on a file system that other machines mount too."""
     mounts = sorted(psutil.disk_partitions(all=True), key=lambda m: len(m.mountpoint))
     holding = [m for m in mounts if folder.is_relative_to(m.mountpoint)]
     shared = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "panfs", "wekafs"}

@@ -84,10 +84,7 @@ RepeatCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 
 
 class Steps(File):
-    """`measured_steps: {at_least: 5, at_most: 50, until: 0.01}`: stop once the median is precise.
-
-    A plain number is a fixed number of steps.
-    """
+    """`measured_steps: {at_least: 5, at_most: 50, until: 0.01}`: stop at a precise median."""
 
     at_least: Annotated[int, Field(strict=True, ge=5, le=10_000)] = 5
     at_most: Annotated[int, Field(strict=True, ge=10, le=10_000)] = 50
@@ -126,10 +123,7 @@ _as_steps = _number_or_block(
 
 
 class Repeats(File):
-    """`repeats: {at_most: 5, for: contenders}`: repeat only what could be the best.
-
-    A plain number repeats every point.
-    """
+    """`repeats: {at_most: 5, for: contenders}`: repeat only what could be the best."""
 
     at_most: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     only: Annotated[Literal["contenders"] | None, Field(alias="for")] = "contenders"

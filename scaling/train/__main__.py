@@ -32,7 +32,7 @@ def main() -> None:
     except ImportError as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
-        files.leave(
+        files.write(
             rank, RankFailure(outcome="launch_failed", message=message, failed_at=time.time())
         )
         sys.exit(1)

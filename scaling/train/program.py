@@ -54,13 +54,13 @@ def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
     """
     code = 0
     try:
-        files.leave(rank_id.rank, measure_point(point, files, rank_id))
+        files.write(rank_id.rank, measure_point(point, files, rank_id))
         # With gloo a rank that exits early can abort ranks that still talk to it. Groups, of which
         # there may be hundreds, are not destroyed; they end with the process.
         dist.barrier()
     except BaseException as error:
         traceback.print_exc()
-        files.leave(rank_id.rank, failure_of(error))
+        files.write(rank_id.rank, failure_of(error))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -73,7 +73,7 @@ def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult
     foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
     with note_foreign_memory(foreign):
         device = take_device(point, rank_id.local_rank)
-        files.leave(rank, software_stack(device, point.layout))
+        files.write(rank, software_stack(device, point.layout))
         require_kernels(point.shape, point.layout, device)
         files.beat(rank, "meeting the other ranks")
         timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S

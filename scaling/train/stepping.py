@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from scaling.record.extension import Extension, extended
-from scaling.record.interval import Verdict, is_a_look, judged
+from scaling.record.extension import Extension, estimate_full_step
+from scaling.record.interval import StepsVerdict, is_check_due, judge_steps
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
@@ -69,15 +69,15 @@ class StepRunner:
         at_least = point.at_least_steps or point.measured_steps
         slowest: list[float] = []  # seconds of each measured step on its slowest rank
 
-        def verdict() -> Verdict:
+        def verdict() -> StepsVerdict:
             assert point.until is not None
-            return judged(slowest, at_least=at_least, until=point.until)
+            return judge_steps(slowest, at_least=at_least, until=point.until)
 
         def is_enough(times: list[float]) -> bool:
             if point.until is None:
                 return False
             slowest.extend(self.slowest(times[-1:]))
-            if not is_a_look(len(slowest), at_least):
+            if not is_check_due(len(slowest), at_least):
                 return False
             return bool(self._rank_0_decides(verdict().enough))
 
@@ -116,11 +116,11 @@ class StepRunner:
         turns = shuffled_rounds(counts, short_step_rounds(point.measured_steps), point.seed)
 
         def extension_of(times: list[float]) -> Extension | None:
-            return extended(turns[: len(times)], self.slowest(times), self._full_count)
+            return estimate_full_step(turns[: len(times)], self.slowest(times), self._full_count)
 
         def is_enough(times: list[float]) -> bool:
             whole_rounds, remainder = divmod(len(times), len(counts))
-            if point.until is None or remainder or not is_a_look(whole_rounds, at_least):
+            if point.until is None or remainder or not is_check_due(whole_rounds, at_least):
                 return False
             return self._is_precise(extension_of(times))
 

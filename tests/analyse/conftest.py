@@ -101,7 +101,7 @@ def run_sql(
         connection.execute("create schema study")
         catalogue.set_variables(connection)
         connection.execute(
-            f"create table study.choices as select {knee_share} as knee_share, '{mode}' as mode"
+            f"create table study.options as select {knee_share} as knee_share, '{mode}' as mode"
         )
         for table, records in tables.items():
             known = pa.Table.from_pylist(records) if isinstance(records, list) else records

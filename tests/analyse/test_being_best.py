@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from scaling.analyse.being_best import USUAL_SIGMA, Odds, Runs, between_runs, odds_of
+from scaling.analyse.being_best import (
+    USUAL_SIGMA,
+    Odds,
+    Runs,
+    between_run_sigma,
+    odds_of_best,
+)
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import timed_row
 
@@ -13,8 +19,8 @@ def once(*times, error=0.0):
 
 
 def test_a_lead_beyond_the_noise_is_resolved_and_one_within_it_is_not():
-    assert odds_of(once(1.0, 1.2)).contenders == ()
-    close = odds_of(once(1.0, 1.002, 1.2))
+    assert odds_of_best(once(1.0, 1.2)).contenders == ()
+    close = odds_of_best(once(1.0, 1.002, 1.2))
     assert close.contenders == (0, 1)
     assert sum(close.probabilities) == pytest.approx(1)
     assert close.probabilities[2] == 0
@@ -29,25 +35,25 @@ def test_repeats_resolve_what_one_run_left_open():
     repeated = Runs.of(
         [[(t * f, 0.0) for f in (0.999, 1.0, 1.001, 1.0, 1.0)] for t in (1.0, 1.012)]
     )
-    assert odds_of(once(1.0, 1.012)).contenders == (0, 1)
-    assert odds_of(repeated).contenders == ()
+    assert odds_of_best(once(1.0, 1.012)).contenders == (0, 1)
+    assert odds_of_best(repeated).contenders == ()
 
 
 def test_errors_of_single_runs_shrink_in_their_mean_as_the_root_of_the_runs():
     four = Runs.of([[(seconds, 0.02)] * 4 for seconds in (1.0, 1.01)])
     one = once(1.0, 1.01, error=0.01)
-    expected = odds_of(one, sigma=0.0).probabilities
-    assert odds_of(four, sigma=0.0).probabilities == pytest.approx(expected)
+    expected = odds_of_best(one, sigma=0.0).probabilities
+    assert odds_of_best(four, sigma=0.0).probabilities == pytest.approx(expected)
     assert 0.6 < expected[0] < 0.9
 
 
 def test_the_spread_between_runs_is_the_usual_one_until_repeats_say_otherwise():
-    assert between_runs(once(1.0, 2.0)) == pytest.approx(USUAL_SIGMA)
+    assert between_run_sigma(once(1.0, 2.0)) == pytest.approx(USUAL_SIGMA)
     random = np.random.default_rng(1)
     noisy = Runs.of(
         [[(t, 0.0) for t in np.exp(0.03 * random.standard_normal(5))] for _ in range(20)]
     )
-    assert between_runs(noisy) == pytest.approx(0.03, rel=0.15)
+    assert between_run_sigma(noisy) == pytest.approx(0.03, rel=0.15)
 
 
 def test_the_winner_of_many_is_flattered_as_much_as_it_is_on_average():
@@ -56,9 +62,9 @@ def test_the_winner_of_many_is_flattered_as_much_as_it_is_on_average():
     for _ in range(100):
         times = np.exp(0.007 * random.standard_normal(10))  # ten equals
         flattered.append(-float(np.log(times.min())))
-        said.append(odds_of(once(*times)).optimism)
+        said.append(odds_of_best(once(*times)).optimism)
     assert np.mean(said) == pytest.approx(np.mean(flattered), rel=0.35)
-    assert odds_of(once(1.0)).optimism == pytest.approx(0, abs=1e-3)
+    assert odds_of_best(once(1.0)).optimism == pytest.approx(0, abs=1e-3)
 
 
 def test_odds_and_optimism_are_tables(tabulated):

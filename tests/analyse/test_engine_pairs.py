@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scaling.layout.axes import AXES
-from scaling.report.sections.engines import engines
+from scaling.report.sections.study import engine_section
 from scaling.report.tables import Tables
 from scaling.study.grid import Refusal
 from tests.analyse.conftest import some_point
@@ -66,7 +66,7 @@ def test_a_layout_that_one_engine_alone_was_asked_for_is_no_pair(pairs: Any) -> 
 
 
 def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
-    section = engines(Tables({"engines": pairs, "settings": SETTINGS}))
+    section = engine_section(Tables({"engines": pairs, "settings": SETTINGS}))
     assert section is not None
     assert section["headline"] == (
         "Of 2 layouts that ran under both engines, torch is faster in 1 and deepspeed in 1 "
@@ -97,10 +97,10 @@ def test_what_no_interval_tells_apart_is_no_verdict(
         {**pair, "ratio": (low * high) ** 0.5, "ratio_low": low, "ratio_high": high}
         for pair, (low, high) in zip(both, bounds, strict=True)
     ]
-    section = engines(Tables({"engines": rows, "settings": SETTINGS}))
+    section = engine_section(Tables({"engines": rows, "settings": SETTINGS}))
     assert section is not None
     assert section["headline"] == f"Of 2 layouts that ran under both engines, {verdict}"
 
 
 def test_a_study_of_one_engine_has_no_section() -> None:
-    assert engines(Tables({"engines": []})) is None
+    assert engine_section(Tables({"engines": []})) is None

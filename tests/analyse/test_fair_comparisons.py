@@ -198,7 +198,7 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
         "inner/predicted_layouts", measurements=measurements, counterparts=none_other
     )
     rows = run_sql(
-        "statistics", waiting=waiting, names=names, measurements=measurements,
+        "statistics", waiting_points=waiting, names=names, measurements=measurements,
         predicted_layouts=predicted,
     )  # fmt: skip
     (theirs,) = (row for row in rows if row["point_id"] == "theirs")
@@ -242,9 +242,13 @@ def test_predictions_beside_rows_that_ran_are_held_to_the_yardstick_of_those_row
             for one in where
         ],
         colours=[one | {"slot": 1} for one in names],
-        coinciding=[{"setting_id": 1, "world_size": 4, "layout": "twin", "same": mine["layout"]}],
-        axes=[{"setting_id": 1, "layout": "none", "axis": "tp", "axis_order": 1, "place": 1.0,
-               "short": "tp 1", "otherwise": "", "degree": True}],
+        coinciding=[
+            {"setting_id": 1, "world_size": 4, "layout": "twin", "same_as": mine["layout"]}
+        ],
+        differing_choices=[
+            {"setting_id": 1, "layout": "none", "axis": "tp", "axis_order": 1, "place": 1.0,
+             "short": "tp 1", "otherwise": "", "degree": True}
+        ],
         advised=[
             one | ({"layout": "twin"} if one["world_size"] == 4 else {}) | {"layout_name": "a"}
             for one in where

@@ -55,8 +55,8 @@ def test_each_word_of_others_is_a_level_of_its_own():
             for word in words
             for name, value in (defaults | {"attention": word}).items()
         ]
-        connection.register("listed_choices", pa.Table.from_pylist(chosen))
-        choices = connection.sql((SQL / "inner/every_choice.sql").read_text(encoding="utf-8"))
+        connection.register("choices_by_axis", pa.Table.from_pylist(chosen))
+        choices = connection.sql((SQL / "inner/worded_choices.sql").read_text(encoding="utf-8"))
         places = choices.filter("differs").select("level, place").fetchall()
     assert sorted(level for level, _ in places) == sorted(words)
     assert len({place for _, place in places}) == len(words)

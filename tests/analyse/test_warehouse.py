@@ -177,7 +177,7 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
     tabulate(study, SQL)
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
-    asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.choices")
+    asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.options")
     for share, expected in ((None, 0.6), (0.9, 0.9)):
         tabulate(study, asked, knee_share=share)
         assert read(study / "tables" / "choices.parquet") == [

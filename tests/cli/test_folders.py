@@ -13,7 +13,7 @@ OURS = SimpleNamespace(value="scaling.cli.verbs:main")
 def test_another_project_of_this_import_name_is_one_sentence(monkeypatch):
     other = SimpleNamespace(version="0.2.3", entry_points=[])
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: other)
-    assert "another project, scaling 0.2.3" in (folders.clash() or "")
+    assert "another project, scaling 0.2.3" in (folders.name_clash() or "")
 
 
 @pytest.mark.parametrize("points", [[OURS], None])
@@ -24,4 +24,4 @@ def test_this_project_alone_is_no_clash(monkeypatch, points):
         return SimpleNamespace(version="0.1.0", entry_points=points)
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
-    assert folders.clash() is None
+    assert folders.name_clash() is None

@@ -42,7 +42,7 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     axes = {"world_size": 2, "global_batch_size": 8}
     study = study_of(config, write_study, measure=limit, exclusive=exclusive, **axes)
     planned = planning.fitting_plan(study)
-    (asked,) = [planning.allocation(point) for point in planned.points]
+    (asked,) = [planning.allocation_of(point) for point in planned.points]
     assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
     show.show_plan(study, planned, None, None)
     said = capsys.readouterr().out

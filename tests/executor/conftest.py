@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import backoff, dispatch, strays
-from snakemake_executor_plugin_submitit.allocations import Limits, Wish
+from snakemake_executor_plugin_submitit.allocations import Limits, WantedJob
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
-from snakemake_executor_plugin_submitit.ledger import Item, Ledger, digest_of, key_of
+from snakemake_executor_plugin_submitit.ledger import JobRecord, Ledger, digest_of, key_of
 from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.schedulers import Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
@@ -20,7 +20,7 @@ class Cluster:
 
     gpus = None
     largest_array = 1000
-    forgets = True
+    forgets_jobs = True
 
     def __init__(self):
         self.queries = Counter()
@@ -72,17 +72,17 @@ class Listener:
     def __init__(self):
         self.events = []
 
-    def prepare(self, wish):
-        self.events.append(("prepare", wish.item.name))
+    def prepare(self, job):
+        self.events.append(("prepare", job.record.name))
 
-    def sent(self, wish, job):
-        self.events.append(("sent", wish.item.name, job))
+    def sent(self, job, job_id):
+        self.events.append(("sent", job.record.name, job_id))
 
-    def succeeded(self, wish):
-        self.events.append(("succeeded", wish.item.name))
+    def succeeded(self, job):
+        self.events.append(("succeeded", job.record.name))
 
-    def failed(self, wish, why, logs):
-        self.events.append(("failed", wish.item.name, why))
+    def failed(self, job, why, logs):
+        self.events.append(("failed", job.record.name, why))
 
     def say(self, sentence):
         self.events.append(("say", sentence))
@@ -126,11 +126,11 @@ def run(tmp_path, cluster):
     return start
 
 
-def wishes(tmp_path, *names, command="true"):
+def wanted_jobs(tmp_path, *names, command="true"):
     return [
-        Wish(
+        WantedJob(
             request=request_of("r", {"runtime": 5}),
-            item=Item(
+            record=JobRecord(
                 name=name, key=key_of("r", {"p": name}, []), command=command,
                 digest=digest_of(command), limit_s=300,
             ),

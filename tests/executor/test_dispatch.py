@@ -1,17 +1,17 @@
-"""How wishes are settled when the scheduler says strange things, or nothing."""
+"""How wanted_jobs are settled when the scheduler says strange things, or nothing."""
 
 import pytest
 from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
-from tests.executor.conftest import wishes
+from tests.executor.conftest import wanted_jobs
 
 
 def test_a_job_that_vanished_without_accounting_is_lost_after_a_while_and_withdrawn_first(
     run, cluster, tmp_path, clock
 ):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     cluster.begin("100", 0)
     cluster.known.clear()
 
@@ -22,14 +22,14 @@ def test_a_job_that_vanished_without_accounting_is_lost_after_a_while_and_withdr
     clock[0] = 61.0
     dispatcher.poll()
 
-    assert listener.take("failed") == [("failed", "a", "job 100 is gone, and nobody knows how")]
+    assert listener.take("failed") == [("failed", "a", "job 100 is gone for an unknown reason")]
     assert cluster.cancelled == ["100"]
     assert (cluster.folders["100"] / "0.withdrawn").exists()
 
 
 def test_a_job_that_reappears_was_never_lost(run, cluster, tmp_path, clock):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     cluster.known.clear()
     dispatcher.poll()
     cluster.known["100"] = state_of("RUNNING")
@@ -44,7 +44,7 @@ def test_a_job_that_reappears_was_never_lost(run, cluster, tmp_path, clock):
 
 def test_a_scheduler_that_does_not_answer_is_no_news_and_is_said_once(run, cluster, tmp_path):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     listener.take()
     cluster.answers = False
     for _ in range(3):
@@ -53,7 +53,7 @@ def test_a_scheduler_that_does_not_answer_is_no_news_and_is_said_once(run, clust
     dispatcher.poll()
 
     assert [event[1] for event in listener.take("say", "failed")] == [
-        "the scheduler does not answer; jobs run on, and it is asked again",
+        "the scheduler does not answer; jobs run on, and it will be asked again",
         "the scheduler answers again",
     ]
 
@@ -62,7 +62,7 @@ def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, 
     dispatcher, _ = run()
     dispatcher.poll()
     assert cluster.queries["squeue"] == 0
-    dispatcher.take(wishes(tmp_path, *"abcdef"))
+    dispatcher.submit(wanted_jobs(tmp_path, *"abcdef"))
 
     dispatcher.poll()
 
@@ -71,7 +71,7 @@ def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, 
 
 def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, cluster, tmp_path):
     dispatcher, listener = run(pack=3)
-    dispatcher.take(wishes(tmp_path, "a", "b", "c"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b", "c"))
     cluster.settle("100", 0)
     cluster.settle("100", 1, code=3)
     cluster.begin("100", 2)
@@ -88,7 +88,7 @@ def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, clust
 
 def test_a_held_job_is_told_of_once(run, cluster, tmp_path):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     listener.take()
     cluster.known["100"] = state_of("PENDING", "launch failed requeued held")
 
@@ -102,7 +102,7 @@ def test_a_job_cancelled_from_outside_costs_an_attempt_only_of_the_point_that_ra
     run, cluster, tmp_path, clock
 ):
     dispatcher, listener = run(pack=3)
-    dispatcher.take(wishes(tmp_path, "done", "runs", "waits"))
+    dispatcher.submit(wanted_jobs(tmp_path, "done", "runs", "waits"))
     cluster.settle("100", 0)
     cluster.begin("100", 1)
     cluster.known["100"] = state_of("CANCELLED")
@@ -117,7 +117,7 @@ def test_a_job_cancelled_from_outside_costs_an_attempt_only_of_the_point_that_ra
 
 def test_a_preempted_allocation_costs_no_attempt_of_anyone(run, cluster, tmp_path, clock):
     dispatcher, listener = run(pack=2)
-    dispatcher.take(wishes(tmp_path, "runs", "waits"))
+    dispatcher.submit(wanted_jobs(tmp_path, "runs", "waits"))
     cluster.begin("100", 0)
     cluster.known["100"] = state_of("PREEMPTED")
     listener.take()
@@ -131,7 +131,7 @@ def test_allocations_that_never_settle_a_point_are_given_up_in_the_end(
     run, cluster, tmp_path, word
 ):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     for _ in range(9):
         for job, folder in cluster.folders.items():
             cluster.known[job] = state_of(word)
@@ -149,7 +149,7 @@ def test_an_allocation_that_failed_before_its_worker_ran_is_told_with_its_last_w
     run, cluster, tmp_path
 ):
     dispatcher, listener = run(pack=2)
-    dispatcher.take(wishes(tmp_path, "a", "b"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     log = cluster.folders["100"].parent / "100_0_log.out"
     log.write_text("hello\na line of slurm_setup failed: module load cuda/99\n")
     cluster.known["100"] = state_of("FAILED")
@@ -163,8 +163,8 @@ def test_an_allocation_that_failed_before_its_worker_ran_is_told_with_its_last_w
 def test_an_output_that_is_there_is_finished_whatever_became_of_its_allocation(
     run, cluster, tmp_path, whole
 ):
-    dispatcher, listener = run(whole_outputs=whole)
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher, listener = run(outputs_are_complete=whole)
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     cluster.begin("100", 0)
     (tmp_path / "a").touch()  # and its end could not be written down
     cluster.known["100"] = state_of("FAILED")

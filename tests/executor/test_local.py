@@ -101,7 +101,7 @@ def test_more_gpus_than_there_are_is_one_sentence(study):
 
     assert study.run("--submitit-gpus", "1", "--config", "gpus=2") == 1
 
-    assert "2 GPUs are asked for, and --submitit-gpus=1 is all" in study.said
+    assert "2 GPUs are requested, but --submitit-gpus=1 is all" in study.said
 
 
 def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
@@ -115,7 +115,7 @@ def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
     assert study.run("--submitit-pack", "2") == 0, study.said
 
     assert study.starts() == {"p0": 1, "p1": 1, "p2": 1, "p3": 1}
-    assert "of an earlier run is taken up" in study.said
+    assert "re-attached to job " in study.said
 
 
 def test_ctrl_c_ends_all_processes(study):
@@ -138,7 +138,7 @@ def test_groups_are_refused_with_a_hint_at_packs(study):
 
     assert study.run("--groups", "point=g", "--group-components", "g=2") == 1
 
-    assert "packed by --submitit-pack" in study.said
+    assert "use --submitit-pack to pack" in study.said
 
 
 def test_without_slurm_the_first_sentence_says_so(study, monkeypatch, tmp_path):

@@ -5,15 +5,15 @@ from snakemake_executor_plugin_submitit.ledger import Ledger
 from snakemake_executor_plugin_submitit.schedulers import Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
 
-from tests.executor.conftest import wishes
+from tests.executor.conftest import wanted_jobs
 
 
 def test_a_refusal_for_good_is_not_asked_again(run, cluster, tmp_path):
     dispatcher, listener = run()
     cluster.refusal = "invalid partition specified: x"
-    dispatcher.take(wishes(tmp_path, "b"))
+    dispatcher.submit(wanted_jobs(tmp_path, "b"))
     cluster.refusal = None
-    dispatcher.take(wishes(tmp_path, "b"))
+    dispatcher.submit(wanted_jobs(tmp_path, "b"))
 
     said = "the scheduler refused it: invalid partition specified: x"
     assert listener.take("sent", "failed") == [("failed", "b", said)] * 2
@@ -23,9 +23,9 @@ def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
     run, cluster, tmp_path, clock
 ):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "first"))
+    dispatcher.submit(wanted_jobs(tmp_path, "first"))
     cluster.refusal = "QOSMaxSubmitJobPerUserLimit"
-    dispatcher.take(wishes(tmp_path, *"abcdefghij"))
+    dispatcher.submit(wanted_jobs(tmp_path, *"abcdefghij"))
     for clock[0] in range(1000, 1100):
         dispatcher.poll()
 
@@ -42,7 +42,7 @@ def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_
 ):
     dispatcher, listener = run()
     cluster.refusal = "Batch job submission failed: the moon is full"
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     dispatcher.poll()
     assert listener.take("failed") == []
     for _ in range(20):
@@ -54,7 +54,7 @@ def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_
     ]
     assert cluster.asked == 7
     cluster.refusal = None
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     assert [event[1] for event in listener.take("sent")] == ["a"]
 
 
@@ -93,7 +93,7 @@ def test_an_sbatch_that_was_not_answered_is_sent_again_and_the_stray_is_cancelle
         raise Refused("Batch job submission failed: Zero Bytes were transmitted", "away")
 
     cluster.send = unanswered
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     stray = cluster.folders["100"]
     assert (stray / "0.withdrawn").exists()
     assert cluster.cancelled == []
@@ -121,7 +121,7 @@ def test_a_full_file_system_is_waited_for_and_what_was_taken_nevertheless_runs_n
         raise OSError(28, "No space left on device")
 
     cluster.send = broken
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     assert cluster.cancelled == ["100"]
     assert (cluster.folders["100"] / "0.withdrawn").exists()
     assert "No space left on device; 1 jobs wait" in listener.take("say")[0][1]
@@ -143,7 +143,7 @@ def test_a_ledger_that_cannot_be_written_to_loses_no_wish(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "write_pack", full)
         patch.setattr(Ledger, "withdraw", full)
-        dispatcher.take(wishes(tmp_path, "a"))
+        dispatcher.submit(wanted_jobs(tmp_path, "a"))
         assert cluster.asked == 0
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "write_submitted", full)
@@ -163,7 +163,7 @@ def test_nothing_is_sent_whose_results_could_not_be_written(
 
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.TemporaryFile", full)
-        dispatcher.take(wishes(tmp_path, "a"))
+        dispatcher.submit(wanted_jobs(tmp_path, "a"))
         for _ in range(5):
             clock[0] += 400
             dispatcher.poll()
@@ -178,13 +178,13 @@ def test_points_that_are_to_be_repeated_wait_for_the_end_of_their_pack_and_go_to
     run, cluster, tmp_path
 ):
     dispatcher, listener = run(pack=3)
-    three = wishes(tmp_path, "a", "b", "c")
-    dispatcher.take(three)
+    three = wanted_jobs(tmp_path, "a", "b", "c")
+    dispatcher.submit(three)
     for number in range(3):
         listener.take()
         cluster.settle("100", number, code=1)
         dispatcher.poll()
-        dispatcher.take([three[number]])  # as Snakemake does at once
+        dispatcher.submit([three[number]])  # as Snakemake does at once
     dispatcher.poll()
 
     assert listener.take("sent") == [("sent", name, "101") for name in "abc"]
@@ -192,7 +192,7 @@ def test_points_that_are_to_be_repeated_wait_for_the_end_of_their_pack_and_go_to
 
 def test_told_to_end_it_sends_nothing_more_and_waits_for_what_is_in_flight(run, cluster, tmp_path):
     dispatcher, listener = run(max_allocations=1)
-    dispatcher.take(wishes(tmp_path, "a", "b"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     dispatcher.send_no_more()
     dispatcher.poll()
     cluster.settle("100", 0)
@@ -208,7 +208,7 @@ def test_told_to_end_it_sends_nothing_more_and_waits_for_what_is_in_flight(run, 
 
 def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, tmp_path):
     dispatcher, listener = run(pack=2, max_allocations=1)
-    dispatcher.take(wishes(tmp_path, "a", "b", "c"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b", "c"))
     assert [event[1] for event in listener.take("sent")] == ["a", "b"]
     cluster.settle("100", 0)
     dispatcher.poll()

@@ -93,13 +93,13 @@ def test_an_owner_that_was_killed_on_another_login_node_is_not_waited_for_long(
 
 def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
     owner = Ownership(tmp_path)
-    assert not owner.lost
+    assert not owner.is_lost
     owner.claim(["a.txt"])
-    assert not owner.lost
+    assert not owner.is_lost
     next(tmp_path.glob("*.json")).unlink()
-    assert owner.lost
+    assert owner.is_lost
     owner.release()
-    assert not owner.lost
+    assert not owner.is_lost
 
 
 def test_a_released_claim_is_nobodys(tmp_path):

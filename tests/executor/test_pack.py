@@ -13,8 +13,8 @@ from snakemake_executor_plugin_submitit import pack as pack_module
 from snakemake_executor_plugin_submitit.ledger import Ledger
 from snakemake_executor_plugin_submitit.pack import Pack
 from snakemake_executor_plugin_submitit.schedulers.slurm.allocation import (
-    SlurmAllocation,
-    own_environment,
+    SlurmContext,
+    clean_environment,
 )
 
 
@@ -260,7 +260,7 @@ def test_slurms_commands_are_asked_without_what_people_set_for_their_own_eyes(mo
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
 
-    kept = {name for name in own_environment() if name.startswith(("S", "SLURM")) and "_" in name}
+    kept = {name for name in clean_environment() if name.startswith(("S", "SLURM")) and "_" in name}
 
     assert "SLURM_CONF" in kept
     assert not kept & {"SQUEUE_FORMAT", "SQUEUE_STATES", "SACCT_FORMAT", "SLURM_TIME_FORMAT"}
@@ -271,6 +271,6 @@ def test_restarted_too_often_it_gives_up(pack, monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
 
     with pytest.raises(RuntimeError, match="restarted 3 times"):
-        Pack(str(folder), 2, SlurmAllocation())()
+        Pack(str(folder), 2, SlurmContext())()
 
     assert not (folder / "0.settled.json").exists()

@@ -2,19 +2,19 @@
 
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
-from tests.executor.conftest import wishes
+from tests.executor.conftest import wanted_jobs
 
 
 def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_path):
     first, _ = run()
-    first.take(wishes(tmp_path, "lives", "died", "done", "failed"))
+    first.submit(wanted_jobs(tmp_path, "lives", "died", "done", "failed"))
     cluster.known["101"] = state_of("CANCELLED")
     cluster.settle("102", 0)
     (tmp_path / "done").touch()
     cluster.settle("103", 0, code=9)
 
     second, listener = run()
-    second.take(wishes(tmp_path, "lives", "died", "done", "failed"))
+    second.submit(wanted_jobs(tmp_path, "lives", "died", "done", "failed"))
 
     assert sorted(listener.take("sent")) == [
         ("sent", "died", "104"),
@@ -26,9 +26,9 @@ def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_
 
 def test_what_was_taken_up_and_then_found_dead_is_sent_again_and_not_failed(run, cluster, tmp_path):
     first, _ = run()
-    first.take(wishes(tmp_path, "a"))
+    first.submit(wanted_jobs(tmp_path, "a"))
     second, listener = run()
-    second.take(wishes(tmp_path, "a"))
+    second.submit(wanted_jobs(tmp_path, "a"))
     cluster.known["100"] = state_of("NODE_FAIL")
 
     second.poll()
@@ -38,20 +38,20 @@ def test_what_was_taken_up_and_then_found_dead_is_sent_again_and_not_failed(run,
 
 def test_without_an_answer_nothing_is_sent_twice(run, cluster, tmp_path):
     first, _ = run()
-    first.take(wishes(tmp_path, "a"))
+    first.submit(wanted_jobs(tmp_path, "a"))
     cluster.answers = False
     second, listener = run()
 
-    second.take(wishes(tmp_path, "a"))
+    second.submit(wanted_jobs(tmp_path, "a"))
 
     assert listener.take("sent") == [("sent", "a", "100")]
 
 
 def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, cluster, tmp_path):
     first, _ = run(pack=2)
-    first.take(wishes(tmp_path, "mine", "theirs"))
+    first.submit(wanted_jobs(tmp_path, "mine", "theirs"))
     second, _ = run(pack=2)
-    second.take(wishes(tmp_path, "mine"))
+    second.submit(wanted_jobs(tmp_path, "mine"))
 
     assert second.cancel() == 0
     assert cluster.cancelled == []

@@ -10,7 +10,7 @@ import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
 from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
-from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import only_ours
+from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 
@@ -83,7 +83,7 @@ def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command
 class Nowhere:
     """A scheduler that somebody has made up."""
 
-    gpus, largest_array, forgets = None, 1, False
+    gpus, largest_array, forgets_jobs = None, 1, False
 
     def __init__(self, settings):
         self.queries = {"ask": settings.pack}
@@ -96,7 +96,7 @@ class Nowhere:
     ("cluster", "sentence"),
     [
         ("made_up", "the made-up scheduler is closed today"),
-        ("pbs", "--submitit-cluster pbs: there is slurm, local, made_up"),
+        ("pbs", "--submitit-cluster pbs: must be one of slurm, local, made_up"),
     ],
 )
 def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
@@ -143,7 +143,7 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
     batch.mkdir()
     if uid is not None:
         os.chown(batch, uid, uid)
-    script = f"{only_ours(batch)}\necho run"
+    script = f"{owner_check(batch)}\necho run"
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == printed
     assert ran.returncode == (0 if uid is None else 1)
@@ -151,6 +151,6 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
 
 def test_who_starts_it_inside_a_job_is_told_what_that_means(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert Slurm(ExecutorSettings()).caution() is None
+    assert Slurm(ExecutorSettings()).warning() is None
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    assert "runs inside job 4711" in (Slurm(ExecutorSettings()).caution() or "")
+    assert "runs inside job 4711" in (Slurm(ExecutorSettings()).warning() or "")

@@ -12,16 +12,16 @@ import pytest
 from snakemake_executor_plugin_submitit import stop as stopping
 from snakemake_executor_plugin_submitit.ledger import Ledger
 
-from tests.executor.conftest import wishes
+from tests.executor.conftest import wanted_jobs
 
 
 def sent(run, tmp_path, *names):
     """Allocations of jobs that make results/<name>, by a Snakemake that is dead since."""
     dispatcher, _ = run()
-    listed = wishes(tmp_path, *names)
-    for wish in listed:
-        object.__setattr__(wish.item, "outputs", (f"results/{wish.item.name}",))
-    dispatcher.take(listed)
+    listed = wanted_jobs(tmp_path, *names)
+    for job in listed:
+        object.__setattr__(job.record, "outputs", (f"results/{job.record.name}",))
+    dispatcher.submit(listed)
 
 
 def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):

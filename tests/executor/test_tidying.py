@@ -5,17 +5,16 @@ import time
 from pathlib import Path
 
 import pytest
-from snakemake_executor_plugin_submitit.ledger import Ledger, key_of
+from snakemake_executor_plugin_submitit.ledger import Ledger, key_of, tidy
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
-from snakemake_executor_plugin_submitit.tidying import tidy
 
-from tests.executor.conftest import wishes
+from tests.executor.conftest import wanted_jobs
 
 
 def test_a_batch_is_thrown_away_only_when_all_of_it_succeeded_and_was_seen(run, cluster, tmp_path):
     dispatcher, _ = run(pack=2)
     ledger = Ledger(tmp_path / "ledger")
-    dispatcher.take(wishes(tmp_path, "a", "b"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     batch: Path = cluster.folders["100"].parent
     cluster.settle("100", 0)
     assert not ledger.tidy(batch)
@@ -37,7 +36,7 @@ def test_what_failed_is_thrown_away_when_it_is_old_unless_it_may_yet_run(
 ):
     dispatcher, _ = run()
     ledger = Ledger(tmp_path / "ledger")
-    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
     batch = cluster.folders["100"].parent
     cluster.known["100"] = state_of(state)
     tidy(ledger, cluster, keep_days=3)

@@ -4,14 +4,14 @@ from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
-from tests.executor.conftest import wishes
+from tests.executor.conftest import wanted_jobs
 
 
 def test_a_host_that_can_run_nothing_is_left_out_after_two_failures_and_named(
     run, cluster, tmp_path
 ):
     dispatcher, listener = run()
-    dispatcher.take(wishes(tmp_path, "a", "b"))
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     for job in ("100", "101"):
         why = "measure a found that nothing can run there"
         write_json(cluster.folders[job] / "started.json", {})

@@ -1,4 +1,4 @@
-"""Ranks that a host forks train, fail and end like ranks that start from nothing."""
+"""Ranks of a fork server train, fail and end like ranks that start as fresh processes."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaling.launch import Unsettled, measure
+from scaling.launch import NotMeasured, measure
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.client import NoForkServer, order_ranks, start_on_fork_servers
 from scaling.launch.fork_server.protocol import ForkServer, Order
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A host on this machine, as srun would start it on a node; the folder in which it says so."""
-    place = tmp_path_factory.mktemp("host")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a fork server on this machine, started as srun would start it on a node."""
+    place = tmp_path_factory.mktemp("server")
     environment = {**rank_environment(tiny_point(), os.environ), "SLURMD_NODENAME": "localhost"}
     process = subprocess.Popen(
         [sys.executable, "-m", "scaling.launch.fork_server.server", str(place)], env=environment
@@ -47,19 +47,19 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def hosted(study: Study, host: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Row]:
-    """Measure a point on the host, as if this were an allocation of Slurm."""
+def forked(study: Study, server: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Row]:
+    """Measure a point on the fork server, as if this were an allocation of Slurm."""
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     study.logs.parent.mkdir(parents=True)
-    (study.logs.parent / ".hosts-1-0").symlink_to(host)
+    (study.logs.parent / ".hosts-1-0").symlink_to(server)
     return partial(measure, row_path=study.row_path, start=start_on_fork_servers)
 
 
-def test_points_one_after_another_train_on_fresh_processes_of_one_host(
-    study: Study, hosted: partial[Row], cold: Row
+def test_points_one_after_another_train_on_fresh_processes_of_one_fork_server(
+    study: Study, forked: partial[Row], cold: Row
 ) -> None:
-    first = hosted(study.write(TWO_RANKS))
-    second = hosted(study.write(TWO_RANKS))
+    first = forked(study.write(TWO_RANKS))
+    second = forked(study.write(TWO_RANKS))
 
     assert [row.outcome for row in (cold, first, second)] == ["ok"] * 3, first.error_message
     assert first.losses == second.losses == cold.losses
@@ -67,25 +67,25 @@ def test_points_one_after_another_train_on_fresh_processes_of_one_host(
 
 
 def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(
-    study: Study, hosted: partial[Row]
+    study: Study, forked: partial[Row]
 ) -> None:
-    late = hosted(study.write(tiny_point(dp=2, measured_steps=100_000, time_limit_s=5.0)))
+    late = forked(study.write(tiny_point(dp=2, measured_steps=100_000, time_limit_s=5.0)))
     assert late.outcome == "timeout", late.error_message
     assert "most recent call first" in study.log(0)
 
-    assert hosted(study.write(tiny_point())).outcome == "ok"
+    assert forked(study.write(tiny_point())).outcome == "ok"
 
 
 def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(
-    study: Study, hosted: partial[Row]
+    study: Study, forked: partial[Row]
 ) -> None:
     point = tiny_point(dp=2, measured_steps=100_000)
     killer = subprocess.Popen([sys.executable, "-c", KILL_RANK_1, str(study.logs / "rank1.log")])
-    row = hosted(study.write(point))
+    row = forked(study.write(point))
     killer.wait()
 
     assert (row.outcome, row.error_message) == ("error", "rank 1 was killed by SIGKILL")
-    assert hosted(study.write(tiny_point())).outcome == "ok"
+    assert forked(study.write(tiny_point())).outcome == "ok"
 
 
 # Kills the process whose standard output is that file, once it is there.
@@ -106,7 +106,7 @@ while True:
 """
 
 
-def test_ranks_end_with_the_process_that_ordered_them(study: Study, hosted: partial[Row]) -> None:
+def test_ranks_end_with_the_process_that_ordered_them(study: Study, forked: partial[Row]) -> None:
     study.write(tiny_point(measured_steps=100_000))
     order = subprocess.Popen(
         [sys.executable, "-c", ORDER, str(study.point_path), str(study.row_path)],
@@ -146,37 +146,40 @@ def _process_that_writes(log: Path) -> int:
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (signal.SIGKILL, "rank 0 was lost with its host on localhost, which ended without a word"),
+        (
+            signal.SIGKILL,
+            "rank 0 was lost with its fork server on localhost, which died",
+        ),
         (signal.SIGTERM, "rank 0 was killed by SIGTERM"),
     ],
     ids=["killed", "preempted"],
 )
 def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
-    study: Study, hosted: partial[Row], number: signal.Signals, said: str
+    study: Study, forked: partial[Row], number: signal.Signals, said: str
 ) -> None:
-    def end_host() -> None:
+    def end_server() -> None:
         while not list(study.logs.glob(".run-*/rank0.beat")):
             time.sleep(0.05)
         rank = psutil.Process(_process_that_writes(study.logs / "rank0.log"))
         os.kill(rank.ppid(), number)
 
     path = study.write(tiny_point(measured_steps=100_000))
-    threading.Thread(target=end_host).start()
+    threading.Thread(target=end_server).start()
     if number == signal.SIGKILL:
-        row = hosted(path)
+        row = forked(path)
         assert (row.outcome, row.error_message) == ("error", said)
     else:
-        with pytest.raises(Unsettled, match=said):
-            hosted(path)
+        with pytest.raises(NotMeasured, match=said):
+            forked(path)
         assert not study.row_path.exists()
-    assert hosted(study.write(tiny_point())).outcome == "ok"
+    assert forked(study.write(tiny_point())).outcome == "ok"
 
 
 def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
-    study: Study, host: Path, hosted: partial[Row]
+    study: Study, server: Path, forked: partial[Row]
 ) -> None:
-    said = protocol.read(host / "node0.json", ForkServer)
-    assert (host / "node0.json").stat().st_mode & 0o077 == 0
+    said = protocol.read_record(server / "node0.json", ForkServer)
+    assert (server / "node0.json").stat().st_mode & 0o077 == 0
     with contextlib.ExitStack() as opened:
         silent = [
             opened.enter_context(socket.create_connection((said.name, said.port), timeout=60))
@@ -184,8 +187,8 @@ def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
         ]
         silent[0].sendall(b"\xff\xff\xff\xff")  # the start of a very long message
         with pytest.raises(OSError, match="is not our fork server any more"):
-            protocol.call(dataclasses.replace(said, key="guessed"))
-        assert hosted(study.write(tiny_point())).outcome == "ok"
+            protocol.connect(dataclasses.replace(said, key="guessed"))
+        assert forked(study.write(tiny_point())).outcome == "ok"
         for connection in silent:
             with contextlib.suppress(ConnectionResetError):
                 while connection.recv(4096):  # its challenge, then the end: none is kept for ever
@@ -199,7 +202,7 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
 
         def answer() -> None:
             taken, _ = server.accept()
-            heard.append(protocol.answered(taken, "k").recv())
+            heard.append(protocol.accept(taken, "k").recv())
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -212,7 +215,7 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
     (path,) = tmp_path.glob("order*.json")
     assert heard == [str(path)]
     assert path.stat().st_mode & 0o077 == 0
-    assert protocol.read(path, Order).environment == {"HF_TOKEN": "secret"}
+    assert protocol.read_record(path, Order).environment == {"HF_TOKEN": "secret"}
 
 
 def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:
@@ -237,7 +240,7 @@ def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
     launch = Launch(["rank", "point", "directory"], point, environment, study.logs)
 
     for _ in range(2):
-        with pytest.raises(NoForkServer, match="hosts did not start"):
+        with pytest.raises(NoForkServer, match="fork servers did not start"):
             start_on_fork_servers(launch)
 
     assert (tmp_path / "tries").read_text() == "tried\n"

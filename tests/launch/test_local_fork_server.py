@@ -12,7 +12,7 @@ import pytest
 
 from scaling.launch import measure
 from scaling.launch.fork_server.client import local_fork_server
-from scaling.launch.start.choose import starter
+from scaling.launch.start.choose import choose_starter
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 
@@ -104,4 +104,4 @@ def test_ranks_start_from_nothing_where_that_is_asked_for(
         assert found == {}
     with local_fork_server(None, study.root) as found:
         assert found == {}
-    assert starter(os.environ).__name__ == "start_local"
+    assert choose_starter(os.environ).__name__ == "start_local"

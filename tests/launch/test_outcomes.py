@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
-from scaling.launch import Unsettled, measure
+from scaling.launch import NotMeasured, measure
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
@@ -46,7 +46,7 @@ def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
     row = measured(
         """
 if rank == 1:
-    files.leave(rank, RankFailure(outcome="error", message="ValueError: no", failed_at=1.0))
+    files.write(rank, RankFailure(outcome="error", message="ValueError: no", failed_at=1.0))
     raise ValueError("no")
 print("waiting as", os.getpid(), flush=True)
 time.sleep(600)
@@ -63,7 +63,7 @@ def test_the_first_failure_explains_the_others(measured: Measure) -> None:
     row = measured(
         """
 text = "peer is gone" if rank == 0 else "the cause"
-files.leave(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
+files.write(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
 sys.exit(1)
 """,
         dp=2,
@@ -131,7 +131,7 @@ wait_for_ever()
 def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(
     measured: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scaling.launch.judge._PARTING_S", 0.5)
+    monkeypatch.setattr("scaling.launch.judge._EXIT_S", 0.5)
     assert measured("finish(); time.sleep(600)").outcome == "ok"
 
 
@@ -178,15 +178,15 @@ finish()
 def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
     measured: Measure, study: Study
 ) -> None:
-    with pytest.raises(Unsettled, match="rank 1 was killed by SIGTERM") as told:
+    with pytest.raises(NotMeasured, match="rank 1 was killed by SIGTERM") as told:
         measured("os.kill(os.getpid(), signal.SIGTERM) if rank == 1 else time.sleep(600)", dp=2)
     assert told.value.exit_code == os.EX_TEMPFAIL
     assert list(study.rows.iterdir()) == []
 
 
-@pytest.mark.parametrize("raised", Unsettled.__subclasses__(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("raised", NotMeasured.__subclasses__(), ids=lambda kind: kind.__name__)
 def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
-    raised: type[Unsettled], monkeypatch: pytest.MonkeyPatch
+    raised: type[NotMeasured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsettled(*_: Path, excluded: list[str]) -> None:
         raise raised("for this reason")
@@ -206,7 +206,7 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("scaling.launch.point.write_rows", full)
-    with pytest.raises(Unsettled, match="No space left on device") as told:
+    with pytest.raises(NotMeasured, match="No space left on device") as told:
         measured("finish([1.0, 3.0])", measured_steps=2)
     assert str(told.value).startswith(f"{study.row_path}: ")
     known = json.loads(capsys.readouterr().err)
@@ -223,7 +223,7 @@ def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
     assert (row.outcome, row.error_message) == ("launch_failed", missing)
     study.row_path.unlink()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(Unsettled, match=missing) as told:
+    with pytest.raises(NotMeasured, match=missing) as told:
         measured("finish()")
     assert told.value.exit_code == 76
     assert list(study.rows.iterdir()) == []
@@ -231,18 +231,18 @@ def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
 
 def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:
     (study.root / "logs").write_text("in the way")
-    with pytest.raises(Unsettled, match=f"{study.root}/logs"):
+    with pytest.raises(NotMeasured, match=f"{study.root}/logs"):
         measured("finish()")
 
 
 def test_a_step_in_which_all_stood_still_is_no_measurement(
     measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scaling.launch.judge._STOPPED_S", -1.0)  # every look is one
-    monkeypatch.setattr("scaling.launch.point._MOST_OF", 0.0)
+    monkeypatch.setattr("scaling.launch.judge._SUSPENDED_S", -1.0)  # every look is one
+    monkeypatch.setattr("scaling.launch.point._SUSPENDED_SHARE", 0.0)
     assert measured("finish([1.0, 1.0])", measured_steps=2).outcome == "ok"
     study.row_path.unlink()
-    with pytest.raises(Unsettled, match="within a measured step"):
+    with pytest.raises(NotMeasured, match="within a measured step"):
         measured("finish([1.0, 1.0, 31.0])", measured_steps=3)
     assert not study.row_path.exists()
 

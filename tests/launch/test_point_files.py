@@ -10,7 +10,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.launch.point_files import read_point, read_probe_plan
 from scaling.probe.plan import plan_from_json
-from scaling.record.running import runner_of
+from scaling.record.running import live_runner
 from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.study.point import point_from_json
@@ -26,7 +26,7 @@ READERS = {
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     study = load_study("quickstart")
-    probe = planning.probe_of(
+    probe = planning.plan_probe(
         load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
         planning.fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
     )
@@ -122,16 +122,16 @@ def test_a_broken_file_is_read_as_what_it_says_or_refused_in_one_sentence(kind, 
 def test_a_broken_marker_marks_nothing(text, tmp_path):
     marker = tmp_path / "a.running"
     marker.write_bytes(text.encode("latin-1"))
-    assert not runner_of(marker)
+    assert not live_runner(marker)
     marker.write_text(json.dumps({"pid": os.getpid(), "host": os.uname()[1], "time_limit_s": 9}))
-    assert runner_of(marker)
+    assert live_runner(marker)
 
 
 @pytest.mark.parametrize("pid", [2**70, -5])
 def test_a_marker_of_a_process_that_cannot_be_marks_nothing(pid, tmp_path):
     marker = tmp_path / "a.running"
     marker.write_text(json.dumps({"pid": pid, "host": os.uname()[1], "time_limit_s": 9}))
-    assert not runner_of(marker)
+    assert not live_runner(marker)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.launch.judge import Verdict
-from scaling.launch.probing import flops_of, rows_of
-from scaling.launch.ranks import Run
+from scaling.launch.probing import flops_of, probe_rows
+from scaling.launch.ranks import FinishedRun
 from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.record.rank_files import ProbeRecords
 
@@ -22,7 +22,7 @@ PAIR = Task(
     message_bytes=1000,
 )
 WORLD = Task(kind="all_gather", group=Group(name="world", ranks=8, stride=1), message_bytes=1000)
-ENDED = Run(verdict=Verdict(outcome="ok"), started_at=0.0, duration_s=1.0)
+ENDED = FinishedRun(verdict=Verdict(outcome="ok"), started_at=0.0, duration_s=1.0)
 
 
 def rows(records, *tasks, ended=ENDED):
@@ -34,7 +34,7 @@ def rows(records, *tasks, ended=ENDED):
         rank: ProbeRecords(facts={"host": f"n{rank // 2}"}, records=records.get(rank, []))
         for rank in range(8)
     }
-    return rows_of(plan, ended, left)
+    return probe_rows(plan, ended, left)
 
 
 def timed(seconds):
@@ -101,7 +101,7 @@ def test_one_rank_that_received_something_else_makes_the_whole_wrong():
 
 
 def test_what_nobody_did_has_the_outcome_of_the_whole_run():
-    lost = Run(
+    lost = FinishedRun(
         verdict=Verdict(outcome="node_failed", message="n3 is down"), started_at=0.0, duration_s=1.0
     )
     (row,) = rows({}, WORLD, ended=lost)

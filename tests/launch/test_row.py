@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from scaling.launch.judge import Verdict
-from scaling.launch.row import Run, row_of
+from scaling.launch.row import FinishedRun, row_of
 from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult
 from scaling.record.row import Row
-from scaling.record.row_checks import reasons
+from scaling.record.row_checks import invalid_row_reasons
 from tests.launch.test_provenance import STACK
 from tests.points import tiny_point
 
@@ -30,7 +30,7 @@ def rank(**measured: Any) -> RankResult:
 
 
 def row(*ranks: RankResult) -> Row:
-    run = Run(
+    run = FinishedRun(
         verdict=Verdict(outcome="ok"),
         results=dict(enumerate(ranks)),
         stacks={},
@@ -90,7 +90,7 @@ def test_the_start_is_timed_by_one_hosts_clock_only() -> None:
     """The other host's is five minutes fast."""
 
     def startup_s(*hosts: str) -> float | None:
-        run = Run(
+        run = FinishedRun(
             verdict=Verdict(outcome="ok"),
             results={0: rank(first_step_at=14.0), 1: rank(first_step_at=314.0)},
             stacks={number: dataclasses.replace(STACK, host=host)
@@ -110,11 +110,11 @@ def test_numbers_that_no_table_would_take_are_an_error_that_says_so() -> None:
     sentence = "what was measured cannot be: step_time_low_s=0.0: must be a finite number above 0"
     assert (impossible.outcome, impossible.error_message) == ("error", sentence)
     assert impossible.step_times_s is None
-    assert reasons(table_of([impossible])) == [None]  # so its point does not run again
+    assert invalid_row_reasons(table_of([impossible])) == [None]  # so its point does not run again
 
 
 def test_a_failure_stands_among_the_steps_that_were_asked_for() -> None:
-    run = Run(
+    run = FinishedRun(
         verdict=Verdict(outcome="oom", message="none left"),
         results={},
         stacks={},

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.start import slurm
-from scaling.launch.start.choose import start_in_allocation, starter
+from scaling.launch.start.choose import choose_starter, start_in_allocation
 from scaling.launch.start.local import start_local
 from scaling.launch.start.slurm import fork_servers_command, ranks_command, start_step
-from scaling.launch.start.starter import End, Launch, LaunchError
+from scaling.launch.start.starter import Launch, LaunchError, RankExit
 from tests.points import tiny_point
 
 
@@ -98,7 +98,7 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
             time.sleep(0.02)
     finally:
         step.kill()
-    assert exits == {0: End(code)}
+    assert exits == {0: RankExit(code)}
 
 
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
@@ -116,7 +116,7 @@ def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() ->
 def test_inside_an_allocation_ranks_are_a_step_and_elsewhere_processes_of_this_machine(
     fake_srun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert starter({}) is start_local
-    assert starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
+    assert choose_starter({}) is start_local
+    assert choose_starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
     monkeypatch.setenv("PATH", "")
-    assert starter({"SLURM_JOB_ID": "7"}) is start_local
+    assert choose_starter({"SLURM_JOB_ID": "7"}) is start_local

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.start.choose import starter
+from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.local import start_local
 from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.record.row import Row
@@ -176,9 +176,9 @@ def test_several_nodes_without_srun_are_reached_by_torchrun(
     nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    assert starter(os.environ) is start_by_torchrun
-    assert starter({**os.environ, "SLURM_JOB_ID": "7"}) is start_by_torchrun
-    assert starter({"SCALING_NODES": "alone"}) is start_local
+    assert choose_starter(os.environ) is start_by_torchrun
+    assert choose_starter({**os.environ, "SLURM_JOB_ID": "7"}) is start_by_torchrun
+    assert choose_starter({"SCALING_NODES": "alone"}) is start_local
 
 
 def test_only_what_ranks_need_travels_to_a_node() -> None:

@@ -4,17 +4,20 @@ from typing import Any
 import pytest
 
 from scaling.launch.judge import Evidence, Verdict, verdict
-from scaling.launch.start.rank_exits import signed
-from scaling.launch.start.starter import End
-from scaling.launch.unsettled import KilledFromOutside
+from scaling.launch.not_measured import KilledFromOutside
+from scaling.launch.start.rank_exits import exit_code_from_shell
+from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFailure
 
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 
 
-def judge(*, exits: dict[int, int | End] | None = None, **known: Any) -> Verdict:
-    """The verdict on two ranks; an exit is its code or, where more is known of it, an `End`."""
-    ends = {rank: end if isinstance(end, End) else End(end) for rank, end in (exits or {}).items()}
+def judge(*, exits: dict[int, int | RankExit] | None = None, **known: Any) -> Verdict:
+    """The verdict on two ranks; an exit is a code, or a `RankExit` to say more."""
+    ends = {
+        rank: end if isinstance(end, RankExit) else RankExit(end)
+        for rank, end in (exits or {}).items()
+    }
     nothing: dict[str, Any] = {
         "world_size": 2,
         "exits": ends,
@@ -37,7 +40,7 @@ def test_one_missing_result_is_not_ok() -> None:
 
 
 def test_sigkill_while_the_kernels_oom_killer_struck_is_oom() -> None:
-    judged = judge(exits={1: End(-signal.SIGKILL, out_of_memory=True)}, failures={0: GONE})
+    judged = judge(exits={1: RankExit(-signal.SIGKILL, out_of_memory=True)}, failures={0: GONE})
     assert judged.outcome == "oom"
     assert judged.message == "rank 1 was killed by the kernel: out of memory on the host"
 
@@ -54,7 +57,7 @@ def test_sigkill_outweighs_what_a_peer_raised_for_a_reason_of_its_own() -> None:
 
 
 def test_another_process_of_the_machine_running_out_of_memory_is_not_ours() -> None:
-    assert judge(exits={0: End(1, out_of_memory=True)}, failures={0: GONE}).outcome == "error"
+    assert judge(exits={0: RankExit(1, out_of_memory=True)}, failures={0: GONE}).outcome == "error"
 
 
 def test_an_abort_is_often_the_second_death() -> None:
@@ -129,18 +132,21 @@ def test_a_preemption_after_every_result_or_beside_a_cause_changes_nothing() -> 
     assert judge(exits=ended, finished=frozenset({0, 1})).outcome == "ok"
     full = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
     assert judge(exits={0: -signal.SIGTERM, 1: 1}, failures={1: full}).outcome == "oom"
-    by_the_kernel = End(-signal.SIGKILL, out_of_memory=True)
+    by_the_kernel = RankExit(-signal.SIGKILL, out_of_memory=True)
     assert judge(exits={0: -signal.SIGTERM, 1: by_the_kernel}).outcome == "oom"
 
 
 def test_a_host_that_was_killed_is_told_from_a_rank_that_was() -> None:
-    lost = End(-signal.SIGKILL, lost_with="its host on node3, which ended without a word")
+    lost = RankExit(-signal.SIGKILL, lost_with="its fork server on node3, which died")
     assert judge(exits={0: lost, 1: lost}) == Verdict(
         outcome="error",
-        message="rank 0 was lost with its host on node3, which ended without a word",
+        message="rank 0 was lost with its fork server on node3, which died",
     )
 
 
 def test_a_shells_code_beyond_all_signals_is_an_exit_code() -> None:
-    assert judge(exits={0: signed(255)}).message == "rank 0 ended with exit code 255 and no result"
-    assert signed(143) == -signal.SIGTERM
+    assert (
+        judge(exits={0: exit_code_from_shell(255)}).message
+        == "rank 0 ended with exit code 255 and no result"
+    )
+    assert exit_code_from_shell(143) == -signal.SIGTERM

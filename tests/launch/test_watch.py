@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.judge import Evidence, Limits, watch
-from scaling.launch.start.starter import End
+from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, point_limits
 
@@ -25,7 +25,7 @@ class Asleep:
         for second in range(int(before) + 1, int(self.ran) + 1):
             self.at.get(second, lambda: None)()
 
-    def exits(self) -> dict[int, End]:
+    def exits(self) -> dict[int, RankExit]:
         return {}
 
     def signal(self, number: int) -> None: ...

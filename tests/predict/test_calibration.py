@@ -25,6 +25,7 @@ from scaling.predict.read.calibration import (
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
+from scaling.predict.read.trust import new_in
 from tests.predict.conftest import table_of
 
 pytestmark = pytest.mark.slow
@@ -206,7 +207,12 @@ def spread(stack, roughness=1.0, **new):
     flags = {name: values.pop(name) for name in names if name in values}
     arrays = {name: np.array([value]) for name, value in values.items()}
     axes = {name: arrays.pop(name) for name in AXES}
-    return error_spread(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
+    beyond = arrays.pop("beyond", np.zeros(1))
+    return error_spread(
+        np.array([1.0]), np.array([roughness]), stack,
+        new=new_in(stack, axes, beyond) if stack else {}, world_size=axes["world_size"],
+        **flags, **arrays,
+    )  # fmt: skip
 
 
 def band_width(stack, **new) -> float:

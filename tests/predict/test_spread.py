@@ -5,6 +5,7 @@ import pytest
 
 from scaling.predict.cost.interval import error_spread
 from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
+from scaling.predict.read.trust import new_in
 
 SEEN = {
     "world_size": (8.0, 32.0),
@@ -31,7 +32,9 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     row |= {"gpus_per_node": 8.0, "experts": False} | values
     arrays = {name: np.array([value]) for name, value in row.items()}
     axes = {name: arrays.pop(name) for name in SEEN}
-    spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, axes=axes, **arrays)
+    new = new_in(calibrated, axes, arrays.pop("beyond", np.zeros(1)))
+    arrays |= {"new": new, "world_size": axes["world_size"]}
+    spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
 
 

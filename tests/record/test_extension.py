@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.record.extension import extended
+from scaling.record.extension import estimate_full_step
 from scaling.study.short_steps import shuffled_rounds
 
 COUNTS = [4, 6, 8]
@@ -21,7 +21,7 @@ def steps(rounds, *, fixed=0.3, each=0.1, noise=0.0, seed=0, bend=0.0, drift=0.0
 
 
 def test_steps_on_a_line_say_exactly_what_the_full_step_lasts():
-    found = extended(*steps(5), 64)
+    found = estimate_full_step(*steps(5), 64)
     assert found.step_time_s == pytest.approx(0.3 + 6.4)
     assert found.fixed_s == pytest.approx(0.3)
     assert found.micro_batch_s == pytest.approx(0.1)
@@ -31,7 +31,7 @@ def test_steps_on_a_line_say_exactly_what_the_full_step_lasts():
 def test_an_eighty_percent_interval_holds_the_truth_about_four_times_in_five():
     held = 0
     for seed in range(200):
-        found = extended(*steps(10, noise=0.01, seed=1000 + seed), 32)
+        found = estimate_full_step(*steps(10, noise=0.01, seed=1000 + seed), 32)
         held += found.low_s <= 0.3 + 3.2 <= found.high_s
     assert 0.72 <= held / 200 <= 0.9
 
@@ -48,7 +48,7 @@ def alike_steps(seed, *, rounds=12, alike=0.7, noise=0.02):
 
 
 def test_the_interval_holds_the_truth_as_often_where_steps_that_follow_each_other_are_alike():
-    found = [extended(*alike_steps(seed), 32) for seed in range(200)]
+    found = [estimate_full_step(*alike_steps(seed), 32) for seed in range(200)]
     held = sum(one.low_s <= 0.3 + 3.2 <= one.high_s for one in found)
     # of medians, each round in the same order, it holds in 97 of 100
     assert 0.75 <= held / 200 <= 0.9
@@ -57,23 +57,25 @@ def test_the_interval_holds_the_truth_as_often_where_steps_that_follow_each_othe
 def test_the_order_within_a_round_says_nothing():
     counts, times = steps(5, noise=0.01)
     turned = [rank for at in range(0, 15, 3) for rank in (at + 2, at, at + 1)]
-    other = extended([counts[i] for i in turned], [times[i] for i in turned], 32)
-    assert other == extended(counts, times, 32)
+    other = estimate_full_step([counts[i] for i in turned], [times[i] for i in turned], 32)
+    assert other == estimate_full_step(counts, times, 32)
 
 
 def test_accumulations_that_lie_on_no_line_are_told_from_noise():
-    assert not extended(*steps(8, noise=0.002, bend=0.004), 32).linear
-    straight = [extended(*steps(8, noise=0.01, seed=seed), 32).linear for seed in range(60)]
+    assert not estimate_full_step(*steps(8, noise=0.002, bend=0.004), 32).linear
+    straight = [
+        estimate_full_step(*steps(8, noise=0.01, seed=seed), 32).linear for seed in range(60)
+    ]
     assert sum(straight) >= 57
 
 
 def test_a_drift_does_not_look_like_a_slope_since_accumulations_take_turns():
-    found = extended(*steps(10, drift=0.002), 32)
+    found = estimate_full_step(*steps(10, drift=0.002), 32)
     # the middle of the run is 2.9 % slower than its beginning, and so is the full step
     assert found.step_time_s == pytest.approx(3.5 * 1.029, rel=0.01)
 
 
 def test_too_few_rounds_or_kinds_say_nothing():
-    assert extended([4, 6, 8], [1.0, 2.0, 3.0], 32) is None
-    assert extended([4, 4, 4, 4], [1.0] * 4, 32) is None
-    assert extended([], [], 32) is None
+    assert estimate_full_step([4, 6, 8], [1.0, 2.0, 3.0], 32) is None
+    assert estimate_full_step([4, 4, 4, 4], [1.0] * 4, 32) is None
+    assert estimate_full_step([], [], 32) is None

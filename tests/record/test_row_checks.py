@@ -8,7 +8,7 @@ import pytest
 
 from scaling.record.files import arrow_schema
 from scaling.record.row import Outcome, Row
-from scaling.record.row_checks import NEEDED, reasons
+from scaling.record.row_checks import NEEDED, invalid_row_reasons
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, row, timed_row
 
@@ -19,7 +19,9 @@ NAN, INFINITE = float("nan"), float("inf")
 def reason_of(*rows: Row, series: str = "measured", **changes: typing.Any) -> str | None:
     records = [{**dataclasses.asdict(one), **changes} for one in rows or (GOOD,)]
     nullable = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
-    (reason,) = set(reasons(pa.Table.from_pylist(records, schema=nullable), series=series))
+    (reason,) = set(
+        invalid_row_reasons(pa.Table.from_pylist(records, schema=nullable), series=series)
+    )
     return reason
 
 
@@ -92,4 +94,4 @@ def test_rows_of_others_need_not_say_what_only_our_own_runs_know():
 
 def test_a_table_of_few_columns_is_judged_by_what_it_has():
     few = pa.table({"outcome": ["ok"], "step_time_s": [-1.0]})
-    assert reasons(few) == ["point_id is missing"]
+    assert invalid_row_reasons(few) == ["point_id is missing"]

@@ -20,7 +20,7 @@ from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import COLUMNS
 from scaling.report import tables
-from scaling.report.sections.replication import replication
+from scaling.report.sections.study import replication_section
 from scaling.run import planning, retry
 from scaling.run.progress import Watcher
 from scaling.study import study
@@ -81,23 +81,23 @@ def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(
     content = file_of(folder).read_bytes()
     watcher = Watcher(folder.parent, POINTS)
     assert (watcher.look().done, watcher.look().left) == (2, 1)
-    (told,) = row_files.set_aside(folder)
+    (told,) = row_files.set_unreadable_aside(folder)
     assert told.path == file_of(folder)
     assert told.reason.startswith(sentence)
     kept = folder / "unreadable" / f"{POINTS[0].point_id}.1.parquet"
     assert kept.read_bytes() == content
     assert not file_of(folder).exists()
-    assert row_files.set_aside(folder) == []
-    assert row_files.kept_aside(folder) == [row_files.Unusable(kept, told.reason)]
+    assert row_files.set_unreadable_aside(folder) == []
+    assert row_files.unreadable_set_aside(folder) == [row_files.Unusable(kept, told.reason)]
     assert (watcher.look().done, watcher.look().left) == (2, 1)
 
 
 def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
     for _ in range(2):
         halved(file_of(folder))
-        row_files.set_aside(folder)
+        row_files.set_unreadable_aside(folder)
         write_rows(file_of(folder), [timed_row(POINTS[0], 2.0)])
-    assert row_files.kept_aside(folder) == []
+    assert row_files.unreadable_set_aside(folder) == []
     names = sorted(path.name for path in (folder / "unreadable").glob("*.parquet"))
     assert names == [f"{POINTS[0].point_id}.{number}.parquet" for number in (1, 2)]
 
@@ -115,7 +115,7 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
         ),
     )
     monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
-    monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
+    monkeypatch.setattr(planning, "points_to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))
     monkeypatch.setattr(folders, "RESULTS", folder.parent.parent)
     for _ in range(2):  # until the point has run again
@@ -141,7 +141,7 @@ def test_one_bad_file_makes_only_a_few_beside_it_be_read_one_by_one(folder, monk
     alone = []
     read = row_files._alone
     monkeypatch.setattr(row_files, "_alone", lambda file: alone.append(file) or read(file))
-    found = row_files.read_rows(sorted(row_files.files_in(folder)))
+    found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
     assert [one.path for one in found.unusable] == [file_of(folder)]
     assert found.table.num_rows == 42
     assert file_of(folder) in alone
@@ -152,15 +152,15 @@ def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
     older = pq.read_table(file_of(folder)).drop_columns(["nccl_version", "throttled_share"])
     older = older.append_column("of_the_past", pa.array([1])).select(older.column_names[::-1])
     pq.write_table(older, file_of(folder))
-    found = row_files.read_rows(sorted(row_files.files_in(folder)))
+    found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
     assert found.unusable == ()
     assert found.table.column_names == [*COLUMNS, "file"]
     assert found.table["step_time_s"].to_pylist() == [2.0] * 3
 
 
 def test_a_folder_that_is_not_there_holds_no_rows(tmp_path):
-    assert row_files.set_aside(tmp_path / "rows") == []
-    assert row_files.kept_aside(tmp_path / "rows") == []
+    assert row_files.set_unreadable_aside(tmp_path / "rows") == []
+    assert row_files.unreadable_set_aside(tmp_path / "rows") == []
 
 
 CELLS: tuple[Any, ...] = (
@@ -203,7 +203,7 @@ def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
             (rows / f"{number}.parquet").write_bytes(made)
         else:
             pq.write_table(made, rows / f"{number}.parquet")
-    files = sorted(row_files.files_in(rows))
+    files = sorted(row_files.row_files_in(rows))
     found = row_files.read_rows(files)
     taken = {Path(file) for file in found.table["file"].to_pylist()}
     left_out = {one.path for one in found.unusable}
@@ -218,8 +218,8 @@ def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
             values = [value for value in found.table[name].to_pylist() if value is not None]
             assert all(0 <= value < float("inf") for value in values), name
     monkeypatch.setattr(store, "_to_disk", lambda _path: None)  # of hundreds it takes seconds
-    row_files.set_aside(rows)
-    again = row_files.read_rows(sorted(row_files.files_in(rows)))
+    row_files.set_unreadable_aside(rows)
+    again = row_files.read_rows(sorted(row_files.row_files_in(rows)))
     assert again.table.num_rows == found.table.num_rows
 
 
@@ -244,7 +244,7 @@ def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
                 (folder / f"{name}.parquet").write_bytes(made)
             else:
                 pq.write_table(made, folder / f"{name}.parquet")
-        for read in (tables.read_tables, replication):
+        for read in (tables.read_tables, replication_section):
             try:
                 read(tmp_path)
             except InputError as error:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.record.interval import is_a_look, judged, warm_up
+from scaling.record.interval import is_check_due, judge_steps, warm_up
 
 NOISE = np.random.default_rng(7).standard_normal(60)
 
@@ -26,16 +26,16 @@ def test_steps_that_only_make_noise_lose_few():
 def test_steps_that_drift_are_never_steady(slope):
     drifting = 1 + slope * np.arange(40) + 0.005 * NOISE[:40]
     assert warm_up(drifting) is None
-    assert not judged(list(drifting), at_least=5, until=0.5).enough
+    assert not judge_steps(list(drifting), at_least=5, until=0.5).enough
 
 
 def test_steps_suffice_once_half_their_interval_is_narrow_enough():
     times = 1 + 0.01 * NOISE
-    assert judged(list(times), at_least=5, until=0.01).enough
-    assert not judged(list(times), at_least=5, until=0.001).enough
-    assert not judged(list(times[:4]), at_least=5, until=0.5).enough
+    assert judge_steps(list(times), at_least=5, until=0.01).enough
+    assert not judge_steps(list(times), at_least=5, until=0.001).enough
+    assert not judge_steps(list(times[:4]), at_least=5, until=0.5).enough
 
 
 def test_the_ranks_ask_at_the_least_and_then_ever_more_rarely():
-    looks = [steps for steps in range(1, 60) if is_a_look(steps, 20)]
+    looks = [steps for steps in range(1, 60) if is_check_due(steps, 20)]
     assert looks == [20, 22, 24, 26, 28, 30, 33, 36, 39, 42, 46, 50, 55]

@@ -67,7 +67,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Opened:
-    """A report in the browser, with what it said and what it asked for."""
+    """A report in the browser, with its console errors and its requests."""
 
     def __init__(self, browser: Any, path: Path, *, fragment: str = "", **options: Any) -> None:
         """Open the page and wait until its charts are drawn."""
@@ -117,7 +117,7 @@ def opened(chromium: Any) -> Iterator[Callable[..., Opened]]:
 
 @pytest.fixture(scope="module")
 def looked_at(chromium: Any) -> Iterator[Callable[..., Opened]]:
-    """Open reports for tests that change nothing on them, or what each sets anew: once a file."""
+    """Open each report once per test file, for tests that leave the page as they found it."""
     pages: dict[str, Opened] = {}
 
     def run(path: Path, **options: Any) -> Opened:

@@ -10,9 +10,8 @@ import pytest
 from scaling.analyse.warehouse import tabulate
 from scaling.layout.axes import DEFAULTS
 from scaling.record.files import write_points, write_rows
-from scaling.report.sections.advice import Stretch
-from scaling.report.sections.headline import MOST_WORDS, headline
-from scaling.report.sections.sentences import story
+from scaling.report.sections.headline import MOST_WORDS, Stretch, headline
+from scaling.report.sections.story import story
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, layout, some_point

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from scaling.report import text as report_text
 from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
-from scaling.report.text import numbers
 from tests.report.conftest import REPORTS, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan
 
@@ -284,7 +284,7 @@ def test_without_javascript_answers_and_rows_are_readable(full_study, opened):
 def test_a_changed_number_format_reaches_sentences_and_page_alike(reported, opened, monkeypatch):
     formats = {"unknown": "?", "prefixes": [[1e3, 1e3, " kilo"]], "digits": 2}
     for name, value in formats.items():
-        monkeypatch.setitem(numbers.FORMATS, name, value)
+        monkeypatch.setitem(report_text.FORMATS, name, value)
     page = opened(reported(gpu_plan(axes={"tp": (1, 2)}))).page
     rates = page.locator("#points tbody tr:not(.fail):not(.wait)").first.inner_text()
     assert " kilo" in rates

@@ -5,14 +5,13 @@ import re
 
 import pytest
 
-from scaling.report.charts.charts import CHARTS
+from scaling.report.charts.charts import ALL, CHARTS, drawable
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
-from scaling.report.charts.selection import ALL, drawn
 from scaling.report.charts.steps import AXES
-from scaling.report.charts.svg import bare, datasets
+from scaling.report.charts.svg import chart_specification, table_names
 from scaling.report.columns import COLUMNS
-from scaling.report.page.page import read_caption
+from scaling.report.page.html import read_caption
 from scaling.report.tables import Tables
 from tests.report.conftest import REPORTS
 
@@ -33,7 +32,7 @@ def walk(value):
 
 
 def layers(name):
-    return bare(CHARTS[name])["layer"]
+    return chart_specification(CHARTS[name])["layer"]
 
 
 def test_every_chart_has_a_caption_and_every_caption_a_chart():
@@ -67,8 +66,8 @@ def test_every_chart_answers_a_question_that_the_grammar_names():
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_chart_reads_only_tables_and_columns_the_page_holds(name):
-    chart, specification = CHARTS[name], bare(CHARTS[name])
-    assert datasets(specification) <= set(COLUMNS)
+    chart, specification = CHARTS[name], chart_specification(CHARTS[name])
+    assert table_names(specification) <= set(COLUMNS)
     needed = {*chart.needs, *chart.over, *chart.where, *filter(None, [chart.panel])}
     assert needed <= set(COLUMNS[chart.table])
     calculated = {
@@ -84,7 +83,7 @@ def test_a_chart_reads_only_tables_and_columns_the_page_holds(name):
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_colours_come_from_the_palette_only(name):
-    text = json.dumps(bare(CHARTS[name]))
+    text = json.dumps(chart_specification(CHARTS[name]))
     assert not re.findall(r"#[0-9a-fA-F]{6}|\bblack\b|\bred\b", text)
     assert set(re.findall(r"var\(--([\w-]+)\)", text)) <= set(COLOURS["light"])
 
@@ -144,21 +143,21 @@ def test_a_chart_with_one_tick_is_not_drawn(full_tables):
         name: [row for row in rows if row.get("world_size", size) == size]
         for name, rows in mine.records.items()
     }
-    assert {"throughput", "throughput_per_gpu", "cost"} <= drawn(mine)[ALL].keys()
-    one_size = drawn(Tables(records))[ALL]
+    assert {"throughput", "throughput_per_gpu", "cost"} <= drawable(mine)[ALL].keys()
+    one_size = drawable(Tables(records))[ALL]
     assert not {"throughput", "throughput_per_gpu", "cost"} & one_size.keys()
     assert "layout_ranking" in one_size
 
 
 def test_what_is_drawn_follows_the_series_that_is_chosen(full_tables):
     mine = full_tables.of(1)
-    assert drawn(mine).keys() == {ALL, "measured"}
+    assert drawable(mine).keys() == {ALL, "measured"}
     published = {
         name: [row | {"series": "published"} if "series" in row else row for row in rows]
         for name, rows in mine.records.items()
     }
     both = {name: [*rows, *published[name]] for name, rows in mine.records.items()}
-    assert drawn(Tables(both))["published"].keys() == drawn(mine)["measured"].keys()
+    assert drawable(Tables(both))["published"].keys() == drawable(mine)["measured"].keys()
 
 
 def test_the_vocabulary_knows_the_same_series_everywhere():
@@ -179,7 +178,7 @@ def test_throughput_has_its_interval_and_the_ideal_line():
 
 @pytest.mark.parametrize("name", ["throughput_per_gpu", "generations", "memory", "memory_time"])
 def test_axes_of_amounts_start_at_zero(name):
-    assert any(part.get("domainMin") == 0 for part in walk(bare(CHARTS[name])))
+    assert any(part.get("domainMin") == 0 for part in walk(chart_specification(CHARTS[name])))
 
 
 def test_failures_are_hatched_and_have_no_number():

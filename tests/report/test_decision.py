@@ -5,12 +5,11 @@ import pytest
 from scaling.report.page.decision import (
     cell_words,
     duration,
-    opening,
     shade,
-    steps,
+    steps_by_size,
     summary,
-    tokens_of,
 )
+from scaling.report.page.html import opening_selection
 
 
 def told(number, model, cluster, **advice):
@@ -58,13 +57,13 @@ def test_a_time_has_the_unit_that_suits_it(hours, expected):
 def test_the_page_opens_with_the_selection_of_most_sizes():
     one_size = told(1, "m", "c", at_size={"8": {}})
     foretold = told(4, "p", "c", at_size={"8": {}, "16": {}, "32": {}}) | {"basis": "predicted"}
-    assert opening([foretold, one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
+    assert opening_selection([foretold, one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
     nothing = told(5, "q", "c", at_size={})  # all of it refused, in a study that is predicted
-    assert opening([nothing, foretold]) == 4
+    assert opening_selection([nothing, foretold]) == 4
 
 
 def test_a_return_stands_at_the_size_it_leads_to():
-    by_size = steps(told(1, "m", "c")["advice"])
+    by_size = steps_by_size(told(1, "m", "c")["advice"])
     assert by_size[8] is None
     assert by_size[16]["returned"] == 0.5
 
@@ -80,8 +79,3 @@ def test_where_nothing_ran_the_overview_has_no_numbers():
 def test_one_size_has_neither_change_nor_return_in_the_overview():
     one = told(1, "m", "c", steps=[], stretches=[])
     assert summary(one)[:2] == ["", "–"]
-
-
-def test_a_model_of_unknown_size_is_priced_for_a_stated_number_of_tokens():
-    assert tokens_of({"tokens": None}) == 1e12
-    assert tokens_of({"tokens": 5}) == 5

@@ -3,15 +3,15 @@
 import pytest
 
 from scaling.layout.axes import AXES, DEFAULTS
-from scaling.report.columns import COLUMNS, SPOKEN
-from scaling.report.text.layouts import (
+from scaling.report.columns import COLUMNS, SENTENCE_COLUMNS
+from scaling.report.sections.headline import (
     choice,
     degrees,
-    differing,
-    phrases,
-    rest,
+    differing_axes,
+    layout_phrases,
+    names_by_change,
+    other_choices,
     shared_axes,
-    stepwise,
 )
 
 
@@ -56,17 +56,17 @@ def test_a_choice_is_said_in_words(axis, value, words):
 def test_what_layouts_share_is_said_once_and_then_only_what_differs():
     one = layout(zero_stage=3, micro_batch_size=2)
     other = layout(zero_stage=3, micro_batch_size=1)
-    assert phrases([one, other], 8) == (
+    assert layout_phrases([one, other], 8) == (
         "plain data parallelism",
         ["micro-batch 2", "micro-batch 1"],
     )
     staged = layout(zero_stage=1, pp=2, micro_batch_size=2)
-    assert phrases([one, staged], 8) == (
+    assert layout_phrases([one, staged], 8) == (
         "",
         ["plain data parallelism, ZeRO-3", "two pipeline stages, ZeRO-1"],
     )
     assert shared_axes([one], [other]) == ["zero_stage", "zero_shard_size", "micro_batch_size"]
-    assert stepwise([one, other, staged, layout(pp=2, zero_stage=3)], 8) == [
+    assert names_by_change([one, other, staged, layout(pp=2, zero_stage=3)], 8) == [
         "plain data parallelism", "micro-batch 1", "two pipeline stages", "ZeRO-3",
     ]  # fmt: skip
 
@@ -74,15 +74,15 @@ def test_what_layouts_share_is_said_once_and_then_only_what_differs():
 def test_how_stages_are_run_is_not_said_of_a_layout_without_stages():
     plain, staged = layout(virtual_stages=2), layout(pp=2, pipeline_schedule="interleaved")
     axes = ["pipeline_schedule", "virtual_stages"]
-    assert rest(plain, axes, 8) == []
-    assert rest(staged, axes, 8) == ["interleaved", "1 virtual stages"]
+    assert other_choices(plain, axes, 8) == []
+    assert other_choices(staged, axes, 8) == ["interleaved", "1 virtual stages"]
 
 
 def test_what_is_not_known_differs_from_nothing_but_a_null_that_is_a_choice_does():
-    assert differing([layout(attention=None), layout(attention="flash2")]) == []
-    assert differing([layout(), layout(zero_shard_size=8)]) == ["zero_shard_size"]
+    assert differing_axes([layout(attention=None), layout(attention="flash2")]) == []
+    assert differing_axes([layout(), layout(zero_shard_size=8)]) == ["zero_shard_size"]
 
 
 def test_no_table_is_held_by_the_page_and_for_sentences_alone_at_once():
-    assert not set(COLUMNS) & set(SPOKEN)
-    assert all(len(set(names)) == len(names) for names in (COLUMNS | SPOKEN).values())
+    assert not set(COLUMNS) & set(SENTENCE_COLUMNS)
+    assert all(len(set(names)) == len(names) for names in (COLUMNS | SENTENCE_COLUMNS).values())

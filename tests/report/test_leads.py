@@ -6,8 +6,8 @@ import random
 import pytest
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, margin_of
-from scaling.report.sections import findings, size_findings
-from scaling.report.sections.leads import ahead, leaders
+from scaling.report.sections import findings, over_sizes
+from scaling.report.sections.over_sizes import is_ahead, leaders
 from scaling.report.tables import Tables
 
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
@@ -16,15 +16,15 @@ GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
 def test_a_lead_counts_above_the_interval_of_the_ratio_and_not_below():
     slow = {"tokens_per_s": 100.0, "margin": 0.03}
     fast = {"tokens_per_s": 100.0 * math.exp(0.051), "margin": 0.04}
-    assert ahead(fast, slow)
+    assert is_ahead(fast, slow)
     fast["tokens_per_s"] = 100.0 * math.exp(0.049)
-    assert not ahead(fast, slow)
+    assert not is_ahead(fast, slow)
 
 
 def test_a_row_that_says_nothing_of_its_noise_has_the_unstated_floor():
     slow = {"tokens_per_s": 1.0}
-    assert ahead({"tokens_per_s": 1.01 + UNSTATED_FLOOR}, slow)
-    assert not ahead({"tokens_per_s": 0.99 + UNSTATED_FLOOR}, slow)
+    assert is_ahead({"tokens_per_s": 1.01 + UNSTATED_FLOOR}, slow)
+    assert not is_ahead({"tokens_per_s": 0.99 + UNSTATED_FLOOR}, slow)
     assert math.expm1(math.hypot(*[margin_of(NOISE_FLOOR)] * 2)) == pytest.approx(NOISE_FLOOR)
 
 
@@ -70,14 +70,14 @@ def test_a_lead_within_noise_is_claimed_by_no_title_however_the_rates_fall(lead)
     for seed in range(20):
         given = shaken(tables(lead), seed)
         assert "tie" in findings.map_title(given, 8, GPUS)
-        assert "stays the same" in size_findings.throughput_title(given, GPUS)
+        assert "stays the same" in over_sizes.throughput_title(given, GPUS)
 
 
 def test_a_clear_lead_is_claimed_however_the_rates_fall():
     for seed in range(20):
         given = shaken(tables(0.3), seed)
         assert findings.map_title(given, 8, GPUS) == "At 8 GPUs the best cell is tp 2, pp 1"
-        assert "throughput grows 1.3×" in size_findings.throughput_title(given, GPUS)
+        assert "throughput grows 1.3×" in over_sizes.throughput_title(given, GPUS)
 
 
 def returns(*steps, series="measured"):
@@ -104,48 +104,48 @@ def returns(*steps, series="measured"):
     [
         (
             [(0.9, 0.8, 1.0)],
-            "The one step buys 0.90 [0.80–1.00] of its money's worth",
-            "Every doubling up to 2 GPUs bought at least half of its money's worth, which the "
-            "study asks of it: no knee within the data.",
+            "The one step returns 0.90 [0.80–1.00] of its cost",
+            "Every doubling up to 2 GPUs returned at least half of its cost, as the study asks of "
+            "it: no knee within the data.",
         ),
         (
             [(0.57, 0.33, 0.87)],
-            "The one step buys 0.57 [0.33–0.87] of its money's worth",
+            "The one step returns 0.57 [0.33–0.87] of its cost",
             "Perhaps every doubling",
         ),
         (
             [(0.9, 0.8, 1.0), (0.8, 0.7, 0.9)],
-            "The step that returns least buys 0.80 [0.70–0.90] of its money's worth",
+            "Every step returns at least 0.80 [0.70–0.90] of its cost",
             "no knee",
         ),
-        ([(1.03, None, None)], "The one step buys its money's worth", "no knee"),
+        ([(1.03, None, None)], "The one step returns its full cost", "no knee"),
         (
             [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
-            "After 2 GPUs a step buys less than half of its money's worth: 0.30 [0.20–0.40]",
-            "The knee is at 2 GPUs: up to there every doubling bought at least half of its "
-            "money's worth, the next step 0.30.",
+            "After 2 GPUs a step returns less than half of its cost: 0.30 [0.20–0.40]",
+            "The knee is at 2 GPUs: up to there every doubling returned at least half of its "
+            "cost, the next step 0.30.",
         ),
         (
             [(0.49, 0.4, 0.6)],
-            "After 1 GPU a step perhaps buys less than half of its money's worth: 0.49 [0.40–0.60]",
+            "After 1 GPU a step perhaps returns less than half of its cost: 0.49 [0.40–0.60]",
             "The knee is perhaps at 1 GPU",
         ),
         (
             [(0.47, None, None)],
-            "After 1 GPU a step perhaps buys less than half of its money's worth: 0.47",
+            "After 1 GPU a step perhaps returns less than half of its cost: 0.47",
             "The knee is perhaps at 1 GPU",
         ),
         (
             [(-0.3, -0.4, -0.2)],
             "After 1 GPU more GPUs make training slower",
-            "The knee is at 1 GPU, the smallest size: the step to 2 bought \u22120.30.",
+            "The knee is at 1 GPU, the smallest size: the step to 2 returned \u22120.30.",
         ),
     ],
 )
 def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, title, knee):
     given = returns(*steps)
-    assert size_findings.returns_title(given, GPUS) == title
-    assert knee in size_findings.knee_sentence(given, GPUS)
+    assert over_sizes.returns_title(given, GPUS) == title
+    assert knee in over_sizes.knee_sentence(given, GPUS)
 
 
 def effect(name, ratio, low, high, pairs=9, *, factor="tp", against="none"):
@@ -168,8 +168,8 @@ def effect(name, ratio, low, high, pairs=9, *, factor="tp", against="none"):
         ([effect("a", 1.3, 1.25, 1.35), effect("b", 0.9, 0.85, 0.95)],
          "Near the fastest layouts a (against none) is worth most: ×1.30 [1.25–1.35] over 9 pairs"),
         ([effect("a", 1.3, 1.2, 1.4), effect("b", 0.8, 0.75, 0.9)],
-         "Near the fastest layouts a (against none) and none (against b) are worth most, and "
-         "alike"),
+         "Near the fastest layouts a (against none) and none (against b) are worth most "
+         "and not told apart"),
         ([effect("tp 2", 0.8, 0.75, 0.9, against=1)],
          "Near the fastest layouts tp 1 (against 2) is worth most: ×1.25 [1.11–1.33] over 9 pairs"),
         ([effect("checkpointing full", 0.8, 0.75, 0.9, factor="checkpointing")],
@@ -223,4 +223,4 @@ def costs(series, *rows, noise=0.01):
     ],
 )
 def test_the_title_of_the_cost_says_what_the_largest_size_saves_and_adds(given, title):
-    assert size_findings.cost_title(given, GPUS) == title
+    assert over_sizes.cost_title(given, GPUS) == title

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.report.text.numbers import amount, gib, interval, listed, percent, significant, times
+from scaling.report.text import amount, gib, interval, listed, percent, significant, times
 
 THIN = "\u202f"
 

@@ -10,9 +10,9 @@ import pytest
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
-from scaling.report.columns import SPOKEN
+from scaling.report.columns import SENTENCE_COLUMNS
 from scaling.report.page.page import write_report
-from scaling.report.sections.order import order
+from scaling.report.sections.study import order_section
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from scaling.study.point import Point
@@ -86,17 +86,17 @@ def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) ->
     section = html.split('<section id="order">')[1].split("</section>")[0]
     for words in (
         "At no size is it beyond doubt which layout is the best</a>",
-        "the step is wrong by 0.5\u202f% in the median and 0.5\u202f% at most",
-        "lies in the 80 % interval of",
+        "the short ones is off by 0.5\u202f% in the median and 0.5\u202f% at most",
+        "its 80 % interval holds the measured step in",
         "Drift: over ",
         f"runs on {SLOW_NODE} take ",
         "stopped once the median was precise enough",
-        "ended at the limit of steps before it was",
+        "reached the limit of steps before it was",
         "<th>probability</th>",
         "<th>optimism</th>",
     ):
         assert words in section, words
-    assert section.count("<tr>") == 1 + len(order(read_tables(study))["sizes"])
+    assert section.count("<tr>") == 1 + len(order_section(read_tables(study))["sizes"])
 
 
 def rows(**changes: object) -> dict[str, list[dict[str, object]]]:
@@ -119,7 +119,7 @@ def rows(**changes: object) -> dict[str, list[dict[str, object]]]:
 
 
 def test_a_winner_beyond_doubt_is_called_one_and_nothing_is_said_of_what_was_not_tested() -> None:
-    said = order(Tables(rows()))
+    said = order_section(Tables(rows()))
     assert said is not None
     assert said["headline"] == "At every size the fastest layout is the best beyond doubt"
     assert said["notes"] == []
@@ -129,10 +129,14 @@ def test_releases_that_ran_the_same_size_are_told_apart_by_name() -> None:
     one = rows()["optimism"][0]
     names = ("published: Somebody 26.02", "published: Somebody 26.06")
     read = [
-        {k: v for k, v in (one | {"stack_fingerprint": n}).items() if k in SPOKEN["optimism"]}
+        {
+            k: v
+            for k, v in (one | {"stack_fingerprint": n}).items()
+            if k in SENTENCE_COLUMNS["optimism"]
+        }
         for n in names
     ]
-    found = order(Tables(rows(optimism=read)))
+    found = order_section(Tables(rows(optimism=read)))
     assert found is not None
     assert found["several"]
     assert [row["model"].rpartition(", ")[2] for row in found["sizes"]] == [
@@ -150,16 +154,17 @@ def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> No
         {"linear": False, "error": None, "covered": None},
         {"linear": True, "error": -0.02, "covered": True},
     ]
-    said = order(Tables(rows(drift=drift, extension=extension)))
+    said = order_section(Tables(rows(drift=drift, extension=extension)))
     assert said is not None
     assert said["notes"] == [
-        "2 points ran full steps beside short ones: extended from these the step is wrong by "
-        "2.0\u202f% in the median and 2.0\u202f% at most, and the measured one lies in the 80 % "
-        "interval of 1 of 1. The accumulations of 1 were on no line, and were measured in full.",
-        "No drift: over 9 runs, each held against the other runs of its layout, a step's time does "
-        "not depend on time (shuffled residuals, p above 0.01).",
+        "2 points ran full steps beside short ones: the step extended from the short ones is off "
+        "by 2.0\u202f% in the median and 2.0\u202f% at most, and its 80 % interval holds the "
+        "measured step in 1 of 1. The short steps of 1 point lay on no line, so full steps were "
+        "measured.",
+        "No drift: over 9 runs, each compared with the other runs of its layout, a step's time "
+        "does not depend on time (shuffled residuals, p above 0.01).",
     ]
 
 
 def test_what_only_predicts_has_no_such_section() -> None:
-    assert order(Tables(rows(optimism=[]))) is None
+    assert order_section(Tables(rows(optimism=[]))) is None

@@ -10,7 +10,7 @@ import pytest
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_rows
-from scaling.report.page.page import _file_name, write_report
+from scaling.report.page.page import file_name, write_report
 from scaling.report.tables import COLUMNS, read_tables
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row, write_study
@@ -191,8 +191,8 @@ def test_points_whose_losses_are_not_those_of_their_training_are_named_on_the_pa
 
 
 def test_a_file_is_named_by_words_of_others_without_leaving_its_folder():
-    assert _file_name("collectives-../../../x") == "collectives-.._.._.._x"
-    assert _file_name("..") == "_"
-    long = [_file_name("m" * 300 + end) for end in ("a", "b")]
+    assert file_name("collectives-../../../x") == "collectives-.._.._.._x"
+    assert file_name("..") == "_"
+    long = [file_name("m" * 300 + end) for end in ("a", "b")]
     assert len(set(long)) == 2
     assert all(len(name) <= 120 for name in long)

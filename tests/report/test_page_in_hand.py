@@ -1,4 +1,4 @@
-"""The page in the hand, in a real browser: filter, focus, links, budget, files."""
+"""What a reader does with the page, in a real browser: filter, focus, links, budget, files."""
 
 import csv
 import xml.etree.ElementTree as ElementTree

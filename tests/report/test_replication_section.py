@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from scaling.analyse.replication import SCHEMA
 from scaling.record.files import write_table
-from scaling.report.sections.replication import replication
+from scaling.report.sections.study import replication_section
 
 Answer = tuple[str, str | None, str]  # finding, subject, verdict
 
@@ -22,11 +22,11 @@ def section(folder: Path, *answers: Answer) -> dict[str, object] | None:
     ]  # fmt: skip
     path = folder / "tables" / "replication.parquet"
     write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
-    return replication(folder)
+    return replication_section(folder)
 
 
 def test_a_study_that_replicates_nothing_has_no_section(tmp_path: Path) -> None:
-    assert replication(tmp_path) is None
+    assert replication_section(tmp_path) is None
 
 
 def test_a_finding_is_reproduced_where_all_its_answers_are_and_in_part_where_some_are(

@@ -6,7 +6,7 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
-from scaling.report.sections.sentences import evidence, story
+from scaling.report.sections.story import main_series, story
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from tests.analyse.conftest import layout, some_point
@@ -16,14 +16,14 @@ from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, ro
 pytestmark = pytest.mark.slow
 
 
-# By the test's name, which is their model's: points and rows of the setting that it is about.
+# Points and rows of each test's setting, by the test's name, which is also the model's name.
 STUDIES = {}
 
 
 def of(make):
-    """The story of a test is of the points and rows that `make` gives of a model's name.
+    """Give a test the story of the points and rows that `make` returns for a model name.
 
-    All are settings of one study: tabulating takes a second.
+    The tests share one study with a setting each, because tabulating takes a second.
     """
 
     def decorated(test):
@@ -57,9 +57,9 @@ def text(told):
 
 
 def curve(seconds, *, without=0, **choices):
-    """Of a model: points of one layout at 1, 2, 4, ... GPUs, and rows with these step times.
+    """Points of one layout at 1, 2, 4, ... GPUs, and rows with these step times.
 
-    The last `without` have not run.
+    The last `without` points have not run.
     """
 
     def make(model):
@@ -71,7 +71,7 @@ def curve(seconds, *, without=0, **choices):
 
 
 def two_layouts(*seconds, noise=0.01):
-    """Of a model: ZeRO-1 and ZeRO-3 on two GPUs with these step times."""
+    """ZeRO-1 and ZeRO-3 on two GPUs with these step times."""
 
     def make(model):
         points = [some_point(2, model=model, zero_stage=stage) for stage in (1, 3)]
@@ -91,7 +91,7 @@ def overtaken(model):
 def test_the_answer_names_layouts_sizes_and_the_last_return(told):
     assert text(told) == (
         "Measured: plain data parallelism, ZeRO-1 up to 2 GPUs, then ZeRO-3. "
-        "The last doubling buys its money's worth."
+        "The last doubling returns its full cost."
     )
     assert told["advice"]["headline"]["tags"] == [["ZeRO 1", "1–2 GPUs"], ["ZeRO 3", "4 GPUs"]]
     assert told["advice"]["steps"][-1]["returned"] == pytest.approx(1.5)
@@ -111,13 +111,13 @@ def test_a_tie_is_called_a_tie(told):
     assert told["at_size"]["2"]["layouts"] == (
         "At 2 GPUs ZeRO 1 is advised and ZeRO 3 is not told apart from it"
     )
-    assert "at 2 GPUs the two fastest layouts are not told apart: a tie." in told["note"]
+    assert "At 2 GPUs the two fastest layouts tie: they are not told apart." in told["note"]
 
 
 @of(two_layouts(2.0, 3.0))
 def test_a_clear_winner_is_said_to_lead(told):
     assert told["at_size"]["2"]["layouts"] == "At 2 GPUs ZeRO 1 is fastest, 50.0\u202f% ahead"
-    assert "told apart" not in told["note"]
+    assert "the two fastest layouts" not in told["note"]
 
 
 @of(curve([8.0]))
@@ -165,7 +165,7 @@ def on_a_cpu(model):
 
 @of(on_a_cpu)
 def test_a_cpu_has_ranks_and_no_mfu(told):
-    assert text(told).endswith("up to 2 ranks. The last doubling buys nothing.")
+    assert text(told).endswith("up to 2 ranks. The last doubling returns nothing.")
     assert "not about GPUs" in told["note"]
     assert not any("MFU" in name for name, _, _ in told["figures"])
 
@@ -189,12 +189,12 @@ def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
 def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicted_ones():
     rows = [{"series": series} for series in ("published", "measured", "predicted")]
     tables = Tables({"contenders": rows, "returns": rows[:1], "settings": [{"model": "m"}]})
-    kept = evidence(tables)
+    kept = tables.of_series(main_series(tables))
     assert kept["contenders"] == [{"series": "measured"}]
     assert kept["returns"] == []
     assert kept["settings"] == [{"model": "m"}]
     alone = Tables({"contenders": rows[:1], "returns": rows[:1]})
-    assert evidence(alone)["returns"] == rows[:1]
+    assert alone.of_series(main_series(alone))["returns"] == rows[:1]
 
 
 @pytest.mark.parametrize("plan", [gpu_plan, cpu_plan])
@@ -229,3 +229,12 @@ def test_noise_of_one_repeated_layout_is_neither_plural_nor_zero(told):
     noise = next(figure for figure in told["figures"] if figure[0] == "Noise")
     assert noise[1] != "±0.0\u202f%"
     assert noise[2] == "between repeats of 1 layout"
+
+
+@pytest.mark.parametrize(("parameters", "tokens"), [(None, 1e12), (5, 100)])
+def test_a_model_of_unknown_size_is_priced_for_a_stated_number_of_tokens(
+    full_tables, parameters, tokens
+):
+    one = full_tables.of(1)
+    settings = [row | {"total_params": parameters} for row in one["settings"]]
+    assert story(Tables(one.records | {"settings": settings}))["tokens"] == tokens

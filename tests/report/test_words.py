@@ -5,9 +5,9 @@ import pytest
 from scaling.analyse.series import SERIES
 from scaling.report.charts.marks import POINTS
 from scaling.report.charts.svg import SERIES_KEY
-from scaling.report.sections.sentences import interval_words
+from scaling.report.sections.story import interval_words
 from scaling.report.tables import Tables, _plain
-from scaling.report.text.words import called, shown
+from scaling.report.text import page_text, with_series
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from scaling.report.text.words import called, shown
     ],
 )
 def test_control_characters_are_shown_as_numbers_and_words_stay(name, printed):
-    assert shown(name) == printed
+    assert page_text(name) == printed
     assert _plain([name, None]) == [printed, None]
     assert _plain([[name, None]]) == [printed]
 
@@ -67,4 +67,4 @@ def test_every_series_has_its_mark_in_the_key_that_a_saved_chart_carries():
     ],
 )
 def test_a_title_says_what_its_values_are_unless_they_were_measured(title, series, called_title):
-    assert called(title, series) == called_title
+    assert with_series(title, series) == called_title

@@ -18,7 +18,7 @@ POINTS = {
 
 
 def test_points_of_as_many_nodes_share_allocations_as_the_profile_says():
-    assert dry_run.allocations(POINTS, POINTS.keys(), SLURM) == [
+    assert dry_run.describe_allocations(POINTS, POINTS.keys(), SLURM) == [
         "15 points in 4 allocations:",
         "  2 of 1 nodes, 8 ranks on each: 10 points, at most 8 in one, of 29 to 70 min, "
         "at most 1.6 node-hours",
@@ -26,15 +26,16 @@ def test_points_of_as_many_nodes_share_allocations_as_the_profile_says():
         "at most 10.1 node-hours",
     ]
     alone = [*SLURM, "--submitit-pack", "1"]
-    assert dry_run.allocations(POINTS, ["a1", "b1"], alone)[0] == "2 points in 2 allocations:"
+    first, *_ = dry_run.describe_allocations(POINTS, ["a1", "b1"], alone)
+    assert first == "2 points in 2 allocations:"
 
 
 def test_without_a_scheduler_there_is_no_allocation_and_a_wrong_profile_is_a_sentence():
-    assert dry_run.allocations(POINTS, POINTS, []) == []
+    assert dry_run.describe_allocations(POINTS, POINTS, []) == []
     with pytest.raises(InputError, match=r"nowhere/config.yaml: is no profile of Snakemake"):
-        dry_run.allocations(POINTS, POINTS, ["--profile", "nowhere"])
+        dry_run.describe_allocations(POINTS, POINTS, ["--profile", "nowhere"])
 
 
 def test_files_of_jobs_are_left_out_unless_the_user_says_what_is():
-    assert dry_run.quietly(["-n"]) == ["-n", "--quiet", "rules"]
-    assert dry_run.quietly(["-n", "--quiet"]) == ["-n", "--quiet"]
+    assert dry_run.without_job_files(["-n"]) == ["-n", "--quiet", "rules"]
+    assert dry_run.without_job_files(["-n", "--quiet"]) == ["-n", "--quiet"]

@@ -7,10 +7,10 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import planning
+from scaling.run import planning, predictions
 from scaling.run.choices import choice_table, chosen_ids
-from scaling.run.choose import allocation_of, choose
-from scaling.run.progress import watcher_of
+from scaling.run.choose import allocation_of_added, choose
+from scaling.run.progress import watch_study
 from scaling.run.sweep import Sweep, hosts_to_avoid
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
@@ -58,7 +58,7 @@ def plain(config, write_study):
 
 def measured(points, study, paths, slow, host="n1"):
     """Rows of these points: those that are `slow` on that host, a tenth slower than predicted."""
-    prediction = planning.predict_points(study, points)[1]
+    prediction = predictions.predict_points(study, points)[1]
     for place, point in enumerate(points):
         seconds = float(prediction.step_time_s[place]) * (1.1 if slow(place) else 1.0)
         hosts = [host if slow(place) else "n0"]
@@ -88,10 +88,10 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     study, plan = plain()
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
-    watcher = watcher_of(study, plan.points, tmp_path)
+    watcher = watch_study(study, plan.points, tmp_path)
     before = watcher.look()
     assert (before.total, before.undecided, before.finished) == (12, 1, False)
-    text = choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
+    text = choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), elsewhere=True)
     assert text.startswith("world_size=8: 6 layouts ran on slow nodes only and run once more")
     assert "n1 is left out" in text
     added = chosen_ids(paths.choice_elsewhere(8))
@@ -100,15 +100,15 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     assert {point.layout for point in again} == on_slow
     by_layout = {point.layout: point for point in plan.points}
     assert {point.repeat for point in again} == {1}
-    assert allocation_of(paths, added[0]) == dataclasses.replace(
-        planning.allocation(by_layout[again[0].layout]), repeat=1
+    assert allocation_of_added(paths, added[0]) == dataclasses.replace(
+        planning.allocation_of(by_layout[again[0].layout]), repeat=1
     )
     assert not set(added) & {point.point_id for point in plan.points}
     now = watcher.look()
     assert (now.total, now.done, now.undecided) == (18, 12, 0)
     # made anew, also after its rows are there, the choice is the same
     measured(again, study, paths, slow=lambda place: False)
-    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
+    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), elsewhere=True)
     assert sorted(chosen_ids(paths.choice_elsewhere(8))) == sorted(added)
     assert watcher.look().finished
 
@@ -117,7 +117,7 @@ def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
     study, plan = plain(world_size=16, nodes=2)
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
-    text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
+    text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), elsewhere=True)
     assert "n1 is left out" in text
     assert chosen_ids(paths.choice_elsewhere(16)) == []
 
@@ -129,9 +129,9 @@ def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere
     paths = StudyPaths(tmp_path)
     small = [point for point in plan.points if point.world_size == 8]
     measured(plan.points, study, paths, slow=lambda place: place == 0 or place >= len(small))
-    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
+    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), elsewhere=True)
     assert chosen_ids(paths.choice_elsewhere(8)) == []
-    choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
+    choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), elsewhere=True)
     added = chosen_ids(paths.choice_elsewhere(16))
     sizes = [point_from_json(paths.point(name).read_text()).world_size for name in added]
     assert sizes.count(8) == 1
@@ -144,12 +144,12 @@ def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain
         size: [point for point in plan.points if point.world_size == size] for size in (8, 16)
     }
     measured(of_size[8], study, paths, slow=lambda place: place % 2)
-    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
+    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), elsewhere=True)
     names = chosen_ids(paths.choice_elsewhere(8))
     again = [point_from_json(paths.point(name).read_text()) for name in names]
     measured(again, study, paths, slow=lambda place: False)
     measured(of_size[16], study, paths, slow=lambda place: place % 2, host="n2")
-    text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
+    text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), elsewhere=True)
     assert read_json_object(paths.excluded).keys() == {"n1", "n2"}
     assert text.startswith(f"world_size=16: {len(of_size[16]) // 2} layouts ran on slow nodes only")
 
@@ -170,12 +170,12 @@ def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
     paths = StudyPaths(tmp_path)
     if reported:
         paths.report.touch()
-    assert not Sweep(study, plan.points, tmp_path).repeats_elsewhere
-    with pytest.raises(InputError, match="nothing runs once more elsewhere"):
-        choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
+    assert not Sweep(study, plan.points, tmp_path).has_reruns
+    with pytest.raises(InputError, match="no layout runs once more elsewhere"):
+        choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), elsewhere=True)
     if reported:  # by a plan that lets it
         paths.plan.write_text('{"elsewhere": true}')
-        assert Sweep(study, plan.points, tmp_path).repeats_elsewhere
+        assert Sweep(study, plan.points, tmp_path).has_reruns
 
 
 def test_a_study_may_forbid_it(swept, tmp_path):

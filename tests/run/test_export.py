@@ -10,7 +10,7 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
-from scaling.run.export import export, without_private
+from scaling.run.export import export, scrub
 from tests.conftest import PROJECT
 from tests.report.synthetic_study import cpu_plan, write_study
 
@@ -46,7 +46,7 @@ def exported(tmp_path_factory):
     ],
 )
 def test_paths_end_in_their_last_name_and_the_user_is_nobody(text, handed_on):
-    assert without_private(text, "alice") == handed_on
+    assert scrub(text, "alice") == handed_on
 
 
 def test_a_crate_holds_tables_page_and_study_and_no_path_of_this_machine(exported):

@@ -8,7 +8,7 @@ from scaling.run import planning
 from scaling.run import sweep as sweeps
 from scaling.run.choices import chosen_ids
 from scaling.run.choose import choose
-from scaling.run.progress import watcher_of
+from scaling.run.progress import watch_study
 from scaling.study.paths import StudyPaths
 from tests.rows import row_of
 from tests.run.test_planning import study_of
@@ -46,7 +46,7 @@ class Sweep:
                 write_rows(self.paths.row(point.point_id), [row])
 
     def progress(self):
-        return watcher_of(self.study, self.planned.points, self.folder).look()
+        return watch_study(self.study, self.planned.points, self.folder).look()
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_where_all_is_measured_nothing_is_added(sweep):
     added, text = calm.choose(turn=1)
     assert added == []
     assert text.startswith("world_size=8: 0 points are measured too; calibrated on 4 rows of this")
-    assert calm.choose(turn=2)[1].startswith("world_size=8: nothing was added before")
+    assert calm.choose(turn=2)[1].startswith("world_size=8: the last choice added nothing")
 
 
 def test_after_a_surprise_the_next_best_is_measured_too_and_its_own_surprise_is_the_next(sweep):
@@ -131,7 +131,8 @@ def test_a_node_that_the_rows_of_a_size_show_to_be_slow_is_left_out_of_the_large
 def test_each_choice_has_its_file(sweep):
     study = sweep()
     names = {
-        path.name for path in sweeps.Sweep(study.study, study.planned.points, study.folder).choices
+        path.name
+        for path in sweeps.Sweep(study.study, study.planned.points, study.folder).choice_files
     }
     assert names == {
         f"{size}{turn}.parquet"

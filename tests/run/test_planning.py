@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scaling.errors import InputError
-from scaling.run import planning
+from scaling.run import planning, predictions
 from scaling.study import grid
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study
@@ -87,11 +87,11 @@ def test_the_spending_is_hours_times_price_and_power(config, write_study):
 def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeypatch):
     counts = []
 
-    def counted(study, points, predict=planning.predict_points):
+    def counted(study, points, predict=predictions.predict_points):
         counts.append(len(points))
         return predict(study, points)
 
-    monkeypatch.setattr(planning, "predict_points", counted)
+    monkeypatch.setattr(predictions, "predict_points", counted)
     study = study_of(config, write_study)
     planning.fitting_plan_and_spend(study)
     assert counts == [len(grid.expand_grid(study).points)]
@@ -100,7 +100,7 @@ def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeyp
 def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, write_study):
     def probed(**changes):
         study = load_study(write_study(**changes), config)
-        return planning.probe_of(study, planning.fitting_plan(study))
+        return planning.plan_probe(study, planning.fitting_plan(study))
 
     gpus = {"cluster": "there", "world_size": [8, 16], "precision": "bf16", "zero_stage": 1}
     gpus["global_batch_size"] = 16

@@ -76,20 +76,20 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     study = study_of(config, write_study, **GRID)
     plan = planning.fitting_plan(study)
     ways = price.prices(study, plan)
-    keys, cheap = price.cheapest(study, plan)
+    keys, cheap = price.cheapest_settings(study, plan)
     show.show_plan(study, plan, None, None, ways, affordable=(keys, cheap), elsewhere=1.5)
     printed = capsys.readouterr().out
     assert cheap.gpu_hours < ways[0].gpu_hours < 10  # so few are told with a decimal
     sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {ways[0].gpu_hours:.1f}"
     assert printed.index(sentence) < printed.index("8 points, strong scaling")
-    assert "sends about 1.5 points elsewhere" in printed
+    assert "about 1.5 points run once more on other nodes" in printed
     # as printed they are what a study may say, and then the plan has nothing cheaper to offer
     (line,) = [line for line in printed.splitlines() if line.startswith("  measure: ")]
     cheaper = study_of(config, write_study, **yaml.safe_load(line), **GRID)
     assert cheaper.measure.budget_gpu_hours == keys["budget_gpu_hours"]
     (both,) = price.prices(cheaper, planning.fitting_plan(cheaper), ("both",))
     assert both.gpu_hours == pytest.approx(cheap.gpu_hours, rel=0.01)
-    assert price.cheapest(cheaper, plan) is None
+    assert price.cheapest_settings(cheaper, plan) is None
 
 
 def test_each_slow_node_is_priced_by_the_points_that_it_would_run(config, write_study):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scaling.errors import InputError
 from scaling.record import files
 from scaling.run import retry
-from scaling.run.progress import Progress, Watcher, duration, judge
+from scaling.run.progress import Progress, Watcher, duration, progress_of
 from scaling.study import grid
 from scaling.study.study import load_study
 from tests.rows import row_of
@@ -61,9 +61,9 @@ def test_the_time_left_is_judged_by_points_of_the_same_size(points):
         small[0].point_id: {"outcome": "ok", "duration_s": 10, "world_size": 1},
         large[0].point_id: {"outcome": "oom", "duration_s": 20, "world_size": 2},
     }
-    assert judge(points, settled, set()).seconds_left == 3 * 10 + 3 * 20
+    assert progress_of(points, settled, set()).seconds_left == 3 * 10 + 3 * 20
     two_at_once = {small[1].point_id, large[1].point_id}
-    assert judge(points, settled, two_at_once).seconds_left == (3 * 10 + 3 * 20) / 2
+    assert progress_of(points, settled, two_at_once).seconds_left == (3 * 10 + 3 * 20) / 2
 
 
 def test_a_finished_study_says_nothing_about_the_time_left(points, tmp_path):

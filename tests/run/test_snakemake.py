@@ -51,6 +51,6 @@ def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_i
     words = [sys.executable, "-c", program, "--config", "study=config/studies/mine.yaml"]
     with subprocess.Popen(words) as first:
         with pytest.raises(InputError, match=rf"^mine: runs already, as process {first.pid} of"):
-            stop.refuse_a_second("mine")
-        stop.refuse_a_second("another")
+            stop.refuse_second_run("mine")
+        stop.refuse_second_run("another")
         first.kill()

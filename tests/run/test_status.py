@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from scaling.record.files import write_rows, write_table
-from scaling.record.running import marked
+from scaling.record.running import mark_running
 from scaling.run import snakemake
 from scaling.run.progress import Watcher, time_left
 from scaling.run.status import _best, status_of, use_of_allocations
@@ -52,7 +52,7 @@ def sweep(tmp_path, monkeypatch):
     }  # fmt: skip
     write_rows(paths.row("p1"), [row_of(points[1], **extended)])
     write_rows(paths.rows / "retried" / "p0.1.parquet", [row_of(points[0], duration_s=1800.0)])
-    with marked(paths.row("p2"), time_limit_s=100.0):
+    with mark_running(paths.row("p2"), time_limit_s=100.0):
         yield status_of(Watcher(tmp_path, points), budget_gpu_hours=5.0)
 
 
@@ -71,7 +71,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     why = "job 8, 2 of 2 in gpu, 2 nodes, Resources, starts 2026-01-02T03:04"
     for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
-    assert snakemake._waiting() == f" · waits: {why}"
+    assert snakemake._describe_queue() == f" · waits: {why}"
     assert "fastest so far at 2, of 1 tried: " in text
     assert text.endswith("tokens/s, extended")
     assert max(map(len, text.splitlines())) <= 80
@@ -83,7 +83,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
 def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):
     (point,) = points_of(1)
     now = time.time()
-    with marked(StudyPaths(tmp_path).row("p0"), time_limit_s=1e5):
+    with mark_running(StudyPaths(tmp_path).row("p0"), time_limit_s=1e5):
         monkeypatch.setattr(time, "time", lambda: now + 3600.0)
         status = status_of(Watcher(tmp_path, [point]), budget_gpu_hours=10.0)
     assert status.gpu_hours_spent == pytest.approx(2 * 1.0, abs=0.01)

@@ -11,7 +11,7 @@ from scaling.cli.verbs import main
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.record import files
-from scaling.run import plan_writer
+from scaling.run import plan_writer, planning
 from scaling.study import grid
 from scaling.study.study import load_study
 from tests.conftest import STUDY
@@ -114,7 +114,7 @@ def test_every_command_line_ends_in_order(config, write_study, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     write_study("one")
     rng = random.Random(32)
-    plan_writer.write_plan(plan_writer.plan_study("one"))
+    plan_writer.write_plan(planning.plan_study("one"))
     codes = []
     often = [1 if verb in SLOW else 8 for verb in VERBS]
     for _ in range(COMMAND_LINES):

@@ -81,8 +81,8 @@ def train(run_ranks: Run) -> Train:
     def trained(point: Point) -> dict[int, RankResult]:
         skip_if_lacking(point)
         codes, files, logs = run_ranks(point)
-        assert not any(codes), f"{files.left(RankFailure)}\n{logs}"
-        return files.left(RankResult)
+        assert not any(codes), f"{files.read(RankFailure)}\n{logs}"
+        return files.read(RankResult)
 
     return trained
 
@@ -94,7 +94,7 @@ def attempt(run_ranks: Run) -> Attempt:
     def attempted(point: Point) -> dict[int, RankFailure]:
         codes, files, logs = run_ranks(point)
         assert all(codes), logs
-        return files.left(RankFailure)
+        return files.read(RankFailure)
 
     return attempted
 

@@ -77,8 +77,8 @@ def trained(point: Point, folder: Path) -> dict[int, RankResult]:
         )
         for rank in range(world_size)
     ]
-    assert [rank.wait() for rank in ranks] == [0] * world_size, files.left(RankFailure)
-    return files.left(RankResult)
+    assert [rank.wait() for rank in ranks] == [0] * world_size, files.read(RankFailure)
+    return files.read(RankResult)
 
 
 def gpu_point(precision: Precision, **layout: object) -> Point:
@@ -98,7 +98,7 @@ def test_ranks_on_nccl_train_what_plain_fp32_code_trains(
         assert result.clock == "cuda_event"
         assert result.peak_memory_bytes > 0
     for rank in range(point.layout.world_size):
-        stack = RankFiles(tmp_path).left(Stack)[rank]
+        stack = RankFiles(tmp_path).read(Stack)[rank]
         assert stack.nccl_version is not None
         assert stack.gpu_name == torch.cuda.get_device_name(rank)
 

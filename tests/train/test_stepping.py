@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.record.extension import extended
+from scaling.record.extension import estimate_full_step
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_sizes, shuffled_rounds
 from tests.points import tiny_point
@@ -39,7 +39,7 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
         counts = [4, 8, 12] if "pp" in layout else [2, 5, 8]
         assert first.short_accumulations == shuffled_rounds(counts, 5, seed=1)
         assert first.short_step_times_s is not None
-        extension = extended(first.short_accumulations, first.short_step_times_s, 16)
+        extension = estimate_full_step(first.short_accumulations, first.short_step_times_s, 16)
         assert extension is not None
         # where times lie on no line, as on a busy machine they may not, full steps follow
         assert len(first.step_times_s) == (0 if extension.linear else 10)
@@ -85,7 +85,7 @@ def test_a_point_of_both_kinds_has_the_losses_of_its_full_steps_alone(train: Tra
     assert len(both.step_times_s) == 10
     assert both.short_accumulations == shuffled_rounds([2, 5, 8], 5, seed=1)
     assert both.short_step_times_s is not None
-    extension = extended(both.short_accumulations, both.short_step_times_s, 16)
+    extension = estimate_full_step(both.short_accumulations, both.short_step_times_s, 16)
     assert extension is not None
     assert extension.low_s <= extension.step_time_s <= extension.high_s
 

@@ -49,7 +49,7 @@ def planned_jobs(project, study):
 @pytest.mark.parametrize("study", sorted(SHIPPED - REALLY_RUN))
 def test_every_shipped_study_has_a_dag_with_one_job_per_point_it_measures(study, project):
     found = load_study(PROJECT / "config" / "studies" / f"{study}.yaml", PROJECT / "config")
-    points = planning.to_measure(found, planning.fitting_plan(found))
+    points = planning.points_to_measure(found, planning.fitting_plan(found))
     jobs = planned_jobs(project, study)
     assert jobs.get("measure", 0) == len(points)
     assert {"tabulate", "report"} <= set(jobs)
@@ -58,7 +58,7 @@ def test_every_shipped_study_has_a_dag_with_one_job_per_point_it_measures(study,
 def plan(project, study):
     """What `scaling plan` leaves in that checkout, by this process."""
     with contextlib.chdir(project):
-        plan_writer.write_plan(plan_writer.plan_study(study))
+        plan_writer.write_plan(planning.plan_study(study))
 
 
 def pretend_it_ran(project, study):

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from scaling.run import planning
+from scaling.run import predictions
 from scaling.study import grid
 from scaling.study.study import load_study
 from tests.ran import rows_of, scaling_warm
@@ -67,7 +67,7 @@ def guided(project):
     write(project, STUDY)
     study = load_study(project / "config/studies/guided.yaml", project / "config")
     points = grid.expand_grid(study).points
-    _, predicted = planning.predict_points(study, points)
+    _, predicted = predictions.predict_points(study, points)
     seconds = {
         f"{point.layout.world_size} {point.layout.label}": float(step_time_s)
         for point, step_time_s in zip(points, predicted.step_time_s, strict=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
-from scaling.record.running import runner_of
+from scaling.record.running import live_runner
 from tests.ran import rows_of, scaling_warm
 from tests.workflow.conftest import stand_in
 
@@ -37,7 +37,7 @@ def until_one_more_is_running(process, results, rows):
         assert process.poll() is None, "the run ended before it could be killed"
         done = len(list((results / "rows").glob("*.parquet")))
         # a kill leaves markers behind: only one whose process lives is a running point
-        running = [m for m in (results / "rows").glob("*.running") if runner_of(m)]
+        running = [m for m in (results / "rows").glob("*.running") if live_runner(m)]
         if done >= rows and running and not (running[0].with_suffix(".parquet")).exists():
             return running[0].stem
         time.sleep(0.05)

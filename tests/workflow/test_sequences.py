@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from scaling.run import plan_writer, retry
+from scaling.run import plan_writer, planning, retry
 from scaling.study.study import load_study, study_info_json
 from tests.conftest import PROJECT
 from tests.warm import warm_python
@@ -142,7 +142,7 @@ def kill(rng):
 
 def fresh(root, tmp_path):
     """What a folder that has seen nothing else would say, by the pure functions."""
-    made = plan_writer.plan_study("one")
+    made = planning.plan_study("one")
     ids = sorted(point.point_id for point in made.plan.points)
     return {
         "about": json.loads(study_info_json(load_study("one"))),
@@ -172,7 +172,7 @@ def test_any_sequence_ends_as_a_fresh_folder_would(seed, checkout, tmp_path):
         before = rows_of(checkout)
         action = rng.choice(["plan", "edit", "edit", "run", "retry", "report", "price", "kill"])
         if action == "plan":
-            plan_writer.write_plan(plan_writer.plan_study("one"))
+            plan_writer.write_plan(planning.plan_study("one"))
         elif action == "edit":
             name = rng.choice(list(EDITS))
             EDITS[name](study, rng)

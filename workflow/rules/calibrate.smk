@@ -1,11 +1,11 @@
-# What rows and probes say about this cluster, for the sizes that were not measured.
+# Fit the prediction to rows and probes of this cluster, for sizes that were not measured.
 rule calibrate:
     input:
         rows,
-        points=str(LEFT.points_table),
+        points=str(STUDY.points_table),
         probes=probes(),
     output:
-        str(LEFT.calibration),
+        str(STUDY.calibration),
     log:
         str(LOGS.rule("calibrate")),
     localrule: True
@@ -17,6 +17,6 @@ rule calibrate:
     shell:
         SCALING
         + " calibrate "
-        + quoted(LEFT.rows)
+        + quoted(STUDY.rows)
         + " {output:q} --points {input.points:q}"
         " {params.probes:q} > {log:q} 2>&1"

@@ -1,12 +1,12 @@
-# A guided sweep: which points of a size are measured, by what the smaller sizes have shown. Ancient:
-# a choice stands though a point of a smaller size is measured again.
+# Guided sweeps: choose which points of a size are measured, by the rows of smaller sizes. These are
+# ancient: a choice stands even if a point of a smaller size is measured again.
 checkpoint choose:
     input:
-        ancient(str(LEFT.points_table)),
+        ancient(str(STUDY.points_table)),
         rows_below,
     output:
         # update: the old choice stands until the new one replaces it
-        update(str(LEFT.choice("{size}"))),
+        update(str(STUDY.choice("{size}"))),
     log:
         str(LOGS.rule("choose/{size}")),
     wildcard_constraints:
@@ -20,13 +20,13 @@ checkpoint choose:
         f"{CHOOSE} {{wildcards.size:q}} {{output:q}} > {{log:q}} 2>&1"
 
 
-# What the rows of a choice make worth measuring too.
+# Guided sweeps: add points that the rows of the last choice make worth measuring.
 checkpoint choose_again:
     input:
-        ancient(str(LEFT.points_table)),
+        ancient(str(STUDY.points_table)),
         rows_before_turn,
     output:
-        update(str(LEFT.choice_again("{size}", "{turn}"))),
+        update(str(STUDY.choice_again("{size}", "{turn}"))),
     log:
         str(LOGS.rule("choose/{size}.again{turn}")),
     wildcard_constraints:

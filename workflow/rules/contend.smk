@@ -1,10 +1,10 @@
-# What ran on slow nodes only, of this size and smaller ones, runs once more on others.
+# Layouts of this size and smaller ones that only ran on slow nodes run once more on others.
 checkpoint elsewhere:
     input:
-        ancient(str(LEFT.points_table)),
+        ancient(str(STUDY.points_table)),
         rows_before_elsewhere,
     output:
-        update(str(LEFT.choice_elsewhere("{size}"))),
+        update(str(STUDY.choice_elsewhere("{size}"))),
     log:
         str(LOGS.rule("contend/{size}.elsewhere")),
     wildcard_constraints:
@@ -16,15 +16,15 @@ checkpoint elsewhere:
         f"{CHOOSE} {{wildcards.size:q}} {{output:q}} --elsewhere > {{log:q}} 2>&1"
 
 
-# Repeats where they decide: which layouts of a size run once more, by what their runs have shown.
-# Ancient: a choice stands though an earlier run is measured again.
+# Contenders: choose which layouts of a size run once more, by the rows of their earlier runs. These
+# are ancient: a choice stands even if an earlier run is measured again.
 checkpoint contend:
     input:
-        ancient(str(LEFT.points_table)),
+        ancient(str(STUDY.points_table)),
         rows_before_repeat,
     output:
         # update: the old choice stands until the new one replaces it
-        update(str(LEFT.choice_of_repeat("{size}", "{repeat}"))),
+        update(str(STUDY.choice_of_repeat("{size}", "{repeat}"))),
     log:
         str(LOGS.rule("contend/{size}.{repeat}")),
     wildcard_constraints:

@@ -1,25 +1,25 @@
-# Real training steps: the only rule that asks for GPUs. It leaves a row whatever the outcome.
+# Measure real training steps. Leaves a row whatever the outcome.
 rule measure:
     input:
-        # ancient: a new point must not repeat the old ones
-        ancient(str(LEFT.points_table)),
+        # ancient: a new point must not make old ones run again
+        ancient(str(STUDY.points_table)),
         probes_before,
     output:
         row("{point}"),
     log:
         str(LOGS.rule("measure/{point}")),
-    priority: precedence
-    # on one machine a point has all cores: two at once would measure each other
+    priority: run_priority
+    # on one machine a point gets all cores: two at once would disturb each other
     threads: workflow.cores or 1
     resources:
         **{DEVICES: devices},
         **PLAN.resources,
         nodes=nodes,
-        slurm_exclude=avoided,
+        slurm_exclude=excluded_hosts,
         tasks_per_node=ranks_per_node,
         runtime=runtime_minutes,
     params:
-        point=str(LEFT.point("{point}")),
+        point=str(STUDY.point("{point}")),
     shell:
         SCALING + " measure {params.point:q} {output:q}"
         " --excluded={resources.slurm_exclude:q} > {log:q} 2>&1"

@@ -1,10 +1,10 @@
-# Memory and step time of every point, from data sheets where nothing has been measured yet.
+# Predict memory and step time of every point, from data sheets if there is no calibration.
 rule predict:
     input:
-        points=str(LEFT.points_table),
+        points=str(STUDY.points_table),
         calibration=calibration(),
     output:
-        str(LEFT.predictions),
+        str(STUDY.predictions),
     log:
         str(LOGS.rule("predict")),
     localrule: True

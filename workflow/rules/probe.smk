@@ -1,14 +1,14 @@
-# What nodes, their memory and their links reach, before anything is measured on them. It leaves a
-# table whatever the outcome; a probe that failed stops nobody.
-if PROBED:
+# Measure what nodes, memory and links reach, before any point. Leaves a table whatever the outcome:
+# a failed probe stops nothing.
+if HAS_PROBES:
 
     rule probe:
         input:
-            # ancient: a new point repeats no probe, unless it brings shapes of its own
-            ancient(str(LEFT.points_table)),
+            # ancient: new points repeat no probe, unless they have new shapes
+            ancient(str(STUDY.points_table)),
         output:
-            str(LEFT.probes),
-            str(LEFT.hosts),
+            str(STUDY.probes),
+            str(STUDY.hosts),
         log:
             str(LOGS.rule("probe")),
         threads: workflow.cores or 1
@@ -19,7 +19,7 @@ if PROBED:
             tasks_per_node=PLAN.probe.ranks_per_node,
             runtime=PLAN.probe.minutes,
         params:
-            plan=str(LEFT.probe_plan),
+            plan=str(STUDY.probe_plan),
             asked=PLAN.probe_asked,
         shell:
             SCALING

@@ -1,11 +1,11 @@
-# Tables to one self-contained page.
+# Turn tables into one self-contained page.
 rule report:
     input:
         rules.tabulate.output,
         REPORT_SOURCES,
     output:
-        # `snakemake --report` holds the page too
-        report(str(LEFT.report), category="Scaling", labels={"study": NAME}),
+        # `snakemake --report` includes the page
+        report(str(STUDY.report), category="Scaling", labels={"study": NAME}),
     log:
         str(LOGS.rule("report")),
     localrule: True

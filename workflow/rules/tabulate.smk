@@ -1,4 +1,4 @@
-# Rows to tables: one SQL file, one table.
+# Turn rows into tables: one SQL file per table.
 rule tabulate:
     input:
         rows,
@@ -6,18 +6,18 @@ rule tabulate:
         probes(),
         predictions(),
         published(),
-        str(LEFT.points_table),
-        str(LEFT.refused),
-        str(LEFT.study),
+        str(STUDY.points_table),
+        str(STUDY.refused),
+        str(STUDY.study),
         SQL,
         FINDINGS,
     output:
-        [str(LEFT.table(name)) for name in TABLES],
+        [str(STUDY.table(name)) for name in TABLES],
     log:
         str(LOGS.rule("tabulate")),
     localrule: True
     params:
-        # by content: a plan that was made anew while this ran is another one
+        # digests of their content: a plan that changed while this ran triggers it again
         plan=PLAN.files,
         clusters=PLAN.clusters,
     shell:

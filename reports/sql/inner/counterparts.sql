@@ -1,35 +1,41 @@
--- Grain: one row per setting, world_size and layout that others published there, where a prediction is its.
--- Needs: measurements, listed_choices
--- predicted_layout: the layout of a prediction that is the same as far as the publisher says: what a
--- row does not state (null) agrees with anything, and of several that agree it is the one whose choices
--- there are the usual ones; none where that leaves more than one.
--- unstated: the axes of which the publisher says nothing and the prediction chooses what is not usual.
+-- Grain: one row per setting, world_size and published layout for which there is a matching prediction.
+-- Needs: measurements, choices_by_axis
+-- predicted_layout: the predicted layout that agrees with all the publisher states; what he does
+-- not state (null) agrees with anything. If several agree, the one with the fewest unusual choices
+-- on the unstated axes; no row if that is a tie.
+-- unstated: unstated axes on which the predicted layout is not at the usual choice.
 with layouts as (
     select distinct setting_id, world_size, layout, series
     from measurements
     where series in ('published', 'predicted')
 ),
-compared as (
+agreeing as (
     select
-        theirs.setting_id, theirs.world_size, theirs.layout, ours.layout as predicted_layout,
-        count(*) filter (where stated.value != predicted.value) as unlike,
+        published.setting_id, published.world_size, published.layout,
+        predicted.layout as predicted_layout,
+        count(*) filter (where published_choice.value != predicted_choice.value) as disagreements,
         list(axes.axis order by axis_order) filter (
-            where stated.value is null and predicted.value is distinct from axes.usual
+            where published_choice.value is null
+                and predicted_choice.value is distinct from axes.usual
         ) as unstated
-    from layouts as theirs
-    join layouts as ours using (setting_id, world_size)
-    join listed_choices as stated
-        on stated.setting_id = theirs.setting_id and stated.layout = theirs.layout
-    join listed_choices as predicted
-        on predicted.setting_id = theirs.setting_id and predicted.layout = ours.layout
-        and predicted.name = stated.name
-    join catalogue.axes as axes on axes.name = stated.name
-    where theirs.series = 'published' and ours.series = 'predicted'
+    from layouts as published
+    join layouts as predicted using (setting_id, world_size)
+    join choices_by_axis as published_choice
+        on published_choice.setting_id = published.setting_id
+        and published_choice.layout = published.layout
+    join choices_by_axis as predicted_choice
+        on predicted_choice.setting_id = published.setting_id
+        and predicted_choice.layout = predicted.layout
+        and predicted_choice.name = published_choice.name
+    join catalogue.axes as axes on axes.name = published_choice.name
+    where published.series = 'published' and predicted.series = 'predicted'
     group by all
-    having unlike = 0
+    having disagreements = 0
 )
 select setting_id, world_size, layout, predicted_layout, unstated
-from compared
-window alike as (partition by setting_id, world_size, layout, len(unstated)),
-    near as (partition by setting_id, world_size, layout order by coalesce(len(unstated), 0))
-qualify rank() over near = 1 and count(*) over alike = 1
+from agreeing
+window candidates as (
+        partition by setting_id, world_size, layout order by coalesce(len(unstated), 0)
+    ),
+    equally_usual as (partition by setting_id, world_size, layout, len(unstated))
+qualify rank() over candidates = 1 and count(*) over equally_usual = 1

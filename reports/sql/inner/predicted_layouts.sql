@@ -1,7 +1,7 @@
--- Grain: one row per setting, world_size and layout of which a prediction says something.
+-- Grain: one row per setting, world_size and layout for which there is a prediction.
 -- Needs: measurements, counterparts
--- Beside each layout that was predicted those that others published of it, see `counterparts`.
-with predicted as (
+-- Predicted layouts, and published ones with the prediction of their counterpart.
+with predictions as (
     select
         setting_id, world_size, layout as predicted_layout,
         any_value(outcome) as predicted_outcome,
@@ -13,15 +13,15 @@ with predicted as (
     where series = 'predicted'
     group by setting_id, world_size, layout
 ),
-called as (
+matches as (
     select setting_id, world_size, layout, predicted_layout, unstated from counterparts
     union all
     select setting_id, world_size, predicted_layout as layout, predicted_layout, null
-    from predicted
+    from predictions
     where (setting_id, world_size, layout) not in (
         select (setting_id, world_size, layout) from counterparts
     )
 )
 select * exclude (predicted_layout, unstated), unstated
-from called
-join predicted using (setting_id, world_size, predicted_layout)
+from matches
+join predictions using (setting_id, world_size, predicted_layout)

@@ -1,22 +1,24 @@
--- Grain: one row per setting, series, world_size and layout that may be advised or stands beside it.
+-- Grain: one row per setting, series, world_size and layout that is considered for the advice.
 -- Needs: ranking, coinciding
--- The 60 layouts of a setting and series that are most often not told apart from the fastest, at every
--- size at which they ran. good: may be advised: not told apart from the fastest, and of predictions no more
--- than the predictor's regret behind, for a wide interval excuses no slower layout. Layouts that coincide at a size have one rate there, the higher one.
+-- Per setting and series the 60 layouts that are most often not told apart from the fastest, at
+-- every size at which they ran. Layouts that coincide at a size share the higher of their rates
+-- there.
+-- advisable: not told apart from the fastest; a prediction must also be within the predictor's
+-- regret of it, because its wide interval excuses no slower layout.
 with ran as (
     select
         setting_id, series, world_size, layout, tokens_per_s, share_of_best, margin,
         predicted_size_sigma, within_noise
     from ranking
 ),
-called as (
+with_aliases as (  -- each layout also under the names of those that coincide with it
     select * from ran
     union all by name
-    select ran.* exclude (layout), coinciding.same as layout
+    select ran.* exclude (layout), coinciding.same_as as layout
     from ran
     join coinciding using (setting_id, world_size, layout)
 ),
-joined as (
+merged as (
     select
         setting_id, series, world_size, layout,
         max(tokens_per_s) as tokens_per_s,
@@ -26,22 +28,22 @@ joined as (
         bool_or(within_noise) as within_noise,
         bool_or(within_noise and (
             series != 'predicted' or share_of_best >= 1 / (1 + getvariable('predicted_floor'))
-        )) as good
-    from called
+        )) as advisable
+    from with_aliases
     group by setting_id, series, world_size, layout
 ),
-near as (
+closest_layouts as (
     select setting_id, series, layout
-    from joined
+    from merged
     group by setting_id, series, layout
     qualify row_number() over (
         partition by setting_id, series
         order by
             count(*) filter (where share_of_best = 1) > 0 desc,
-            count(*) filter (where good) desc,
+            count(*) filter (where advisable) desc,
             count(*) filter (where within_noise) desc,
             avg(share_of_best) desc, layout
     ) <= 60
 )
-from joined
-semi join near using (setting_id, series, layout)
+from merged
+semi join closest_layouts using (setting_id, series, layout)

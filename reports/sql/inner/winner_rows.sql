@@ -1,6 +1,6 @@
--- Grain: one row per measured row (repeat) of a layout that is the fastest or the advised of its size.
+-- Grain: one row per measured row (repeat) of the fastest and of the advised layout of each size.
 -- Needs: best, measurements
--- Step times, which only the fastest layouts are asked for, and communication, asked of the advised.
+-- Columns that only these few layouts need: their step times and their communication.
 with winners as (
     select
         best.setting_id, best.advised_row_name as layout_name, best.drawn,

@@ -1,4 +1,4 @@
-"""Logs of other tools, each read by a module of its own; what a training log ends with."""
+"""Parsers of other tools' logs, one module per tool."""
 
 import re
 import statistics
@@ -9,10 +9,10 @@ _OUT_OF_MEMORY = re.compile(r"(?:torch\.|torch\.cuda\.)OutOfMemoryError|CUDA out
 
 
 def outcome_and_step_time(text: str, steps_s: Sequence[float], line: str) -> dict[str, Any]:
-    """Outcome and step time of a log: the median of its steps (seconds), the first left out.
+    """A training log's outcome, and its step time: the median of all steps but the first.
 
     Raises:
-        ValueError: no step is logged, for which `line` is looked for, and none ran out of memory.
+        ValueError: the log has neither a step (described by `line`) nor an out-of-memory error.
     """
     if steps_s:
         return {"outcome": "ok", "step_time_s": statistics.median(steps_s[1:] or steps_s)}

@@ -1,4 +1,4 @@
-"""Megatron-LM's and Megatron-Bridge's training log: arguments, iterations, memory."""
+"""Parse the training log of Megatron-LM or Megatron-Bridge: arguments, iterations, memory."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ _ITERATION = re.compile(
 _BATCH = re.compile(r"global batch size:\s+(\d+) \|")
 _PEAK_MB = re.compile(r"memory \(MB\) \|.*?max allocated: ([\d.]+)")
 
-# Arguments that are counts in both vocabularies.
+# Megatron's arguments that are counts -> our columns.
 _COUNTS = {
     "world_size": "world_size",
     "tensor_model_parallel_size": "tp",
@@ -37,28 +37,25 @@ _OF_EXPERTS = ("experts_per_token", "expert_ffn_hidden_size")
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:
-    """The one row of a log: the median of its logged iterations, the first of them left out.
+    """The one row of a log.
 
     Raises:
-        ValueError: no iteration is logged and none ran out of memory.
+        ValueError: the log has neither an iteration nor an out-of-memory error.
     """
     arguments = dict(_ARGUMENT.findall(text))
-    timed = [float(ms) / 1000 for _, ms in _ITERATION.findall(text)]
+    steps_s = [float(ms) / 1000 for _, ms in _ITERATION.findall(text)]
     line = 'line "iteration ... | elapsed time per iteration (ms): ..."'
-    row = {
-        "framework": "Megatron-LM",
-        **_layout(arguments),
-        **outcome_and_step_time(text, timed, line),
-    }
-    if timed and (batches := _BATCH.findall(text)):
+    row = {"framework": "Megatron-LM", **_layout(arguments)}
+    row |= outcome_and_step_time(text, steps_s, line)
+    if steps_s and (batches := _BATCH.findall(text)):
         row["global_batch_size"] = int(batches[-1])  # after a ramp
-    if timed and (peaks := _PEAK_MB.findall(text)):
+    if steps_s and (peaks := _PEAK_MB.findall(text)):
         row["peak_memory_bytes"] = int(max(map(float, peaks)) * 2**20)
     return [row]
 
 
 def _layout(arguments: dict[str, str]) -> dict[str, Any]:
-    """The row's columns that the arguments tell."""
+    """The columns that follow from the arguments."""
     row: dict[str, Any] = {
         ours: int(arguments[theirs])
         for theirs, ours in _COUNTS.items()

@@ -1,4 +1,4 @@
-"""MLPerf Training's result files: lines of :::MLLOG and JSON."""
+"""Parse a result file of MLPerf Training: lines of :::MLLOG and JSON."""
 
 import json
 from typing import Any
@@ -10,13 +10,13 @@ _MODELS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b", "llama31_8b": "
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:
-    """The one row of a result file: the median of its tracked steps, the first left out.
+    """The one row of a result file. The layout is not in it, but in the submission's configuration.
 
-    A step's time is `train_step_time` of `tracked_stats`, in seconds, or the batch over
-    `throughput`, in sequences a second. The layout stands in the submission's configuration.
+    A step's time is `train_step_time` of `tracked_stats`, in seconds, or the batch over its
+    `throughput`, in sequences per second.
 
     Raises:
-        ValueError: a line is no JSON, or no step is tracked.
+        ValueError: a line is not JSON, or no step is tracked.
     """
     row: dict[str, Any] = {"framework": "NeMo (MLPerf)"}
     seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""The output of nccl-tests (all_reduce_perf and its like) as probes."""
+"""Parse the output of nccl-tests (all_reduce_perf etc.) as probes."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ from scaling.record.probe_row import COLLECTIVES
 
 _NAME = re.compile(r"(\w+)_perf\b")
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device", re.MULTILINE)
-# size, count, type, redop, root, then out of place: time in us, two bandwidths, #wrong
+# size, count, type, redop, root; out of place: time in us, two bandwidths, #wrong
 _LINE = re.compile(
     r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s+(\d+|N/A)", re.MULTILINE
 )
@@ -15,12 +15,12 @@ _KINDS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:
-    """A probe a message size: seconds out of place, over all ranks as one group.
+    """One probe per message size: seconds out of place, with all ranks as one group.
 
-    `message_bytes` is the size column, which nccl-tests and this project's probes define alike.
+    `message_bytes` is the size column, which nccl-tests defines as our probes do.
 
     Raises:
-        ValueError: the collective, the ranks or the sizes are not there.
+        ValueError: the collective, the ranks or the sizes are missing.
     """
     name = _NAME.search(text)
     kind = _KINDS.get(name[1], name[1]) if name else None
@@ -29,7 +29,7 @@ def parse_log(text: str) -> list[dict[str, Any]]:
     ranks = _RANK.findall(text)
     if not ranks:
         raise ValueError('it has no line "#  Rank  0 ... on HOST device"')
-    lines = [found for found in _LINE.findall(text) if int(found[0]) > 0]
+    lines = [line for line in _LINE.findall(text) if int(line[0]) > 0]
     if not lines:
         raise ValueError("it has no line of a size, a time and bandwidths")
     return [

@@ -1,4 +1,4 @@
-"""NeMo's training log: lines of steps, or the progress bar of older releases."""
+"""Parse NeMo's training log: lines of steps, or the progress bar of older releases."""
 
 import re
 from typing import Any
@@ -11,15 +11,15 @@ _PEAK = re.compile(r"peak_memory_usage(?::|=)\s*(\d+)")
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:
-    """The one row of a log: the median of its steps, the first left out. It names no layout.
+    """The one row of a log. The log does not state the layout.
 
     Raises:
-        ValueError: no step is logged and none ran out of memory.
+        ValueError: the log has neither a step nor an out-of-memory error.
     """
-    timed = [float(seconds) for seconds in _STEP.findall(text)]
-    row = {"framework": "NeMo", **outcome_and_step_time(text, timed, '"train_step_timing in s"')}
+    steps_s = [float(seconds) for seconds in _STEP.findall(text)]
+    row = {"framework": "NeMo", **outcome_and_step_time(text, steps_s, '"train_step_timing in s"')}
     if batches := _BATCH.findall(text):
         row["global_batch_size"] = int(batches[-1])
-    if timed and (peaks := _PEAK.findall(text)):
+    if steps_s and (peaks := _PEAK.findall(text)):
         row["peak_memory_bytes"] = max(int(peak) for peak in peaks)
     return [row]

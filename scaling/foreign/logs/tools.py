@@ -1,4 +1,4 @@
-"""The tools whose logs are read, by name, and what a log becomes."""
+"""The tools whose logs we parse, and the table that the logs become."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ TOOLS: Mapping[str, Callable[[str], list[dict[str, Any]]]] = {
     "torchtitan": torchtitan.parse_log,
     "nccl-tests": nccl_tests.parse_log,
 }
-_KINDS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+_PARSERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
     "str": (str, "text"),
@@ -26,46 +26,46 @@ _KINDS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 
 
 def read_logs(paths: list[Path], tool: str, stated: Mapping[str, str]) -> pa.Table:
-    """Logs as one table in the project's names, a row a log, or a probe a message size.
+    """Logs as one table with our column names: a row per log, or a probe per message size.
 
     Args:
         paths: logs of one tool.
         tool: one of TOOLS.
-        stated: columns that no log says, `cluster` among them, or that it says otherwise: they win.
+        stated: columns that logs lack, such as `cluster`, or state wrongly; they replace the log's.
 
     Raises:
-        InputError: a log cannot be read or says too little, or a stated column cannot be.
+        InputError: a log cannot be read or lacks something, or a stated column is invalid.
     """
-    columns = {name: _stated(name, text, tool) for name, text in stated.items()}
+    columns = {name: _parse_stated(name, text, tool) for name, text in stated.items()}
     records = []
     for path in paths:
         try:
-            found = TOOLS[tool](path.read_text(encoding="utf-8", errors="replace"))
+            rows = TOOLS[tool](path.read_text(encoding="utf-8", errors="replace"))
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise InputError(f"{path}: is no log of {tool}: {error}") from error
-        records += [{"source": path.name, **row, **columns} for row in found]
+        records += [{"source": path.name, **row, **columns} for row in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
-    return pa.table({name: pa.array([one.get(name) for one in records]) for name in names})
+    return pa.table({name: pa.array([record.get(name) for record in records]) for name in names})
 
 
-def _stated(name: str, text: str, tool: str) -> Any:
-    """A stated column in its own type."""
+def _parse_stated(name: str, text: str, tool: str) -> Any:
+    """The value of `--column name=text` in the column's type."""
     row_type = Probe if tool == "nccl-tests" else Row
-    kinds = {known: kind for known, (kind, _) in fields_of(row_type).items()}
-    kinds |= {"framework": "str", "source": "str"}
-    given = f"--column {shortened(name)}={shortened(text)}"
-    if name not in kinds:
-        raise InputError(f"{given}: no column of a {row_type.__name__.lower()} has that name")
-    if kinds[name] == "bool":
+    types = {known: kind for known, (kind, _) in fields_of(row_type).items()}
+    types |= {"framework": "str", "source": "str"}
+    option = f"--column {shortened(name)}={shortened(text)}"
+    if name not in types:
+        raise InputError(f"{option}: no column of a {row_type.__name__.lower()} has that name")
+    if types[name] == "bool":
         if text not in ("true", "false"):
-            raise InputError(f"{given}: must be true or false")
+            raise InputError(f"{option}: must be true or false")
         return text == "true"
-    if kinds[name] not in _KINDS:
-        raise InputError(f"{given}: the column holds lists, which cannot be stated")
-    read, wanted = _KINDS[kinds[name]]
+    if types[name] not in _PARSERS:
+        raise InputError(f"{option}: the column holds lists, which cannot be stated")
+    parse, wanted = _PARSERS[types[name]]
     try:
-        return read(text)
+        return parse(text)
     except ValueError:
-        raise InputError(f"{given}: must be {wanted}") from None
+        raise InputError(f"{option}: must be {wanted}") from None

@@ -1,1 +1,1 @@
-"""Ranks forked by a process that has imported torch: its clients and the server itself."""
+"""Fork ranks from a process that has imported torch: clients, protocol and server."""

@@ -1,9 +1,9 @@
-"""What a launcher and fork servers say to each other, by `multiprocessing.connection`.
+"""What launchers and fork servers send each other, over `multiprocessing.connection`.
 
-Each proves by its HMAC challenge that it knows the server's key, which lies in a file that only its
-owner may read. An order is the path of another such file, so that the ranks' environment never
-crosses the network. A server answers with an `Answer` for each rank that has ended; a launcher may
-send numbers of signals for them, and if one of the two goes, the ranks go.
+Each side proves by an HMAC challenge that it knows the server's key, which lies in a file that only
+its owner may read. An order is the path of another such file, so that the ranks' environment never
+crosses the network. The server sends an `Answer` for each rank that has ended; the launcher may
+send signal numbers for the ranks. If either side goes, the ranks are killed.
 """
 
 import dataclasses
@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import TypeVar
 
 SERVER_COMMAND = (sys.executable, "-m", "scaling.launch.fork_server.server")  # then its folder
-ANSWER_S = 10.0  # for each step of a greeting
+ANSWER_S = 10.0  # limit for each step of the handshake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkServer:
-    """Where a fork server listens, and the key that gives the right to order ranks of it."""
+    """Where a fork server listens, and the key that entitles clients to order ranks."""
 
     name: str
     port: int
     key: str
-    gpus: int  # that its ranks can use
+    gpus: int  # usable by its ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Ranks of one point to start on one node; `ranks` counts over all nodes."""
+    """The ranks of one point to start on one node, numbered over all nodes."""
 
     point: str  # path of its JSON file
     directory: str  # for the ranks' files
@@ -46,36 +46,36 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A rank has ended. `rank` is None where the server itself was told to end, and all go."""
+    """A rank has ended. `rank` is None if the server was told to end, and with it all ranks."""
 
     rank: int | None
-    code: int  # -n: by signal n
-    out_of_memory: bool = False  # the kernel's killer has struck here since the order
+    code: int  # exit code; -n: killed by signal n
+    out_of_memory: bool = False  # the kernel's out-of-memory killer struck here since the order
 
 
 Record = TypeVar("Record", ForkServer, Order)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file whole that nobody else may read."""
+    """Write a file atomically that only its owner may read."""
     part = path.with_name(f".{path.name}.part")
     part.touch(mode=0o600)
     part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
-def write(path: Path, record: ForkServer | Order) -> None:
-    """Leave a fork server's whereabouts, or an order, for one's own processes only."""
+def write_record(path: Path, record: ForkServer | Order) -> None:
+    """Write a record that only the user's own processes may read."""
     write_private(path, json.dumps(dataclasses.asdict(record)))
 
 
-def read(path: Path, kind: type[Record]) -> Record:
-    """What somebody left with `write`."""
+def read_record(path: Path, kind: type[Record]) -> Record:
+    """Read what `write_record` wrote."""
     return kind(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def call(server: ForkServer) -> Connection:
-    """A connection to a server that has proved to be the one, and knows us.
+def connect(server: ForkServer) -> Connection:
+    """Connect to a server, after both sides have proved that they know the key.
 
     Raises:
         OSError: it does not answer, or does not know the key.
@@ -95,11 +95,11 @@ def call(server: ForkServer) -> Connection:
     return connection
 
 
-def answered(link: socket.socket, key: str) -> Connection:
-    """The other end of `call`, as long as it may take.
+def accept(link: socket.socket, key: str) -> Connection:
+    """The server's side of `connect`; waits without a limit.
 
     Raises:
-        AuthenticationError, AssertionError, EOFError, OSError: it is somebody else.
+        AuthenticationError, AssertionError, EOFError, OSError: the client does not know the key.
     """
     connection = Connection(link.detach())
     deliver_challenge(connection, key.encode())

@@ -1,17 +1,17 @@
-"""Imports torch and the engines once, and forks ranks.
+"""Import torch and the engines once, and fork ranks.
 
 `python -m scaling.launch.fork_server.server FOLDER [PARENT]`
 
-One per node of an allocation. Importing is most of a point's start, and minutes on a file system
-that 256 nodes read at once. A forked rank is a fresh process all the same, and none of what it does
-comes back here. No GPU is touched before the fork: CUDA does not survive one.
+An allocation has one per node. Importing is most of a point's start, and takes minutes on a file
+system that 256 nodes read at once. A forked rank is still a fresh process, and none of its effects
+come back here. No GPU is touched before the fork, as CUDA does not survive one.
 
-It says in FOLDER/node<n>.json where it listens (`protocol` has what is said). Each connection
-is served by a process of its own: one that says nothing, and anything on a network may open such,
-keeps no other waiting.
+The server writes where it listens to FOLDER/node<n>.json (see `protocol`). Each connection is
+served by a process of its own, so that a silent one, which anything on a network may open, blocks
+no other.
 
-With PARENT, a process id, it serves a run on this machine: it cannot be reached from others, and
-ends when that process is gone and no point runs.
+With PARENT, a process id, it serves a run on this machine: it is unreachable from others, and ends
+when that process is gone and no point runs.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-# before torch: it must not ask CUDA, which could not be used after a fork
+# set before torch is imported: if torch asked CUDA, it could not be used after a fork
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch
@@ -51,51 +51,51 @@ from scaling.train.program import run
 for _name in ENGINES:
     engine_module(_name, "engine")
 
-_ASK_EVERY_S = 0.02
-_LOOK_UP_EVERY_S = 1.0
-_GREETING_S = 5  # for a connection to say who it is and what it wants
-_AT_ONCE = 100  # connections: those that say nothing are soon gone
-_PARTING_S = 5.0
+_POLL_S = 0.02
+_ACCEPT_S = 1.0
+_HANDSHAKE_S = 5  # limit for a connection to authenticate and give its order
+_MOST_CONNECTIONS = 100  # at once; silent ones soon end
+_EXIT_S = 5.0
 _NO_GPU_FOR_FORKED = 255
 
 
-class _Ended(BaseException):
-    """This process was told to end."""
+class _Terminated(BaseException):
+    """This process received SIGTERM."""
 
 
 def main() -> NoReturn:
-    """Listen until the allocation, or the run, ends."""
+    """Listen until the allocation or the run ends."""
     folder, number = Path(sys.argv[1]), slurm.node_number(os.environ)
     parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    gpus = _gpus_of_forked_ranks()
+    gpus = _count_gpus_after_fork()
     if gpus is None:
-        sys.exit("a forked process cannot use the GPUs here; ranks must start from nothing")
+        sys.exit("a forked process cannot use the GPUs here; ranks start as fresh processes")
     gc.freeze()  # forked ranks share what was imported instead of copying it
     key = secrets.token_hex(32)
     name = "localhost" if parent else slurm.node_name(os.environ) or socket.gethostname()
     serving: set[int] = set()
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _terminate)
     with socket.create_server((name, 0)) as server:
-        server.settimeout(_LOOK_UP_EVERY_S)
-        own = ForkServer(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
-        protocol.write(folder / f"node{number}.json", own)
+        server.settimeout(_ACCEPT_S)
+        record = ForkServer(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
+        protocol.write_record(folder / f"node{number}.json", record)
         try:
             while parent is None or os.getppid() == parent or serving:
-                _take(server, key, serving)
-        except _Ended:
-            _part(serving)
+                _serve_next(server, key, serving)
+        except _Terminated:
+            _end_serving_processes(serving)
             sys.exit(128 + signal.SIGTERM)
-    shutil.rmtree(folder, ignore_errors=True)  # its run was killed and cannot
+    shutil.rmtree(folder, ignore_errors=True)  # the run was killed and cannot remove it
     sys.exit(0)
 
 
-def _end(*_: object) -> None:
+def _terminate(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Ended
+    raise _Terminated
 
 
-def _take(server: socket.socket, key: str, serving: set[int]) -> None:
-    """Have the next connection served, if one comes, and forget those that are over."""
+def _serve_next(server: socket.socket, key: str, serving: set[int]) -> None:
+    """Serve the next connection, if one comes, and reap processes that have served theirs."""
     try:
         link, _ = server.accept()
     except TimeoutError:
@@ -104,7 +104,7 @@ def _take(server: socket.socket, key: str, serving: set[int]) -> None:
     if link is None:
         return
     with link:
-        if len(serving) >= _AT_ONCE:
+        if len(serving) >= _MOST_CONNECTIONS:
             return
         if pid := os.fork():
             serving.add(pid)
@@ -114,27 +114,27 @@ def _take(server: socket.socket, key: str, serving: set[int]) -> None:
             server.close()
             _serve(link, key)
             code = 0
-        except (_Ended, OSError):
-            pass  # the launcher can_fork, or has gone
+        except (_Terminated, OSError):
+            pass  # terminated, or the launcher is gone
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
 
 
-def _part(serving: set[int]) -> None:
-    """Let those that serve say that all go: Slurm ends a step with its first process."""
+def _end_serving_processes(serving: set[int]) -> None:
+    """Let them report that all ranks end, before this process does: with it Slurm ends the step."""
     for pid in serving:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    end = time.monotonic() + _PARTING_S
+    end = time.monotonic() + _EXIT_S
     while serving and time.monotonic() < end:
         serving -= {pid for pid in serving if os.waitpid(pid, os.WNOHANG)[0]}
-        time.sleep(_ASK_EVERY_S)
+        time.sleep(_POLL_S)
 
 
-def _gpus_of_forked_ranks() -> int | None:
-    """How many; None where a fork cannot use them: what was imported may have asked CUDA."""
+def _count_gpus_after_fork() -> int | None:
+    """GPUs that a forked process can use; None if it cannot, as when an import has asked CUDA."""
     pid = os.fork()
     if pid:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -151,11 +151,11 @@ def _gpus_of_forked_ranks() -> int | None:
 
 
 def _serve(link: socket.socket, key: str) -> None:
-    """Run the ranks of one order; whoever does not know the key is not answered."""
-    signal.alarm(_GREETING_S)  # ends this process
+    """Run the ranks of one order; a client without the key gets no answer."""
+    signal.alarm(_HANDSHAKE_S)  # ends this process
     try:
-        connection = protocol.answered(link, key)
-        order = protocol.read(Path(connection.recv()), Order)
+        connection = protocol.accept(link, key)
+        order = protocol.read_record(Path(connection.recv()), Order)
     except (AuthenticationError, AssertionError, EOFError):
         return
     signal.alarm(0)
@@ -165,7 +165,7 @@ def _serve(link: socket.socket, key: str) -> None:
         for local, rank in enumerate(order.ranks):
             ranks[_fork(order, rank, local, connection)] = rank
         _watch(connection, ranks, kills_before)
-    except _Ended:
+    except _Terminated:
         connection.send(Answer(None, -signal.SIGTERM))
         raise
     finally:
@@ -175,17 +175,17 @@ def _serve(link: socket.socket, key: str) -> None:
 
 
 def _watch(connection: Connection, ranks: dict[int, int], kills_before: int) -> None:
-    """Tell of each rank that ends, until none is left or nobody listens."""
+    """Report each rank that ends, until none is left or the launcher is gone."""
     while ranks:
         for pid, rank in list(ranks.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del ranks[pid]
-                _signal(pid, signal.SIGKILL)  # what it left in its session
+                _signal(pid, signal.SIGKILL)  # processes that it left in its session
                 code = os.waitstatus_to_exitcode(status)
                 struck = code == -signal.SIGKILL and oom_kills() > kills_before
                 connection.send(Answer(rank, code, struck))
-        if connection.poll(_ASK_EVERY_S):
+        if connection.poll(_POLL_S):
             try:
                 number = connection.recv()
             except EOFError:
@@ -203,7 +203,7 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
     pid = os.fork()
     if pid:
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # here too: it may be signalled before it gets so far itself
+            os.setpgid(pid, pid)  # the child does it too, but may be signalled before
         return pid
     try:
         connection.close()
@@ -218,11 +218,11 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
 
 
 def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None:
-    """Make the forked process what a rank started from nothing would be."""
+    """Make the forked process like a rank that started as a fresh process."""
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     die_with_parent()
-    # what is known of this node and its devices holds, whatever is where the order came from
+    # variables about this node and its devices outrank those of the node the order came from
     kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}
     os.environ.clear()
     os.environ.update(order.environment)

@@ -1,4 +1,4 @@
-"""How ranks are started here."""
+"""Choose how to start ranks here."""
 
 import sys
 from collections.abc import Mapping
@@ -16,12 +16,11 @@ from scaling.launch.start.starter import Launch, Ranks, Starter
 from scaling.launch.start.torchrun import nodes_of, start_by_torchrun
 
 
-def starter(environment: Mapping[str, str]) -> Starter:
-    """How ranks are started here.
+def choose_starter(environment: Mapping[str, str]) -> Starter:
+    """Choose how to start ranks here.
 
-    A step of the Slurm allocation this runs in; without srun a torchrun on each node of the job,
-    where there are several; else processes of this machine, forked by the fork server of this run
-    if it keeps one.
+    Inside a Slurm allocation, as a step of it. Without srun, by a torchrun on each node of a job of
+    several nodes. Otherwise as processes of this machine, by the run's fork server if there is one.
     """
     if slurm.can_start_steps(environment):
         return start_in_allocation
@@ -31,21 +30,18 @@ def starter(environment: Mapping[str, str]) -> Starter:
 
 
 def start_in_allocation(launch: Launch) -> Ranks:
-    """Have the allocation's fork servers start the ranks, or a step where there are none.
-
-    `$SCALING_HOSTS=0` says that ranks should start from nothing.
-    """
+    """Start ranks on the allocation's fork servers, unless `$SCALING_HOSTS=0`, or as a step."""
     wanted = launch.environment.get(FORK_SERVERS_WANTED) != "0"
     return (wanted and _forked(start_on_fork_servers, launch)) or slurm.start_step(launch)
 
 
 def start_here(launch: Launch) -> Ranks:
-    """Have the fork server of this run start the ranks, or start them from nothing."""
+    """Start ranks on this run's fork server, or as fresh processes."""
     return _forked(start_on_local_fork_server, launch) or start_local(launch)
 
 
 def _forked(fork: Starter, launch: Launch) -> Ranks | None:
-    """The ranks that fork servers start, None where these, who know one program, cannot."""
+    """The ranks if fork servers can start them, else None: fork servers know one program only."""
     if list(launch.command[:3]) != [sys.executable, "-m", "scaling.train"]:
         return None
     try:

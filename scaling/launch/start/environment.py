@@ -1,4 +1,4 @@
-"""What the environment tells every rank of a point."""
+"""Environment variables that all ranks of a point share."""
 
 import os
 import tempfile
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
-from scaling.launch.start.starter import Task
+from scaling.launch.start.starter import PointOrProbe
 
-_ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # whose second name is the older
+_ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # new name and old name
 
 
-def rank_environment(point: Task, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment that all ranks share; what depends on a rank's node is `cluster.node`'s.
+def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment that all ranks share; `cluster.node` adds what depends on a rank's node.
 
-    A rank on a CPU stands for one device, so it gets one thread at every world size, or as many as
-    SCALING_THREADS says: were it all cores divided by ranks, adding ranks would shrink the device.
-    OMP_NUM_THREADS does not say: Snakemake tells each job all cores of the machine by it, and ranks
-    whose threads wait for each other's cores are several times slower.
+    A rank on a CPU stands for one device, so it gets one thread at every world size, or
+    SCALING_THREADS of them. Sharing all cores out among ranks would shrink the device as ranks are
+    added. OMP_NUM_THREADS is not used for that: Snakemake sets it to all cores of the machine for
+    each job, and ranks that compete for cores are several times slower.
     """
     environment = dict(inherited)
     # Nothing is compiled here, but an engine may decorate an optimizer it does not use with
@@ -29,13 +29,13 @@ def rank_environment(point: Task, inherited: Mapping[str, str]) -> dict[str, str
         environment["DS_ACCELERATOR"] = "cpu"
         environment["CUDA_VISIBLE_DEVICES"] = ""
         return environment
-    # compiled kernels: by default Triton's are in the home that all nodes share
+    # compiled kernels go to a local disk: Triton's default is the home that all nodes share
     cache = Path(tempfile.gettempdir()) / f"scaling-{os.getuid()}"
     environment.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
     if gpu_named(point.gpu).vendor == "nvidia":
         environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML and the kernel count
-        # memory in pieces that cannot be joined is an out-of-memory well below the device's size
+        # fragmented memory runs out well below the device's size
         if not _ALLOCATOR & environment.keys():
             environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     return environment

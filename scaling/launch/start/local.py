@@ -1,4 +1,4 @@
-"""Ranks as processes of this machine."""
+"""Start ranks as processes of this machine."""
 
 import ctypes
 import os
@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 from scaling.launch.start.rank_exits import oom_kills
-from scaling.launch.start.starter import End, Launch, LaunchError, all_or_none, spawn
+from scaling.launch.start.starter import Launch, LaunchError, RankExit, all_or_none, spawn
 
 
 def start_local(launch: Launch) -> "LocalRanks":
-    """Start every rank on this machine, each the leader of a session of its own.
+    """Start every rank on this machine, each as leader of its own session.
 
     Raises:
         LaunchError: the point needs more than one node, or a process could not be started.
@@ -32,7 +32,7 @@ def start_local(launch: Launch) -> "LocalRanks":
 
 
 def rank_variables(rank: int, world_size: int) -> dict[str, str]:
-    """What tells a process on this machine which rank it is."""
+    """Environment variables that tell a process on this machine which rank it is."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -43,10 +43,10 @@ def rank_variables(rank: int, world_size: int) -> dict[str, str]:
 
 
 class LocalRanks:
-    """Children of this process, none waited for until all are killed.
+    """Child processes of this one, none reaped before all are killed.
 
-    A child that has ended keeps its number until it is waited for. That makes it safe to kill its
-    process group late, for what it may have left behind: the number cannot be another program's.
+    An unreaped child keeps its pid. That makes it safe to kill its process group late, to end what
+    it left behind: no other program can have got the pid.
     """
 
     def __init__(self) -> None:
@@ -54,21 +54,21 @@ class LocalRanks:
         self._kills_before = oom_kills()
 
     def start(self, launch: Launch, rank: int, **variables: str) -> None:
-        """Start one rank, with these variables besides its own.
+        """Start one rank, with `variables` added to its environment.
 
         Raises:
-            OSError: there is no such program, or no room for a process.
+            OSError: the program is missing, or no process could be created.
         """
-        own = rank_variables(rank, launch.world_size)
-        environment = {**launch.environment, **own, **variables}
+        variables = rank_variables(rank, launch.world_size) | variables
+        environment = {**launch.environment, **variables}
         log = launch.logs / f"rank{rank}.log"
         self._children[rank] = spawn(launch.command, environment, log, preexec_fn=die_with_parent)
 
-    def exits(self) -> dict[int, End]:
+    def exits(self) -> dict[int, RankExit]:
         """See `Ranks`."""
         codes = {rank: _exit_code(child.pid) for rank, child in self._children.items()}
         return {
-            rank: End(code, code == -signal.SIGKILL and oom_kills() > self._kills_before)
+            rank: RankExit(code, code == -signal.SIGKILL and oom_kills() > self._kills_before)
             for rank, code in codes.items()
             if code is not None
         }
@@ -79,7 +79,7 @@ class LocalRanks:
             os.kill(child.pid, number)
 
     def kill(self) -> None:
-        """Kill the ranks' process groups and wait for the ranks; nothing, the second time."""
+        """Kill the ranks' process groups and reap the ranks; a second call does nothing."""
         for child in self._children.values():
             os.killpg(child.pid, signal.SIGKILL)
         while self._children:
@@ -88,7 +88,7 @@ class LocalRanks:
 
 
 def _exit_code(pid: int) -> int | None:
-    """How a child ended, None while it runs; it stays to be waited for."""
+    """The exit code of a child, None while it runs; does not reap it."""
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None
@@ -100,6 +100,6 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
-    """In the child: a parent that is killed outright takes its ranks along (Linux only)."""
+    """Called in the child: have the kernel kill it when its parent dies (Linux only)."""
     if _libc is not None:
         _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,7 +1,6 @@
-"""What Slurm says of the allocation that this process runs in, and ranks as one step of it.
+"""What Slurm tells about this process's allocation, and ranks as one step of it.
 
-srun places them, a shell stands around each. Slurm's variables, commands and options stand here,
-nowhere else in the launcher.
+srun places the ranks, with a shell around each. No other module here knows Slurm's words.
 """
 
 import shlex
@@ -13,23 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
+from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _ASK_LIMIT_S = 30.0
-# Slurm's words for a node that runs nothing any more; `*` after a word: it does not answer
+# Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
-# What begins so in a node's environment is about that node, wherever an order for it came from.
+# Prefixes of variables that describe a node: a fork server keeps its own values of these.
 OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
 
-_LAUNCHES = 3  # a step that Slurm fails to create is tried again
+_LAUNCHES = 3  # attempts to create a step
 _LAUNCH_PAUSE_S = 5.0
 _LAUNCH_LIMIT_S = 300.0
-_STEP = "step"  # the file in which rank 0 says what Slurm calls the step
+_STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 
-# $1: where to say how the rank ended; then its command. Slurm sends every signal to the shell too,
-# which stays to say what became of its rank: USR1 asks ranks for their stacks, and the others end
-# those that set no handler.
+# $1: the folder for exit records; then the rank's command. Slurm sends every signal to the shell
+# too, which must survive it to record the exit: USR1 asks ranks for their stacks, and the others
+# end ranks without a handler.
 _RANK_SHELL = f"""\
 trap '' USR1
 trap : TERM INT HUP USR2
@@ -37,31 +36,28 @@ export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=$SLURMD_NODENAME
 folder=$1
 shift
 [ "$RANK" != 0 ] || echo "$SLURM_JOB_ID.$SLURM_STEP_ID" > "$folder/step"
-{BEFORE}
+{SHELL_BEFORE_RANK}
 "$@"
 code=$?
-{AFTER}exit $code
+{SHELL_AFTER_RANK}exit $code
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A job of a folder. position: its place among the `waiting` of its partition; None: runs.
-
-    starts_at: when Slurm expects it to start, in its words; None: it does not say, or it runs.
-    """
+    """A job that was submitted from a folder."""
 
     job_id: str
     partition: str
     nodes: int
     reason: str
-    position: int | None
+    position: int | None  # among the `waiting` jobs of its partition; None while it runs
     waiting: int
-    starts_at: str | None
+    starts_at: str | None  # Slurm's estimate, as printed; None if unknown or running
 
     @property
     def line(self) -> str:
-        """Where it waits and why, in Slurm's words."""
+        """Where it waits and why, for people."""
         start = "" if self.starts_at is None else f", starts {self.starts_at[:16]}"
         return (
             f"job {self.job_id}, {self.position} of {self.waiting} in {self.partition}, "
@@ -69,21 +65,21 @@ class Queued:
         )
 
 
-def queued(folder: Path) -> list[Queued]:
-    """The jobs that were submitted from this folder; none where Slurm is not or does not answer.
+def queued_jobs(folder: Path) -> list[Queued]:
+    """The jobs that were submitted from this folder; none if Slurm is missing or does not answer.
 
-    Places are by Slurm's priority at this moment: backfilling may let a later job start first.
+    Positions follow Slurm's current priorities; backfilling may start a later job first.
     """
     fields = "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"
-    answer = _answer("squeue", "--noheader", "--states=PENDING,RUNNING", fields)
+    answer = _ask_slurm("squeue", "--noheader", "--states=PENDING,RUNNING", fields)
     lines = [line.split("|", 7) for line in answer.splitlines()]
     jobs = [job for job in lines if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
     ours = []
-    for name, partition, state, nodes, priority, reason, start, place in jobs:
-        if place.strip() != str(folder):
+    for name, partition, state, nodes, priority, reason, start, directory in jobs:
+        if directory.strip() != str(folder):
             continue
         rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
-        ahead, waits = sum(other > int(priority) for other in rivals), state == "PENDING"
+        ahead, waits = sum(rival > int(priority) for rival in rivals), state == "PENDING"
         ours.append(
             Queued(
                 job_id=name,
@@ -98,8 +94,8 @@ def queued(folder: Path) -> list[Queued]:
     return ours
 
 
-def _answer(*command: str) -> str:
-    """What Slurm answers; nothing where it is not, or does not."""
+def _ask_slurm(*command: str) -> str:
+    """The output of a Slurm command; empty if Slurm is missing or does not answer."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False,
@@ -111,32 +107,32 @@ def _answer(*command: str) -> str:
 
 
 def job_id(environment: Mapping[str, str]) -> str | None:
-    """The job that this runs in, None outside Slurm."""
+    """The id of the job that this runs in, None outside Slurm."""
     return environment.get("SLURM_JOB_ID")
 
 
 def restart_count(environment: Mapping[str, str]) -> str:
-    """How often Slurm has started this job anew."""
+    """How often Slurm has restarted this job."""
     return environment.get("SLURM_RESTART_COUNT", "0")
 
 
 def can_start_steps(environment: Mapping[str, str]) -> bool:
-    """Whether this is an allocation whose nodes srun reaches."""
+    """Whether this runs in an allocation, with srun at hand."""
     return job_id(environment) is not None and shutil.which("srun") is not None
 
 
 def node_name(environment: Mapping[str, str]) -> str | None:
-    """What Slurm calls this node; None outside a job, and on the login node of an `salloc`."""
+    """Slurm's name of this node; None outside a job and on the login node of an `salloc`."""
     return environment.get("SLURMD_NODENAME")
 
 
 def node_number(environment: Mapping[str, str]) -> int:
-    """The place of this node in its step."""
+    """The index of this node in its step."""
     return int(environment.get("SLURM_NODEID", "0"))
 
 
 def node_names(environment: Mapping[str, str]) -> list[str]:
-    """The nodes of the job; empty outside one, and where scontrol is not found."""
+    """The nodes of the job; empty outside a job, and where scontrol is missing."""
     scontrol = shutil.which("scontrol", path=environment.get("PATH"))
     listed = environment.get("SLURM_JOB_NODELIST")
     if not listed or not scontrol:
@@ -146,16 +142,16 @@ def node_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
-    """Names of this allocation's nodes that Slurm calls lost, each with its word for it.
+    """The allocation's nodes that Slurm calls lost, each with its state.
 
-    Empty outside an allocation, and where Slurm does not answer: then nothing is known. Where a
-    node is lost, no point is to blame. A node that does not answer counts if `silent`: minutes may
-    pass until Slurm calls it down.
+    A lost node means that the point is not to blame. Empty outside an allocation, and where Slurm
+    does not answer. With `silent`, nodes that do not answer count: Slurm calls them down minutes
+    later.
     """
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
         return []
-    answer = _answer("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t")
+    answer = _ask_slurm("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t")
     # a node is listed once for each partition
     states = dict(line.split() for line in answer.splitlines() if len(line.split()) == 2)
     return [
@@ -166,15 +162,15 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
 
 
 def ranks_command(launch: Launch) -> list[str]:
-    """`srun` and its options for the ranks; `$SRUN_ARGS` are more, such as a container's."""
-    cpus = launch.environment.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
+    """`srun` and its options for the ranks, including `$SRUN_ARGS` (such as a container's)."""
+    cpus = launch.environment.get("SLURM_CPUS_PER_TASK")  # srun does not inherit it from sbatch
     return _srun(
         launch.environment,
         f"--nodes={launch.nodes}",
         f"--ntasks={launch.world_size}",
         f"--ntasks-per-node={launch.per_node}",
         "--distribution=block",
-        "--kill-on-bad-exit=0",  # the watcher ends the others, once they have said what they saw
+        "--kill-on-bad-exit=0",  # the watcher kills the others once they have left their records
         "--unbuffered",
         f"--output={launch.logs}/rank%t.log",
         *([f"--cpus-per-task={cpus}"] if cpus else []),
@@ -182,8 +178,8 @@ def ranks_command(launch: Launch) -> list[str]:
 
 
 def fork_servers_command(launch: Launch, place: Path) -> list[str]:
-    """`srun` and its options, for one fork server on each node that may use all of it."""
-    # -c would mean these cores only (--exact): all of the node, whatever was said of one task
+    """`srun` and its options for one fork server per node, each on the whole node."""
+    # all cores of the node: --cpus-per-task implies --exact, which would limit the step to fewer
     cpus = launch.environment.get("SLURM_CPUS_ON_NODE") or str(
         launch.per_node * int(launch.environment.get("SLURM_CPUS_PER_TASK", "1"))
     )
@@ -201,9 +197,9 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
 
 
 def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
-    """A step that has all of the allocation, also when this runs inside another step."""
+    """An srun that may use the whole allocation, also from inside another step."""
     shared = ("--input=none", "--overlap", "--mem=0")
-    # a site may have sbatch hand on nothing, and steps take after it
+    # where a site's sbatch exports nothing, steps would inherit that
     site = ("--export=ALL", *shlex.split(environment.get("SRUN_ARGS", "")))
     return ["srun", *options, *shared, *site]
 
@@ -218,7 +214,7 @@ def start_step(launch: Launch) -> Ranks:
     """Start all ranks as one step of this allocation, and wait until the first of them runs.
 
     Raises:
-        LaunchError: Slurm could not create the step, several times; its text is what srun printed.
+        LaunchError: Slurm repeatedly failed to create the step; the message is what srun printed.
     """
     of_rank = {
         **launch.environment,
@@ -241,7 +237,7 @@ def start_step(launch: Launch) -> Ranks:
 
 
 class StepRanks(ShellRanks):
-    """The ranks of one step, seen through one srun."""
+    """The ranks of one step, observed through one srun."""
 
     def signal(self, number: int) -> None:
         """See `ShellRanks`."""
@@ -250,5 +246,5 @@ class StepRanks(ShellRanks):
                 continue
             if self._has(_STEP):
                 signal_step((self._folder / _STEP).read_text().strip(), number)
-            else:  # not placed yet: srun gives its request up
+            else:  # not placed yet: srun withdraws its request
                 srun.terminate()

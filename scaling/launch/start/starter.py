@@ -1,4 +1,4 @@
-"""What a launcher asks of whoever starts ranks, and all that the watcher knows of them."""
+"""The interface between the launcher and the ways to start ranks."""
 
 import contextlib
 import subprocess
@@ -11,7 +11,7 @@ from typing import Protocol
 from scaling.probe.plan import ProbePlan
 from scaling.study.point import Point
 
-Task = Point | ProbePlan  # ranks on nodes; its GPU is `cpu` where a rank is none
+PointOrProbe = Point | ProbePlan
 _POLL_S = 0.02
 
 
@@ -21,16 +21,16 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One process per rank of a task, in block order: neighbours in rank share a node."""
+    """One process per rank of a point or probe, in block order: neighbouring ranks share a node."""
 
-    command: Sequence[str]  # of a rank
-    task: Task
+    command: Sequence[str]  # the program of one rank
+    task: PointOrProbe
     environment: Mapping[str, str]  # of all ranks
     logs: Path  # rank r writes to logs/rank<r>.log
 
     @property
     def world_size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.task.world_size
 
     @property
@@ -40,30 +40,30 @@ class Launch:
 
     @property
     def nodes(self) -> int:
-        """Nodes that hold them."""
+        """Number of nodes."""
         return -(-self.world_size // self.per_node)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RankExit:
     """How a rank ended."""
 
     code: int  # its exit code; -n: killed by signal n
-    out_of_memory: bool = False  # the kernel's out-of-memory killer struck where it lived meanwhile
-    lost_with: str | None = None  # what took it along, of a rank that could not end by itself
+    out_of_memory: bool = False  # the kernel's out-of-memory killer struck in its cgroup meanwhile
+    lost_with: str | None = None  # what the rank was lost with, if it did not end by itself
 
 
 class Ranks(Protocol):
-    """The ranks of one point, running or ended."""
+    """The ranks of one point or probe, running or ended."""
 
-    def exits(self) -> dict[int, End]:
-        """How each rank ended, for those that have."""
+    def exits(self) -> dict[int, RankExit]:
+        """How each rank ended, for those that have ended."""
 
     def signal(self, number: int) -> None:
-        """Send every rank that still runs a signal; on SIGUSR1 it writes its stacks to its log."""
+        """Send every running rank a signal; on SIGUSR1 a rank writes its stacks to its log."""
 
     def kill(self) -> None:
-        """End every rank that still runs, and what it started, and wait until they are gone."""
+        """Kill every running rank and its children, and wait until they are gone."""
 
 
 # Starts all ranks, or raises LaunchError and leaves none running.
@@ -72,7 +72,7 @@ Starter = Callable[[Launch], Ranks]
 
 @contextlib.contextmanager
 def all_or_none(ranks: Ranks) -> Iterator[None]:
-    """Kill the ranks that have started where not all of them can be."""
+    """Kill the ranks started so far if the block fails."""
     try:
         yield
     except BaseException:
@@ -83,11 +83,11 @@ def all_or_none(ranks: Ranks) -> Iterator[None]:
 def wait_until(
     done: Callable[[], object], limit_s: float, alive: Callable[[], object] = lambda: True
 ) -> bool:
-    """Whether it is done within so many seconds, while what does it is alive."""
+    """Wait until `done`, at most `limit_s` seconds and only while `alive`; whether it is done."""
     end = time.monotonic() + limit_s
     while not done():
         if not alive() or time.monotonic() > end:
-            time.sleep(_POLL_S)  # what it did last may not be seen yet
+            time.sleep(_POLL_S)  # its last action may not be visible yet
             return bool(done())
         time.sleep(_POLL_S)
     return True
@@ -101,10 +101,10 @@ def spawn(
     stdin: int = subprocess.DEVNULL,
     preexec_fn: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own that writes into a log of its own.
+    """Start a process in its own session, with its output in `log`.
 
     Raises:
-        OSError: there is no such program, or no room for a process.
+        OSError: the program is missing, or no process could be created.
     """
     with log.open("wb") as output:
         return subprocess.Popen(

@@ -1,8 +1,8 @@
-"""Ranks on the nodes of a job without srun: one torchrun per node, started by a remote shell.
+"""Start ranks on the nodes of a job without srun: one torchrun per node, by a remote shell.
 
-Each torchrun stands alone (its own port on its own node) and starts the ranks of its node; the
-ranks meet by themselves, through the point's folder. What is written to the remote shell's standard
-input steers a node: numbers of signals for its ranks, which its end, whatever caused it, kills.
+Each torchrun stands alone (its own port on its own node) and starts the ranks of its node, which
+find each other through the point's folder. Signal numbers written to the remote shell's standard
+input are sent to its ranks; when that input closes, for whatever reason, the ranks are killed.
 """
 
 import contextlib
@@ -16,27 +16,27 @@ from pathlib import Path
 
 from scaling.launch.fork_server.protocol import write_private
 from scaling.launch.start import slurm
-from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
+from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
-# what a remote shell does not hand over by itself, as other launchers have it, and ours
-_HANDED_OVER = (
+# prefixes of variables that a remote shell does not pass on; other launchers have similar lists
+_PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV", "OMP_", "MKL_", "CUDA_", "NCCL_", "GLOO_",
     "TORCH", "PYTORCH_", "TRITON_", "DS_", "UCX_", "FI_", "HF_", "SCALING_",
 )  # fmt: skip
 
-# $1: folder for what the ranks leave; $2: for logs; $3: first rank of this node;
-# $4: ranks of all nodes; $5: where rank 0 is; then the command.
-# It ends with 0 whatever the rank did: torchrun would end the others before they have said what
-# they saw. setsid: a rank is ended with all it has started.
+# $1: folder for exit records; $2: for logs; $3: first rank of this node;
+# $4: ranks of all nodes; $5: host of rank 0; then the command.
+# It exits with 0 whatever the rank did, as torchrun would otherwise kill the other ranks before
+# they have recorded what they saw. setsid lets a rank be killed with all its children.
 _RANK_SHELL = f"""\
 folder=$1 logs=$2
 export RANK=$(($3 + LOCAL_RANK)) WORLD_SIZE=$4 MASTER_ADDR=$5
 shift 5
 [ ! -e "$folder/stop" ] || exit 0
-{BEFORE}
+{SHELL_BEFORE_RANK}
 setsid "$@" > "$logs/rank$RANK.log" 2>&1 < /dev/null &
 rank=$!
 trap 'kill -TERM -- "-$rank"' TERM
@@ -44,9 +44,9 @@ echo $rank > "$folder/pid.$RANK"
 wait $rank
 code=$?
 while kill -0 $rank 2> /dev/null; do wait $rank; code=$?; done
-{AFTER}"""
+{SHELL_AFTER_RANK}"""
 
-# $1: folder for what the ranks leave; $2, $3: first and last rank of this node; then torchrun.
+# $1: folder for exit records; $2, $3: first and last rank of this node; then torchrun.
 _NODE = """\
 folder=$1 first=$2 last=$3
 shift 3
@@ -76,9 +76,9 @@ exit $code
 
 
 def nodes_of(environment: Mapping[str, str]) -> list[str]:
-    """The nodes of the job this runs in, as its scheduler tells; empty if nobody does.
+    """The nodes of the job this runs in, as its scheduler lists them; empty if none does.
 
-    `$SCALING_NODES` (names with commas) comes first, then PBS's node file, then Slurm's list.
+    `$SCALING_NODES` (names with commas) takes precedence, then PBS's node file, then Slurm's list.
     """
     if named := environment.get("SCALING_NODES"):
         return [name for name in named.replace(",", " ").split() if name]
@@ -90,11 +90,11 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
 def start_by_torchrun(launch: Launch) -> Ranks:
     """Start a torchrun on each node that the point needs, in the order the nodes are listed.
 
-    `$SCALING_RSH` is the remote shell (default `ssh -o BatchMode=yes`); it is called with a node's
-    name and one line of shell. The checkout and the logs lie on a file system that all nodes see.
+    `$SCALING_RSH` is the remote shell (default `ssh -o BatchMode=yes`), called with a node's name
+    and one line of shell. All nodes must see the checkout and the logs.
 
     Raises:
-        LaunchError: the job has too few nodes, or there is no remote shell.
+        LaunchError: the job has too few nodes, or the remote shell is missing.
     """
     per_node, needed = launch.per_node, launch.world_size // launch.per_node
     nodes = nodes_of(launch.environment)
@@ -122,10 +122,9 @@ def start_by_torchrun(launch: Launch) -> Ranks:
 
 
 def _node_command(launch: Launch, folder: Path, first: int, *, master: str) -> str:
-    """The line of shell that starts the ranks of one node, from rank `first` on, and steers them.
+    """The line of shell that starts the ranks of one node, from rank `first` on.
 
-    The ranks' shells say in the folder how they ended, and read their environment there: the line
-    can be read by everybody on both machines, and by whoever keeps their logs.
+    The environment is passed in a file, since anybody on both machines can read the line.
     """
     last = first + launch.per_node - 1
     return f"cd {shlex.quote(str(Path.cwd()))} && " + shlex.join(
@@ -140,16 +139,16 @@ def _node_command(launch: Launch, folder: Path, first: int, *, master: str) -> s
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """What a remote shell would lose of the ranks' environment, as lines of shell."""
+    """Lines of shell that export the variables which a remote shell does not pass on."""
     return "".join(
         f"export {name}={shlex.quote(value)}\n"
         for name, value in sorted(environment.items())
-        if name.startswith(_HANDED_OVER) and name.isidentifier()
+        if name.startswith(_PASSED_ON) and name.isidentifier()
     )
 
 
 class NodeRanks(ShellRanks):
-    """The ranks of a point, seen through one remote shell per node."""
+    """The ranks of a point, observed through one remote shell per node."""
 
     def signal(self, number: int) -> None:
         """See `ShellRanks`."""

@@ -39,8 +39,8 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     gemm = _gemm_s(f, p, recomputed)
     elementwise = _elementwise_s(f, p, recomputed, hbm)
     if has_experts(f):
-        routed = expert_time(f, p, hbm)
-        gemm, elementwise = gemm + routed.gemm, elementwise + routed.elementwise
+        expert_gemm, expert_elementwise = expert_time(f, p, hbm)
+        gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
     return LayerTime(
         gemm=gemm,
         attention=_attention_s(f, p, scores_recomputed, hbm),
@@ -136,16 +136,10 @@ def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm:
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
     sharded = np.where(f.mlp_inputs > 1, 9.0, 7.0) * f.ffn_hidden_size + 10 * f.query_width
     moved = f.tokens * f.element_bytes * (norms + sharded / f.tp)
-    casts = f.cast_bytes * f.tokens * _cast_elements(f)
+    # cast to 8 or 4 bits: forward the inputs of the layer's four GEMMs (h, query width, h, ffn),
+    # backward the gradients of their outputs
+    inputs = f.attentions * (f.hidden_size + f.query_width) + f.hidden_size + f.ffn_hidden_size
+    outputs = f.attentions * (f.query_width + 2 * f.kv_width + f.hidden_size)
+    outputs = outputs + f.mlp_inputs * f.ffn_hidden_size + f.hidden_size
+    casts = f.cast_bytes * f.tokens * ((inputs + outputs) / f.tp)
     return (moved + casts) * (1 + recomputed / 3) / hbm
-
-
-def _cast_elements(f: Features) -> Floats:
-    """Elements per token that are cast to 8 or 4 bits for a layer's four GEMMs.
-
-    Forward their inputs (h, query width, h, ffn), backward the gradients of their outputs.
-    """
-    forward = f.attentions * (f.hidden_size + f.query_width) + f.hidden_size + f.ffn_hidden_size
-    backward = f.attentions * (f.query_width + 2 * f.kv_width + f.hidden_size)
-    backward = backward + f.mlp_inputs * f.ffn_hidden_size + f.hidden_size
-    return (forward + backward) / f.tp

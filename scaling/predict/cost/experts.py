@@ -8,21 +8,12 @@ same).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.links import link, node_link
 from scaling.predict.read.features import Features, Group
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertTime:
-    """Seconds of the average layer for one micro-batch, forward and backward, (n,)."""
-
-    gemm: Floats
-    elementwise: Floats
 
 
 def has_experts(f: Features) -> bool:
@@ -61,8 +52,10 @@ def busiest_load(f: Features) -> Floats:
     return np.asarray((fullest + (experts_of_rank - 1) * other) / experts_of_rank)
 
 
-def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> ExpertTime:
-    """Seconds that routed experts add to the average layer; `hbm` is in bytes/s.
+def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats, Floats]:
+    """Seconds of GEMMs and of element-wise operators that routed experts add to the average layer.
+
+    Per micro-batch, forward and backward, (n,); `hbm` is in bytes/s.
 
     GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
     token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise:
@@ -84,10 +77,8 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> ExpertTime:
     # what the GEMMs read: forward h and the width, backward the gradients of both outputs
     cast = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
     moved = moved + copies * f.cast_bytes * cast
-    return ExpertTime(
-        gemm=f.expert_share * ((up + down) * (3 + recomputed) / rate + router),
-        elementwise=f.expert_share * moved * (1 + recomputed / 3) / hbm,
-    )
+    gemm = f.expert_share * ((up + down) * (3 + recomputed) / rate + router)
+    return gemm, f.expert_share * moved * (1 + recomputed / 3) / hbm
 
 
 def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
 from scaling.predict.read.features import Features
-from scaling.predict.read.trust import LAYOUT, TRUSTS, at_trust, new_in
+from scaling.predict.read.trust import LAYOUT, TRUSTS, at_trust
 
 # Repeats of one layout differ by this much, so no prediction claims less.
 _LEAST_OWN = 0.012
@@ -70,15 +69,14 @@ _OTHER_CLUSTER = (0.045, 0.03, 0.04)
 class Spread:
     """Interval and errors of predicted step times, (n,) each.
 
-    A measured step lies between `low` and `high` seconds 8 times in 10. `own_sigma` and
-    `size_sigma` are standard deviations of ln(step time)'s error: of a layout's own part, and of
-    the part that the layouts of a size share but other sizes do not.
+    A measured step lies between `low` and `high` seconds 8 times in 10. The sigmas are standard
+    deviations of parts of ln(step time)'s error.
     """
 
     low: Floats
     high: Floats
-    own_sigma: Floats
-    size_sigma: Floats
+    own_sigma: Floats  # a layout's own part
+    size_sigma: Floats  # the part that the layouts of a size share but other sizes do not
 
 
 def error_spread(
@@ -89,8 +87,8 @@ def error_spread(
     trust: Floats | float = 1.0,
     unfollowed: Floats | float = 0.0,
     unfitted: Floats | float = 0.0,
-    beyond: Floats | float = 0.0,
-    axes: Mapping[str, npt.NDArray[np.generic]],
+    new: Mapping[str, Flags],
+    world_size: Floats,
     gpus_per_node: Floats,
     experts: Flags,
     lossy_transport: bool = False,
@@ -108,66 +106,47 @@ def error_spread(
         unfollowed: ln(step time by the whole fit / `step_s`). It counts as one standard deviation,
             since the whole fit may be right all the same.
         unfitted: standard deviation by parameters on which no calibrated row depends.
-        beyond: `distance_beyond` the calibrated rows.
-        axes: the rows' values by axis. A row with a value that was not calibrated gets the error of
-            the folds that left such a value out.
-        gpus_per_node: GPUs of a node.
-        experts: whether layers have experts.
+        new: rows whose value was not calibrated, by axis (`new_in`), (n,) each. They get the error
+            of the folds that left such a value out.
+        world_size: GPUs, (n,).
+        gpus_per_node: GPUs of a node, (n,).
+        experts: whether layers have experts, (n,).
         lossy_transport: of the cluster.
         lean_kernels: of the software.
-        unknown_software: nothing is known of the software.
+        unknown_software: nothing is known of it.
         other_cluster: `stack` was calibrated on another cluster.
     """
     if stack is None or other_cluster:
-        own, size, common = _uncalibrated_sigmas(
-            experts, lossy_transport, lean_kernels, unknown_software, stack is not None
-        )
-        return _spread(step_s, own * roughness, size, common)
+        sheets = (_UNKNOWN_SOFTWARE if unknown_software else _DATA_SHEET)[lean_kernels]
+        sheet_own, sheet_size, sheet_common = sheets if stack is None else _OTHER_CLUSTER
+        expert_own, expert_common = _EXPERTS[unknown_software]
+        sheet_own *= _OWN_IF_LOSSY if lossy_transport else 1
+        own = np.hypot(sheet_own, expert_own * experts) * roughness
+        common = np.hypot(sheet_common, expert_common * experts)
+        return _spread(step_s, own, np.full(len(step_s), sheet_size), common)
     n = len(step_s)
     inner_own, inner_size = _own_and_shared(stack.bands["interpolation"], "interpolation")
     own, size, common = np.full(n, inner_own), np.full(n, inner_size), np.zeros(n)
-    world_size = axes["world_size"].astype(np.float64)
     largest = max((float(seen) for seen in stack.seen["world_size"]), default=1.0)
     doublings = np.maximum(np.log2(world_size / largest), 0.0)
     nodes = np.maximum(np.log2(world_size / np.maximum(gpus_per_node, largest)), 0.0)
-    for axis, new in new_in(stack, axes, np.full(n, beyond)).items():
+    for axis, is_new in new.items():
         band = stack.bands.get(axis)
-        axis_own, shared = (
-            _own_and_shared(band, axis)
-            if band
-            else prior_sigmas(axis, lean_kernels, lossy_transport)
-        )
-        own = np.where(new, np.maximum(own, axis_own), own)
+        axis_own, shared = prior_sigmas(axis, lean_kernels, lossy_transport)
+        if band:
+            axis_own, shared = _own_and_shared(band, axis)
+        own = np.where(is_new, np.maximum(own, axis_own), own)
         if axis == "world_size":
             # beyond the largest size the shared error grows as a random walk does
             grown = shared * np.sqrt(np.maximum(doublings, 1))
-            size = np.where(new, np.hypot(size, grown), size)
+            size = np.where(is_new, np.hypot(size, grown), size)
             own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
-            common = np.where(new, np.hypot(common, shared), common)
+            common = np.where(is_new, np.hypot(common, shared), common)
     bands = [stack.bands.get(at_trust(share), stack.bands["interpolation"]) for share in TRUSTS]
     own_by_trust = [_own_and_shared(band, "interpolation")[0] for band in bands]
     own = np.maximum(own, np.interp(trust, TRUSTS, own_by_trust))
     return _spread(step_s, np.hypot(own * roughness, unfitted), size, np.hypot(common, unfollowed))
-
-
-def _uncalibrated_sigmas(
-    experts: Flags,
-    lossy_transport: bool,
-    lean_kernels: bool,
-    unknown_software: bool,
-    other_cluster: bool,
-) -> tuple[Floats, Floats, Floats]:
-    """Own, size and common standard deviations of rows that were not calibrated here, (n,)."""
-    sheets = (_UNKNOWN_SOFTWARE if unknown_software else _DATA_SHEET)[lean_kernels]
-    own, size, common = _OTHER_CLUSTER if other_cluster else sheets
-    own *= _OWN_IF_LOSSY if lossy_transport else 1
-    expert_own, expert_common = _EXPERTS[unknown_software]
-    return (
-        np.hypot(own, expert_own * experts),
-        np.full(len(experts), size),
-        np.hypot(common, expert_common * experts),
-    )
 
 
 def _spread(step_s: Floats, own: Floats, size: Floats, common: Floats) -> Spread:

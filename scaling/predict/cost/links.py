@@ -19,18 +19,13 @@ _MEASURED_BYTES = 256e6  # of the all-reduces whose bus bandwidth clusters.yaml 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Groups of ranks that communicate, and the links that each group has to itself, (n,).
+    """Groups of ranks that communicate, and the links that each group has to itself, (n,)."""
 
-    `size` ranks on `nodes` nodes. `link` is the bus bandwidth inside a node, `network` the group's
-    share of what a node sends over all its NICs (it counts from two nodes on), both in bytes/s.
-    `waits_s`: what a pass of any size waits beside its hops (`transport_of`).
-    """
-
-    size: Floats
+    size: Floats  # ranks
     nodes: Floats
-    link: float
-    network: Floats
-    waits_s: Floats | float = 0.0
+    link: float  # bus bandwidth inside a node, bytes/s
+    network: Floats  # share of what a node sends over all its NICs, bytes/s; from two nodes on
+    waits_s: Floats | float = 0.0  # what any pass waits beside its hops (`transport_of`)
 
     @property
     def bus(self) -> Floats:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -119,11 +118,9 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
         # the loss is over when a layer is recomputed
         in_backward = np.where(recomputed > logits, recomputed, 0.0)
         return {
-            "weights_bytes": (
-                params * state.weights + experts * expert_state.weights + layers * copies
-            ),
-            "gradients_bytes": params * state.gradients + experts * expert_state.gradients,
-            "optimizer_bytes": params * state.optimizer + experts * expert_state.optimizer,
+            "weights_bytes": params * state[0] + experts * expert_state[0] + layers * copies,
+            "gradients_bytes": params * state[1] + experts * expert_state[1],
+            "optimizer_bytes": params * state[2] + experts * expert_state[2],
             "activations_bytes": layers * in_flight * kept + in_backward,
             "logits_bytes": np.where(recomputed > logits, 0.0, logits),
             "buffers_bytes": np.full(len(f), p["buffers_bytes"]),
@@ -178,28 +175,17 @@ def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
     return memory.total * p["fragmentation"]
 
 
-@dataclass(frozen=True, slots=True)
-class _BytesPerWeight:
-    """Bytes that a rank holds per parameter of its stage, (n,)."""
-
-    weights: Floats
-    gradients: Floats
-    optimizer: Floats
-
-
 def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float], sharding: Sharding
-) -> _BytesPerWeight:
+) -> tuple[Floats, Floats, Floats]:
+    """Bytes of weights, gradients and optimizer state per parameter of a rank's stage, (n,)."""
     stack, z = group.stack, f.zero_stage
+    weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
     gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
     # training in fp32 has no master copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, stack.master_bytes - 4.0, stack.master_bytes)
     state = np.where(f.offload, 0.0, state)
-    return _BytesPerWeight(
-        weights=f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z),
-        gradients=gradients,
-        optimizer=state * p["master_ratio"] / sharding.state,
-    )
+    return weights, gradients, state * p["master_ratio"] / sharding.state
 
 
 def _low_precision_copies(group: Group, f: Features) -> Floats:

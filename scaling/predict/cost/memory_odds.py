@@ -99,21 +99,12 @@ def kinds_of(f: Features) -> npt.NDArray[np.int64]:
 
 def sigma_by_kind(errors: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     """Standard deviation of ln(counted / exact) and number of layouts of each kind."""
-    mean_square = np.mean(np.square([error for kind in errors.values() for error in kind]))
-    return {
-        kind: {
-            "layouts": len(values),
-            "sigma": round(
-                (
-                    (np.sum(np.square(values)) + _PRIOR_LAYOUTS * mean_square)
-                    / (len(values) + _PRIOR_LAYOUTS)
-                )
-                ** 0.5,
-                4,
-            ),
-        }
-        for kind, values in sorted(errors.items())
-    }
+    prior = _PRIOR_LAYOUTS * np.mean(np.square([e for kind in errors.values() for e in kind]))
+    table = {}
+    for kind, values in sorted(errors.items()):
+        variance = (np.sum(np.square(values)) + prior) / (len(values) + _PRIOR_LAYOUTS)
+        table[kind] = {"layouts": len(values), "sigma": round(variance**0.5, 4)}
+    return table
 
 
 def counted_sigma(framework: str, f: Features) -> Floats:

@@ -107,12 +107,11 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        fit = _use_of_fit(points, group, stack, p)
-        unfollowed = _predict_group(group, stack, p, fit, out)
+        new, trust, residual, unfitted = _use_of_fit(points, group, stack, p)
+        unfollowed = _predict_group(group, stack, p, trust, residual, out)
         out.predicted[group.rows] = True
         out.parameters_from[group.rows] = parameters_from
-        _set_errors(points, group, out, stack, fit, unfollowed)
-        _set_memory_odds(group, out, stack)
+        _set_errors(group, out, stack, new, trust, unfollowed, unfitted)
     return out
 
 
@@ -126,27 +125,20 @@ def axis_values(points: Points, group: Group) -> dict[str, npt.NDArray[np.generi
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _UseOfFit:
-    """How a calibration is applied to the rows of a group, (n,) each.
-
-    `trust`: how far its parameters are followed, 0 to 1; `residual`: ln(measured / predicted) of
-    neighbouring rows; `unfitted`: standard deviation of ln(step) by parameters on which no
-    calibrated row depends.
-    """
-
-    trust: Floats
-    residual: Floats
-    unfitted: Floats
-
-
 def _use_of_fit(
     points: Points, group: Group, stack: StackCalibration | None, p: Mapping[str, float]
-) -> _UseOfFit:
+) -> tuple[dict[str, Flags], Floats, Floats, Floats]:
+    """How a calibration is applied to the rows of a group, (n,) each.
+
+    New: rows whose value was not calibrated, by axis; empty without a calibration of this cluster.
+    Trust: how far its parameters are followed, 0 to 1. Residual: ln(measured / predicted) of
+    neighbouring rows. Unfitted: standard deviation of ln(step) by parameters on which no calibrated
+    row depends.
+    """
     n = len(group.rows)
     trust, residual, unfitted = np.ones(n), np.zeros(n), np.zeros(n)
     if stack is None or stack.cluster != group.cluster_name:
-        return _UseOfFit(trust, residual, unfitted)
+        return {}, trust, residual, unfitted
     axes = axis_values(points, group)
     new = new_in(stack, axes, distance_beyond(group.features, stack.seen))
     # a precision can be new too; its range is in doublings, as in `layout_ranges`
@@ -159,7 +151,7 @@ def _use_of_fit(
         unfitted = np.minimum(unfitted, stack.sheet_error)
     if stack.residual is not None:
         residual = residual_in(stack, new, trust, places_of(group.features))
-    return _UseOfFit(trust, residual, unfitted)
+    return new, trust, residual, unfitted
 
 
 def _unfitted_sigma(
@@ -190,7 +182,8 @@ def _predict_group(
     group: Group,
     stack: StackCalibration | None,
     p: dict[str, float],
-    fit: _UseOfFit,
+    trust: Floats,
+    residual: Floats,
     out: Prediction,
 ) -> Floats:
     """Write the group's times and memory; return ln(step by the whole fit / predicted step), (n,).
@@ -200,15 +193,15 @@ def _predict_group(
     start = group.start if stack is None else {**group.start, **stack.starts}
     unfollowed = np.zeros(len(group.rows))
     f = group.features
-    for share in np.unique(fit.trust).tolist():
+    for share in np.unique(trust).tolist():
         followed_p = shrunk(p, start, share, None if stack is None else stack.cautious)
-        rows = np.flatnonzero(fit.trust == share)
+        rows = np.flatnonzero(trust == share)
         if len(rows) > BLOCK:
             # similar rows in one block: what none of them has is not computed
             rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
         for begin in range(0, len(rows), BLOCK):
             block = rows[begin : begin + BLOCK]
-            _predict_block(group, block, followed_p, fit.residual[block], out)
+            _predict_block(group, block, followed_p, residual[block], out)
             if share < 1:
                 index = group.rows[block]
                 used = out.memory_bytes[index] / group.capacity_bytes
@@ -246,14 +239,15 @@ def _predict_block(
 
 
 def _set_errors(
-    points: Points,
     group: Group,
     out: Prediction,
     stack: StackCalibration | None,
-    fit: _UseOfFit,
+    new: dict[str, Flags],
+    trust: Floats,
     unfollowed: Floats,
+    unfitted: Floats,
 ) -> None:
-    """Write how wrong the group's step times may be."""
+    """Write how wrong the group's step times and needs may be."""
     index, f, lossy_transport = group.rows, group.features, group.cluster.lossy_transport
     step_s = out.step_time_s[index]
     spread = error_spread(
@@ -264,11 +258,11 @@ def _set_errors(
             lossy_transport=lossy_transport,
         ),
         stack,
-        trust=fit.trust,
+        trust=trust,
         unfollowed=unfollowed,
-        unfitted=fit.unfitted,
-        beyond=0.0 if stack is None else distance_beyond(f, stack.seen),
-        axes=axis_values(points, group),
+        unfitted=unfitted,
+        new=new,
+        world_size=f.world_size,
         gpus_per_node=f.gpus_per_node,
         experts=f.num_experts > 1,
         lossy_transport=lossy_transport,
@@ -280,12 +274,6 @@ def _set_errors(
     out.high[index] = np.maximum(spread.high, step_s + possible_stall_s(group, f))
     out.own_sigma[index] = np.hypot(spread.own_sigma, stall_sigma(group, f, step_s))
     out.size_sigma[index] = spread.size_sigma
-
-
-def _set_memory_odds(group: Group, out: Prediction, stack: StackCalibration | None) -> None:
-    """Write how wrong the group's need may be, and from which odds on a point is called a fit."""
-    index = group.rows
     counted = out.peak_phase[index].astype(bool)  # only counted memory has a phase
-    out.memory_sigma[index], out.memory_offset[index], out.fit_threshold[index] = fit_odds(
-        group, stack, counted
-    )
+    odds = fit_odds(group, stack, counted)
+    out.memory_sigma[index], out.memory_offset[index], out.fit_threshold[index] = odds

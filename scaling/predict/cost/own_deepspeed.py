@@ -117,7 +117,7 @@ def moments_of(t: Stage) -> list[Moment]:
     ]
     kept = t.in_flight + t.final_norm
     if c.has_head:
-        # a plain final norm has four fp32 tensors in its backward
+        # the backward of a plain final norm takes 16 bytes an element
         moments.append((BACKWARD, usual.plus(kept + 16.0 * t.plain_norm)))
     if c.has_head and s.sharding.second.any():
         moments.append((BACKWARD, _first_head_backward(t, zero).plus(kept)))
@@ -147,7 +147,7 @@ def _building(t: Stage, zero: _Zero) -> Held:
     cast = np.where(low, (FP32 + e) * head_params(f), drawn) - (f.embeddings < 2) * zero.weights
     sharded = zero.buckets + (FP32 + e) * zero.shard + e * s.vocab_params
     sharded = np.maximum(sharded, cast)
-    # without ZeRO in 16 bits DeepSpeed's optimizer has 18 bytes a weight for a moment
+    # DeepSpeed's 16-bit optimizer without ZeRO takes 18 bytes a weight while it is built
     plain = np.where(low, 18.0 * t.params, zero.state)
     plain = np.where(zero.partitions | zero.dealt, flat, plain)
     return Held(zero.weights, 0.0, np.where(zero.gathers, sharded, plain))
@@ -201,7 +201,7 @@ def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
 
 
 def _first_head_backward(t: Stage, zero: _Zero) -> Held:
-    """HpZ in a run's first micro-batch: the head's weight is let go, held, and gathered again.
+    """A run's first micro-batch under hpZ: the head's weight is let go, held, and gathered again.
 
     The optimizer has no moments yet.
     """

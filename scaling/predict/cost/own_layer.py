@@ -70,17 +70,12 @@ def vocab_init_bytes(f: Features) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ExpertMemory:
-    """Bytes that routed experts add to the average layer, per micro-batch, (n,).
+    """Bytes that routed experts add to the average layer, per micro-batch, (n,)."""
 
-    `kept` for backward; `above`: what their backward needs at most beyond what was alive when it
-    began; `weights` of the rank's experts in the training precision, their gradients take as many;
-    `weight_inputs`: the part of `kept` that only gradients of weights read.
-    """
-
-    kept: Floats
-    above: Floats
-    weights: Floats
-    weight_inputs: Floats
+    kept: Floats  # for backward
+    above: Floats  # most that their backward needs beyond what was alive when it began
+    weights: Floats  # of the rank's experts in the training precision; gradients take as many
+    weight_inputs: Floats  # part of `kept` that only gradients of weights read
 
 
 def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
@@ -121,18 +116,16 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
 class LayerMemory:
     """Bytes of one layer and micro-batch, (n,).
 
-    `kept` for backward; `recomputed`: what recomputing adds before backward begins; `in_ffn` and
-    `in_attention`: what backward needs there beyond what was alive when it came to the layer;
-    `output_gradients`: what the gradients of its weights are later made from, where backward is in
-    two parts; `weight_inputs`: the part of the activations that only gradients of weights read.
+    `in_ffn`, `in_attention`: what backward needs there beyond what was alive when it came to the
+    layer.
     """
 
-    kept: Floats
-    recomputed: Floats
+    kept: Floats  # for backward
+    recomputed: Floats  # what recomputing adds before backward begins
     in_ffn: Floats
     in_attention: Floats
-    output_gradients: Floats
-    weight_inputs: Floats
+    output_gradients: Floats  # from which gradients of weights are made, where they come later
+    weight_inputs: Floats  # activations that only gradients of weights read
 
     @property
     def in_backward(self) -> Floats:
@@ -220,16 +213,12 @@ def _ffn_kept(f: Features, inner: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class LossMemory:
-    """Bytes of the loss, (n,), 0 where there is no head.
+    """Bytes of the loss, (n,), 0 where there is no head."""
 
-    At the peak of its `forward` and of its `backward`; `of_logits`: the gradient of the logits in
-    the training precision and that of the head; `after`: the gradient of the head alone.
-    """
-
-    forward: Floats | float
-    backward: Floats | float
-    of_logits: Floats | float
-    after: Floats | float
+    forward: Floats | float  # at the peak of the loss's forward
+    backward: Floats | float  # at the peak of its backward
+    of_logits: Floats | float  # gradients of the logits, in the training precision, and of the head
+    after: Floats | float  # gradient of the head
 
 
 def loss_memory(

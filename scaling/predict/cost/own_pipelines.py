@@ -22,9 +22,8 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 class Chunks:
     """All model chunks of one rank together, (n,) or one value for all layouts.
 
-    The fields from `passes` on are of torch's
-    pipelines alone, most of them of schedules whose backward has two parts: gradients of
-    activations first, gradients of weights later.
+    The fields from `passes` on are of torch's pipelines alone, most of them of schedules whose
+    backward has two parts: gradients of activations first, gradients of weights later.
     """
 
     layers: Floats

@@ -117,13 +117,7 @@ def moments_of(t: Stage) -> list[Moment]:
     in_layer = d.usual.with_(
         weights=d.weights + two_layers, gradients=d.gradients + np.where(d.stay, head, 0.0)
     )
-    moments = [
-        *_building(t, d),
-        *_forward(t, d, loss),
-        _head_reduced(t, d, two_layers / 2),
-        _last_reduced(t, d),
-        *_after_backward(t, d),
-    ]
+    moments = [*_building(t, d), *_forward(t, d, loss), *_reductions(t, d, two_layers / 2)]
     if s.piped:
         moments += _pipelined(t, d, loss)
     elif d.tied.any():
@@ -194,51 +188,39 @@ def _forward(t: Stage, d: _Fsdp, loss: Held) -> list[Moment]:
     ]
 
 
-def _head_reduced(t: Stage, d: _Fsdp, one_layer: Floats) -> Moment:
-    """The head's gradient is being reduced, from a flat copy."""
-    e = t.sizes.f.element_bytes
-    flat = d.stay * d.vocab * t.chunks.has_head * (2 * e + d.reduced)
-    held = d.usual.with_(weights=d.weights + one_layer, gradients=d.gradients + flat)
-    return BACKWARD, held.plus(t.in_flight + e * t.sizes.hidden)
-
-
-def _last_reduced(t: Stage, d: _Fsdp) -> Moment:
-    """The last gradients are reduced, one chunk after the other, of each a vocabulary matrix first.
-
-    In a pipeline from a flat copy; gradients that were summed are let go before they are cast.
-    """
-    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+def _reductions(t: Stage, d: _Fsdp, one_layer: Floats) -> list[Moment]:
+    """Gradients are reduced, from the head's to the embedding's; the optimizer steps."""
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    head = d.stay * d.vocab * c.has_head * (2 * e + d.reduced)  # from a flat copy
+    at_head = d.usual.with_(weights=d.weights + one_layer, gradients=d.gradients + head)
+    # one chunk after the other, of each a vocabulary matrix first
     whole = np.where(d.reduces_once, e * t.params, 0.0) / d.chunks
     gradients = whole + d.shard_gradients * (1 - 1 / d.chunks)
-    if not s.piped:
+    if s.piped:
+        # from a flat copy; gradients that were summed are let go before they are cast
+        freed = np.where(d.several & ((f.accumulation > 1) | (f.zero_stage == 0)), e, 0.0)
+        flat = (np.maximum(d.reduced - freed, 0.0) + d.wrapped * e) * d.first
+        weights = d.chunk_weights - d.copy * d.first
+        at_last = d.usual.with_(weights=weights, gradients=gradients + flat).plus(d.kept_messages)
+    else:
         working = s.layer.recomputed + s.layer.in_backward + e * s.hidden
-        return BACKWARD, d.usual.with_(gradients=gradients).plus(working)
-    freed = np.where(d.several & ((f.accumulation > 1) | (f.zero_stage == 0)), e, 0.0)
-    flat = (np.maximum(d.reduced - freed, 0.0) + d.wrapped * e) * d.first
-    weights = d.chunk_weights - d.copy * d.first
-    return BACKWARD, d.usual.with_(weights=weights, gradients=gradients + flat).plus(
-        d.kept_messages
-    )
-
-
-def _after_backward(t: Stage, d: _Fsdp) -> list[Moment]:
-    """The last FSDP2 group, with the embedding, is reduced; the optimizer steps.
-
-    Replicas without ZeRO all-reduce flat copies of all groups. The copies of a tied matrix at a
-    pipeline's ends get the sum of their gradients, stacked and added.
-    """
-    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
-    held = d.usual.with_(weights=0.0, activations=d.kept_messages)
+        at_last = d.usual.with_(gradients=gradients).plus(working)
+    # the last group of FSDP2, with the embedding; replicas without ZeRO all-reduce flat copies of
+    # all groups
     last_group = c.has_embedding * (d.vocab + f.positions * f.hidden_size)
     last_group = last_group + s.piped * c.has_head * ~d.tied * s.vocab_params
     flat = d.wrapped * e * last_group * (1 + 1 / d.ranks)
     replicates = (f.zero_stage == 0) & d.several & d.wrapped
     flat = np.where(replicates, e * (t.params + d.layer), flat)
+    # copies of a tied matrix at a pipeline's ends get the sum of their gradients, stacked and added
     copies = c.vocab_matrices + (c.vocab_matrices > 0)
     stacked = (s.piped & d.tied) * copies * d.master * s.vocab_params / d.ranks
+    done = d.usual.with_(weights=0.0, activations=d.kept_messages)
     return [
-        (BACKWARD, held.with_(gradients=d.shard_gradients + flat)),
-        (OPTIMIZER, held.with_(gradients=d.shard_gradients + stacked)),
+        (BACKWARD, at_head.plus(t.in_flight + e * s.hidden)),
+        (BACKWARD, at_last),
+        (BACKWARD, done.with_(gradients=d.shard_gradients + flat)),
+        (OPTIMIZER, done.with_(gradients=d.shard_gradients + stacked)),
     ]
 
 

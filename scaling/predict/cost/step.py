@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.arrays import Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
     LayerTime,
@@ -21,21 +21,9 @@ from scaling.predict.cost.stages import Stages, stages_of
 from scaling.predict.read.features import Features, Group
 
 TIME_TERMS = (
-    "gemm_s",
-    "attention_s",
-    "elementwise_s",
-    "head_s",
-    "tp_comm_s",
-    "ep_comm_s",
-    "host_s",
-    "pp_comm_s",
-    "bubble_s",
-    "dp_comm_s",
-    "optimizer_s",
-    "jitter_s",
-    "overhead_s",
-    "stall_s",
-)
+    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
+    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
+)  # fmt: skip
 
 # Judgement, because no published table tells these apart:
 _FRICTION = 0.01  # share of a slot by which 1F1B slows a stage down
@@ -56,17 +44,6 @@ class Step:
         return Step(self.total * factor, {name: s * factor for name, s in self.terms.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """Seconds that stages take for one micro-batch, (n,), computation and launches together."""
-
-    first: Floats
-    middle: Floats
-    last: Floats
-    slowest: Floats
-    ends_at_last: Flags  # the last stage is slower than the first, or the only one
-
-
 def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floats) -> Step:
     """Step time of the layouts `f` (rows of `group`) under parameters `p`.
 
@@ -83,12 +60,14 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     layer = layer_time(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head_time(group, f, p) + traffic.head
-    slots = _slots(f, p, stages, layer, traffic, head)
+    first, middle, last = _slots(p, stages, layer, traffic, head)
+    last_counts = ~stages.piped | (last > first)
+    slot = np.where(last_counts, last, first)  # of the slowest stage
+    slot = np.where(f.pp > 2, np.maximum(slot, middle), slot)
     m, message = f.accumulation, traffic.message
-    busy = m * slots.slowest
-    others = slots.first + slots.last + (f.pp - 2) * slots.middle - slots.slowest
-    fill = others / f.virtual + (f.pp - 1) * message
-    bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slots.slowest, 0.0)
+    busy = m * slot
+    fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
+    bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slot, 0.0)
     # each chunk sends its own messages; interleaved, one chunk's travel while another computes
     sent = np.where(f.virtual > 1, f.virtual * _INTERLEAVED_EXPOSED, 1.0)
     pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
@@ -99,12 +78,12 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
     stall = _allocator_stall_s(f, p, memory_used) + expected_stall_s(group, f)
-    layers = np.where(slots.ends_at_last, stages.last, stages.first) * m
+    layers = np.where(last_counts, stages.last, stages.first) * m
     on_gpu = {
         "gemm_s": layers * layer.gemm,
         "attention_s": layers * layer.attention,
         "elementwise_s": layers * layer.elementwise,
-        "head_s": m * np.where(slots.ends_at_last, head, 0.0),
+        "head_s": m * np.where(last_counts, head, 0.0),
         "tp_comm_s": layers * traffic.per_layer,
         "ep_comm_s": layers * traffic.all_to_all,
     }
@@ -126,29 +105,23 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
 
 
 def _slots(
-    f: Features,
-    p: Mapping[str, float],
-    stages: Stages,
-    layer: LayerTime,
-    traffic: Traffic,
-    head: Floats,
-) -> Slots:
-    """Time of each kind of stage: what its GPU computes joined with what its host launches.
+    p: Mapping[str, float], stages: Stages, layer: LayerTime, traffic: Traffic, head: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Seconds that the first, a middle and the last stage take for one micro-batch, (n,) each.
 
-    The two alternate within a layer, so neither hides the other in full: their p-norm counts.
+    What the GPU computes and what the host launches alternate within a layer, so neither hides the
+    other in full: their p-norm counts.
     """
     gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer + traffic.all_to_all
     host = layer.host + traffic.host_per_layer
     ends = 1.5 * host  # embedding and head each launch about as much as one and a half layers
     ends_of_last = np.where(stages.piped, ends, 2 * ends)
     sharpness = p["host_sharpness"]
-    first = _p_norm(stages.first * gpu, stages.first * host + ends, sharpness)
-    last = _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last, sharpness)
-    middle = _p_norm(stages.middle * gpu, stages.middle * host, sharpness)
-    ends_at_last = ~stages.piped | (last > first)
-    slowest = np.where(ends_at_last, last, first)
-    slowest = np.where(f.pp > 2, np.maximum(slowest, middle), slowest)
-    return Slots(first, middle, last, slowest, ends_at_last)
+    return (
+        _p_norm(stages.first * gpu, stages.first * host + ends, sharpness),
+        _p_norm(stages.middle * gpu, stages.middle * host, sharpness),
+        _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last, sharpness),
+    )
 
 
 def _p_norm(a: Floats, b: Floats, sharpness: float) -> Floats:

@@ -78,7 +78,7 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
     Raises:
         InputError: a column of a row holds what is no number.
     """
-    from scaling.record.row_checks import reasons  # it loads duckdb
+    from scaling.record.row_checks import invalid_row_reasons  # it loads duckdb
 
     timed = observed_of(columns).ran & np.isfinite(columns.numbers("step_time_s"))
     rows = np.flatnonzero(timed & usable_rows(points.note))
@@ -105,7 +105,7 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
         {name: pa.array(values[rows], from_pandas=True) for name, values in numbers.items()}
         | {name: pa.array([text] * rows.size) for name, text in _OF_ALL.items()}
     )
-    judged = zip(rows.tolist(), reasons(table, series="published"), strict=True)
+    judged = zip(rows.tolist(), invalid_row_reasons(table, series="published"), strict=True)
     return {row: f"{columns.place(row)}: {reason}" for row, reason in judged if reason is not None}
 
 

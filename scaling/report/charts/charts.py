@@ -1,8 +1,7 @@
-"""The charts of the report, by name.
+"""The charts of the report, and what of a selection each of them draws.
 
-A chart names the tables it reads (`alt.NamedData`); the page and the SVG export hand them over. The
-caption of chart `name` is reports/captions/<name>.md. To add one: a function, its line here and its
-caption; docs/report.md says which question each answers that no other does.
+To add a chart: a function that builds it, its line in `CHARTS` and its caption,
+reports/captions/<name>.md. docs/report.md says which question each answers that no other does.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,17 +10,22 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.effects import factor_effects
-from scaling.report.charts.layouts import layout_map, layout_ranking
-from scaling.report.charts.memory import memory, memory_time
-from scaling.report.charts.returns import cost, marginal_return, marginal_watt, scaling_law
-from scaling.report.charts.sizes import (
+from scaling.report.charts.comparisons import (
+    cost,
+    factor_effects,
     generations,
     prediction_error,
+)
+from scaling.report.charts.layouts import layout_map, layout_ranking, memory, memory_time
+from scaling.report.charts.sizes import (
+    marginal_return,
+    marginal_watt,
+    scaling_law,
     throughput,
     throughput_per_gpu,
 )
 from scaling.report.charts.steps import collectives, communication, gemm_rates, step_bounds
+from scaling.report.tables import Record, Tables
 
 _NO_PROBE = "no probe of this cluster has left data in this study."
 _ONE_SIZE = "it needs two sizes that ran."
@@ -31,12 +35,16 @@ _ONE_SIZE = "it needs two sizes that ran."
 class Chart:
     """What the page must know about a chart.
 
-    `section` is the place on the page that shows it, whose sentence is its title. `table` is the
-    one behind it; a row counts if one of the columns `needs` has a value and the columns of `where`
-    have one of theirs. Of the columns `over` together there must be two different values, or the
-    chart has one tick. A chart `per_size` shows one GPU count, which the reader chooses. A chart
-    with `panel` is drawn once for each value of that column. `missing` says why a chart that has
-    nothing to draw is not shown.
+    Attributes:
+        build: makes the chart without data: it names the tables it reads (`alt.NamedData`).
+        section: place on the page, whose sentence is the chart's title.
+        table: the table behind it; the page shows it beneath the chart.
+        needs: a row counts if one of these columns has a value.
+        per_size: it shows one GPU count, which the reader chooses.
+        over: columns that must differ between rows, or the chart would have one tick.
+        where: a row counts if these columns have one of these values.
+        panel: the chart is drawn once for each value of this column.
+        missing: why it is not shown where it has nothing to draw.
     """
 
     build: Callable[[], alt.LayerChart]
@@ -51,10 +59,11 @@ class Chart:
 
     @property
     def name(self) -> str:
-        """Of the chart, its caption, its SVG file."""
+        """The name of the chart, its caption and its SVG file."""
         return self.build.__name__
 
 
+# In the order of the page.
 CHARTS: dict[str, Chart] = {
     one.name: one
     for one in (
@@ -69,7 +78,7 @@ CHARTS: dict[str, Chart] = {
         Chart(
             marginal_return, "returns", "returns", ("marginal_tokens_per_s",),
             over=("to_world_size",),
-            missing="it needs two steps; what one step returns stands in the decision.",
+            missing="it needs two steps; the decision has what one step returns.",
         ),
         Chart(
             scaling_law, "returns", "law_curves", ("tokens_per_s",),
@@ -82,7 +91,7 @@ CHARTS: dict[str, Chart] = {
         Chart(
             memory_time, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
             per_size=True, where={"outcome": ("ok",)}, over=("step_time_s",),
-            missing="it needs two layouts of a size with a time and a memory.",
+            missing="it needs two layouts of a size whose time and memory are known.",
         ),
         Chart(
             memory, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
@@ -132,6 +141,66 @@ CHARTS: dict[str, Chart] = {
 }  # fmt: skip
 
 
-def charts_of(section: str) -> list[Chart]:
-    """The charts of one place of the page, in the order of the table."""
-    return [chart for chart in CHARTS.values() if chart.section == section]
+ALL = "all"  # the choice of every series together
+
+
+def drawable(tables: Tables) -> dict[str, Any]:
+    """What can be drawn for one setting; page and files both follow it.
+
+    Returns:
+        `{series: {chart: {size: [panels]}}}`: series as the page offers them, `all` among them;
+        size as text, empty for a chart of all sizes; panels the values of the chart's column
+        `panel`, null for a chart without one. A chart that is left out has nothing to draw.
+    """
+    series = sorted({row["series"] for row in tables["contenders"]})
+    return {
+        chosen: {
+            chart.name: sizes
+            for chart in CHARTS.values()
+            if (sizes := _drawable_sizes(chart, tables, chosen))
+        }
+        for chosen in (ALL, *series)
+    }
+
+
+def _drawable_sizes(chart: Chart, tables: Tables, series: str) -> dict[str, list[Any]]:
+    groups: dict[str, dict[Any, list[Record]]] = {}  # rows by size and panel
+    for row in tables[chart.table]:
+        if (
+            any(row[column] is not None for column in chart.needs)
+            and (series == ALL or row.get("series") in (None, series))
+            and all(row[column] in values for column, values in chart.where.items())
+        ):
+            size = str(row["world_size"]) if chart.per_size else ""
+            panel = row[chart.panel] if chart.panel else None
+            groups.setdefault(size, {}).setdefault(panel, []).append(row)
+    panels = {
+        size: [panel for panel in sorted(by_panel, key=str) if _varies(chart, by_panel[panel])]
+        for size, by_panel in groups.items()
+    }
+    return {size: names for size, names in panels.items() if names}
+
+
+def _varies(chart: Chart, rows: list[Record]) -> bool:
+    return not chart.over or len({tuple(row[column] for column in chart.over) for row in rows}) > 1
+
+
+def rows_for(tables: Tables, name: str, chart: Chart, size: str, panel: Any) -> list[Record]:
+    """The rows of a table that one drawing of a chart gets; charts.js (`rowsFor`) does the same."""
+    return [
+        row
+        for row in tables[name]
+        if (not size or str(row.get("world_size", size)) == size)
+        and (panel is None or row.get(chart.panel or "", panel) == panel)
+    ]
+
+
+def chart_parameters(sizes: list[int], tokens: float, price: float) -> dict[str, Any]:
+    """Values of the charts' parameters (`marks.PARAMETERS`) for a selection."""
+    largest = max(sizes, default=1)
+    return {
+        "sizes_": sizes,
+        "beyond_": [*sizes, *(largest * 2**power for power in range(1, 6))],
+        "tokens_": tokens,
+        "price_": price,
+    }

@@ -1,10 +1,10 @@
 """The grammar of every chart: how a measured, a published and a predicted value look.
 
-The column `series` decides the mark and nothing else does. Colours are names of the palette; words
-in braces (`{GPUs}`) become GPUs or ranks when the chart is drawn, see `scaling.report.text.words`.
+Only the column `series` decides the mark. Colours are names of the palette. Words in braces
+(`{GPUs}`) are filled in when the chart is drawn (`scaling.report.text.fill_words`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -15,19 +15,19 @@ INK, SOFT, FAINT = variable("ink"), variable("ink-2"), variable("ink-3")
 SURFACE, OTHER = variable("surface"), variable("c-other")
 ACCENT, WARN, BAD = variable("accent"), variable("warn"), variable("bad")
 
-_channels: Any = alt  # its constructors of values carry no types
+_channels: Any = alt  # its constructors of values are untyped
 
 
 def value(channel: str, pixels: float | str) -> Any:
-    """A channel's value that no data decide: pixels, or words such as `width`.
+    """A fixed value of a channel: pixels, or a word such as `width`.
 
-    `x=alt.value(0)` says the same but makes altair compare it with every class it knows.
+    `x=alt.value(0)` means the same, but altair then compares it with every class it knows.
     """
     return getattr(_channels, f"{channel}Value")(pixels)
 
 
 def datum(channel: str, at: float) -> Any:
-    """A channel's value on its scale that is no column."""
+    """A fixed value on the scale of a channel."""
     return getattr(_channels, f"{channel}Datum")(at)
 
 
@@ -80,8 +80,8 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 }
 
 _SLOTS = alt.Scale(domain=list(range(1, len(LAYOUTS) + 1)), range=LAYOUTS)
-# What the page and the SVG export set: GPU counts on the axis, the same and what lies beyond them,
-# the tokens of a run, and the price of a GPU-hour (0: none is known).
+# Set by the page and the SVG export: GPU counts on the axis, the same with sizes beyond them, the
+# tokens of a run, and the price of a GPU-hour (0: unknown).
 PARAMETERS: dict[str, Any] = {
     "sizes_": [1, 2, 4, 8],
     "beyond_": [1, 2, 4, 8, 16],
@@ -97,37 +97,31 @@ FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
 
 
 def log(padding: int, **scale: Any) -> alt.Scale:
-    """A log scale that begins and ends at its data, so many pixels beyond them."""
+    """A log scale from the first value to the last, with `padding` pixels at both ends."""
     return alt.Scale(type="log", nice=False, padding=padding, **scale)
 
 
 def amounts(field: str, title: str, axis: alt.Axis | None = None) -> alt.Y:
-    """Amounts upwards from 0."""
+    """A vertical axis of amounts that starts at 0."""
     return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or amount_axis())
 
 
-def each_size() -> alt.Y:
-    """A row for each number of GPUs."""
-    axis = alt.Axis(domain=False, ticks=False, grid=False)
-    return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
-
-
 def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
-    """Rows of a chart, one a name, whose text the chart writes itself: an axis has no room."""
+    """One row for each name; the chart writes the names, since an axis has no room for them."""
     sort = alt.EncodingSortField(
         order, op="max" if falling else "min", order="descending" if falling else "ascending"
     )
     return alt.Y(f"{name}:N", axis=None, sort=sort)
 
 
-def of(base: alt.Chart, series: str) -> alt.Chart:
+def rows_of(base: alt.Chart, series: str) -> alt.Chart:
     """The rows of one series."""
     chart: alt.Chart = base.transform_filter(f"datum.series === '{series}'")
     return chart
 
 
 def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list[alt.Chart]:
-    """One layer per series, in the colour of the layout's `slot`."""
+    """One layer of points per series, in the colour of the layout's `slot`."""
     layers = []
     for series, look in POINTS.items():
         channel = (
@@ -135,13 +129,13 @@ def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list
             if look.get("filled")
             else {"stroke": alt.Stroke("slot:O", scale=_SLOTS, legend=None)}
         )
-        drawn = of(base, series).mark_point(size=POINT_SIZE, opacity=1, **look, **mark)
+        drawn = rows_of(base, series).mark_point(size=POINT_SIZE, opacity=1, **look, **mark)
         layers.append(drawn.encode(tooltip=list(tooltip), **channel))
     return layers
 
 
-def stretches(base: alt.Chart) -> list[alt.Chart]:
-    """Lines through the best of each size, none drawn through a change of layout.
+def layout_lines(base: alt.Chart) -> list[alt.Chart]:
+    """Lines through the best of each size, broken where the layout changes.
 
     A thin dotted line leads the eye from one layout to the next.
     """
@@ -158,49 +152,34 @@ def stretches(base: alt.Chart) -> list[alt.Chart]:
 
 
 def lines(base: alt.Chart, **mark: Any) -> list[alt.Chart]:
-    """Lines through rows of any series: what ran solid, what is predicted dashed."""
+    """Lines through the rows: dashed where predicted, else solid."""
     return [
-        base.transform_filter(f"(datum.series === 'predicted') === {foretold}").mark_line(
+        base.transform_filter(f"(datum.series === 'predicted') === {is_predicted}").mark_line(
             **LINES[style], **mark
         )
-        for style, foretold in (("observed", "false"), ("predicted", "true"))
+        for style, is_predicted in (("observed", "false"), ("predicted", "true"))
     ]
 
 
-def intervals(base: alt.Chart, *, colour: alt.Color | None = None, **ends: Any) -> list[alt.Chart]:
+def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
     """Rules between the ends of an interval, given as encodings such as y= and y2=."""
-    shade = colour or layout_colour()
     return [
-        of(base, series).mark_rule(**look).encode(color=shade, **ends)
+        rows_of(base, series).mark_rule(**look).encode(color=layout_colour(), **ends)
         for series, look in INTERVALS.items()
     ]
 
 
-def words(
-    base: alt.Chart, *, colour: str | alt.Color, **mark: Any
-) -> Callable[..., list[alt.Chart]]:
-    """Text that stays readable over lines: first with a wide stroke in the surface's colour.
-
-    Returns:
-        What takes the text's encodings and gives its two layers.
-    """
-
-    def encoded(**encoding: Any) -> list[alt.Chart]:
-        halo = base.mark_text(
-            color=SURFACE, stroke=SURFACE, strokeWidth=5, strokeJoin="round", **mark
-        )
-        if isinstance(colour, str):
-            text = base.mark_text(color=colour, **mark)
-        else:
-            text = base.mark_text(**mark).encode(color=colour)
-        return [halo.encode(**encoding), text.encode(**encoding)]
-
-    return encoded
+def halo_text(base: alt.Chart, *, colour: str | alt.Color, **mark: Any) -> list[alt.Chart]:
+    """Text over a wide stroke in the surface's colour, so that it stays readable over lines."""
+    halo = base.mark_text(color=SURFACE, stroke=SURFACE, strokeWidth=5, strokeJoin="round", **mark)
+    if isinstance(colour, str):
+        return [halo, base.mark_text(color=colour, **mark)]
+    return [halo, base.mark_text(**mark).encode(color=colour)]
 
 
-def layout_colour(legend: alt.Legend | None = None) -> alt.Color:
+def layout_colour() -> alt.Color:
     """The colour that names a layout."""
-    return alt.Color("slot:O", scale=_SLOTS, legend=legend)
+    return alt.Color("slot:O", scale=_SLOTS, legend=None)
 
 
 def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
@@ -214,22 +193,17 @@ def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
 
 
 def sizes_axis(parameter: str) -> alt.Axis:
-    """Ticks at the values of a parameter; a label that would touch its neighbour goes."""
+    """Ticks at the values of a parameter; labels that would touch are dropped."""
     return alt.Axis(
         values=alt.ExprRef(parameter), format="d", grid=False, labelOverlap="greedy",
         labelSeparation=3,
     )  # fmt: skip
 
 
-def amount_axis(**axis: Any) -> alt.Axis:
+def amount_axis() -> alt.Axis:
     """Labels `0`, `500k`, `2B`; d3 alone would print `0k` and `2G`."""
     shortest = "replace(format(datum.value, '~s'), 'G', 'B')"
-    return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5, **axis)
-
-
-def rate_axis() -> alt.Axis:
-    """Labels of FLOP/s, where G stays G."""
-    return alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5)
+    return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5)
 
 
 def log_amount_axis() -> alt.Axis:
@@ -252,26 +226,26 @@ def log_time_axis() -> alt.Axis:
 
 
 def log_ticks(channel: str) -> alt.ExprRef:
-    """Values for a log axis: 1-2-5, finer below six-fold, Vega's own even ones below a half more.
+    """Ticks of a log axis: 1-2-5 a decade, finer below a factor of 6, Vega's own below 1.5.
 
-    Those outside the domain are dropped. Left alone Vega draws nine grid lines a decade, and labels
-    one end only where the axis spans less.
+    Ticks outside the domain are dropped. Vega's own would be nine grid lines a decade, with one
+    label where the axis spans less than that.
     """
     span = f"domain('{channel}')[1] / domain('{channel}')[0]"
     return alt.ExprRef(f"{span} < 1.5 ? null : {span} < 6 ? {_FINER} : {_ONE_TWO_FIVE}")
 
 
-def firmest(base: alt.Chart) -> alt.Chart:
-    """The rows that are not predicted, or all where all are: yardsticks stand on one series."""
-    counted = base.transform_calculate(seen="datum.series === 'predicted' ? 0 : 1")
-    kept: alt.Chart = counted.transform_joinaggregate(most="max(seen)").transform_filter(
+def observed_or_all(base: alt.Chart) -> alt.Chart:
+    """The rows that are not predicted, or all where all are, for lines that stand on one series."""
+    flagged = base.transform_calculate(seen="datum.series === 'predicted' ? 0 : 1")
+    kept: alt.Chart = flagged.transform_joinaggregate(most="max(seen)").transform_filter(
         "datum.seen === datum.most"
     )
     return kept
 
 
 def chart(table: str) -> alt.Chart:
-    """A chart of a table that the page holds once, under this name."""
+    """A chart of the table that the page holds under this name."""
     return alt.Chart(alt.NamedData(table))
 
 

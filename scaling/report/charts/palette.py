@@ -6,7 +6,7 @@ from typing import Literal
 
 Theme = Literal["light", "dark"]
 
-LAYOUT_SLOTS = 6  # a seventh layout is grey: no palette keeps more apart for every eye
+LAYOUT_SLOTS = 6  # other layouts are grey: colour-blind readers could not tell more apart
 
 _LIGHT = {
     "surface": "#ffffff", "page": "#f7f7f5", "raised": "#f0f0ed",
@@ -42,7 +42,7 @@ _DARK = {
 }  # fmt: skip
 COLOURS: Mapping[Theme, Mapping[str, str]] = {"light": _LIGHT, "dark": _DARK}
 
-HATCH = "url(#hatch)"  # a pattern the page defines once; see `in_theme` for files without it
+HATCH = "url(#hatch)"  # a pattern that the page defines; files get a plain colour (`in_theme`)
 
 
 def variable(name: str) -> str:
@@ -66,6 +66,6 @@ def css(theme: Theme) -> str:
 
 
 def in_theme(text: str, theme: Theme) -> str:
-    """`text` with every `var(--name)` replaced: for files that no page gives its variables."""
+    """`text` with every `var(--name)` replaced by its colour, for files outside the page."""
     named = re.sub(r"var\(--([\w-]+)\)", lambda m: COLOURS[theme][m.group(1)], text)
     return named.replace(HATCH, COLOURS[theme]["hatch"])

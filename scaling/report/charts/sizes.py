@@ -1,23 +1,23 @@
-"""Charts over the number of GPUs: what ran, the same on other clusters, and predicted over it."""
+"""Charts over the number of GPUs: throughput, the return of each step, the scaling law."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.categories import category, category_points
-from scaling.report.charts.tooltips import tooltips
+from scaling.report.charts.legends import tooltips
 
 _BEST = (
     "world_size", "layout_name", "advised_layout_name", "series", "tokens_per_s",
     "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
 )  # fmt: skip
-_TIPS = (
-    "model", "cluster", "world_size", "layout_name", "series", "mfu", "tokens_per_s_per_gpu",
-)  # fmt: skip
-NEAR = 1.1  # the band around a right prediction, as a factor
-_NUMBER = 34  # px that a number above a point takes
-# On the right half there is room to the left of a mark only.
+_ENDS = (
+    alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
+    alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+)
+_NUMBER = 34  # width in px of a number above a point
+# Names stand to the left of their marks on the right half of the chart, else to the right.
 _BESIDE: dict[str, dict[str, Any]] = {
     "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
     "datum.right": {"align": "right", "baseline": "bottom", "dx": -7, "dy": -7},
@@ -33,7 +33,7 @@ def throughput() -> alt.LayerChart:
         axis=marks.log_amount_axis(),
     )
     base = marks.chart("best").encode(x=marks.over_gpus())
-    ideal = marks.firmest(base).encode(y=alt.Y("ideal_tokens_per_s:Q"))
+    ideal = marks.observed_or_all(base).encode(y=alt.Y("ideal_tokens_per_s:Q"))
     named = base.transform_filter("isValid(datum.label)").transform_calculate(
         right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
         name="replace(datum.label, regexp('[|]', 'g'), ' ')",
@@ -45,24 +45,25 @@ def throughput() -> alt.LayerChart:
         .mark_text(align="right", dx=-7, dy=-5, color=marks.SOFT)
         .encode(text=marks.value("Text", "ideal")),
         *marks.intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
-        *marks.stretches(base.encode(y=y)),
+        *marks.layout_lines(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
         *(
             layer
             for side, look in _BESIDE.items()
-            for layer in marks.words(
-                named.transform_filter(side), colour=marks.layout_colour(), **look
-            )(y=y, text=alt.Text("name:N"))
+            for layer in marks.halo_text(
+                named.transform_filter(side).encode(y=y, text=alt.Text("name:N")),
+                colour=marks.layout_colour(), **look,
+            )
         ),
         height=280,
     )  # fmt: skip
 
 
 def throughput_per_gpu() -> alt.LayerChart:
-    """The same per GPU: MFU above each point, below it the share of the smallest size's rate.
+    """The same per GPU: MFU above each point, its share of the smallest size's rate below.
 
-    For one model and batch the three are one curve. Grey: every other layout; grey squares: keeping
-    the layout that is best at the smallest size.
+    For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
+    layout that is best at the smallest size, kept throughout.
     """
     y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
@@ -82,7 +83,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     )
     kept = marks.chart("fixed_layout").encode(x=marks.over_gpus(), y=y)
     last = "datum.world_size === sizes_[sizes_.length - 1] && datum.share_of_best < 0.97"
-    # where many sizes stand close together every other one has its numbers, the largest among them
+    # where sizes are close together only every other one has numbers, the largest included
     second = "(sizes_.length - indexof(sizes_, datum.world_size)) % 2 === 1"
     roomy = alt.condition(
         f"width >= {_NUMBER} * sizes_.length + 60 || {second}", alt.value(1), alt.value(0)
@@ -92,7 +93,7 @@ def throughput_per_gpu() -> alt.LayerChart:
             x=marks.over_gpus(), y=y,
             tooltip=tooltips("world_size", "layout_name", "series", "tokens_per_s_per_gpu", "mfu"),
         ),
-        marks.firmest(base)
+        marks.observed_or_all(base)
         .mark_rule(color=marks.FAINT, strokeWidth=1)
         .encode(y=alt.Y("yardstick:Q"), **marks.ACROSS),
         kept.mark_line(color=marks.OTHER, strokeWidth=1.25, strokeDash=[1, 3]).encode(
@@ -101,106 +102,186 @@ def throughput_per_gpu() -> alt.LayerChart:
         kept.mark_square(size=24, color=marks.OTHER, opacity=1).encode(
             tooltip=tooltips("world_size", "layout_name", "series", "efficiency", "share_of_best")
         ),
-        *marks.words(
-            kept.transform_filter(last).transform_calculate(name="'one layout'"),
+        *marks.halo_text(
+            kept.transform_filter(last)
+            .transform_calculate(name="'one layout'")
+            .encode(text=alt.Text("name:N")),
             colour=marks.SOFT, align="right", dx=8, dy=14,
-        )(text=alt.Text("name:N")),
+        ),
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
-        *marks.stretches(base.encode(y=y)),
+        *marks.layout_lines(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST)),
-        *marks.words(base, colour=marks.SOFT, dy=-15)(
-            y=y, text=alt.Text("used:N"), opacity=roomy
+        *marks.halo_text(
+            base.encode(y=y, text=alt.Text("used:N"), opacity=roomy), colour=marks.SOFT, dy=-15
         ),
-        *marks.words(base, colour=marks.SOFT, dy=16)(
-            y=y, text=alt.Text("efficiency:Q", format=".0%"), opacity=roomy
+        *marks.halo_text(
+            base.encode(y=y, text=alt.Text("efficiency:Q", format=".0%"), opacity=roomy),
+            colour=marks.SOFT, dy=16,
         ),
         height=280,
     )  # fmt: skip
 
 
-def generations() -> alt.LayerChart:
-    """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
-    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
-    base = (
-        marks.chart("peers")
-        .transform_filter("datum.dimension === 'cluster'")
-        .encode(x=marks.over_gpus(), y=y)
+def marginal_return() -> alt.LayerChart:
+    """The share of its cost that each step between two sizes returned, with its interval."""
+    steps = marks.chart("returns").transform_filter("isValid(datum.step_return)")
+    one = steps.transform_aggregate(count="count()")
+    knee = marks.chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
+    tooltip = [
+        *_ENDS,
+        alt.Tooltip("from_layout:N", title="layout before"),
+        alt.Tooltip("to_layout:N", title="layout there"),
+        *tooltips("series"),
+        alt.Tooltip("step_return:Q", title="return", format=".2f"),
+        alt.Tooltip("step_return_low:Q", title="{interval} from", format=".2f"),
+        alt.Tooltip("step_return_high:Q", title="{interval} to", format=".2f"),
+        alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
+        *tooltips("elasticity"),
+    ]
+    band, *segments = _segments(
+        steps,
+        "step_return",
+        title="Return of the step, share of what it costs",
+        axis=alt.Axis(format=".1f", tickCount=5),
+        number="format(datum.step_return, '.2f')",
+        tooltip=tooltip,
     )
-    cluster = category("cluster:N")
     return marks.finish(
-        *marks.lines(base.encode(color=cluster)),
-        *category_points(base, cluster, tooltips(*_TIPS)),
-        *marks.words(base.transform_filter("isValid(datum.mfu)"), colour=marks.SOFT, dy=-14)(
-            text=alt.Text("mfu:Q", format=".0%")
+        one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=marks.datum("Y", 0), **marks.ACROSS
         ),
-        height=280,
+        one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=marks.datum("Y", 1), **marks.ACROSS
+        ),
+        band,
+        knee.mark_rule(color=marks.WARN, strokeDash=[2, 3]).encode(
+            y=alt.Y("least:Q"), **marks.ACROSS
+        ),
+        *segments,
+        height=260,
     )
 
 
-def prediction_error() -> alt.LayerChart:
-    """Predicted over measured throughput of every point that ran, against the number of GPUs."""
-    rows = (
-        marks.chart("statistics")
-        .transform_filter("isValid(datum.predicted_tokens_per_s) && isValid(datum.tokens_per_s)")
-        .transform_calculate(ratio="datum.predicted_tokens_per_s / datum.tokens_per_s")
-        .encode(x=marks.over_gpus())
-    )
+def scaling_law() -> alt.LayerChart:
+    """The chosen law through the best layouts with its band, dashed beyond the data."""
     y = alt.Y(
-        "ratio:Q",
-        title="Predicted over measured tokens per second (log scale)",
-        scale=marks.log(16),
-        axis=alt.Axis(
-            values=[0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.7, 2, 3, 5, 10],
-            format="~g",
-            labelOverlap="greedy",
-            labelSeparation=4,
-        ),
+        "tokens_per_s:Q",
+        title="Tokens per second (log scale)",
+        scale=marks.log(24),
+        axis=marks.log_amount_axis(),
     )
-    one = rows.transform_aggregate(count="count()")
-    middle = rows.transform_aggregate(
-        middle="median(ratio)", lower="q1(ratio)", upper="q3(ratio)", points="count()",
-        groupby=["world_size"],
-    )  # fmt: skip
-    off = alt.condition(
-        f"datum.ratio > {NEAR} || datum.ratio < {1 / NEAR:.4f}",
-        alt.value(marks.WARN),
-        alt.value(marks.ACCENT),
+    x = alt.X(
+        "world_size:Q",
+        title="Number of {GPUs} (log scale)",
+        scale=marks.log(14, base=2),
+        axis=marks.sizes_axis("beyond_"),
     )
+    curve = marks.chart("law_curves").encode(x=x)
+    inside = curve.transform_filter("datum.inside_data")
+    leaves = curve.transform_filter("datum.inside_data").transform_aggregate(
+        edge="max(world_size)", groupby=["series"]
+    )
+    beyond = (
+        marks.chart("law_curves")
+        .transform_calculate(inside="datum.inside_data ? datum.world_size : 0")
+        .transform_joinaggregate(edge="max(inside)", groupby=["series"])
+        .transform_filter("datum.world_size >= datum.edge")
+        .encode(x=x)
+    )
+    seen = marks.chart("best").transform_filter("datum.series !== 'predicted'").encode(x=x)
+    rules = marks.chart("best").encode(x=x)
     return marks.finish(
-        one.mark_rect(color=marks.ACCENT, opacity=0.1).encode(
-            x=marks.ACROSS["x"],
-            x2=marks.ACROSS["x2"],
-            y=marks.datum("Y", 1 / NEAR),
-            y2=marks.datum("Y2", NEAR),
+        curve.mark_area(color=marks.ACCENT, opacity=0.14).encode(
+            y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")
         ),
-        one.mark_rule(color=marks.INK, strokeWidth=1).encode(y=marks.datum("Y", 1), **marks.ACROSS),
-        rows.mark_point(
-            shape="diamond", size=34, strokeWidth=1.25, fill=marks.SURFACE, opacity=0.8
-        ).encode(
-            y=y,
-            stroke=off,
-            tooltip=[
-                *tooltips("world_size", "layout_name"),
-                alt.Tooltip("tokens_per_s:Q", title="measured tokens/s", format=",.4~s"),
-                alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
-                alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
-            ],
+        inside.mark_line(color=marks.ACCENT, strokeWidth=1.5).encode(y=y),
+        beyond.mark_line(color=marks.ACCENT, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y),
+        leaves.mark_rule(color=marks.WARN, strokeWidth=1).encode(
+            x=alt.X("edge:Q"), **marks.UPRIGHT
         ),
-        middle.mark_rule(color=marks.INK, strokeWidth=5, opacity=0.3).encode(
-            y=alt.Y("lower:Q"), y2=alt.Y2("upper:Q")
+        leaves.mark_text(
+            text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=marks.WARN
+        ).encode(x=alt.X("edge:Q"), y=marks.FOOT),
+        marks.rows_of(rules, "measured")
+        .mark_rule(**marks.INTERVALS["measured"])
+        .encode(
+            y=alt.Y("tokens_per_s_low:Q"),
+            y2=alt.Y2("tokens_per_s_high:Q"),
+            color=marks.layout_colour(),
         ),
-        middle.mark_tick(color=marks.INK, thickness=2.5, width=22, orient="horizontal").encode(
-            y=alt.Y("middle:Q"),
-            tooltip=[
-                *tooltips("world_size"),
-                alt.Tooltip("points:Q", title="points"),
-                alt.Tooltip("middle:Q", title="median", format=".3f"),
-                alt.Tooltip("lower:Q", title="lower quartile", format=".3f"),
-                alt.Tooltip("upper:Q", title="upper quartile", format=".3f"),
-            ],
+        *marks.points(
+            seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")
         ),
-        *marks.words(middle, colour=marks.INK, align="left", dx=15)(
-            y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")
+        height=280,
+    )
+
+
+def marginal_watt() -> alt.LayerChart:
+    """Tokens per second for each added watt, one segment per step."""
+    steps = marks.chart("returns").transform_filter("datum.watt_from === 'measured'")
+    start = marks.observed_or_all(steps).transform_aggregate(start="max(yardstick_per_watt)")
+    tooltip = [
+        *_ENDS,
+        alt.Tooltip("to_layout:N", title="layout there"),
+        *tooltips("series"),
+        alt.Tooltip("per_watt:Q", title="tokens/s per added watt", format=",.4~s"),
+        alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
+        alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),
+    ]
+    return marks.finish(
+        start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=marks.datum("Y", 0), **marks.ACROSS
+        ),
+        start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=alt.Y("start:Q"), **marks.ACROSS
+        ),
+        *_segments(
+            steps,
+            "per_watt",
+            title="Tokens per second per added watt",
+            axis=marks.amount_axis(),
+            number="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
+            tooltip=tooltip,
         ),
         height=260,
     )
+
+
+def _segments(
+    steps: alt.Chart,
+    column: str,
+    *,
+    title: str,
+    axis: alt.Axis,
+    number: str,
+    tooltip: Sequence[alt.Tooltip],
+) -> list[alt.Chart]:
+    """Layers for the value of each step, from one size to the next: first the band, then the rest.
+
+    Args:
+        steps: rows of `returns`.
+        column: the value, with its interval in `<column>_low` and `<column>_high`.
+        title: title of the vertical axis.
+        axis: labels of the vertical axis.
+        number: expression for the text below the middle of a segment.
+        tooltip: tooltip of the segments.
+    """
+    y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(nice=True), axis=axis)
+    base = steps.encode(
+        x=marks.over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q")
+    )
+    middle = steps.transform_calculate(
+        middle="sqrt(datum.from_world_size * datum.to_world_size)", words=number
+    ).encode(x=marks.over_gpus("middle:Q", padding=14))
+    return [
+        base.mark_rect(opacity=0.16, color=marks.ACCENT).encode(
+            y=alt.Y(f"{column}_low:Q"), y2=alt.Y2(f"{column}_high:Q")
+        ),
+        *(
+            marks.rows_of(base, series)
+            .mark_rule(color=marks.ACCENT, **look)
+            .encode(y=y, tooltip=list(tooltip))
+            for series, look in marks.SEGMENTS.items()
+        ),
+        *marks.halo_text(middle.encode(y=y, text=alt.Text("words:N")), colour=marks.INK, dy=13),
+    ]

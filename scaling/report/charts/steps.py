@@ -5,21 +5,20 @@ from typing import Any
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.categories import category, part_colour
+from scaling.report.charts.legends import category, part_colour, tooltips
 from scaling.report.charts.palette import variable
-from scaling.report.charts.tooltips import tooltips
 
 TIME = [
     "compute", "tensor parallel", "pipeline transfers", "exposed communication",
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
 AXES = ["tp", "cp", "dp", "pp", "ep"]
-_LABELLED = 0.07  # of a step; a narrower part has no room for its share
+_LABELLED = 0.07  # share of a step below which a part has no room for its label
 
 
 def step_bounds() -> alt.LayerChart:
-    """Where the step of the layout advised at each size goes; predicted bars are paler."""
-    base = marks.chart("time_split").encode(y=marks.each_size())
+    """Shares of the step of the layout advised at each size; predicted bars are paler."""
+    base = marks.chart("time_split").encode(y=_size_rows())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
         alt.Tooltip("layout_name:N", title="layout"),
@@ -83,8 +82,54 @@ def step_bounds() -> alt.LayerChart:
     )
 
 
+def communication() -> alt.LayerChart:
+    """Communication per step by axis of parallelism; a tick ends the exposed part."""
+    rows = (
+        marks.chart("communication")
+        .transform_filter("datum.split === 'axis'")
+        .transform_calculate(
+            start="datum.from_s * 1000", end="datum.to_s * 1000",
+            took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
+        )
+        .encode(y=_size_rows())
+    )  # fmt: skip
+    tips = [
+        *tooltips("world_size", "layout_name"),
+        alt.Tooltip("part:N", title="part"),
+        alt.Tooltip("took:Q", title="ms per step", format=".4~g"),
+        alt.Tooltip("exposed:Q", title="ms exposed, all parts", format=".4~g"),
+        *tooltips("series"),
+    ]
+    one = rows.transform_aggregate(exposed="max(exposed)", groupby=["world_size"])
+    return marks.finish(
+        rows.mark_bar(height=16, stroke=marks.SURFACE, strokeWidth=0.5).encode(
+            x=alt.X(
+                "start:Q",
+                title="Communication (ms per step, hidden or not)",
+                scale=marks.FROM_ZERO,
+                axis=alt.Axis(format=",~r", tickCount=5),
+            ),
+            x2=alt.X2("end:Q"),
+            color=part_colour(AXES, "t", "communication"),
+            tooltip=tips,
+        ),
+        one.mark_tick(thickness=4, height=22, color=marks.SURFACE).encode(x=alt.X("exposed:Q")),
+        one.mark_tick(thickness=2, height=22, color=marks.INK).encode(
+            x=alt.X("exposed:Q"),
+            tooltip=[alt.Tooltip("exposed:Q", title="ms exposed", format=".4~g")],
+        ),
+        height=alt.Step(30),
+    )
+
+
+def _size_rows() -> alt.Y:
+    """A row for each number of GPUs."""
+    axis = alt.Axis(domain=False, ticks=False, grid=False)
+    return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
+
+
 def collectives() -> alt.LayerChart:
-    """Bus bandwidth against message size, one line a shape of group."""
+    """Bus bandwidth against message size, one line per shape of group."""
     rows = marks.chart("collectives").transform_calculate(
         group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
         " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",
@@ -136,7 +181,11 @@ def gemm_rates() -> alt.LayerChart:
             ),
         ),
     )  # fmt: skip
-    y = marks.amounts("flop_per_s", "FLOP/s of one {GPU}", marks.rate_axis())
+    y = marks.amounts(
+        "flop_per_s",
+        "FLOP/s of one {GPU}",
+        alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
+    )
     kind = category("precision:N")
     return marks.finish(
         base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
@@ -146,44 +195,4 @@ def gemm_rates() -> alt.LayerChart:
             y=y, color=kind, tooltip=tooltips("precision", "m", "n", "k", "flop_per_s", "probes")
         ),
         height=215,
-    )
-
-
-def communication() -> alt.LayerChart:
-    """Seconds a step communicates, by axis of parallelism; a tick where the exposed part ends."""
-    rows = (
-        marks.chart("communication")
-        .transform_filter("datum.split === 'axis'")
-        .transform_calculate(
-            start="datum.from_s * 1000", end="datum.to_s * 1000",
-            took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
-        )
-        .encode(y=marks.each_size())
-    )  # fmt: skip
-    tips = [
-        *tooltips("world_size", "layout_name"),
-        alt.Tooltip("part:N", title="part"),
-        alt.Tooltip("took:Q", title="ms per step", format=".4~g"),
-        alt.Tooltip("exposed:Q", title="ms exposed, all parts", format=".4~g"),
-        *tooltips("series"),
-    ]
-    one = rows.transform_aggregate(exposed="max(exposed)", groupby=["world_size"])
-    return marks.finish(
-        rows.mark_bar(height=16, stroke=marks.SURFACE, strokeWidth=0.5).encode(
-            x=alt.X(
-                "start:Q",
-                title="Communication (ms per step, hidden or not)",
-                scale=marks.FROM_ZERO,
-                axis=alt.Axis(format=",~r", tickCount=5),
-            ),
-            x2=alt.X2("end:Q"),
-            color=part_colour(AXES, "t", "communication"),
-            tooltip=tips,
-        ),
-        one.mark_tick(thickness=4, height=22, color=marks.SURFACE).encode(x=alt.X("exposed:Q")),
-        one.mark_tick(thickness=2, height=22, color=marks.INK).encode(
-            x=alt.X("exposed:Q"),
-            tooltip=[alt.Tooltip("exposed:Q", title="ms exposed", format=".4~g")],
-        ),
-        height=alt.Step(30),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scaling.record.files import write_text
 from scaling.report.tables import Tables
-from scaling.report.text.words import counted, words_for
+from scaling.report.text import device_words, gpu_count
 from scaling.study.paths import StudyPaths
 
 _HEADERS = {
@@ -22,7 +22,7 @@ _HEADERS = {
 def write_multiqc(study_dir: Path, tables: Tables) -> Path:
     """Write scaling_mqc.json, which MultiQC (docs.seqera.io/multiqc) picks up by its name.
 
-    A sample is a model, cluster, batch and size; what is unknown is left out of its row.
+    A sample is a model, cluster, batch and size. Unknown values are left out.
     """
     settings = {row["setting_id"]: row for row in tables["settings"]}
     data: dict[str, dict[str, object]] = {}
@@ -30,7 +30,7 @@ def write_multiqc(study_dir: Path, tables: Tables) -> Path:
         setting = settings[row["setting_id"]]
         batch = f"{setting['study_kind']} {setting['kept_batch_size']}x{setting['seq_length']}"
         batch += f" {setting['kept_choices']}" * bool(setting["kept_choices"])
-        size = counted(row["world_size"], words_for(setting["vendor"]))
+        size = gpu_count(row["world_size"], device_words(setting["vendor"]))
         sample = f"{setting['model']} | {setting['cluster']} | {batch} | {size}"
         values = {name: row.get(name) for name in _HEADERS} | {"layout": row["layout_name"]}
         data[f"{sample} | {row['series']}"] = {k: v for k, v in values.items() if v is not None}

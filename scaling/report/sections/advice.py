@@ -1,4 +1,4 @@
-"""One object per selection says what to use where; headline, charts and sentences come from it."""
+"""The advice of a selection: one object that feeds the headline, the decision and the budget."""
 
 import dataclasses
 import json
@@ -8,33 +8,35 @@ from itertools import groupby
 from typing import Any, Literal
 
 from scaling.analyse.series import Series
-from scaling.report.sections.headline import headline
+from scaling.report.sections.headline import Step, Stretch, headline, layout_phrases
 from scaling.report.tables import Record, Tables
-from scaling.report.text.layouts import phrases
-from scaling.report.text.words import opening
+from scaling.report.text import gpu_count, series_label
 
 Role = Literal["advised", "contender", "simplest"]
 State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
 
-TOKENS_PER_PARAMETER = 20  # of a run whose tokens nobody states (Hoffmann et al., arXiv 2203.15556)
+TOKENS_PER_PARAMETER = (
+    20  # of a run, unless the reader says otherwise (Hoffmann et al., 2203.15556)
+)
+DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceLayout:
-    """A row of the decision. `name`: the layout by the choices that differ in the selection."""
+    """A row of the decision."""
 
     id: str
     label: str  # in words, by what differs between the rows
-    name: str  # as every table of the page says it
+    name: str  # as all tables of the page name it
     role: Role
     slot: int  # of the palette
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A layout at a size. Shares are ratios of tokens/s to the fastest there, null if none ran.
+    """A layout at a size: its tokens/s over those of the fastest, null if it did not run.
 
-    `low` and `high` bound the ratio; null at the fastest itself.
+    `low` and `high` bound the share; null at the fastest itself.
     """
 
     state: State
@@ -45,64 +47,38 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What the fastest layout gives at a size. Costs are per token of training.
-
-    `hours_per_token` is wall clock.
-    """
+    """What the fastest layout gives at a size. Costs are per token of training."""
 
     tokens_per_s: float
     tokens_per_step: int
-    hours_per_token: float
+    hours_per_token: float  # wall clock
     gpu_hours_per_token: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What a step between neighbouring sizes returns, a share of what it costs: 1 is all of it."""
-
-    from_size: int
-    to_size: int
-    returned: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """An advised layout and the sizes it is advised for, both ends included."""
-
-    layout: str
-    from_size: int
-    to_size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """At most 30 words, and the exact layouts beneath it: name and sizes.
-
-    `layouts` is the part of `text` that says what to use where.
-    """
+    """The headline, of at most 30 words, and the exact layouts beneath it."""
 
     text: str
-    layouts: str
-    tags: tuple[tuple[str, str], ...]
+    layouts: str  # the part of `text` that names layouts and sizes
+    tags: tuple[tuple[str, str], ...]  # name of the layout, its sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """All that is advised of one selection. Ids of layouts are those of `layouts`."""
+    """What is advised for one selection. Layouts are named by the ids of `layouts`."""
 
     headline: Headline
     tokens: float | None  # of a run: 20 per parameter
     usd_per_gpu_hour: float | None
     sizes: tuple[int, ...]
-    shared: str  # the degrees of all rows, where their labels leave them out
+    shared: str  # the degrees that all rows share; their labels leave them out
     layouts: tuple[AdviceLayout, ...]
     cells: Mapping[str, Mapping[int, Cell]]
     stretches: tuple[Stretch, ...]
     at_size: Mapping[int, Size]  # sizes at which something ran
     steps: tuple[Step, ...]
-    warning: str  # what the budget must say; empty where nothing
+    warning: str  # beside the budget; often empty
 
     def json(self) -> dict[str, Any]:
         """Plain values for the page; sizes that are keys become text."""
@@ -110,39 +86,16 @@ class Advice:
         return plain
 
 
-def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
-    """The advice of one selection, from its tables of one series (`sentences.evidence`)."""
+def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> Advice:
+    """The advice of one selection from its tables, which hold one series (`story.evidence`)."""
     setting = tables["settings"][0]
     rows = tables["decision"]
-    best = {row["world_size"]: row for row in tables["best"]}
-    costs = {row["world_size"]: row for row in tables["costs"]}
-    tokens = TOKENS_PER_PARAMETER * setting["total_params"] if setting["total_params"] else None
-    by_layout = {
-        layout: list(cells) for layout, cells in groupby(rows, key=lambda row: str(row["layout"]))
+    rows_of = {
+        layout: list(group) for layout, group in groupby(rows, key=lambda row: str(row["layout"]))
     }
-    choices = {layout: cells[0] for layout, cells in by_layout.items()}
+    choices = {layout: layout_rows[0] for layout, layout_rows in rows_of.items()}
     stretches = _stretches(rows)
-    at_size = {
-        size: Size(
-            tokens_per_s=row["tokens_per_s"],
-            tokens_per_step=row["tokens_per_step"],
-            hours_per_token=costs[size]["hours_per_token"],
-            gpu_hours_per_token=costs[size]["gpu_hours_per_token"],
-        )
-        for size, row in best.items()
-        if size in costs
-    }
-    shared, labels = phrases(list(choices.values()), setting["gpus_per_node"])
-    layouts = tuple(
-        AdviceLayout(
-            id=layout,
-            label=label,
-            name=row["layout_name"],
-            role=row["role"],
-            slot=row["slot"],
-        )
-        for (layout, row), label in zip(choices.items(), labels, strict=True)
-    )
+    at_size = _at_size(tables)
     steps = tuple(
         Step(
             from_size=row["from_world_size"],
@@ -153,23 +106,30 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         )
         for row in tables["returns"]
     )
-    what, worth = headline(tables, stretches, steps, choices, kind, words)
+    shared, labels = layout_phrases(list(choices.values()), setting["gpus_per_node"])
+    layouts, last_step = headline(tables, stretches, steps, choices, series, words)
     return Advice(
         headline=Headline(
-            text=f"{opening(kind)} {what}. {worth}" if what else "",
-            layouts=what,
+            text=f"{series_label(series)} {layouts}. {last_step}" if layouts else "",
+            layouts=layouts,
             tags=tuple(
-                (choices[one.layout]["layout_name"], _where(one, words)) for one in stretches
+                (choices[stretch.layout]["layout_name"], _sizes(stretch, words))
+                for stretch in stretches
             ),
         ),
-        tokens=tokens,
+        tokens=TOKENS_PER_PARAMETER * setting["total_params"] if setting["total_params"] else None,
         usd_per_gpu_hour=setting["usd_per_gpu_hour"],
         sizes=tuple(sorted({row["world_size"] for row in rows})),
         shared=shared,
-        layouts=layouts,
+        layouts=tuple(
+            AdviceLayout(
+                id=layout, label=label, name=row["layout_name"], role=row["role"], slot=row["slot"]
+            )
+            for (layout, row), label in zip(choices.items(), labels, strict=True)
+        ),
         cells={
-            layout: {row["world_size"]: _cell(row) for row in cells}
-            for layout, cells in by_layout.items()
+            layout: {row["world_size"]: _cell(row) for row in layout_rows}
+            for layout, layout_rows in rows_of.items()
         },
         stretches=stretches,
         at_size=at_size,
@@ -180,10 +140,30 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
 
 def _stretches(rows: Sequence[Record]) -> tuple[Stretch, ...]:
     advised = sorted((row["world_size"], row["layout"]) for row in rows if row["advised"])
-    groups = [list(group) for _, group in groupby(advised, key=lambda one: one[1])]
+    groups = [list(group) for _, group in groupby(advised, key=lambda pair: pair[1])]
     return tuple(
         Stretch(layout=group[0][1], from_size=group[0][0], to_size=group[-1][0]) for group in groups
     )
+
+
+def _at_size(tables: Tables) -> dict[int, Size]:
+    costs = {row["world_size"]: row for row in tables["costs"]}
+    return {
+        row["world_size"]: Size(
+            tokens_per_s=row["tokens_per_s"],
+            tokens_per_step=row["tokens_per_step"],
+            hours_per_token=costs[row["world_size"]]["hours_per_token"],
+            gpu_hours_per_token=costs[row["world_size"]]["gpu_hours_per_token"],
+        )
+        for row in tables["best"]
+        if row["world_size"] in costs
+    }
+
+
+def _sizes(stretch: Stretch, words: Mapping[str, str]) -> str:
+    if stretch.from_size == stretch.to_size:
+        return gpu_count(stretch.to_size, words)
+    return f"{stretch.from_size}–{stretch.to_size} {words['GPUs']}"
 
 
 def _cell(row: Record) -> Cell:
@@ -198,18 +178,12 @@ def _cell(row: Record) -> Cell:
     return Cell(state=state, share=share, low=low, high=high)
 
 
-def _where(stretch: Stretch, words: Mapping[str, str]) -> str:
-    if stretch.from_size == stretch.to_size:
-        return f"{stretch.from_size} {words['GPU'] if stretch.to_size == 1 else words['GPUs']}"
-    return f"{stretch.from_size}–{stretch.to_size} {words['GPUs']}"
-
-
 def _warning(at_size: Mapping[int, Size], study_kind: str) -> str:
-    """Under weak scaling the same tokens are fewer steps on more GPUs."""
+    """Under weak scaling the same tokens take fewer steps on more GPUs."""
     steps = sorted({size.tokens_per_step for size in at_size.values()})
     if study_kind != "weak" or len(steps) < 2:
         return ""
     return (
-        f"Weak scaling: a step takes {steps[0]:_} to {steps[-1]:_} tokens, so that the same number "
-        "of tokens is fewer steps on more GPUs, which does not train the same model."
+        f"Weak scaling: a step takes {steps[0]:_} to {steps[-1]:_} tokens. The same number of "
+        "tokens is then fewer steps on more GPUs, which does not train the same model."
     ).replace("_", "\u202f")

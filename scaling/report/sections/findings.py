@@ -1,145 +1,97 @@
-"""Titles of the sections behind the throughput: what each says, or why it cannot."""
+"""Titles of the sections about layouts, memory, time, predictions, other clusters and probes."""
 
 import math
 from collections.abc import Mapping
 
 from scaling.analyse.ties import NOISE_FLOOR
-from scaling.report.sections.leads import leaders
+from scaling.report.sections.over_sizes import leaders
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import (
+from scaling.report.text import (
     amount,
     digits,
+    gib,
+    gpu_count,
     interval,
     listed,
     percent,
-    significant,
     times,
+    with_series,
 )
-from scaling.report.text.words import called, counted
 
-FEW_PAIRS = 3  # of fewer pairs nothing is said
+FEW_PAIRS = 3  # fewer pairs carry no sentence
 MOST_NAMED = 3  # choices or cells in one title
-PROFILED = 0.1  # a ratio by which a profiler may slow a step down unsaid
+PROFILED = 0.1  # slow-down by the profiler, a ratio, above which the title states it
 NEAR = 0.1  # a prediction within ten per cent counts as near
-LAWS = {
-    "amdahl": "Amdahl's law",
-    "usl": "The universal scalability law",
-    "communication": "A law with a communication term",
-}
-_SPREAD = {
-    "serial": "serial share",
-    "coherency": "coherency",
-    "communication": "communication term",
-}
+HALF = 0.5
 
 
-def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
-    """The chosen law, what it missed by where it could be tested, and where it peaks."""
-    law = next((row for row in tables["laws"] if row["chosen"]), None)
-    if law is None:
-        return ""
-    sizes = "1 size" if law["held_out"] == 1 else f"{law['held_out']} sizes"
-    sentence = (
-        f"{LAWS[law['law']]} misses {sizes} it had not seen by {percent(law['held_out_error'], 1)}"
-    )
-    parts = [
-        f"{label} {interval(law[name], law[f'{name}_low'], law[f'{name}_high'], 4)}"
-        for name, label in _SPREAD.items()
-        if law[name] is not None and (law[f"{name}_high"] or 0) > 0
-    ]
-    if parts:
-        sentence += f": {listed(parts)}"
-    if law["peak_world_size"] is not None and law["coherency_low"]:
-        peak = round(law["peak_world_size"])
-        where = "beyond the data" if peak > law["leaves_data_at"] else "inside the data"
-        sentence += f"; throughput would peak near {counted(peak, words)}, {where}"
-    return f"{sentence}."
+def layouts_title(tables: Tables, predictions: Tables, size: int, words: Mapping[str, str]) -> str:
+    """Which layout is fastest at a size, and by how much; predicted where nothing was tried."""
+    series = next((r["series"] for r in tables["contenders"] if r["world_size"] == size), None)
+    if series is None:
+        return with_series(_fastest(predictions, size, words), "predicted")
+    return with_series(_fastest(tables, size, words), series)
 
 
-def effects_title(tables: Tables) -> str:
-    """The choice that is worth most near the fastest layouts, where one chooses between them."""
-    near = [row for row in tables["effects"] if row["near_low"] is not None]
-    if not near:
-        few = any(row["near_pairs"] for row in tables["effects"])
-        return (
-            "Too few layouts near the fastest differ in one choice only to rank the choices"
-            if few
-            else "No two layouts near the fastest differ in one choice only"
-        )
-    apart = [row for row in near if row["near_low"] > 1 or row["near_high"] < 1]
-    apart = [row for row in apart if _factor(row) > 1 + NOISE_FLOOR]
-    if not apart:
-        return "Near the fastest layouts no choice is told apart from its alternative"
-    top = max(apart, key=_factor)
-    rivals = [row for row in apart if _most(row) >= _least(top)]
-    if len(rivals) > MOST_NAMED:
-        return f"Near the fastest layouts {len(rivals)} choices are worth alike, none stands out"
-    if len(rivals) > 1:
-        names = listed([_better(row) for row in sorted(rivals, key=_factor, reverse=True)])
-        return f"Near the fastest layouts {names} are worth most, and alike"
-    ratio = interval(_factor(top), _least(top), _most(top))
-    return (
-        f"Near the fastest layouts {_better(top)} is worth most: ×{ratio} over "
-        f"{top['near_pairs']} pairs"
-    )
+def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
+    at = f"At {gpu_count(size, words)}"
+    best = next((row for row in tables["best"] if row["world_size"] == size), None)
+    if best is None:
+        return f"{at} nothing that was tried ran"
+    if best["runner_up_layout_name"] is None:
+        ran = "fits" if best["series"] == "predicted" else "ran"
+        return f"{at} only {best['layout_name']} {ran}"
+    if best["tied"]:
+        advised = best["advised_layout_name"]
+        return f"{at} {advised} is advised and {_rivals(tables, best)} not told apart from it"
+    lead = best["tokens_per_s"] / best["runner_up_tokens_per_s"] - 1
+    return f"{at} {best['layout_name']} is fastest, {percent(lead, 1)} ahead"
 
 
-def _choice(row: Record) -> str:
-    """An effect inside a sentence: `tp 2 (against 1)`."""
-    name, _, against = str(row["name"]).partition(", against ")
-    return f"{name} (against {against})"
-
-
-def _better(row: Record) -> str:
-    """An effect inside a sentence, the faster level first: `tp 1 (against 2)`."""
-    if row["near_ratio"] >= 1:
-        return _choice(row)
-    name, _, against = str(row["name"]).partition(", against ")
-    axis = f"{row['factor']} " if name.startswith(f"{row['factor']} ") else ""
-    if axis and against == "none":
-        return f"no {row['factor']} (against {name.removeprefix(axis)})"
-    return f"{axis}{against} (against {name.removeprefix(axis)})"
-
-
-def _most(row: Record) -> float:
-    """The largest factor, either way, that the interval of an effect allows."""
-    return float(max(row["near_high"], 1 / row["near_low"]))
-
-
-def _least(row: Record) -> float:
-    return float(max(row["near_low"], 1 / row["near_high"]))
-
-
-def _factor(row: Record) -> float:
-    return float(max(row["near_ratio"], 1 / row["near_ratio"]))
+def _rivals(tables: Tables, best: Record) -> str:
+    """Subject and verb for the layouts that tie with the advised one."""
+    names = {
+        row["layout_name"]
+        for row in tables["contenders"]
+        if row["world_size"] == best["world_size"] and row["within_noise"]
+    } - {best["advised_layout_name"]}
+    if len(names) == 1:
+        return f"{names.pop()} is"
+    return f"{len(names)} other layouts are" if names else "a layout of its kind is"
 
 
 def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
-    """The best cell of the map, and how many hold nothing that runs."""
+    """The best cell of the map, and how many hold nothing that runs; empty without a map."""
     cells = [row for row in tables["map"] if row["world_size"] == size]
     ran = [row for row in cells if row["status"] == "ok"]
-    at = f"At {counted(size, words)}"
+    at = f"At {gpu_count(size, words)}"
     if len({(row["tp"], row["pp"]) for row in cells}) < 2:
-        return ""  # there is no map
+        return ""
     if not ran:
         return f"{at} no cell of tp × pp runs"
-    firm = [row for row in ran if row["series"] != "predicted"]
-    best = leaders(firm or ran, "tokens_per_s_per_gpu")
-    which = "cell" if firm else "predicted cell"
-    named = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
-    title = f"{at} the best {which} is {named[0]}"
+    observed = [row for row in ran if row["series"] != "predicted"]
+    best = leaders(observed or ran, "tokens_per_s_per_gpu")
+    which = "cell" if observed else "predicted cell"
+    names = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
+    title = f"{at} the best {which} is {names[0]}"
     if len(best) > MOST_NAMED:
         title = f"{at} {len(best)} {which}s tie for the best"
     elif len(best) > 1:
-        title = f"{at} the best {which}s tie: {'; '.join(sorted(named))}"
+        title = f"{at} the best {which}s tie: {'; '.join(sorted(names))}"
     empty = len(cells) - len(ran)
     return f"{title}; {empty} of {len(cells)} cells hold nothing that runs" if empty else title
 
 
-def memory_title(tables: Tables) -> str:
-    """What ZeRO saves, in pairs alike in all else; how well predicted memory tells what fits.
+def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str, str]) -> str:
+    """What ZeRO saves in matched pairs, and how often predicted memory is right about what fits.
 
-    Empty where neither can be told.
+    Where neither is known: what the layout needs that is advised at this size.
+
+    Args:
+        tables: those of one selection, with its predictions.
+        advised: the same of the one series that the advice stands on.
+        size: number of GPUs.
+        words: for GPUs.
     """
     parts = []
     pairs = [
@@ -152,15 +104,101 @@ def memory_title(tables: Tables) -> str:
         fewer = most["less_memory"] * 2 >= most["memory_pairs"]
         count = most["less_memory"] if fewer else most["memory_pairs"] - most["less_memory"]
         parts.append(
-            f"{_choice(most)} needs {'less' if fewer else 'no less'} memory in {count} of "
+            f"{_effect(most)} needs {'less' if fewer else 'no less'} memory in {count} of "
             f"{most['memory_pairs']} pairs, ×{digits(most['memory_ratio'], 2)} on average"
         )
     for row in tables["accuracy"]:
         if row["judged"]:
             right = percent(row["told_right"] / row["judged"])
-            parts.append(f"predicted memory tells {right} of {row['judged']} points right")
-    sentence = "; ".join(parts)
-    return called(sentence[:1].upper() + sentence[1:], pairs[0]["series"] if pairs else "measured")
+            parts.append(
+                f"predicted memory is right about what fits for {right} of {row['judged']} points"
+            )
+    if parts:
+        sentence = "; ".join(parts)
+        series = pairs[0]["series"] if pairs else "measured"
+        return with_series(sentence[:1].upper() + sentence[1:], series)
+    best = next((row for row in advised["best"] if row["world_size"] == size), None)
+    memory = advised_memory(advised, best) if best else None
+    if best is None or memory is None:
+        return "How much memory each layout needs"
+    capacity = tables["settings"][0]["gpu_memory_bytes"]
+    of = f" of {gib(capacity)}" if capacity else ""
+    needs = f"the layout advised needs {gib(memory)}{of} per {words['GPU']}"
+    return with_series(f"At {gpu_count(size, words)} {needs}", best["series"])
+
+
+def advised_memory(tables: Tables, best: Record) -> float | None:
+    """Bytes of the fullest rank of the layout advised at a size; predicted where its rate is."""
+    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
+    advised = (best["world_size"], best["advised_row_name"])
+    return next(
+        (
+            row[column]
+            for row in tables["contenders"]
+            if (row["world_size"], row["layout_name"]) == advised
+        ),
+        None,
+    )
+
+
+def effects_title(tables: Tables) -> str:
+    """The choice that is worth most near the fastest layouts, where one stands out."""
+    near = [row for row in tables["effects"] if row["near_low"] is not None]
+    if not near:
+        few = any(row["near_pairs"] for row in tables["effects"])
+        return (
+            "Too few layouts near the fastest differ in one choice only to rank the choices"
+            if few
+            else "No two layouts near the fastest differ in one choice only"
+        )
+    clear = [
+        row
+        for row in near
+        if (row["near_low"] > 1 or row["near_high"] < 1) and _factor(row) > 1 + NOISE_FLOOR
+    ]
+    if not clear:
+        return "Near the fastest layouts no choice is told apart from its alternative"
+    top = max(clear, key=_factor)
+    least, most = _factor_bounds(top)
+    rivals = [row for row in clear if _factor_bounds(row)[1] >= least]
+    if len(rivals) > MOST_NAMED:
+        return f"Near the fastest layouts none of {len(rivals)} choices stands out as worth most"
+    if len(rivals) > 1:
+        names = listed([_better(row) for row in sorted(rivals, key=_factor, reverse=True)])
+        return f"Near the fastest layouts {names} are worth most and not told apart"
+    ratio = interval(_factor(top), least, most)
+    return (
+        f"Near the fastest layouts {_better(top)} is worth most: ×{ratio} over "
+        f"{top['near_pairs']} pairs"
+    )
+
+
+def _effect(row: Record) -> str:
+    """An effect inside a sentence: `tp 2 (against 1)`."""
+    name, _, against = str(row["name"]).partition(", against ")
+    return f"{name} (against {against})"
+
+
+def _better(row: Record) -> str:
+    """An effect inside a sentence, the faster level first: `tp 1 (against 2)`."""
+    if row["near_ratio"] >= 1:
+        return _effect(row)
+    name, _, against = str(row["name"]).partition(", against ")
+    axis = f"{row['factor']} " if name.startswith(f"{row['factor']} ") else ""
+    if axis and against == "none":
+        return f"no {row['factor']} (against {name.removeprefix(axis)})"
+    return f"{axis}{against} (against {name.removeprefix(axis)})"
+
+
+def _factor(row: Record) -> float:
+    """By how much the better level is faster: at least 1."""
+    return float(max(row["near_ratio"], 1 / row["near_ratio"]))
+
+
+def _factor_bounds(row: Record) -> tuple[float, float]:
+    """The interval of `_factor`."""
+    low, high = float(row["near_low"]), float(row["near_high"])
+    return max(low, 1 / high), max(high, 1 / low)
 
 
 def time_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -170,71 +208,120 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
         return "Where the step goes is not known: nothing was profiled or predicted"
     parts = [row for row in parts if row["series"] != "predicted"] or parts
     size = max(row["world_size"] for row in parts)
-    here = [row for row in parts if row["world_size"] == size]
-    losses = [row for row in here if row["part"] != "compute"]
+    parts = [row for row in parts if row["world_size"] == size]
+    losses = [row for row in parts if row["part"] != "compute"]
     worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
     share = percent(worst["share_to"] - worst["share_from"])
-    sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of the step"
+    at = f"At {gpu_count(size, words)}"
+    sentence = f"{at} the largest loss is {worst['part']}, {share} of the step"
     if worst["series"] == "predicted":
-        return called(sentence, "predicted")
-    timed = sum(row["seconds"] or 0 for row in here)
-    window = worst["profiled_s"] or timed
-    if window > timed * (1 + PROFILED):
-        sentence += f", as shared under the profiler, which made it {times(window / timed)} as long"
+        return with_series(sentence, "predicted")
+    timed = sum(row["seconds"] or 0 for row in parts)
+    profiled = worst["profiled_s"] or timed
+    if profiled > timed * (1 + PROFILED):
+        longer = times(profiled / timed)
+        sentence += f", as shared under the profiler, which made it {longer} as long"
     return sentence
 
 
 def accuracy_title(tables: Tables) -> str:
     """How far predictions are from what ran."""
-    held = next((row for row in tables["accuracy"] if row["compared"]), None)
-    if held is None:
-        return "No prediction can be held against a row that ran"
+    accuracy = next((row for row in tables["accuracy"] if row["compared"]), None)
+    if accuracy is None:
+        return "No prediction can be compared with a row that ran"
     return (
-        f"{held['near']} of {held['compared']} predictions are within ±{percent(NEAR)}; "
-        f"half are within {percent(held['median_error'], 1)}"
+        f"{accuracy['near']} of {accuracy['compared']} predictions are within ±{percent(NEAR)}; "
+        f"half are within {percent(accuracy['median_error'], 1)}"
     )
 
 
 def accuracy_note(tables: Tables) -> str:
     """Whether the calibration saw the rows, and what their publisher left open."""
-    held = next((row for row in tables["accuracy"] if row["compared"]), None)
-    if held is None:
+    accuracy = next((row for row in tables["accuracy"] if row["compared"]), None)
+    if accuracy is None:
         return ""
-    if held["predicted_from"] == "data sheet":
+    if accuracy["predicted_from"] == "data sheet":
         note = (
-            "The predictor used data sheets only: none of these rows was fitted, all are held out."
+            "The predictor used data sheets only: it was fitted to none of these rows, so all are "
+            "held out."
         )
     else:
         note = (
-            f"Parameters from {held['predicted_from']}: rows that the calibration saw are not held "
-            "out, so the error of sizes nobody measured is larger; scaling validate states it."
+            f"Parameters from {accuracy['predicted_from']}: rows that the calibration saw are not "
+            "held out, so the error of sizes nobody measured is larger; scaling validate states it."
         )
-    if not held["published"]:
+    if not accuracy["published"]:
         return note
-    unstated = held["unstated"]
-    beyond = f"; what is predicted also has {unstated}, which nobody states" if unstated else ""
+    unstated = accuracy["unstated"]
+    beyond = f"; the prediction also assumes {unstated}, which nobody states" if unstated else ""
     return (
-        f"{note} A published point stands against the prediction that agrees in all that its "
+        f"{note} A published point is compared with the prediction that agrees in all that its "
         f"publisher states, though other software ran it{beyond}."
     )
 
 
-def price_note(setting: Record, costs: list[Record], words: Mapping[str, str]) -> str:
-    """What the costs rest on."""
-    if not costs:
-        return ""
-    price = setting["usd_per_gpu_hour"]
-    money = (
-        "No price is known for this cluster"
-        if price is None
-        else f"At ${significant(price)} a {words['GPU']}-hour (config/clusters.yaml)"
+def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """What one GPU gives here compared with the same layout on other clusters."""
+    rows = [row for row in tables["peers"] if row["dimension"] == "cluster"]
+    own = {row["world_size"]: row for row in rows if row["itself"]}
+    compared = []
+    for cluster in sorted({row["cluster"] for row in rows if not row["itself"]}):
+        others = {
+            row["world_size"]: row
+            for row in rows
+            if row["cluster"] == cluster and not row["itself"]
+        }
+        sizes = own.keys() & others.keys()
+        if sizes:
+            this, other = own[max(sizes)], others[max(sizes)]
+            ratio = digits(this["tokens_per_s_per_gpu"] / other["tokens_per_s_per_gpu"], 2)
+            mfu = ""
+            if this["mfu"] is not None and other["mfu"] is not None:
+                mfu = f" (MFU {percent(this['mfu'])} against {percent(other['mfu'])})"
+            compared.append(f"{ratio} times those of {cluster}{mfu}")
+    if not compared:
+        return "No other cluster ran the same layout at the same size"
+    this = next(iter(own.values()))
+    title = f"Tokens per second of one {words['GPU']} of {this['cluster']}, with the same layout"
+    return with_series(f"{title}: {listed(compared)}", this["series"])
+
+
+def collectives_title(tables: Tables) -> str:
+    """The best bus bandwidth of all-reduce, and the message size that reaches half of it."""
+    rows = [row for row in tables["collectives"] if row["kind"] == "all_reduce"]
+    rows = rows or tables["collectives"]
+    if not rows:
+        return "No collective was probed"
+    top = max(rows, key=lambda row: float(row["bus_bytes_per_s"]))
+    best = float(top["bus_bytes_per_s"])
+    group = ("kind", "ranks", "nodes", "at_once")
+    half = min(
+        row["message_bytes"]
+        for row in rows
+        if all(row[key] == top[key] for key in group) and row["bus_bytes_per_s"] >= HALF * best
     )
-    kinds = {row["joules_from"] for row in costs}
-    energy = {
-        "measured": "as measured",
-        "tdp": f"by the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the time, "
-        "without the rest of the node",
-    }
-    sources = [energy[kind] for kind in ("measured", "tdp") if kind in kinds]
-    known = f"energy in the tooltips {', else '.join(sources)}"
-    return f"{money}; {known if sources else 'energy is not known'}."
+    kind = str(top["kind"]).replace("_", "-").capitalize()
+    reaches = f"{kind} reaches {amount(best, 'B/s')}"
+    return f"{reaches}, half of it from messages of {message_size(half)} on"
+
+
+def slow_hosts_note(tables: Tables) -> str:
+    """The hosts that lag behind their peers at the same work, worst first."""
+    rows = tables["slow_hosts"]
+    if not rows:
+        return ""
+    hosts = [
+        f"{row['host']} is {digits(row['slowdown'], 2)} times slower at "
+        f"{str(row['kind']).replace('_', ' ')} ({row['probes']} probes)"
+        for row in rows
+    ]
+    least = digits(rows[0]["slow_from"], 1)
+    return f"Hosts at least {least} times slower than the median of their peers: {listed(hosts)}."
+
+
+def message_size(size_bytes: float) -> str:
+    """`64 KiB`, `4 MiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g}\u202f{unit}"
+    return f"{size_bytes:.0f}\u202fB"

@@ -1,68 +1,95 @@
-"""The headline: what to use where, in at most 30 words, and what the last step buys."""
+"""The headline: which layout to use at which sizes, and what the last step returns."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
+from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.tables import Record, Tables
-from scaling.report.text.layouts import degrees, phrases, plainer, rest, shared_axes, stepwise
-from scaling.report.text.numbers import listed, percent
-from scaling.report.text.words import counted, opening
+from scaling.report.text import gpu_count, listed, percent, series_label
+
+Choices = Mapping[str, Any]  # a layout: its axes by name
 
 MOST_WORDS = 30
-ALL_OF_IT = 0.95
+FULL_COST = 0.95  # a step that returns this much of its cost is said to return all of it
+_NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
+_ALWAYS_NAMED = ("zero_stage", "zero_shard_size")  # even where all layouts agree on them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a step between neighbouring sizes returns, as a share of its cost: 1 is all of it."""
+
+    from_size: int
+    to_size: int
+    returned: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """An advised layout and the sizes it is advised for, both ends included."""
+
+    layout: str
+    from_size: int
+    to_size: int
 
 
 def headline(
     tables: Tables,
-    stretches: Sequence[Any],
-    steps: Sequence[Any],
+    stretches: Sequence[Stretch],
+    steps: Sequence[Step],
     choices: Mapping[str, Record],
-    kind: str,
+    series: str,
     words: Mapping[str, str],
 ) -> tuple[str, str]:
-    """What to use where, and what the last step buys: the longest version within `MOST_WORDS`.
+    """What to use where, and what the last step returns: the longest version within `MOST_WORDS`.
 
     Args:
-        tables: of one selection and series.
-        stretches: `advice.Stretch`, by size; empty where nothing ran.
-        steps: `advice.Step`, by size.
+        tables: those of one selection and series.
+        stretches: by size; empty where nothing ran.
+        steps: by size.
         choices: the decision's layouts by id, each with its axes.
-        kind: the series, as measured or predicted.
+        series: the series that the values are from.
         words: for GPUs.
     """
     if not stretches:
         return "", ""
     node = tables["settings"][0]["gpus_per_node"]
-    advised = [choices[one.layout] for one in stretches]
-    common, names = phrases(advised, node)
-    shared = rest(advised[0], shared_axes(advised, list(choices.values())), node)
+    advised = [choices[stretch.layout] for stretch in stretches]
+    common, names = layout_phrases(advised, node)
+    shared = other_choices(advised[0], shared_axes(advised, list(choices.values())), node)
     placed = _placed(names, stretches, words)
-    ending = _last_step(steps, kind)
-    rival = _as_fast(tables, choices, stretches[-1], kind)
-    plain = _placed(plainer(advised, node), stretches, words)
+    by_degrees = _placed(_names_by_degrees(advised, node), stretches, words)
+    by_change = _placed(names_by_change(advised, node), stretches, words)
+    ending = _last_step(steps, series)
+    short_ending = ending.replace(" of its cost", "")
     first, *others = stretches
-    by_steps = _placed(stepwise(advised, node), stretches, words)
-    briefly = ending.replace(" of its money's worth", "").replace(" buy", " return")
-    ends = [degrees(each) for each in (advised[0], advised[-1])]
-    changing = f"from {ends[0]} on {counted(first.from_size, words)} to {ends[1]}, changing at "
-    changing += listed([str(one.from_size) for one in others])
+    ends = [degrees(layout) for layout in (advised[0], advised[-1])]
+    changing = f"from {ends[0]} on {gpu_count(first.from_size, words)} to {ends[1]}, changing at "
+    changing += listed([str(stretch.from_size) for stretch in others])
     often = {1: "once", 2: "twice"}.get(len(others), f"{len(others)} times")
-    sizes = f"between {first.from_size} and {counted(stretches[-1].to_size, words)}"
+    sizes = f"between {first.from_size} and {gpu_count(stretches[-1].to_size, words)}"
     versions = [
-        (_clause(common, shared, placed) + rival, ending),
+        (
+            _clause(common, shared, placed) + _rival(tables, choices, stretches[-1], series),
+            ending,
+        ),
         (_clause(common, shared, placed), ending),
         (_clause(common, shared[:1], placed), ending),
         (_clause(common, [], placed), ending),
-        (_clause("", shared, plain), ending),
-        (_clause("", [], plain), ending),
-        (_clause("", [], by_steps), ending),
-        (_clause("", [], by_steps), briefly),
-        *([(_clause("", [], [changing]), briefly)] if ends[0] != ends[1] else []),
+        (_clause("", shared, by_degrees), ending),
+        (_clause("", [], by_degrees), ending),
+        (_clause("", [], by_change), ending),
+        (_clause("", [], by_change), short_ending),
+        *([(_clause("", [], [changing]), short_ending)] if ends[0] != ends[1] else []),
         (_clause("", [], [f"the layout to use changes {often} {sizes}"]), ending),
     ]
-    most = MOST_WORDS - len(opening(kind).split())
-    return next(one for one in versions if len(" ".join(one).split()) <= most)
+    most = MOST_WORDS - len(series_label(series).split())
+    return next(version for version in versions if len(" ".join(version).split()) <= most)
 
 
 def _clause(common: str, shared: Sequence[str], placed: Sequence[str]) -> str:
@@ -75,61 +102,166 @@ def _clause(common: str, shared: Sequence[str], placed: Sequence[str]) -> str:
     return body.replace("\0", "")
 
 
-def _placed(names: Sequence[str], stretches: Sequence[Any], words: Mapping[str, str]) -> list[str]:
-    """Each layout with its sizes; a NUL parts the name from them."""
+def _placed(
+    names: Sequence[str], stretches: Sequence[Stretch], words: Mapping[str, str]
+) -> list[str]:
+    """Each layout with its sizes, a NUL between the two: `ZeRO-1<NUL> up to 64 GPUs`."""
     placed = []
     for number, (name, stretch) in enumerate(zip(names, stretches, strict=True)):
         last = number == len(names) - 1
+        # only the first size is said with its unit
+        size = str(stretch.to_size) if number else gpu_count(stretch.to_size, words)
         if last and number:
             placed.append(f"then {name}\0")  # up to the largest size
         elif stretch.from_size == stretch.to_size:
-            placed.append(f"{name}\0 on {_size(number, stretch.to_size, words)}")
+            placed.append(f"{name}\0 on {size}")
         else:
-            placed.append(f"{name}\0 up to {_size(number, stretch.to_size, words)}")
+            placed.append(f"{name}\0 up to {size}")
     return placed
 
 
-def _size(number: int, size: int, words: Mapping[str, str]) -> str:
-    """`64 GPUs` where a sentence first names a size, `128` after it."""
-    return str(size) if number else counted(size, words)
+def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series: str) -> str:
+    """A layout of other degrees that ties with the advised one at the largest size; or nothing.
 
-
-def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str) -> str:
-    """A layout of other degrees that is not told from the advised one at the largest size.
-
-    One that gave more than the advised, though not surely, is not called as fast.
+    It "may be faster" if its own rate was higher and only the noise makes it a tie.
     """
-    here = [
+    tied = [
         row
         for row in tables["decision"]
         if row["world_size"] == last.to_size
         and row["within_noise"]
         and row["share_of_best"] >= 1 / (1 + PREDICTED_FLOOR)
     ]
-    own = degrees(choices[last.layout])
-    others = [row for row in here if degrees(row) != own]
-    if not others:
+    rivals = [row for row in tied if degrees(row) != degrees(choices[last.layout])]
+    if not rivals:
         return ""
-    name = degrees(max(others, key=lambda row: float(row["share_of_best"])))
-    if not any(row["advised"] for row in here):
+    name = degrees(max(rivals, key=lambda row: float(row["share_of_best"])))
+    if not any(row["advised"] for row in tied):
         return f"; {name} may be faster at {last.to_size}"
-    verb = "would be" if kind == "predicted" else "are" if name.endswith("stages") else "is"
+    verb = "would be" if series == "predicted" else "are" if name.endswith("stages") else "is"
     return f"; {name} {verb} as fast at {last.to_size}"
 
 
-def _last_step(steps: Sequence[Any], kind: str) -> str:
-    """What the last step buys of its money's worth."""
-    would = kind == "predicted"
+def _last_step(steps: Sequence[Step], series: str) -> str:
+    """What the last step returns of its cost."""
+    predicted = series == "predicted"
     if not steps:
-        return f"Only one size {'is predicted' if would else 'ran'}: no return."
+        return f"Only one size {'is predicted' if predicted else 'ran'}: no return."
     step = steps[-1]
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
     if (step.high if step.high is not None else step.returned + NOISE_FLOOR) < 0:
-        return f"{what} {'would make' if would else 'makes'} training slower."
-    if step.returned >= ALL_OF_IT:
-        return f"{what} {'would buy' if would else 'buys'} its money's worth."
-    share = f"{percent(step.returned)} of its money's worth"
-    if step.returned <= NOISE_FLOOR:
+        return f"{what} {'would make' if predicted else 'makes'} training slower."
+    share = f"{percent(step.returned)} of its cost"
+    if step.returned >= FULL_COST:
+        share = "its full cost"
+    elif step.returned <= NOISE_FLOOR:
         share = "nothing"
-    return f"{what} {'would buy' if would else 'buys'} {share}."
+    return f"{what} {'would return' if predicted else 'returns'} {share}."
+
+
+def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tuple[str, list[str]]:
+    """What the layouts share (empty where their degrees differ), and each by what differs.
+
+    `("plain data parallelism", ["micro-batch 2", "micro-batch 1"])`,
+    `("", ["plain data parallelism", "two pipeline stages"])`.
+    """
+    axes = differing_axes(layouts)
+    if any(name in REPLICA_AXES for name in axes) or not axes:
+        return "", [
+            ", ".join([degrees(layout), *other_choices(layout, axes, gpus_per_node)])
+            for layout in layouts
+        ]
+    return degrees(layouts[0]), [
+        listed([words for name in axes if (words := choice(layout, name, gpus_per_node))])
+        for layout in layouts
+    ]
+
+
+def degrees(choices: Choices) -> str:
+    """How one replica is cut: `plain data parallelism`, `tensor parallel 2 with four stages`."""
+    tp, pp, cp = (choices.get(name) or 1 for name in ("tp", "pp", "cp"))
+    parts = []
+    if tp > 1:
+        parts.append(f"tensor parallel {tp}")
+    if pp > 1:
+        stages = _NUMBERS[pp] if pp < len(_NUMBERS) else pp
+        parts.append(f"{stages} pipeline stages")
+    if cp > 1:
+        parts.append(f"context parallel {cp}")
+    parts += [
+        AXES[name].text.name.format(choices[name])
+        for name in REPLICA_AXES
+        if name not in ("tp", "pp", "cp") and choices.get(name) not in (None, DEFAULTS[name])
+    ]
+    if not parts:
+        return "plain data parallelism"
+    return " with ".join([parts[0], listed(parts[1:])] if parts[1:] else parts)
+
+
+def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
+    """One choice that is no degree: `ZeRO-3`, `sharded inside the node`, `micro-batch 2`."""
+    value = choices.get(axis)
+    if value is None:
+        sharded = axis == "zero_shard_size" and choices.get("zero_stage")
+        return "sharded over all" if sharded else ""
+    if axis == "zero_stage":
+        return f"ZeRO-{value}"
+    if axis == "zero_shard_size":
+        inside = value == gpus_per_node
+        return "sharded inside the node" if inside else f"sharded over {value}"
+    if axis == "engine":
+        return f"{value} engine"
+    axis_text = AXES[axis].text
+    if value in (False, "none"):
+        return f"no {axis_text.title}"
+    return axis_text.name.format(value)
+
+
+def other_choices(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> list[str]:
+    """The choices on these axes in words, without degrees and without what is switched off."""
+    return [
+        choice(choices, name, gpus_per_node)
+        for name in AXES
+        if name in axes
+        and name not in REPLICA_AXES
+        and choices.get(name) not in (None, "none")
+        and choices.get(name) is not False  # ZeRO-0 is a choice, though 0 == False
+        and choices.get(AXES[name].text.needs_degree or "") != 1
+    ]
+
+
+def differing_axes(layouts: Iterable[Choices]) -> list[str]:
+    """The axes on which the layouts differ. Null is unknown, unless the axis has it as a choice."""
+    layouts = list(layouts)
+    return [
+        name
+        for name, axis in AXES.items()
+        if len({layout.get(name) for layout in layouts} - (set() if axis.optional else {None})) > 1
+    ]
+
+
+def shared_axes(advised: Sequence[Choices], rivals: Sequence[Choices]) -> list[str]:
+    """The axes that all advised layouts agree on and that are worth naming once.
+
+    ZeRO always; another axis where a rival chose otherwise.
+    """
+    telling = {*differing_axes([*advised, *rivals]), *_ALWAYS_NAMED}
+    differing = differing_axes(advised)
+    return [name for name in AXES if name in telling and name not in (*differing, *REPLICA_AXES)]
+
+
+def _names_by_degrees(advised: Sequence[Choices], gpus_per_node: int | None) -> list[str]:
+    """Each layout by its degrees alone, or by all that differs where neighbours share degrees."""
+    names = [degrees(layout) for layout in advised]
+    distinct = all(name != following for name, following in itertools.pairwise(names))
+    return names if distinct else layout_phrases(advised, gpus_per_node)[1]
+
+
+def names_by_change(advised: Sequence[Choices], gpus_per_node: int | None) -> list[str]:
+    """Each layout by its degrees, or by the first choice that changes where they stay."""
+    names = [degrees(layout) for layout in advised]
+    for number, (before, after) in enumerate(itertools.pairwise(advised), start=1):
+        if degrees(before) == degrees(after):
+            names[number] = choice(after, differing_axes([before, after])[0], gpus_per_node)
+    return names

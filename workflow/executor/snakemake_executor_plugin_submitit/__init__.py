@@ -1,23 +1,21 @@
-"""Snakemake jobs become submitit jobs: `snakemake --executor submitit`.
+"""Run Snakemake jobs as submitit jobs: `snakemake --executor submitit`.
 
-    settings     what the user may choose
-    executor     Snakemake's side of the plugin; everything below is free of Snakemake
-    dispatch     wishes are taken up or sent, and settled
-    outbox       what waits to be sent becomes allocations
-    backoff      when a request that was not taken is sent again
-    strays       what may have been taken without a word
-    unfit        hosts that get nothing more
-    listener     who is told of all that
-    allocations  what waits and what is in flight
+    settings     options of the user
+    executor     Snakemake's side of the plugin; nothing below knows of Snakemake
+    dispatch     submits jobs or re-attaches to them, and settles them
+    outbox       turns waiting jobs into allocations
+    backoff      when to retry a request that was not taken
+    strays       allocations that may have been taken without an answer
+    unfit        hosts that are excluded
+    allocations  jobs that are wanted, who is told about them, and allocations in flight
     request      what one allocation needs
     packing      which jobs share an allocation (pure)
-    schedulers   by name; only there is anything known of any of them
-    ledger       what was submitted, on disk
-    reattach     jobs of an earlier run are taken up again
-    ownership    a lock that a dead owner does not keep
-    tidying      what nobody will ask for goes
-    stop         ends what makes certain files, for good
-    pack         what runs inside the allocation
+    schedulers   by name; nothing else knows of any of them
+    ledger       records on disk of what was submitted; removes old ones
+    reattach     jobs of an earlier run
+    ownership    a lock that ends with its owner
+    stop         ends for good what makes given files
+    pack         runs inside the allocation
 
 Every start of Snakemake imports this package, so submitit is imported only where it is used.
 """

@@ -1,60 +1,79 @@
-"""Jobs that are wanted, and the allocations in flight that hold them."""
+"""Jobs that are wanted, who is told about them, and the allocations in flight that hold them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from .ledger import Item
+from .ledger import JobRecord
 from .request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wish:
-    """A job that Snakemake wants run: what it asks for, what runs, what it leaves behind."""
+class WantedJob:
+    """A job that Snakemake wants run: its resources, its command, and its outputs."""
 
     request: Request
-    item: Item
+    record: JobRecord
     outputs: tuple[Path, ...]
-    job: Any = None  # Snakemake's own
+    snakemake_job: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How wishes are packed and how many allocations may be in flight; see the settings."""
+    """How jobs are packed and how many allocations may be in flight; see the settings."""
 
     pack: int = 1
     pack_minutes: int | None = None
     array: bool = False
     max_allocations: int | None = None
     latency_s: float = 5.0  # until a file written elsewhere must be visible
-    whole_outputs: bool = False  # an output that is there is finished, whoever says what
+    outputs_are_complete: bool = False  # every existing output counts as finished
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Allocation:
-    """One job of the scheduler, and those of its pack that are waited for, by number.
+    """One job of the scheduler, and the jobs of its pack that have not settled, by number.
 
-    `identity` is what the scheduler calls it, None while it is being submitted. `ended_s` is the
+    `identity` is how the scheduler names it, None while it is being submitted. `ended_s` is the
     monotonic time at which it was first seen to have ended, None while it lives.
     """
 
     folder: Path
     identity: Mapping[str, Any] | None
     gpus: list[int] = field(default_factory=list)
-    waited_for: dict[int, Wish] = field(default_factory=dict)
+    pending: dict[int, WantedJob] = field(default_factory=dict)
     reattached: bool = False
     ended_s: float | None = None
     warned: bool = False
 
     @property
-    def job(self) -> str:
+    def job_id(self) -> str:
         """The scheduler's id."""
         return "(not submitted)" if self.identity is None else str(self.identity["job"])
 
 
+class Listener(Protocol):
+    """Is told how jobs fare."""
+
+    def prepare(self, job: WantedJob) -> None:
+        """Called before a job is sent anew, in the thread that called `submit`."""
+
+    def sent(self, job: WantedJob, job_id: str) -> None:
+        """The scheduler has taken the job, as part of its job `job_id`."""
+
+    def succeeded(self, job: WantedJob) -> None:
+        """The job's command exited with 0."""
+
+    def failed(self, job: WantedJob, why: str, logs: Sequence[Path]) -> None:
+        """The job failed; `why` is a sentence."""
+
+    def say(self, sentence: str) -> None:
+        """A sentence for the user."""
+
+
 class Allocations:
-    """Those in flight, and the GPUs of this machine that are free (cluster=local)."""
+    """Allocations in flight, and the free GPUs of this machine (cluster=local)."""
 
     def __init__(self, *, most: int | None, gpus: int) -> None:
         self._most = most
@@ -70,35 +89,35 @@ class Allocations:
         return len(self._by_folder)
 
     def get(self, folder: Path) -> Allocation | None:
-        """The allocation of this folder, if it is in flight."""
+        """The allocation of this folder if it is in flight."""
         return self._by_folder.get(folder)
 
     def add(self, allocation: Allocation, *, gpus: int = 0) -> None:
-        """Put an allocation in flight, on so many of the free GPUs of this machine."""
+        """Put an allocation in flight, on this many free GPUs of this machine."""
         allocation.gpus, self._free_gpus = self._free_gpus[:gpus], self._free_gpus[gpus:]
         self._by_folder[allocation.folder] = allocation
 
     def close(self, allocation: Allocation) -> None:
-        """Nobody waits for it any more; its GPUs are free again."""
+        """Remove an allocation that nobody waits for, and free its GPUs."""
         del self._by_folder[allocation.folder]
         self._just_ended.add(allocation.folder)
         self._free_gpus = sorted([*self._free_gpus, *allocation.gpus])
 
-    def poll_begins(self) -> None:
-        """What has ended until now may be repeated."""
+    def begin_poll(self) -> None:
+        """Allow jobs that failed in allocations which ended before now to be repeated."""
         self._just_ended.clear()
 
-    def failed(self, wish: Wish, allocation: Allocation) -> None:
-        """A job has failed there."""
-        self._failed_in[wish.item.key] = allocation.folder
+    def record_failure(self, job: WantedJob, allocation: Allocation) -> None:
+        """Remember in which allocation a job failed."""
+        self._failed_in[job.record.key] = allocation.folder
 
-    def holds_back(self, wish: Wish) -> bool:
-        """Whether the pack in which it failed runs on: those to be repeated are sent together."""
-        folder = self._failed_in.get(wish.item.key)
+    def must_wait(self, job: WantedJob) -> bool:
+        """Whether the pack where the job failed still runs: its failures repeat together."""
+        folder = self._failed_in.get(job.record.key)
         return folder in self._by_folder or folder in self._just_ended
 
-    def room(self, gpus_each: int) -> int | None:
-        """How many more allocations may start now, each on so many GPUs; None: no limit."""
+    def free_slots(self, gpus_each: int) -> int | None:
+        """Allocations of `gpus_each` GPUs that may start now; None: no limit."""
         limits = []
         if self._most is not None:
             limits.append(max(0, self._most - len(self)))

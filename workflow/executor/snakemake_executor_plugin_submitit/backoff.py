@@ -1,4 +1,4 @@
-"""How long a request that was not taken is left alone."""
+"""When to retry requests that the scheduler did not take."""
 
 import time
 
@@ -7,27 +7,27 @@ LONGEST_S = 300.0
 
 
 class Backoff:
-    """By class of request: each time it is not taken it waits twice as long."""
+    """By kind of request: each time it is not taken, the wait doubles."""
 
     def __init__(self) -> None:
         self._tries: dict[str, int] = {}
         self._until: dict[str, float] = {}
 
-    def holds(self, kind: str) -> bool:
-        """Whether it is too early to ask for this again."""
+    def must_wait(self, kind: str) -> bool:
+        """Whether it is too early to send this kind of request again."""
         return time.monotonic() < self._until.get(kind, 0.0)
 
-    def refused(self, kind: str) -> int:
-        """It was not taken; how often in a row it was not."""
+    def count_refusal(self, kind: str) -> int:
+        """Note that it was not taken; returns how often in a row."""
         tries = self._tries[kind] = self._tries.get(kind, 0) + 1
         self._until[kind] = time.monotonic() + min(LONGEST_S, FIRST_S * 2 ** (tries - 1))
         return tries
 
-    def taken(self, kind: str) -> None:
-        """It was taken, or given up: the next time is the first."""
+    def reset(self, kind: str) -> None:
+        """Start afresh: it was taken, or given up."""
         self._tries.pop(kind, None)
         self._until.pop(kind, None)
 
-    def room(self) -> None:
-        """Something has ended, so there may be room for others now."""
+    def retry_now(self) -> None:
+        """End all waits, as an allocation has ended and others may be taken now."""
         self._until.clear()

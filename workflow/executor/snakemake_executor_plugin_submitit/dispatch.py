@@ -1,4 +1,4 @@
-"""Wishes become allocations, and allocations settle wishes; nothing here knows of Snakemake."""
+"""Submit jobs in allocations and settle them; nothing here knows of Snakemake."""
 
 import contextlib
 import threading
@@ -7,22 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from .allocations import Allocation, Allocations, Limits, Wish
-from .ledger import Ledger, Settled
-from .listener import Listener
+from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
+from .ledger import JobEnd, Ledger
 from .outbox import Outbox
 from .reattach import Reattachment
 from .schedulers import Scheduler, State
 from .unfit import UnfitHosts
 
-# an allocation that no command of the scheduler knows any more is lost after this
+# An allocation that the scheduler no longer knows counts as lost after this.
 LOST_S = 60.0
-# allocations that may end before a wish began in them, until that counts as an attempt of the wish
-MOST_UNCHARGED = 3
+# How often a job that never began is sent again without that counting as an attempt.
+MOST_FREE_RESENDS = 3
 
 
 class Dispatcher:
-    """Thread-safe: wishes come from Snakemake's thread and are settled in the polling thread."""
+    """Thread-safe: jobs come from Snakemake's thread and are settled in the polling thread."""
 
     def __init__(
         self, *, ledger: Ledger, scheduler: Scheduler, limits: Limits, listener: Listener,
@@ -39,27 +38,27 @@ class Dispatcher:
             ledger=ledger, scheduler=scheduler, limits=limits, listener=listener,
             directory=directory, in_flight=self._open, unfit=self._unfit,
         )  # fmt: skip
-        self._uncharged: Counter[str] = Counter()  # by job
+        self._free_resends: Counter[str] = Counter()  # by job
         self._cancelled = False
         self._answers = True
 
     @property
     def allocations_sent(self) -> int:
-        """How many there were."""
+        """How many allocations were sent."""
         return self._outbox.allocations_sent
 
-    # -- wishes come ------------------------------------------------------------------------------
+    # -- submitting -------------------------------------------------------------------------------
 
-    def take(self, wishes: Sequence[Wish]) -> None:
-        """Take up what an earlier run has sent, and send the rest off in packs."""
+    def submit(self, jobs: Sequence[WantedJob]) -> None:
+        """Re-attach to jobs that an earlier run has sent, and send the others in packs."""
         with self._mutex:
-            earlier = Reattachment(self._ledger, self._scheduler, wishes)
-            taken_up: Counter[str] = Counter()
-            for wish in wishes:
-                place = earlier.place_of(wish)
+            earlier = Reattachment(self._ledger, self._scheduler, jobs)
+            reattached: Counter[str] = Counter()
+            for job in jobs:
+                place = earlier.find(job)
                 if place is None:
-                    self._listener.prepare(wish)
-                    self._outbox.add([wish])
+                    self._listener.prepare(job)
+                    self._outbox.add([job])
                     continue
                 folder, number = place
                 allocation = self._open.get(folder)
@@ -68,20 +67,17 @@ class Dispatcher:
                         folder=folder, identity=self._ledger.submitted(folder), reattached=True
                     )
                     self._open.add(allocation)
-                self._watch(allocation, number, wish)
-                taken_up[allocation.job] += 1
-            for job, count in taken_up.items():
-                self._listener.say(f"job {job} of an earlier run is taken up, {count} in it")
+                allocation.pending[number] = job
+                self._listener.sent(job, allocation.job_id)
+                reattached[allocation.job_id] += 1
+            for job_id, count in reattached.items():
+                self._listener.say(f"re-attached to job {job_id} of an earlier run, {count} in it")
             self._outbox.send()
 
-    def _watch(self, allocation: Allocation, number: int, wish: Wish) -> None:
-        allocation.waited_for[number] = wish
-        self._listener.sent(wish, allocation.job)
-
-    # -- wishes are settled -----------------------------------------------------------------------
+    # -- settling ---------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Settle what has ended, and send what waits. One question to the scheduler at most."""
+        """Settle what has ended and send what waits; asks the scheduler at most once."""
         with self._mutex:
             if self._cancelled:
                 return
@@ -96,103 +92,108 @@ class Dispatcher:
                 self._listener.say(
                     "the scheduler answers again"
                     if self._answers
-                    else "the scheduler does not answer; jobs run on, and it is asked again"
+                    else "the scheduler does not answer; jobs run on, and it will be asked again"
                 )
-            self._outbox.look_for_strays()
-            self._open.poll_begins()
+            self._outbox.cancel_strays()
+            self._open.begin_poll()
             for allocation in submitted:
                 self._settle(allocation)
-                if allocation.waited_for and states is not None:
-                    self._judge(allocation, states.get(allocation.job))
-                if not allocation.waited_for:
+                if allocation.pending and states is not None:
+                    self._settle_if_over(allocation, states.get(allocation.job_id))
+                if not allocation.pending:
                     self._open.close(allocation)
-                    self._outbox.room()
+                    self._outbox.retry_now()
             self._outbox.send()
 
     def _settle(self, allocation: Allocation) -> None:
+        """Settle the jobs whose ends are recorded."""
         settled = self._ledger.settled(allocation.folder)
-        for number in sorted(settled.keys() & allocation.waited_for.keys()):
-            wish, end = allocation.waited_for.pop(number), settled[number]
+        for number in sorted(settled.keys() & allocation.pending.keys()):
+            job, end = allocation.pending.pop(number), settled[number]
             if end.code == 0:
-                self._listener.succeeded(wish)
+                self._listener.succeeded(job)
             else:
-                self._open.failed(wish, allocation)
+                self._open.record_failure(job, allocation)
                 logs = self._ledger.log_of(allocation.folder, number)
-                self._listener.failed(wish, f"job {allocation.job}: {_how(end, wish)}", logs)
+                self._listener.failed(
+                    job, f"job {allocation.job_id}: {_describe_end(end, job)}", logs
+                )
 
-    def _judge(self, allocation: Allocation, state: State | None) -> None:
-        """What becomes of jobs that have not settled, given what the scheduler says."""
+    def _settle_if_over(self, allocation: Allocation, state: State | None) -> None:
+        """Once an allocation is over, settle or send again the jobs without a recorded end."""
         if not self._is_over(allocation, state):
             return
         self._blame_host(allocation)
         began = self._ledger.began(allocation.folder)
-        started = self._ledger.started(allocation.folder)
-        # one that failed before its worker ran would do so again: each wish is told of it
+        started = self._ledger.has_started(allocation.folder)
+        # an allocation that failed before its worker ran would fail again, so its jobs fail
         never_ran = state is not None and state.failed and not started
-        last_words = self._ledger.last_words(allocation.folder, allocation.job) if never_ran else ""
-        word = state.word if state is not None else "gone, and nobody knows how"
-        why = f"job {allocation.job} is {word}" + (f": {last_words}" if last_words else "")
-        left = dict(allocation.waited_for)
-        self._end(allocation)  # if it lives unseen after all, or is about to be restarted
-        allocation.waited_for.clear()
-        for number, wish in sorted(left.items()):
-            spared = number not in began or (state is not None and state.preempted)
-            if self._is_finished(wish):
-                self._listener.succeeded(wish)
+        last_words = (
+            self._ledger.last_words(allocation.folder, allocation.job_id) if never_ran else ""
+        )
+        word = state.word if state is not None else "gone for an unknown reason"
+        why = f"job {allocation.job_id} is {word}" + (f": {last_words}" if last_words else "")
+        unsettled = dict(allocation.pending)
+        self._end(allocation)  # in case it lives unseen, or is about to be restarted
+        allocation.pending.clear()
+        for number, job in sorted(unsettled.items()):
+            not_to_blame = number not in began or (state is not None and state.preempted)
+            if self._is_finished(job):
+                self._listener.succeeded(job)
             elif (
-                allocation.reattached  # it died while nobody watched: no attempt of ours
-                or (spared and not never_ran and self._for_free(wish))
+                allocation.reattached  # it ended while nobody watched: no attempt of this run
+                or (not_to_blame and not never_ran and self._may_resend_free(job))
             ):
-                self._outbox.add([wish])
+                self._outbox.add([job])
             else:
                 logs = self._ledger.log_of(allocation.folder, number)
-                self._listener.failed(wish, why, logs)
+                self._listener.failed(job, why, logs)
 
     def _is_over(self, allocation: Allocation, state: State | None) -> bool:
-        """Whether it has ended, and long enough ago for all that it wrote to be seen here."""
+        """Whether it has ended long enough ago for all that it wrote to be visible here."""
         if state is not None and state.live:
             allocation.ended_s = None
             if state.stuck and not allocation.warned:
                 allocation.warned = True
-                self._listener.say(f"job {allocation.job} waits: {state.reason}")
+                self._listener.say(f"job {allocation.job_id} waits: {state.reason}")
             return False
         now = time.monotonic()
         if allocation.ended_s is None:
             allocation.ended_s = now
-        surely = state is not None or not self._scheduler.forgets
-        return now - allocation.ended_s >= (self._limits.latency_s if surely else LOST_S)
+        is_certain = state is not None or not self._scheduler.forgets_jobs
+        return now - allocation.ended_s >= (self._limits.latency_s if is_certain else LOST_S)
 
-    def _is_finished(self, wish: Wish) -> bool:
-        """Whether what it makes is there, where a file that is there is finished."""
-        there = bool(wish.outputs) and all(output.exists() for output in wish.outputs)
-        return self._limits.whole_outputs and there
+    def _is_finished(self, job: WantedJob) -> bool:
+        """Whether all outputs exist, in a workflow where that means that they are finished."""
+        exist = bool(job.outputs) and all(output.exists() for output in job.outputs)
+        return self._limits.outputs_are_complete and exist
 
-    def _for_free(self, wish: Wish) -> bool:
-        """Whether a wish that is not to blame may be sent again as if nothing had been."""
-        self._uncharged[wish.item.key] += 1
-        return self._uncharged[wish.item.key] <= MOST_UNCHARGED
+    def _may_resend_free(self, job: WantedJob) -> bool:
+        """Whether a job that is not to blame may be sent again without counting an attempt."""
+        self._free_resends[job.record.key] += 1
+        return self._free_resends[job.record.key] <= MOST_FREE_RESENDS
 
     def _blame_host(self, allocation: Allocation) -> None:
         unfit = self._ledger.unfit(allocation.folder)
         if unfit is None:
             return
         host, why = unfit
-        self._listener.say(f"job {allocation.job} could run nothing on {host}: {why}")
+        self._listener.say(f"job {allocation.job_id} could run nothing on {host}: {why}")
         if self._unfit.blame(allocation.folder, host, why):
-            self._listener.say(f"{host} gets nothing more")
+            self._listener.say(f"{host} is excluded from now on")
 
     # -- the end ----------------------------------------------------------------------------------
 
     def _end(self, *allocations: Allocation) -> int:
-        """Withdraw what is waited for of these; how many of them were cancelled for it.
+        """Withdraw the pending jobs of these allocations; the number of allocations cancelled.
 
-        A pack that was taken up and holds jobs of somebody else's run keeps those.
+        A re-attached pack that also holds jobs of somebody else's run goes on with those.
         """
         ending = []
         for allocation in allocations:
-            mine = set(allocation.waited_for)
+            mine = set(allocation.pending)
             for number in mine:
-                with contextlib.suppress(OSError):  # a full disk; it will be cancelled, too
+                with contextlib.suppress(OSError):  # a full disk; it is also cancelled
                     self._ledger.withdraw(allocation.folder, number)
             if (
                 allocation.identity is not None
@@ -204,35 +205,35 @@ class Dispatcher:
         return len(ending)
 
     def cancel(self) -> int:
-        """End every job that is waited for; returns how many allocations were cancelled."""
+        """End every pending job; returns how many allocations were cancelled."""
         with self._mutex:
             self._cancelled = True
             self._outbox.clear()
             for allocation in self._open:
-                for wish in allocation.waited_for.values():
-                    self._ledger.forget(wish.item.key)
-            self._outbox.look_for_strays()
+                for job in allocation.pending.values():
+                    self._ledger.forget(job.record.key)
+            self._outbox.cancel_strays()
             return self._end(*self._open)
 
     def detach(self) -> int:
-        """Send nothing more and leave the rest running; returns how many allocations."""
+        """Send nothing more and leave the rest running; returns how many allocations run on."""
         with self._mutex:
             self._cancelled = True
             self._outbox.clear()
             return len(self._open)
 
     def send_no_more(self) -> None:
-        """What waits here is given up at the next poll; safe to call in a signal handler."""
+        """Give up waiting jobs at the next poll; safe to call in a signal handler."""
         self._outbox.close()
 
     def report(self) -> list[str]:
-        """What a user should know when all is over, a sentence each."""
+        """Sentences for the user at the end of the run."""
         return self._unfit.report()
 
 
-def _how(end: Settled, wish: Wish) -> str:
+def _describe_end(end: JobEnd, job: WantedJob) -> str:
     if end.reason == "time limit":
-        return f"its time limit of {wish.item.limit_s / 60:g} min was reached"
+        return f"its time limit of {job.record.limit_s / 60:g} min was reached"
     if end.code < 0:
         return f"killed by signal {-end.code}"
     return f"exit code {end.code}"

@@ -1,7 +1,8 @@
-"""Snakemake's side: its jobs become wishes, and it is told how each of them ended.
+"""Snakemake's side: hands its jobs to the dispatcher, and tells it how each ended.
 
-Three things here go beyond Snakemake's plugin interface, as its own local executor does:
-`job.shellcmd`, `job.prepare()` and `workflow.async_run()`. They save a second Snakemake per job.
+Three things here are not part of Snakemake's plugin interface, though its own local executor uses
+them: `job.shellcmd`, `job.prepare()` and `workflow.async_run()`. They save a second Snakemake per
+job.
 """
 
 import asyncio
@@ -18,29 +19,28 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
-from .allocations import Limits, Wish
+from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
-from .ledger import Item, Ledger, digest_of, key_of
+from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
 from .ownership import OwnedElsewhere, Ownership
 from .request import RequestError
 from .schedulers import SCHEDULERS
-from .tidying import tidy
 
 
 class Executor(RemoteExecutor):
-    """Packs jobs of equal resources into allocations and settles each on its own."""
+    """Packs jobs of equal resources into allocations and settles each job on its own."""
 
     def __post_init__(self) -> None:
-        """Called when Snakemake starts to run, never for a dry run."""
+        """Called when Snakemake starts to run, not for a dry run."""
         settings = self._settings = self.workflow.executor_settings
         if settings.cluster not in SCHEDULERS:
             names = ", ".join(SCHEDULERS)
-            raise WorkflowError(f"--submitit-cluster {settings.cluster}: there is {names}")
+            raise WorkflowError(f"--submitit-cluster {settings.cluster}: must be one of {names}")
         self._scheduler = SCHEDULERS[settings.cluster](settings)
         if (why := self._scheduler.unusable()) is not None:
             raise WorkflowError(why)
-        if (caution := self._scheduler.caution()) is not None:
-            self.logger.warning(caution)
+        if (sentence := self._scheduler.warning()) is not None:
+            self.logger.warning(sentence)
         folder = Path(settings.folder).absolute()
         self._ledger = Ledger(folder)
         self._ownership = Ownership(folder / "index" / "owners")
@@ -51,8 +51,8 @@ class Executor(RemoteExecutor):
             )
         except OwnedElsewhere as owned:
             raise WorkflowError(str(owned)) from owned
-        self._infos: dict[str, SubmittedJobInfo] = {}  # by key: what Snakemake waits for
-        self._heeds_sigterm = False
+        self._infos: dict[str, SubmittedJobInfo] = {}  # by job key, what Snakemake waits for
+        self._handles_sigterm = False
         self._dispatcher = Dispatcher(
             ledger=self._ledger,
             scheduler=self._scheduler,
@@ -62,32 +62,33 @@ class Executor(RemoteExecutor):
                 array=settings.array is not None,
                 max_allocations=settings.max_allocations,
                 latency_s=self.workflow.execution_settings.latency_wait,
-                whole_outputs=self.workflow.dag.ignore_incomplete,
+                outputs_are_complete=self.workflow.dag.ignore_incomplete,
             ),
             listener=self,
             directory=Path.cwd(),
         )
         self._tidy()
 
-    # -- jobs -> wishes ---------------------------------------------------------------------------
+    # -- submitting -------------------------------------------------------------------------------
 
     def run_job(self, job: Any) -> None:
-        """One job; Snakemake itself calls `run_jobs`."""
-        self._dispatcher.take([self._wish(job)])
+        """Submit one job; Snakemake itself calls `run_jobs`."""
+        self._dispatcher.submit([self._wanted_job(job)])
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        """All jobs that are ready now."""
-        self._heed_sigterm()
+        """Submit all jobs that are ready now."""
+        self._handle_sigterm()
         for job in jobs:
             self.run_job_pre(job)
-        # Snakemake hands out a set; packs should be the same each time
-        self._dispatcher.take(sorted(map(self._wish, jobs), key=lambda wish: wish.item.name))
+        # Snakemake passes a set; sorted, so that packs are reproducible
+        wanted = sorted(map(self._wanted_job, jobs), key=lambda wanted: wanted.record.name)
+        self._dispatcher.submit(wanted)
 
-    def _wish(self, job: Any) -> Wish:
+    def _wanted_job(self, job: Any) -> WantedJob:
         if job.is_group():
             raise WorkflowError(
-                f"group {job.groupid}: groups are not supported here; jobs of equal resources are "
-                "packed by --submitit-pack"
+                f"group {job.groupid}: groups are not supported here; use --submitit-pack to pack "
+                "jobs of equal resources"
             )
         rule = job.rule.name
         try:
@@ -96,7 +97,7 @@ class Executor(RemoteExecutor):
             raise WorkflowError(str(mistake)) from mistake
         if (why := self._scheduler.impossible(request)) is not None:
             raise WorkflowError(f"rule {rule}: {why}")
-        item = Item(
+        record = JobRecord(
             name=" ".join([rule, *job.wildcards_dict.values()]),
             key=_key(job),
             command=self._command(job),
@@ -106,12 +107,12 @@ class Executor(RemoteExecutor):
             outputs=tuple(map(str, job.output)),
         )
         outputs = tuple(Path(output) for output in job.output)
-        return Wish(request=request, item=item, outputs=outputs, job=job)
+        return WantedJob(request=request, record=record, outputs=outputs, snakemake_job=job)
 
     def _command(self, job: Any) -> str:
         """The rule's own shell command; a child Snakemake for what only Snakemake can run.
 
-        A child would cost two seconds, and set OMP_NUM_THREADS, which falsifies measurements.
+        A child costs two seconds and sets OMP_NUM_THREADS, which falsifies measurements.
         """
         rule = job.rule
         deployed = self.workflow.deployment_settings.deployment_method and (
@@ -127,39 +128,40 @@ class Executor(RemoteExecutor):
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Arguments of a child Snakemake.
 
-        The base class makes it wait for a temporary folder of this process, which is gone after a
-        restart; the child would then end with 0 without having run.
+        The base class lets it wait for a temporary folder of this process, which is gone after a
+        restart; the child would then exit with 0 without having run.
         """
         inputs = format_cli_arg("--wait-for-files", job.get_wait_for_files())
         return f"{RealExecutor.get_job_args(self, job, **kwargs)} {inputs}"
 
-    # -- the dispatcher tells (see dispatch.Listener) ---------------------------------------------
+    # -- called by the dispatcher (see `Listener`) ------------------------------------------------
 
-    def prepare(self, wish: Wish) -> None:
+    def prepare(self, wanted: WantedJob) -> None:
         """Remove old outputs and make folders, as before any run; in Snakemake's thread only."""
-        self.workflow.async_run(wish.job.prepare())
+        self.workflow.async_run(wanted.snakemake_job.prepare())
 
-    def sent(self, wish: Wish, job: str) -> None:
-        """Snakemake marks the outputs as incomplete and waits."""
-        info = SubmittedJobInfo(wish.job, external_jobid=job, aux={"key": wish.item.key})
-        self._infos[wish.item.key] = info
+    def sent(self, wanted: WantedJob, job_id: str) -> None:
+        """Have Snakemake mark the outputs as incomplete and wait."""
+        key = wanted.record.key
+        info = SubmittedJobInfo(wanted.snakemake_job, external_jobid=job_id, aux={"key": key})
+        self._infos[key] = info
         self.report_job_submission(info)
 
-    def succeeded(self, wish: Wish) -> None:
-        """Snakemake looks at the outputs and goes on."""
-        self.report_job_success(self._infos.pop(wish.item.key))
+    def succeeded(self, wanted: WantedJob) -> None:
+        """Have Snakemake check the outputs and go on."""
+        self.report_job_success(self._infos.pop(wanted.record.key))
 
-    def failed(self, wish: Wish, why: str, logs: Sequence[Path]) -> None:
-        """Snakemake removes the outputs, and retries the job if it may."""
-        info = self._infos.pop(wish.item.key, None) or SubmittedJobInfo(wish.job)
+    def failed(self, wanted: WantedJob, why: str, logs: Sequence[Path]) -> None:
+        """Have Snakemake remove the outputs, and retry the job if it may."""
+        info = self._infos.pop(wanted.record.key, None) or SubmittedJobInfo(wanted.snakemake_job)
         self.report_job_error(info, msg=f"{why}. ", aux_logs=[str(log) for log in logs])
 
     def say(self, sentence: str) -> None:
-        """For the terminal and Snakemake's log."""
+        """Print a sentence on the terminal and to Snakemake's log."""
         self.logger.info(sentence)
 
     def handle_job_success(self, job: Any) -> None:
-        """Snakemake has written down that the job is done; until now it could be taken up again."""
+        """Snakemake has recorded the success; before that, a new run could still re-attach."""
         super().handle_job_success(job)
         self._ledger.forget(_key(job))
 
@@ -173,23 +175,23 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncIterator[SubmittedJobInfo]:
-        """Settle what has ended; yields what is still waited for."""
+        """Settle what has ended; yields what is still pending."""
         try:
-            if self._ownership.lost:
-                self._settings.on_interrupt = "detach"  # the jobs are another's now
+            if self._ownership.is_lost:
+                self._settings.on_interrupt = "detach"  # the jobs belong to the other one now
                 raise WorkflowError(
-                    "this snakemake was silent for so long that another one has taken its place"
+                    "this snakemake was silent for so long that another one has taken over"
                 )
             self._dispatcher.poll()
         except OSError as error:
-            # a shared file system is away for a moment; an exception from here would end the run
-            self.say(f"{error}; jobs run on, and it is tried again")
+            # a shared file system is briefly unavailable; raising here would end the run
+            self.say(f"{error}; jobs run on, and this will be tried again")
         for info in active_jobs:
             if self._infos.get(info.aux["key"]) is info:
                 yield info
 
     async def sleep(self) -> None:
-        """Until the next poll, but not longer than the run lasts."""
+        """Sleep until the next poll, or until the run ends."""
         end = time.monotonic() + self.next_seconds_between_status_checks
         while self.wait and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.2))
@@ -197,26 +199,26 @@ class Executor(RemoteExecutor):
     # -- the end ----------------------------------------------------------------------------------
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Ctrl-C. The list lacks what the polling thread has in hand, so it is not used."""
+        """Handle Ctrl-C. Ignores the list, which lacks jobs that the polling thread is handling."""
         if self._settings.on_interrupt == "detach":
             count = self._dispatcher.detach()
-            self.say(f"{count} jobs are left running; the same command takes them up again")
+            self.say(f"{count} jobs are left running; the same command re-attaches to them")
         else:
             self.say(f"{self._dispatcher.cancel()} jobs cancelled")
 
-    def _heed_sigterm(self) -> None:
-        """SIGTERM: Snakemake lets what runs come to its end; so nothing more is sent."""
-        if self._heeds_sigterm:
+    def _handle_sigterm(self) -> None:
+        """Make SIGTERM stop sending too: Snakemake itself lets running jobs finish."""
+        if self._handles_sigterm:
             return
-        self._heeds_sigterm = True
-        snakemakes = signal.getsignal(signal.SIGTERM)
+        self._handles_sigterm = True
+        snakemake_handler = signal.getsignal(signal.SIGTERM)
 
-        def ending(number: int, frame: Any) -> None:
+        def handle(number: int, frame: Any) -> None:
             self._dispatcher.send_no_more()
-            if callable(snakemakes):
-                snakemakes(number, frame)
+            if callable(snakemake_handler):
+                snakemake_handler(number, frame)
 
-        signal.signal(signal.SIGTERM, ending)
+        signal.signal(signal.SIGTERM, handle)
 
     def shutdown(self) -> None:
         """Called once at every end."""

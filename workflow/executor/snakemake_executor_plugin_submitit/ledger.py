@@ -1,14 +1,14 @@
-"""What was submitted, on disk: the executor's memory across kills, lost sessions and reboots.
+"""Records on disk of what was submitted, which outlive kills, lost sessions and reboots.
 
     <root>/index/<job key>.json            which allocation holds a job
     <root>/<batch>/                        one call of the scheduler: its script, pickles and log
     <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before it is sent
-    <root>/<batch>/<n>/submitted.json      its id, written after
+    <root>/<batch>/<n>/submitted.json      its id, written afterwards
     <root>/<batch>/<n>/started.json        written in the allocation: it runs
-    <root>/<batch>/<n>/<i>.running.json    job i was started, where
-    <root>/<batch>/<n>/<i>.settled.json    job i ended, how
-    <root>/<batch>/<n>/<i>.settled-...     job i ended well, on a disk that was full
-    <root>/<batch>/<n>/unfit.json          on this host nothing can run
+    <root>/<batch>/<n>/<i>.running.json    job i was started, and where
+    <root>/<batch>/<n>/<i>.settled.json    job i ended, and how
+    <root>/<batch>/<n>/<i>.settled-...     job i succeeded, but the disk was full
+    <root>/<batch>/<n>/unfit.json          nothing can run on this host
     <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted
     <root>/<batch>/<n>/<i>.log             what job i printed
 
@@ -28,14 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from .pack import write_json
+from .schedulers import Scheduler
 
-# a job that succeeded and that no run has asked about for so long is not kept for one
-_REMEMBERED_S = 7 * 86400
+_DAY_S = 86400.0
+_REMEMBERED_S = 7 * _DAY_S  # how long a success is kept for a run to ask about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One job in a pack. `digest` tells whether a job wanted later is the one that was sent."""
+class JobRecord:
+    """One job in a pack, as written to pack.json. A job with the same `digest` is unchanged."""
 
     name: str
     key: str
@@ -47,7 +48,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class JobEnd:
     """How a job in a pack ended: its exit code, and whether the executor ended it."""
 
     code: int
@@ -66,13 +67,13 @@ class Entry:
 
 
 def key_of(rule: str, wildcards: Mapping[str, str], outputs: Iterable[str]) -> str:
-    """Names a job across runs of Snakemake: what it makes, not how."""
+    """A job's name across runs of Snakemake: identifies what it makes, not how."""
     text = json.dumps([rule, sorted(wildcards.items()), sorted(outputs)])
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def digest_of(command: str) -> str:
-    """Equal for commands that differ in blanks only."""
+    """A digest of a command, equal for commands that differ in white space only."""
     return hashlib.sha256(" ".join(command.split()).encode()).hexdigest()[:20]
 
 
@@ -84,17 +85,17 @@ class Ledger:
         (root / "index").mkdir(parents=True, exist_ok=True)
 
     def open_batch(self) -> Path:
-        """A new folder for one call of the scheduler, named so that no other call ever was."""
+        """A new folder for one call of the scheduler, with a unique name."""
         now = datetime.datetime.now(datetime.UTC)
         batch = self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
-        # its pickles are code that the scheduler runs as us: nobody else may write or replace one
+        # its pickles are code that the scheduler runs as this user: nobody else may write them
         batch.mkdir(mode=0o700)
         return batch
 
     def write_pack(
         self,
         allocation: Path,
-        items: Iterable[Item],
+        items: Iterable[JobRecord],
         *,
         directory: Path,
         environment: Mapping[str, str],
@@ -109,19 +110,19 @@ class Ledger:
             write_json(self._index(item["key"]), {**where, "digest": item["digest"]})
 
     def write_submitted(self, allocation: Path, identity: Mapping[str, Any]) -> None:
-        """Record what the scheduler calls an allocation."""
+        """Record how the scheduler names an allocation."""
         write_json(allocation / "submitted.json", dict(identity))
 
     def submitted(self, allocation: Path) -> dict[str, Any] | None:
-        """What the scheduler calls an allocation; None if it never said or we died before."""
+        """How the scheduler names an allocation; None if that was never recorded."""
         return _read(allocation / "submitted.json")
 
-    def started(self, allocation: Path) -> bool:
+    def has_started(self, allocation: Path) -> bool:
         """Whether the allocation has run at all."""
         return (allocation / "started.json").exists()
 
     def find(self, key: str) -> Entry | None:
-        """Where the job of this key was sent last, if its record is still there."""
+        """Where the job of this key was last sent, if that is still recorded."""
         record = _read(self._index(key))
         if record is None:
             return None
@@ -131,52 +132,51 @@ class Ledger:
         return Entry(allocation=allocation, number=record["number"], digest=record["digest"])
 
     def forget(self, key: str) -> None:
-        """A job is settled or cancelled: it is not to be re-attached to."""
+        """Drop a settled or cancelled job, so that no run re-attaches to it."""
         self._index(key).unlink(missing_ok=True)
 
     def withdraw(self, allocation: Path, number: int) -> None:
         """Tell an allocation that one of its jobs is no longer wanted."""
         (allocation / f"{number}.withdrawn").touch()
 
-    def settled(self, allocation: Path) -> dict[int, Settled]:
+    def settled(self, allocation: Path) -> dict[int, JobEnd]:
         """The jobs of an allocation that have ended, by their number in the pack.
 
-        The folder is listed instead of asked for each name: on NFS a name that was missing a moment
-        ago is remembered as missing.
+        Lists the folder instead of checking each name, as NFS caches that a name was missing.
         """
         jobs = {}
         for number, path in _by_number(allocation, "settled.json").items():
             if (record := _read(path)) is not None:
-                jobs[number] = Settled(**record)
+                jobs[number] = JobEnd(**record)
         for number, path in _by_number(allocation, "settled-without-a-record").items():
             at = path.stat().st_mtime
-            jobs.setdefault(number, Settled(code=0, reason="ended", began=at, ended=at))
+            jobs.setdefault(number, JobEnd(code=0, reason="ended", began=at, ended=at))
         return jobs
 
     def began(self, allocation: Path) -> set[int]:
-        """Numbers of the jobs that were started, and not ended from outside at once."""
+        """Numbers of the jobs that were started, except those ended at once from outside."""
         return set(_by_number(allocation, "running.json"))
 
     def unfit(self, allocation: Path) -> tuple[str, str] | None:
-        """The host that can run nothing, and who says so; None if nobody does."""
+        """The host on which nothing can run and the reason; None if there is no such report."""
         record = _read(allocation / "unfit.json")
         return None if record is None else (record["host"], record["why"])
 
     def unsettled(self, allocation: Path) -> set[int]:
-        """Numbers of the jobs that an allocation is still to run or running."""
+        """Numbers of the jobs that an allocation is running or has yet to run."""
         pack = _read(allocation / "pack.json")
         if pack is None:
             return set()
         ended = self.settled(allocation).keys() | _by_number(allocation, "withdrawn").keys()
         return set(range(len(pack["items"]))) - ended
 
-    def makes(self, allocation: Path, prefix: str) -> bool:
-        """Whether an allocation was sent for a file whose name begins so."""
+    def has_outputs_under(self, allocation: Path, prefix: str) -> bool:
+        """Whether a job of the allocation makes a file whose name begins with `prefix`."""
         items = (_read(allocation / "pack.json") or {"items": []})["items"]
         return any(name.startswith(prefix) for item in items for name in item.get("outputs", ()))
 
     def log_of(self, allocation: Path, number: int) -> list[Path]:
-        """What a job printed, and what its allocation did."""
+        """Log files of a job and of its allocation."""
         logs = [allocation / f"{number}.log", *sorted(allocation.parent.glob("*_log.out"))]
         return [log for log in logs if log.exists()]
 
@@ -189,19 +189,16 @@ class Ledger:
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
     def tidy(self, batch: Path) -> bool:
-        """Remove a batch in which every job succeeded and whose worker has said goodbye.
-
-        Another run of the same folder may be doing the same.
-        """
+        """Remove a batch if all its jobs succeeded and all its workers ended; whether it did."""
         try:
-            done = self._is_done_with(batch)
-        except FileNotFoundError:
+            done = self._is_finished(batch)
+        except FileNotFoundError:  # another run of the same folder removes it too
             return False
         if done:
             self.remove(batch)
         return done
 
-    def _is_done_with(self, batch: Path) -> bool:
+    def _is_finished(self, batch: Path) -> bool:
         allocations = [path for path in batch.iterdir() if path.is_dir()]
         if len(list(batch.glob("*_result.pkl"))) < len(allocations):
             return False
@@ -212,20 +209,20 @@ class Ledger:
             if any(job.code != 0 for job in settled.values()):
                 return False
             age_s = time.time() - max((job.ended for job in settled.values()), default=0.0)
-            unseen = any(self._index(item["key"]).exists() for item in pack["items"])
-            if unseen and age_s < _REMEMBERED_S:
-                return False  # a run that was killed may still ask for it
+            is_indexed = any(self._index(item["key"]).exists() for item in pack["items"])
+            if is_indexed and age_s < _REMEMBERED_S:
+                return False  # the next run of a killed Snakemake may ask for it
             for item in pack["items"]:
                 self.forget(item["key"])
         return True
 
     def remove(self, batch: Path) -> None:
-        """Throw a batch away."""
-        shutil.rmtree(batch, ignore_errors=True)  # a log still held open on NFS stays; so be it
+        """Remove a batch."""
+        shutil.rmtree(batch, ignore_errors=True)  # a log held open on NFS stays
 
-    def old(self, age_s: float) -> dict[Path, list[dict[str, Any]]]:
-        """Batches in which nothing was written for so long, and the jobs sent in them."""
-        old = {}
+    def old_batches(self, age_s: float) -> dict[Path, list[dict[str, Any]]]:
+        """Batches without a new file for `age_s` seconds, with the identities sent in them."""
+        old_batches = {}
         for batch in self.batches():
             try:
                 files = list(batch.rglob("*"))
@@ -234,8 +231,8 @@ class Ledger:
             except FileNotFoundError:
                 continue
             if time.time() - newest > age_s:
-                old[batch] = [identity for identity in sent if identity is not None]
-        return old
+                old_batches[batch] = [identity for identity in sent if identity is not None]
+        return old_batches
 
     def batches(self) -> list[Path]:
         """Every batch on disk, oldest first."""
@@ -243,6 +240,24 @@ class Ledger:
 
     def _index(self, key: str) -> Path:
         return self.root / "index" / f"{key}.json"
+
+
+def tidy(ledger: Ledger, scheduler: Scheduler, keep_days: float) -> None:
+    """Remove batches in which every job succeeded, and old ones unless they may still run.
+
+    Failures are kept for `keep_days` days, for people to look at.
+    """
+    for batch in ledger.batches():
+        ledger.tidy(batch)
+    old = ledger.old_batches(keep_days * _DAY_S)
+    sent = [identity for identities in old.values() for identity in identities]
+    states = scheduler.states(sent) if sent else {}
+    if states is None:
+        return
+    alive = {job for job, state in states.items() if state.live}
+    for batch, identities in old.items():
+        if not alive & {str(identity["job"]) for identity in identities}:
+            ledger.remove(batch)
 
 
 def _by_number(allocation: Path, kind: str) -> dict[int, Path]:

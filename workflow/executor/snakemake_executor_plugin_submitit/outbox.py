@@ -1,26 +1,25 @@
-"""Wishes that wait to be sent, and how they become allocations."""
+"""Jobs that wait to be sent, and how they become allocations."""
 
 import contextlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .allocations import Allocation, Allocations, Limits, Wish
+from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
 from .backoff import Backoff
 from .ledger import Ledger
-from .listener import Listener
 from .packing import packs_of
 from .request import Request
 from .schedulers import Refused, Scheduler
 from .strays import Strays
 from .unfit import UnfitHosts
 
-# words of the scheduler that are not known are final after so many times in a row, five minutes
+# An unknown answer of the scheduler becomes final after this many in a row, about five minutes.
 MOST_TRIES = 7
 
 
 class Outbox:
-    """Sends what waits as far as there is room; asks again later where it was not taken."""
+    """Sends waiting jobs as far as there is room, and retries those that were not taken."""
 
     def __init__(
         self, *, ledger: Ledger, scheduler: Scheduler, limits: Limits, listener: Listener,
@@ -35,80 +34,77 @@ class Outbox:
         self._unfit = unfit
         self._strays = Strays(ledger, scheduler)
         self._backoff = Backoff()
-        self._refusals: dict[str, str] = {}  # by request: asking again gives the same answer
+        self._refusals: dict[str, str] = {}  # by request: final answers of the scheduler
         self._announced: set[str] = set()
-        self._waiting: list[Wish] = []
+        self._waiting: list[WantedJob] = []
         self._closed = False
         self.allocations_sent = 0
 
-    def add(self, wishes: Iterable[Wish]) -> None:
-        """Have these sent, the next time that anything is."""
-        self._waiting += wishes
+    def add(self, jobs: Iterable[WantedJob]) -> None:
+        """Queue jobs for the next `send`."""
+        self._waiting += jobs
 
     def close(self) -> None:
         """Send nothing more; safe to call in a signal handler."""
         self._closed = True
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Forget waiting jobs."""
         self._waiting.clear()
 
-    def room(self) -> None:
-        """Something has ended, so there may be room for what was not taken."""
-        self._backoff.room()
+    def retry_now(self) -> None:
+        """Retry what was not taken: something has ended, so there may be room."""
+        self._backoff.retry_now()
 
-    def look_for_strays(self) -> None:
-        """Cancel what was taken without a word, if it is there now."""
-        self._strays.look()
+    def cancel_strays(self) -> None:
+        """Cancel allocations that were taken without an answer and have appeared since."""
+        self._strays.cancel_found()
 
     def send(self) -> None:
-        """Send what waits as far as there is room; the rest goes on waiting."""
+        """Send waiting jobs as far as there is room; the others go on waiting."""
         if self._closed:
             self._give_up()
             return
         waiting, self._waiting = self._waiting, []
-        ready: list[Wish] = []
-        for wish in waiting:
-            (self._waiting if self._open.holds_back(wish) else ready).append(wish)
+        ready: list[WantedJob] = []
+        for job in waiting:
+            (self._waiting if self._open.must_wait(job) else ready).append(job)
         packs = packs_of(
-            (
-                (self._scheduler.avoiding(wish.request, self._unfit.left_out), wish)
-                for wish in ready
-            ),
+            ((self._scheduler.avoiding(job.request, self._unfit.excluded), job) for job in ready),
             most=self._limits.pack,
             most_minutes=self._limits.pack_minutes,
         )
         while packs:
             request, first = packs.pop(0)
             gpus_each = request.gpus if self._scheduler.gpus is not None else 0
-            room = self._open.room(gpus_each)
-            if room == 0 or self._backoff.holds(request.kind):
+            slots = self._open.free_slots(gpus_each)
+            if slots == 0 or self._backoff.must_wait(request.kind):
                 self._waiting += first
                 continue
-            together = [first]
+            array = [first]
             largest = self._scheduler.largest_array if self._limits.array else 1
-            most = largest if room is None else min(room, largest)
-            while len(together) < most and _next_fits(packs, request, first):
-                together.append(packs.pop(0)[1])
-            self._send(request, together, gpus_each)
+            most = largest if slots is None else min(slots, largest)
+            while len(array) < most and _next_fits(packs, request, first):
+                array.append(packs.pop(0)[1])
+            self._send(request, array, gpus_each)
 
-    def _send(self, request: Request, packs: list[list[Wish]], gpus_each: int) -> None:
-        words = self._refusals.get(request.key)
-        if words is not None:
-            self._refuse(packs, words)
+    def _send(self, request: Request, packs: list[list[WantedJob]], gpus_each: int) -> None:
+        message = self._refusals.get(request.key)
+        if message is not None:
+            self._refuse(packs, message)
             return
         allocations: list[Allocation] = []
-        count, name = sum(map(len, packs)), packs[0][0].item.name
+        count, name = sum(map(len, packs)), packs[0][0].record.name
         batch, was_sent = None, False
         try:
-            _try_to_write({output.parent for wish in packs[0] for output in wish.outputs})
+            _try_to_write({output.parent for job in packs[0] for output in job.outputs})
             batch = self._ledger.open_batch()
-            for number, wishes in enumerate(packs):
-                # on disk before it is sent: if we die in between, the next run finds the job
+            for number, jobs in enumerate(packs):
+                # on disk before it is sent: if this process dies in between, the next run finds it
                 folder = batch / str(number)
                 self._ledger.write_pack(
                     folder,
-                    [wish.item for wish in wishes],
+                    [job.record for job in jobs],
                     directory=self._directory,
                     environment=dict(request.environment),
                 )
@@ -124,66 +120,66 @@ class Outbox:
                 minutes=request.minutes,
                 gpus=allocations[0].gpus,
             )
-        except (Refused, OSError) as problem:  # OSError: a file system that is full or away
+        except (Refused, OSError) as problem:  # OSError: a full or unavailable file system
             for allocation in allocations:
                 self._open.close(allocation)
             if batch is not None:
-                if was_sent and (isinstance(problem, OSError) or problem.unsure):
+                if was_sent and (isinstance(problem, OSError) or problem.may_be_taken):
                     self._strays.add(batch, request)
                 else:
                     self._ledger.remove(batch)
-            self._not_taken(problem, request, packs)
+            self._keep_or_refuse(problem, request, packs)
             return
         except BaseException:  # Ctrl-C
             if batch is not None:
                 self._strays.add(batch, request)
             raise
-        self._backoff.taken(request.kind)
+        self._backoff.reset(request.kind)
         self.allocations_sent += len(allocations)
-        for allocation, identity, wishes in zip(allocations, identities, packs, strict=True):
+        for allocation, identity, jobs in zip(allocations, identities, packs, strict=True):
             allocation.identity = identity
             with contextlib.suppress(OSError):  # a full disk: a later run finds it by its name
                 self._ledger.write_submitted(allocation.folder, identity)
-            held = wishes[0].item.name + (f" +{len(wishes) - 1}" if len(wishes) > 1 else "")
-            self._listener.say(f"job {allocation.job}: {held}, at most {request.minutes} min")
-            for number, wish in enumerate(wishes):
-                allocation.waited_for[number] = wish
-                self._listener.sent(wish, allocation.job)
+            content = jobs[0].record.name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
+            self._listener.say(f"job {allocation.job_id}: {content}, at most {request.minutes} min")
+            for number, job in enumerate(jobs):
+                allocation.pending[number] = job
+                self._listener.sent(job, allocation.job_id)
 
-    def _not_taken(
-        self, problem: Refused | OSError, request: Request, packs: list[list[Wish]]
+    def _keep_or_refuse(
+        self, problem: Refused | OSError, request: Request, packs: list[list[WantedJob]]
     ) -> None:
-        """Keep wishes back until it is time to ask again, or give them up."""
-        words = str(problem)
-        tries = self._backoff.refused(request.kind)
+        """Keep jobs that were not taken for a retry, or let them fail if that is hopeless."""
+        message = str(problem)
+        tries = self._backoff.count_refusal(request.kind)
         if isinstance(problem, Refused):
-            # other words may yet be those of a limit that what is in flight has reached
+            # while allocations are in flight, an unknown message may be about a limit they use up
             hopeless = problem.kind == "unknown" and tries >= MOST_TRIES and not len(self._open)
             if problem.kind == "refused":
-                self._refusals[request.key] = words
+                self._refusals[request.key] = message
             if problem.kind == "refused" or hopeless:
-                self._backoff.taken(request.kind)
-                self._refuse(packs, words)
+                self._backoff.reset(request.kind)
+                self._refuse(packs, message)
                 return
-        if words not in self._announced:
-            self._announced.add(words)
-            self._listener.say(f"{words}; {sum(map(len, packs))} jobs wait here for it to pass")
-        self._waiting += [wish for wishes in packs for wish in wishes]
+        if message not in self._announced:
+            self._announced.add(message)
+            self._listener.say(f"{message}; {sum(map(len, packs))} jobs wait until this passes")
+        self._waiting += [job for jobs in packs for job in jobs]
 
-    def _refuse(self, packs: list[list[Wish]], words: str) -> None:
-        for wishes in packs:
-            for wish in wishes:
-                self._ledger.forget(wish.item.key)
-                self._listener.failed(wish, f"the scheduler refused it: {words}", [])
+    def _refuse(self, packs: list[list[WantedJob]], message: str) -> None:
+        for jobs in packs:
+            for job in jobs:
+                self._ledger.forget(job.record.key)
+                self._listener.failed(job, f"the scheduler refused it: {message}", [])
 
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for wish in waiting:
-            self._listener.failed(wish, "it was not sent: snakemake was told to end", [])
+        for job in waiting:
+            self._listener.failed(job, "it was not sent: snakemake was told to end", [])
 
 
 def _try_to_write(folders: Iterable[Path]) -> None:
-    """Nothing is run whose results could not be written.
+    """Check that results could be written, before anything runs.
 
     Raises:
         OSError: there is no room for a megabyte.
@@ -195,6 +191,6 @@ def _try_to_write(folders: Iterable[Path]) -> None:
 
 
 def _next_fits(
-    packs: list[tuple[Request, list[Wish]]], request: Request, first: list[Wish]
+    packs: list[tuple[Request, list[WantedJob]]], request: Request, first: list[WantedJob]
 ) -> bool:
     return bool(packs) and packs[0][0].key == request.key and len(packs[0][1]) == len(first)

@@ -1,7 +1,7 @@
-"""Who runs what here: a lock that a dead owner does not keep.
+"""A lock on the files that a Snakemake makes, which ends with its owner.
 
-Snakemake's own lock knows no owner: after a kill it must be removed by hand (`--unlock`), and the
-same command could not just go on. Profiles for this executor therefore say `nolock: true`.
+Snakemake's own lock records no owner: after a kill it must be removed by hand (`--unlock`), and the
+same command could not just continue. Profiles for this executor therefore set `nolock: true`.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ import psutil
 
 from .pack import write_json
 
-# an owner says so often that it lives
+# The heartbeat of an owner.
 BEAT_S = 5.0
-# and is dead on another host when nothing was heard of it for so long
+# An owner on another host is dead if it was silent for so long.
 SILENCE_S = 30.0
 
 
 class OwnedElsewhere(RuntimeError):
-    """Another Snakemake that lives makes some of the same files; its text is a whole sentence."""
+    """Another live Snakemake makes some of the same files; the message is a whole sentence."""
 
 
 class Ownership:
-    """The claim of this process to make certain files; released at the end, or with the process."""
+    """This process's claim to make certain files, released at the end or with the process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,17 +39,17 @@ class Ownership:
         self._released = threading.Event()
 
     def claim(self, outputs: Iterable[str], say: Callable[[str], None] = lambda _: None) -> None:
-        """Claim these files, or learn who has.
+        """Claim these files.
 
-        The claim is written down before others are looked at: of two processes that start at once,
-        at least one sees the other. An owner on another host is watched until it is heard of, or
-        has been silent for long enough; `say` is told of the wait.
+        The claim is written before others are looked at: of two processes that start at once, at
+        least one sees the other. An owner on another host is watched until it shows a heartbeat or
+        has been silent for long enough; `say` announces the wait.
 
         Raises:
-            OwnedElsewhere: another live process has claimed one of them.
+            OwnedElsewhere: another live process has claimed one of the files.
         """
         wanted = sorted(outputs)
-        if not wanted:  # nothing to do, and Snakemake will not tell us when it is done with that
+        if not wanted:  # nothing to do; Snakemake would not call `release` either
             return
         mine = {
             "host": socket.gethostname(),
@@ -66,7 +66,7 @@ class Ownership:
             try:
                 other = json.loads(path.read_text())
                 shared = set(other["outputs"]) & set(wanted)
-                lives = shared and self._lives(path, other, say)
+                lives = shared and self._owner_lives(path, other, say)
             except FileNotFoundError:
                 continue  # released just now
             if lives:
@@ -78,11 +78,11 @@ class Ownership:
             if shared:
                 path.unlink(missing_ok=True)
 
-    def _lives(self, path: Path, other: dict[str, Any], say: Callable[[str], None]) -> bool:
+    def _owner_lives(self, path: Path, other: dict[str, Any], say: Callable[[str], None]) -> bool:
         if other["host"] == socket.gethostname():
-            return _runs(other)
+            return _is_running(other)
         heard = path.stat().st_mtime
-        self.heartbeat()  # the file server's clock, as for the other's heartbeats
+        self.heartbeat()  # to read the file server's clock, as in the other's heartbeats
         silent_s = self._file.stat().st_mtime - heard
         if silent_s >= SILENCE_S:
             return False
@@ -90,7 +90,7 @@ class Ownership:
         say(f"looking for {SILENCE_S:g} s whether another snakemake ({who}) still lives")
         end = time.monotonic() + SILENCE_S
         while time.monotonic() < end:
-            path.read_text()  # opened, so that a network file system asks its server
+            path.read_text()  # opening it makes a network file system ask its server
             if path.stat().st_mtime != heard:
                 return True
             time.sleep(0.2)
@@ -98,16 +98,16 @@ class Ownership:
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_S):
-            with contextlib.suppress(OSError):  # a file system that is away for a moment
+            with contextlib.suppress(OSError):  # a file system that is briefly unavailable
                 self.heartbeat()
 
     @property
-    def lost(self) -> bool:
-        """Whether another process has taken us for dead (we were stopped for long) and goes on."""
+    def is_lost(self) -> bool:
+        """Whether another process took this one for dead, after a long silence, and took over."""
         return self._claimed and not self._released.is_set() and not self._file.exists()
 
     def heartbeat(self) -> None:
-        """Say that we live; for owners that are asked from another host."""
+        """Show owners on other hosts that this one lives."""
         if self._file.exists():
             os.utime(self._file)  # by the clock of the file server
 
@@ -117,8 +117,8 @@ class Ownership:
         self._file.unlink(missing_ok=True)
 
 
-def owners_of(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
-    """Who makes files whose names begin so: live here, or heard of lately on another host."""
+def live_owners(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
+    """Live owners of files whose names begin with `prefix`, with the files of their claims."""
     owners = []
     for path in folder.glob("*.json"):
         try:
@@ -127,15 +127,15 @@ def owners_of(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
         except (FileNotFoundError, json.JSONDecodeError):  # released just now
             continue
         here = owner["host"] == socket.gethostname()
-        lives = _runs(owner) if here else heard_s < SILENCE_S
+        lives = _is_running(owner) if here else heard_s < SILENCE_S
         if lives and any(name.startswith(prefix) for name in owner["outputs"]):
             owners.append((path, owner))
     return owners
 
 
-def _runs(owner: dict[str, Any]) -> bool:
+def _is_running(owner: dict[str, Any]) -> bool:
     try:
         created = psutil.Process(owner["pid"]).create_time()
     except psutil.NoSuchProcess:
         return False
-    return bool(abs(created - owner["created"]) < 1)  # else the pid was used again
+    return bool(abs(created - owner["created"]) < 1)  # else the pid was reused

@@ -1,7 +1,7 @@
 """Runs inside the allocation: the jobs of one pack, one after another.
 
-Only the standard library, and pickled by value: compute nodes need neither Snakemake nor this
-package, and an edit of it does not touch what already waits in the queue.
+Uses the standard library only and is pickled by value. So compute nodes need neither Snakemake nor
+this package, and editing it does not affect what already waits in the queue.
 """
 
 import contextlib
@@ -16,49 +16,50 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# what a job says by its exit code; any other one is a verdict on the job
-NOT_WRITTEN = 74  # EX_IOERR: what it made could not be written, as on a disk that is full
-INTERRUPTED = 75  # EX_TEMPFAIL: it was ended from outside, and is wanted as before
+# Exit codes of a job with a meaning of their own; any other one is about the job itself.
+NOT_WRITTEN = 74  # EX_IOERR: its results could not be written, for example on a full disk
+INTERRUPTED = 75  # EX_TEMPFAIL: it was ended from outside, and is still wanted
 UNFIT_HOST = 76  # nothing of its kind can run on this host
 
-# names a file by which a job says that it needs this machine no more and only writes what it has
+# Variable with the name of a file that a job makes when it no longer needs this machine and only
+# writes its results.
 RELEASED = "SUBMITIT_RELEASED"
 
-# shorter than the 30 s that schedulers usually give, so that we are the ones who clean up
+# Shorter than the 30 s that schedulers usually give, so that this process does the clean-up.
 GRACE_S = 10.0
-# what a job has started is ended first, and we are told a little later
+# A scheduler that ends an allocation signals its jobs first and this process a little later.
 OUR_TURN_S = 2.0
-# until an allocation that is to begin anew is ended
+# Until the scheduler ends an allocation that it requeues.
 _REQUEUE_S = 60.0
 _POLL_S = 0.05
-_LOOK_EVERY_S = 2.0  # whether a job was withdrawn: on a shared file system
+_LOOK_EVERY_S = 2.0  # for a withdrawal, on a shared file system
 
 
-class Surroundings:
-    """What a pack asks of whoever gave it this machine; here nobody did."""
+class AllocationContext:
+    """What a pack asks of the scheduler that gave it this machine; here there is none."""
 
     def restarts(self) -> int:
-        """How often this allocation was started anew."""
+        """How often this allocation was restarted."""
         return 0
 
     def host(self) -> str:
-        """The name by which this machine can be avoided."""
+        """The name by which a request can exclude this machine."""
         return os.uname().nodename
 
-    def for_jobs(self) -> dict[str, str]:
-        """What the jobs' environment needs to start something here."""
+    def job_environment(self) -> dict[str, str]:
+        """Environment variables that jobs need to start something here."""
         return {}
 
-    def end_leftovers(self) -> None:
-        """End what a job that failed has left on other machines."""
+    def kill_leftovers(self) -> None:
+        """Kill what a failed job has left on other machines."""
 
-    def begin_anew(self) -> bool:
-        """Have this allocation started anew; whether that will be."""
+    def requeue(self) -> bool:
+        """Have this allocation started again later; whether that will happen."""
         return False
 
 
 class Job:
-    """A job of a pack that runs, in a session of its own: one signal reaches all of it only."""
+    """A running job of a pack, in a session of its own, so that a signal reaches all of it only."""
 
     def __init__(
         self, folder: Path, number: int, item: Mapping[str, Any], pack: Mapping[str, Any],
@@ -69,7 +70,7 @@ class Job:
         self._withdrawn = folder / f"{number}.withdrawn"
         self._ends_s = time.monotonic() + item["limit_s"]
         self._looks_s = 0.0
-        # on this machine: asked often
+        # on this machine, as it is polled often
         self._released = Path(tempfile.gettempdir()) / f"released-{uuid.uuid4().hex}"
         with (folder / f"{number}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -83,11 +84,11 @@ class Job:
             )
 
     def released(self) -> bool:
-        """Whether it says that it needs this machine no more: it only writes what it has."""
+        """Whether the job no longer needs this machine and only writes its results."""
         return self._released.exists()
 
-    def over(self) -> str | None:
-        """Why it is over or has to end; None: it may run on."""
+    def why_over(self) -> str | None:
+        """Why the job is over or must end; None: it may run on."""
         if self.process.poll() is not None:
             return "ended"
         now = time.monotonic()
@@ -99,11 +100,10 @@ class Job:
         return "withdrawn" if self._withdrawn.exists() else None
 
     def end(self, grace_s: float = 0.0) -> int:
-        """End it and whatever it left behind in its session; its exit code.
+        """End the job and whatever it left in its session; returns its exit code.
 
-        A job that is ended from outside, by us or by others, gets time to clean up: its shell dies
-        at once, what the shell has started may need longer. One that only writes gets `grace_s` to
-        finish first.
+        A job that is ended from outside gets time to clean up: its shell dies at once, but what the
+        shell has started may need longer. A job that only writes gets `grace_s` to finish first.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace_s)
@@ -120,34 +120,34 @@ class Job:
 
 
 class Pack:
-    """Runs the jobs that `pack.json` in its folder names; each is settled in a file of its own.
+    """Runs the jobs of `pack.json` in its folder; each is settled in a file of its own.
 
-    Jobs that are settled already are skipped, so a restarted allocation goes on where it was.
-    A job that ends because the allocation ends is not settled: it is still wanted. While a job that
-    has released the machine writes what it has, the next one starts; a third waits for it.
+    Jobs that are settled already are skipped, so a restarted allocation continues. A job that ends
+    because the allocation ends is not settled and stays wanted. While a job that has released the
+    machine writes its results, the next one starts; a third waits.
     """
 
     def __init__(
-        self, folder: str, max_restarts: int, surroundings: Surroundings | None = None
+        self, folder: str, max_restarts: int, context: AllocationContext | None = None
     ) -> None:
         self.folder = folder
         self.max_restarts = max_restarts
-        self.surroundings = surroundings or Surroundings()
-        self._running: list[Job] = []  # in the order they began; all but the last only write
+        self.context = context or AllocationContext()
+        self._running: list[Job] = []  # in order of start; all but the last only write
 
     def __call__(self) -> int:
-        """Run what is not settled; returns how many jobs that were.
+        """Run the jobs that are not settled; returns their number.
 
         Raises:
-            SystemExit: all of them failed, or the rest is not to be run here and now.
-            OSError: a job's end could not be written down as usual: the disk is full.
+            SystemExit: all of them failed, or the rest cannot run here and now.
+            OSError: a job's end could not be recorded as usual, as the disk is full.
         """
         folder = Path(self.folder)
-        restarts = self.surroundings.restarts()
+        restarts = self.context.restarts()
         write_json(folder / "started.json", {"restarts": restarts, "host": os.uname().nodename})
         if restarts > self.max_restarts:
             raise RuntimeError(f"given up: restarted {restarts} times")
-        # submitit lets SIGTERM pass unheeded; then our job would outlive a cancel
+        # submitit ignores SIGTERM, so a job would outlive a cancel
         signal.signal(signal.SIGTERM, self._terminated)
         pack: dict[str, Any] = json.loads((folder / "pack.json").read_text())
         codes: list[int] = []
@@ -169,25 +169,25 @@ class Pack:
         from submitit.helpers import DelayedSubmission
 
         self._stop()
-        return DelayedSubmission(Pack(self.folder, self.max_restarts, self.surroundings))
+        return DelayedSubmission(Pack(self.folder, self.max_restarts, self.context))
 
     def _start(
         self, folder: Path, number: int, item: Mapping[str, Any], pack: Mapping[str, Any]
     ) -> None:
         environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"}
-        environment |= self.surroundings.for_jobs() | pack["environment"] | item["environment"]
+        environment |= self.context.job_environment() | pack["environment"] | item["environment"]
         job = Job(folder, number, item, pack, environment)
         self._running.append(job)
         facts = {"pid": job.process.pid, "host": os.uname().nodename, "began": job.began}
         write_json(folder / f"{number}.running.json", facts)
 
     def _wait(self, folder: Path, *, for_the_next: bool = False) -> Iterator[int]:
-        """Settle what ends until none runs, or the next may start; yields exit codes."""
+        """Settle jobs that end, until none runs or the next may start; yields exit codes."""
         while self._running:
             if for_the_next and len(self._running) == 1 and self._running[0].released():
                 return
             for job in list(self._running):
-                if (reason := job.over()) is not None:
+                if (reason := job.why_over()) is not None:
                     yield self._settle(folder, job, reason)
             time.sleep(_POLL_S)
 
@@ -196,41 +196,41 @@ class Pack:
         code = job.end()
         self._running.remove(job)
         if code != 0 and not had_released:
-            self.surroundings.end_leftovers()
+            self.context.kill_leftovers()
         if reason == "withdrawn":
             return code
         if reason == "ended":
             if code == NOT_WRITTEN:
-                self._leave(folder, job.number, "could not write its results")
+                self._stop_early(folder, job.number, "could not write its results")
             if code == UNFIT_HOST:
-                self._leave_host(folder, job)
+                self._report_unfit(folder, job)
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
-                self._leave_for_later(folder, job.number)
+                self._give_back(folder, job.number)
             if code < 0 or code > 128:
-                time.sleep(1)  # if the allocation is ending, our own signal is on its way
+                time.sleep(1)  # if the allocation is ending, this process's signal is on its way
         _settle(folder, job, reason, code)
         return code
 
-    def _leave_for_later(self, folder: Path, number: int) -> None:
-        """A job was ended from outside: somebody may be about to take the nodes away.
+    def _give_back(self, folder: Path, number: int) -> None:
+        """Start nothing more after a job was ended from outside, and requeue the allocation.
 
-        So nothing more is started, and the allocation is given back to begin anew later.
+        Somebody may be about to take the nodes away.
         """
         time.sleep(OUR_TURN_S)
-        if self.surroundings.begin_anew():
+        if self.context.requeue():
             self._forget_begun(folder, number)
-            time.sleep(_REQUEUE_S)  # the end comes as SIGTERM
-        self._leave(folder, number, "was ended from outside")
+            time.sleep(_REQUEUE_S)  # SIGTERM ends this process meanwhile
+        self._stop_early(folder, number, "was ended from outside")
 
-    def _leave_host(self, folder: Path, job: Job) -> None:
-        """Nothing more is started where nothing can run."""
-        host = self.surroundings.host()
+    def _report_unfit(self, folder: Path, job: Job) -> None:
+        """Start nothing more on a host where nothing can run."""
+        host = self.context.host()
         why = f"{job.item.get('name', 'a job')} found that nothing can run there"
         write_json(folder / "unfit.json", {"host": host, "why": why})
-        self._leave(folder, job.number, f"cannot run on {host}")
+        self._stop_early(folder, job.number, f"cannot run on {host}")
 
-    def _leave(self, folder: Path, number: int, why: str) -> None:
-        """End the allocation; all that is not settled is wanted as if it had not begun."""
+    def _stop_early(self, folder: Path, number: int, why: str) -> None:
+        """End the allocation; unsettled jobs are wanted as if they had not begun."""
         self._forget_begun(folder, number)
         raise SystemExit(f"job {number} {why}; it and the rest are left for later")
 
@@ -239,13 +239,13 @@ class Pack:
             (folder / f"{number}.running.json").unlink(missing_ok=True)
 
     def _stop(self) -> None:
-        """End what runs; what only writes may finish first, and is settled where it does."""
+        """End running jobs; those that only write may finish first and are settled then."""
         until = time.monotonic() + GRACE_S
         while self._running:
             job = self._running.pop()
             released = job.released()
             if job.end(max(0.0, until - time.monotonic()) if released else 0.0) == 0 and released:
-                with contextlib.suppress(OSError):  # a full disk; it counts as settled all the same
+                with contextlib.suppress(OSError):  # a full disk; it still counts as settled
                     _settle(Path(self.folder), job, "ended", 0)
 
     def _terminated(self, number: int, frame: Any) -> None:
@@ -253,10 +253,11 @@ class Pack:
 
 
 def _settle(folder: Path, job: Job, reason: str, code: int) -> None:
-    """Write down how a job ended.
+    """Record how a job ended.
 
-    On a disk that is full only names can still change: that of the marker says what counts, and
-    keeps the job from being repeated. One that failed may have failed of that, and stays wanted.
+    On a full disk files can only be renamed. So a success is recorded by renaming the marker that
+    says the job was started, which keeps the job from being repeated. A failure may be due to the
+    full disk, so that job stays wanted.
     """
     how = {"code": code, "reason": reason, "began": job.began, "ended": time.time()}
     try:
@@ -276,7 +277,7 @@ def _signal(session: int, number: int) -> None:
 
 
 def _lives(session: int) -> bool:
-    """Whether any process of this session's group still runs; one that is not reaped does not."""
+    """Whether any process of this session's group still runs; unreaped ones do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
@@ -288,7 +289,7 @@ def _lives(session: int) -> bool:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write whole or not at all: whoever reads it sits on another machine."""
+    """Write a file atomically, as readers are on other machines."""
     part = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
     try:
         part.write_text(json.dumps(value) + "\n")

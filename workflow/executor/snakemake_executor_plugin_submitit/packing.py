@@ -1,9 +1,9 @@
-"""Which waiting jobs share an allocation; as a command, for who wants to know it beforehand.
+"""Decide which waiting jobs share an allocation; also a command, to know it beforehand.
 
     python -m snakemake_executor_plugin_submitit.packing < jobs.json
 
 reads `{"most": 8, "most_minutes": 240, "jobs": [[nodes, ranks on each, minutes], ...]}` and prints
-`[[nodes, ranks on each, minutes, jobs], ...]`, a pack each.
+`[[nodes, ranks on each, minutes, jobs], ...]`, one entry per pack.
 """
 
 import dataclasses
@@ -20,11 +20,10 @@ Job = TypeVar("Job")
 def packs_of(
     waiting: Iterable[tuple[Request, Job]], *, most: int, most_minutes: int | None
 ) -> list[tuple[Request, list[Job]]]:
-    """Jobs of one kind of request in packs of at most `most`, in the order they came.
+    """Pack jobs of one kind of request, at most `most` in a pack, in the order they came.
 
-    A pack's time limit, the sum of its jobs' and a margin, stays within `most_minutes`, but every
-    pack holds at least one job: a job that alone needs longer is sent as it is, and the scheduler
-    says what the limit is.
+    A pack's time limit, the sum of its jobs' limits and a margin, stays within `most_minutes`. A
+    job that alone needs longer gets its own pack, and the scheduler refuses it.
     """
     packs: dict[str, list[tuple[Request, list[Job]]]] = {}
     for request, job in waiting:
@@ -42,7 +41,7 @@ def packs_of(
 
 
 def main() -> None:
-    """See the module."""
+    """Run the command described above."""
     wanted = json.load(sys.stdin)
     waiting = []
     for nodes, ranks, minutes in wanted["jobs"]:

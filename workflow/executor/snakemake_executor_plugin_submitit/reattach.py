@@ -1,31 +1,31 @@
-"""Jobs that an earlier run has sent are taken up again instead of being sent twice."""
+"""Re-attach to jobs that an earlier run has sent, instead of sending them twice."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .allocations import Wish
+from .allocations import WantedJob
 from .ledger import Entry, Ledger
 from .request import Request
 from .schedulers import Scheduler
 
 
 class Reattachment:
-    """What became of these wishes in an earlier run; asks the scheduler once for all of them."""
+    """Finds these jobs in what an earlier run has sent; asks the scheduler once for all."""
 
-    def __init__(self, ledger: Ledger, scheduler: Scheduler, wishes: Sequence[Wish]) -> None:
+    def __init__(self, ledger: Ledger, scheduler: Scheduler, jobs: Sequence[WantedJob]) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
         self._entries: dict[str, Entry] = {}
-        for wish in wishes:
-            entry = ledger.find(wish.item.key)
+        for job in jobs:
+            entry = ledger.find(job.record.key)
             if entry is not None:
-                self._entries[wish.item.key] = entry
+                self._entries[job.record.key] = entry
         sent_for = {
-            self._entries[wish.item.key].allocation: wish.request
-            for wish in wishes
-            if wish.item.key in self._entries
+            self._entries[job.record.key].allocation: job.request
+            for job in jobs
+            if job.record.key in self._entries
         }
         identities = {
             folder: self._identify(folder, sent_for[folder]) for folder in sorted(sent_for)
@@ -35,38 +35,38 @@ class Reattachment:
         self._alive = {
             folder
             for folder, identity in identified.items()
-            # without an answer it may be alive, and must not be sent twice
+            # without an answer it may be alive, and its jobs must not be sent twice
             if states is None
             or ((state := states.get(str(identity["job"]))) is not None and state.live)
         }
 
-    def place_of(self, wish: Wish) -> tuple[Path, int] | None:
-        """The allocation and the number of a wish there; None: it must be sent (again).
+    def find(self, job: WantedJob) -> tuple[Path, int] | None:
+        """The allocation of a job and its number there; None: it must be sent (again).
 
-        A job whose command has changed since is withdrawn from its allocation. One that failed, or
-        ended without a word, or whose outputs are gone, is not taken up.
+        A job whose command has changed is withdrawn from its allocation. Jobs that failed, ended
+        without a record, or lost their outputs are sent again.
         """
-        entry = self._entries.get(wish.item.key)
+        entry = self._entries.get(job.record.key)
         if entry is None:
             return None
         settled = self._ledger.settled(entry.allocation).get(entry.number)
         lives = entry.allocation in self._alive
-        if entry.digest != wish.item.digest:
+        if entry.digest != job.record.digest:
             if settled is None and lives:
                 self._ledger.withdraw(entry.allocation, entry.number)
             return None
         if settled is None:
             if lives and entry.number in self._ledger.unsettled(entry.allocation):
                 return entry.allocation, entry.number
-            with contextlib.suppress(OSError):  # if it lives unseen after all
+            with contextlib.suppress(OSError):  # in case it lives unseen
                 self._ledger.withdraw(entry.allocation, entry.number)
             return None
-        if settled.code != 0 or not all(output.exists() for output in wish.outputs):
+        if settled.code != 0 or not all(output.exists() for output in job.outputs):
             return None
         return entry.allocation, entry.number
 
     def _identify(self, folder: Path, request: Request) -> Mapping[str, Any] | None:
-        """What the scheduler calls an allocation, even if we died before that was written down."""
+        """How the scheduler names an allocation, even if the run died before recording that."""
         identity = self._ledger.submitted(folder)
         if identity is not None:
             return identity
@@ -74,7 +74,7 @@ class Reattachment:
             job = str(stray["job"])
             if "_" in job and job.rpartition("_")[2] != folder.name:
                 continue  # another task of the same array
-            if self._ledger.started(folder):
+            if self._ledger.has_started(folder):
                 self._ledger.write_submitted(folder, stray)
                 return stray
             # submitit may have died before the job's pickle had its final name: it could not start

@@ -1,31 +1,26 @@
-"""What one allocation needs, whoever gives it."""
+"""What one allocation needs, for any scheduler."""
 
 import json
 from dataclasses import dataclass
 
-# start of the worker, and the signal of a coming end, which may be sent up to a minute early
+# For the start of the worker, and for the warning signal, which may come a minute early.
 MARGIN_MIN = 2
 
 
 class RequestError(ValueError):
-    """A resource that cannot be asked for; its text is a whole sentence."""
+    """A resource that cannot be requested; the message is a whole sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one allocation needs; jobs of requests of one kind may share one.
+    """What one allocation needs; jobs whose requests have the same `kind` may share one."""
 
-    `options` are words of the scheduler's own (True: a flag), sorted; `setup` are shell lines that
-    run before the worker; `environment` is handed to the jobs; `gpus` are those of all nodes;
-    `runtime_min` is the time limit of one job, or of all that share the allocation together.
-    """
-
-    runtime_min: int
+    runtime_min: int  # time limit of one job, or the sum for all that share the allocation
     nodes: int
-    gpus: int
-    options: tuple[tuple[str, str | int | bool], ...]
-    setup: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
+    gpus: int  # of all nodes together
+    options: tuple[tuple[str, str | int | bool], ...]  # of the scheduler, sorted; True: a flag
+    setup: tuple[str, ...]  # shell lines that run before the worker
+    environment: tuple[tuple[str, str], ...]  # for the jobs
 
     @property
     def kind(self) -> str:

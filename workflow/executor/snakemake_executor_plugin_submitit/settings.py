@@ -1,7 +1,7 @@
-"""What `--submitit-...` options and the profile's `submitit-...` keys set.
+"""Options `--submitit-...` and keys `submitit-...` of the profile.
 
-No `from __future__ import annotations` here: Snakemake reads the types of the fields, and a type
-that has become a string breaks every call of `snakemake`.
+No `from __future__ import annotations` here: Snakemake reads the types of the fields, and with
+strings for types every call of `snakemake` fails.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     cluster: str = _option("slurm", "Where jobs go: slurm, or local for processes on this machine.")
     folder: Path = _option(
         Path(".snakemake/submitit"),
-        "Folder of the executor's records and logs; must be seen by login and compute nodes.",
+        "Folder of the executor's records and logs, on a file system of login and compute nodes.",
     )
     pack: int = _option(
         1, "Run up to this many jobs of equal resources one after another in one allocation."
@@ -35,7 +35,7 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "Submit equal allocations as one job array of which this many run at once."
     )
     max_allocations: Optional[int] = _option(
-        None, "Allocations that may wait or run at once; further jobs wait here (default: all)."
+        None, "Allocations that may wait or run at once; other jobs wait here (default: all)."
     )
     max_restarts: int = _option(
         3,
@@ -43,22 +43,22 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     no_requeue: bool = _option(
         False,
-        "Do not let Slurm start an allocation anew (preempted, node lost): its jobs are sent.",
+        "Do not let Slurm requeue an allocation (preempted, node lost); send its jobs again.",
     )
-    name_prefix: str = _option("", "What the names of allocations begin with.")
-    comment: str = _option("", "Words of the site's own, before ours, in an allocation's comment.")
+    name_prefix: str = _option("", "Prefix of the names of allocations.")
+    comment: str = _option("", "Text before the executor's own in an allocation's comment.")
     on_interrupt: Literal["cancel", "detach"] = _option(
-        "cancel", "What Ctrl-C does: cancel the jobs, or detach, and the next run re-attaches."
+        "cancel", "What Ctrl-C does: cancel the jobs, or detach so that the next run re-attaches."
     )
     status_command: Literal["squeue", "sacct"] = _option(
         "squeue",
-        "What tells how jobs are: squeue (sacct for what has left it), or sacct alone, which knows "
-        "no reason why a job waits.",
+        "What reports job states: squeue (sacct for jobs that have left it), or sacct alone, which "
+        "cannot say why a job waits.",
     )
     keep_days: int = _option(
-        30, "Days until records and logs of allocations in which a job failed are removed."
+        30, "Days after which records and logs of allocations with a failed job are removed."
     )
-    gpus: int = _option(0, "With cluster=local: GPUs of this machine that jobs are given.")
+    gpus: int = _option(0, "With cluster=local: GPUs of this machine for jobs.")
     keep_folders: bool = _option(
         False, "Keep the records and logs of allocations in which every job succeeded."
     )

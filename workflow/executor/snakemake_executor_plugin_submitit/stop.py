@@ -1,10 +1,10 @@
-"""End what makes certain files, for good: the Snakemake that lives, and what a dead one has sent.
+"""End for good what makes given files: a live Snakemake, and what a dead one has sent.
 
     python -m snakemake_executor_plugin_submitit.stop .snakemake/submitit results/one/
 
 Exit code 0: nothing of it runs any more. 1: a Snakemake on another host makes these files, or the
-scheduler did not answer; what it prints says which. Where allocations share a folder, only those
-with a job that makes such a file are ended.
+scheduler did not answer; the output says which. Of shared allocations only those with a job that
+makes such a file are ended.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .ledger import Ledger
-from .ownership import owners_of
+from .ownership import live_owners
 from .schedulers import SCHEDULERS, Scheduler
 from .settings import ExecutorSettings
 
-PATIENCE_S = 120.0  # for a Snakemake that was interrupted: it cancels, settles and writes
+PATIENCE_S = 120.0  # for an interrupted Snakemake to cancel, settle and write
 
 
 def stop(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], bool]:
@@ -30,20 +30,20 @@ def stop(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], 
     Args:
         ledger: of the executor's folder.
         scheduler: where its allocations were sent.
-        prefix: of the files whose making ends, as Snakemake names them.
+        prefix: of the files that are no longer to be made, as Snakemake names them.
 
     Returns:
-        A sentence for each thing that was ended, and for what could not be; and whether nothing
-        of it runs any more.
+        A sentence for each thing that was ended or could not be, and whether nothing of it runs any
+        more.
     """
     sentences, elsewhere = _interrupt(ledger.root / "index" / "owners", prefix)
-    if elsewhere:  # it would send again what is cancelled here
+    if elsewhere:  # that one would send again what is cancelled here
         return sentences, False
     sent = {
         folder: identity
         for batch in ledger.batches()
         for folder in batch.iterdir()
-        if folder.is_dir() and ledger.makes(folder, prefix) and ledger.unsettled(folder)
+        if folder.is_dir() and ledger.has_outputs_under(folder, prefix) and ledger.unsettled(folder)
         if (identity := ledger.submitted(folder)) is not None
     }
     states = scheduler.states(list(sent.values())) if sent else {}
@@ -62,9 +62,9 @@ def stop(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], 
 
 
 def _interrupt(owners: Path, prefix: str) -> tuple[list[str], bool]:
-    """What was said to whom, and whether one lives on another host."""
+    """Sentences about the owners that were interrupted, and whether one lives on another host."""
     sentences, elsewhere = [], False
-    for path, owner in owners_of(owners, prefix):
+    for path, owner in live_owners(owners, prefix):
         who = f"snakemake (pid {owner['pid']} on {owner['host']})"
         if owner["host"] != socket.gethostname():
             sentences.append(f"{who} makes these files: stop it there")
@@ -80,10 +80,10 @@ def _interrupt(owners: Path, prefix: str) -> tuple[list[str], bool]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """See the module."""
+    """Run the command described above."""
     parser = argparse.ArgumentParser(prog="snakemake_executor_plugin_submitit.stop")
     parser.add_argument("folder", type=Path, help="the executor's records")
-    parser.add_argument("prefix", help="of the files whose making ends")
+    parser.add_argument("prefix", help="of the files that are no longer to be made")
     parser.add_argument("--cluster", default=ExecutorSettings().cluster, choices=sorted(SCHEDULERS))
     options = parser.parse_args(words)
     scheduler = SCHEDULERS[options.cluster](ExecutorSettings())

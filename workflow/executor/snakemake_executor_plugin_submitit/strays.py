@@ -1,4 +1,4 @@
-"""Allocations that the scheduler may have taken without saying so."""
+"""Allocations that the scheduler may have taken without an answer."""
 
 import contextlib
 import time
@@ -8,14 +8,14 @@ from .ledger import Ledger
 from .request import Request
 from .schedulers import Scheduler
 
-# not seen for so long though the scheduler answers: it was never taken
+# Not seen for so long although the scheduler answers: it was never taken.
 NEVER_TAKEN_S = 60.0
 
 
 class Strays:
-    """What was in them is sent again; so they run nothing, and are cancelled once they are found.
+    """Cancels such allocations when they appear; their jobs are withdrawn, as they are sent again.
 
-    A batch is found by its name, in the comment of its jobs.
+    A batch is found by its name in the comment of its jobs.
     """
 
     def __init__(self, ledger: Ledger, scheduler: Scheduler) -> None:
@@ -25,16 +25,16 @@ class Strays:
         self._missed_since: dict[Path, float] = {}
 
     def add(self, batch: Path, request: Request) -> None:
-        """A batch of which nobody knows whether it was taken."""
+        """Watch for a batch that may have been taken."""
         for pack in batch.glob("*/pack.json"):
             for number in self._ledger.unsettled(pack.parent):
-                with contextlib.suppress(OSError):  # a full disk; it will be cancelled, too
+                with contextlib.suppress(OSError):  # a full disk; it is also cancelled
                     self._ledger.withdraw(pack.parent, number)
         self._requests[batch] = request
-        self.look()
+        self.cancel_found()
 
-    def look(self) -> None:
-        """Cancel those that are there now; those that never come are forgotten."""
+    def cancel_found(self) -> None:
+        """Cancel those that have appeared; forget those that never do."""
         for batch, request in list(self._requests.items()):
             jobs = self._scheduler.find(batch.name, request)
             if jobs is None:

@@ -1,34 +1,34 @@
-"""Hosts on which no job can run, as jobs have said of them."""
+"""Hosts on which no job can run, as reported by jobs."""
 
 from pathlib import Path
 
-# one such failure may be an accident of the job's; two on one host are the host's
-_TWICE = 2
+# One such failure may be the job's fault; two on one host are the host's.
+_TOO_MANY = 2
 
 
 class UnfitHosts:
-    """A job that ends with `pack.UNFIT_HOST` blames its host; two that do, convict it."""
+    """Excludes a host after two allocations in which a job exited with `pack.UNFIT_HOST`."""
 
     def __init__(self) -> None:
         self._failures: dict[str, set[Path]] = {}
         self._why: dict[str, str] = {}
 
     def blame(self, allocation: Path, host: str, why: str) -> bool:
-        """An allocation could run nothing on this host; whether it is left out from now on."""
-        before = host in self.left_out
+        """Count an allocation that could run nothing on this host; whether this excludes it."""
+        before = host in self.excluded
         self._failures.setdefault(host, set()).add(allocation)
         self._why[host] = why
-        return host in self.left_out and not before
+        return host in self.excluded and not before
 
     @property
-    def left_out(self) -> list[str]:
+    def excluded(self) -> list[str]:
         """Hosts that get nothing more."""
-        return sorted(host for host, failures in self._failures.items() if len(failures) >= _TWICE)
+        return sorted(host for host, where in self._failures.items() if len(where) >= _TOO_MANY)
 
     def report(self) -> list[str]:
-        """What to say at the end: a sentence for each host that is to be looked at."""
+        """A sentence for each excluded host, for the end of the run."""
         return [
             f"{host} was left out after {len(self._failures[host])} failures of its own: "
             f"{self._why[host]}"
-            for host in self.left_out
+            for host in self.excluded
         ]

@@ -1,7 +1,7 @@
-"""Schedulers by the name that `--submitit-cluster` knows them by.
+"""Schedulers by their names in `--submitit-cluster`.
 
-A new one is a class that does what `base.Scheduler` says, in a module or folder of its own, and a
-line here.
+To add one, write a subclass of `base.Scheduler` in a module or folder of its own, and add a line
+here.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from .slurm import Slurm, request_of
 # each is made from the executor's settings
 SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
     "slurm": Slurm,
-    # rules speak to Slurm, wherever they run
+    # the resources of rules are those of Slurm, wherever they run
     "local": lambda settings: LocalProcesses(gpus=settings.gpus, request_of=request_of),
 }
 

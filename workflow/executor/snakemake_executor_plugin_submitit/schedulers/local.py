@@ -1,4 +1,4 @@
-"""Allocations as processes of this machine, started by submitit; they outlive us."""
+"""Allocations as processes of this machine, started by submitit; they outlive the executor."""
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ from .base import Scheduler, State, pickle_by_value
 
 
 class LocalProcesses(Scheduler):
-    """See `Scheduler`. There are no job arrays here, and one node.
+    """See `Scheduler`. One node, no job arrays.
 
-    A process whose pid nobody wrote down is not found again.
+    A process whose pid was not recorded is not found again.
     """
 
     def __init__(
         self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any]], Request]
     ) -> None:
-        """Rules ask in the words of some cluster, and `request_of` understands them."""
+        """`request_of` turns the resources of rules, which are a cluster's, into requests."""
         super().__init__()
         self._request_of = request_of
         self.gpus = gpus
@@ -35,10 +35,8 @@ class LocalProcesses(Scheduler):
         if request.nodes != 1:
             return "cluster=local has one node: nodes must be 1"
         if request.gpus > (self.gpus or 0):
-            return (
-                f"{request.gpus} GPUs are asked for, and --submitit-gpus={self.gpus} is all that "
-                "jobs are given here"
-            )
+            most = f"--submitit-gpus={self.gpus} is all that jobs may use here"
+            return f"{request.gpus} GPUs are requested, but {most}"
         return None
 
     def send(
@@ -61,7 +59,7 @@ class LocalProcesses(Scheduler):
         return [self.identity(int(executor.submit(Pack(str(a), 0)).job_id)) for a in allocations]
 
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
-        """See `Scheduler`. A pid counts only with its time of creation: pids are used again."""
+        """See `Scheduler`. A pid counts only with its creation time, as pids are reused."""
         return {
             str(identity["job"]): State("RUNNING")
             for identity in identities
@@ -83,7 +81,7 @@ class LocalProcesses(Scheduler):
 
     @staticmethod
     def identity(pid: int) -> dict[str, Any]:
-        """What names this process and no other."""
+        """Identifies this process uniquely."""
         return {"job": str(pid), "created": psutil.Process(pid).create_time()}
 
     @staticmethod

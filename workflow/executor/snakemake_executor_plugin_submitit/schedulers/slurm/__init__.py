@@ -1,8 +1,7 @@
-"""Slurm, and all of its words that the executor knows.
+"""Slurm: everything that the executor knows about it.
 
-scheduler   sbatch through submitit, and one squeue a poll for everything
-resources   resources of a rule -> options of sbatch (pure)
-allocation  what a pack asks of Slurm inside
+scheduler   sbatch through submitit, and one squeue per poll for all jobs resources   resources of a
+rule -> options of sbatch (pure) allocation  what a pack asks of Slurm from inside
 """
 
 from .resources import request_of

@@ -1,32 +1,32 @@
-"""What a pack asks of Slurm from inside its allocation. It travels with the pack."""
+"""What a pack asks of Slurm from inside its allocation. Travels with the pack."""
 
 import os
 import shutil
 import subprocess
 
-from ...pack import Surroundings
+from ...pack import AllocationContext
 
-# of Slurm's variables, those that say whom to ask; all others change what is answered, or how
+# Slurm's variables that select the controller; all others change what commands print.
 _WHOM_TO_ASK = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
 
 
-class SlurmAllocation(Surroundings):
-    """See `Surroundings`."""
+class SlurmContext(AllocationContext):
+    """See `AllocationContext`."""
 
     def restarts(self) -> int:
-        """See `Surroundings`."""
+        """See `AllocationContext`."""
         return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
     def host(self) -> str:
-        """See `Surroundings`."""
+        """See `AllocationContext`."""
         return os.environ.get("SLURMD_NODENAME") or super().host()
 
-    def for_jobs(self) -> dict[str, str]:
-        """See `Surroundings`: where a site exports nothing into jobs, srun would do so to ranks."""
+    def job_environment(self) -> dict[str, str]:
+        """See `AllocationContext`: where sbatch exports nothing, srun would not either."""
         return {"SLURM_EXPORT_ENV": "ALL"}
 
-    def end_leftovers(self) -> None:
-        """See `Surroundings`: the steps of an srun that was killed would live on."""
+    def kill_leftovers(self) -> None:
+        """See `AllocationContext`. The steps of a killed srun would live on."""
         job = os.environ["SLURM_JOB_ID"]
         steps = _ask(
             "squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i"
@@ -35,8 +35,8 @@ class SlurmAllocation(Surroundings):
         if numbered:
             _ask("scancel", "--signal=KILL", *numbered)
 
-    def begin_anew(self) -> bool:
-        """See `Surroundings`; not one that is being ended already."""
+    def requeue(self) -> bool:
+        """See `AllocationContext`. Not while the job is being ended already."""
         job = os.environ["SLURM_JOB_ID"]
         state = _ask("squeue", "--all", "--noheader", f"--jobs={job}", "--format=%T").strip()
         if state != "RUNNING":
@@ -46,12 +46,12 @@ class SlurmAllocation(Surroundings):
 
 
 def _ask(*command: str) -> str:
-    """What Slurm answers; nothing if it does not."""
+    """The output of a Slurm command; empty if Slurm does not answer."""
     if shutil.which(command[0]) is None:
         return ""
     try:
         answer = subprocess.run(
-            command, env=own_environment(), capture_output=True, text=True, timeout=30
+            command, env=clean_environment(), capture_output=True, text=True, timeout=30
         )
     except subprocess.TimeoutExpired:
         # the log of the allocation
@@ -60,8 +60,8 @@ def _ask(*command: str) -> str:
     return answer.stdout
 
 
-def own_environment() -> dict[str, str]:
-    """For Slurm's commands: without the variables by which people change what these print."""
+def clean_environment() -> dict[str, str]:
+    """The environment for Slurm's commands, without variables that change their output."""
     ours = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_")
     return {
         name: value

@@ -1,4 +1,4 @@
-"""The resources of a rule as a request: options of sbatch, without asking anybody."""
+"""Turn the resources of a rule into a request: options of sbatch. Pure."""
 
 import dataclasses
 import difflib
@@ -24,7 +24,7 @@ _WORDS = {
     "slurm_exclude": "exclude",
 }
 _OTHERS = {"slurm_exclusive", "slurm_extra", "slurm_setup"}
-# what the executor itself decides; anything else may stand in slurm_extra
+# Options that the executor itself sets; slurm_extra may have any other.
 _RESERVED = {
     "array", "comment", "error", "job-name", "no-requeue", "open-mode", "output", "parsable",
     "requeue", "signal", "time", "wait",
@@ -35,7 +35,7 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
     """The request that a rule's resources make.
 
     Raises:
-        RequestError: a resource is missing, misspelt, of the wrong kind, or not the rule's to set.
+        RequestError: a resource is missing, misspelt, of the wrong kind, or reserved.
     """
     _refuse_unknown(rule, resources)
     runtime = _count(rule, resources, "runtime")
@@ -78,7 +78,7 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
 
 
 def _refuse_unknown(rule: str, resources: Mapping[str, Any]) -> None:
-    """Only names that are clearly meant for Slurm: any other resource is the rule's own."""
+    """Refuse unknown names beginning with slurm_; any other resource is the rule's own."""
     ours = {*_WORDS, *_OTHERS}
     for name in resources:
         if name.startswith("slurm_") and name not in ours:
@@ -118,7 +118,7 @@ def _extra(rule: str, text: str) -> dict[str, str | int | bool]:
 
 
 def avoiding(request: Request, hosts: Sequence[str]) -> Request:
-    """The same request, for other hosts."""
+    """The same request, excluding these hosts too."""
     if not hosts:
         return request
     options = dict(request.options)

@@ -1,4 +1,4 @@
-"""Slurm: sbatch through submitit, and one squeue a poll for everything."""
+"""Slurm: sbatch through submitit, and one squeue per poll for all jobs."""
 
 import os
 import shlex
@@ -13,15 +13,15 @@ from ...pack import Pack
 from ...request import Request
 from ..base import Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
-from .allocation import SlurmAllocation, own_environment
+from .allocation import SlurmContext, clean_environment
 from .words import kind_of, sentence, state_of
 
-# our worker is the batch script itself, so the signal of a coming end must go to the batch step
+# The warning signal comes this early; it goes to the batch step, which the worker is.
 SIGNAL_DELAY_S = 30
 _ANSWER_S = 60
 
-# What a failing line of the site's set-up says, and the code it ends the job with. Lines within
-# what a line sources may fail as they like.
+# A failing line of the site's set-up prints this and ends the job with this code. Lines of sourced
+# files may fail.
 _STOP_AT_A_FAILING_LINE = (
     "trap '(( ${#BASH_SOURCE[@]} > 1 )) || "
     '{ echo "a line of slurm_setup failed: $BASH_COMMAND" >&2; exit 78; }\' ERR'
@@ -29,10 +29,10 @@ _STOP_AT_A_FAILING_LINE = (
 
 
 class Slurm(Scheduler):
-    """See `Scheduler`. Unless told otherwise, sacct is asked for what has left squeue only."""
+    """See `Scheduler`. By default sacct is asked only about jobs that have left squeue."""
 
     largest_array = 1000  # below the default MaxArraySize of 1001
-    forgets = True
+    forgets_jobs = True
 
     def __init__(self, settings: Any) -> None:
         super().__init__()
@@ -43,18 +43,18 @@ class Slurm(Scheduler):
         if shutil.which("sbatch") is not None:
             return None
         return (
-            "sbatch is not found: run this on a login node of a Slurm cluster, or say "
+            "sbatch is not found: run this on a login node of a Slurm cluster, or use "
             "--submitit-cluster local"
         )
 
-    def caution(self) -> str | None:
+    def warning(self) -> str | None:
         """See `Scheduler`."""
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return None
         return (
-            f"this Snakemake runs inside job {job}: allocations are sent from there, and its end "
-            "or time limit ends this Snakemake and none of them"
+            f"this Snakemake runs inside job {job}: the end or time limit of that job ends this "
+            "Snakemake, but not the allocations that it has sent"
         )
 
     def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
@@ -82,13 +82,13 @@ class Slurm(Scheduler):
         parameters = submitit_parameters(
             request,
             name=f"{self._settings.name_prefix}{name}",
-            # ours last: a stray is known by its end
+            # ours last: `find` recognises jobs by the end of their comment
             comment="; ".join(filter(None, [self._settings.comment, comment])),
             minutes=minutes,
             array=self._settings.array,
             requeue=not self._settings.no_requeue,
         )
-        parameters["setup"] = [only_ours(batch), *parameters.get("setup", [])]
+        parameters["setup"] = [owner_check(batch), *parameters.get("setup", [])]
         executor.update_parameters(**parameters)
         pickle_by_value(allocation)
         self.queries["sbatch"] += 1
@@ -107,10 +107,10 @@ class Slurm(Scheduler):
         return [_identity(str(job.job_id), clusters) for job in jobs]
 
     def _pack(self, folder: Path) -> Pack:
-        return Pack(str(folder), self._settings.max_restarts, SlurmAllocation())
+        return Pack(str(folder), self._settings.max_restarts, SlurmContext())
 
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
-        """See `Scheduler`. squeue still knows jobs that ended within MinJobAge (5 minutes)."""
+        """See `Scheduler`. squeue lists ended jobs for MinJobAge (5 minutes by default)."""
         states: dict[str, State] = {}
         for clusters, wanted in _by_clusters(identities).items():
             if self._settings.status_command == "sacct":
@@ -127,7 +127,7 @@ class Slurm(Scheduler):
         return states
 
     def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
-        """See `Scheduler`; a batch's jobs have its name at the end of their comment."""
+        """See `Scheduler`. The comments of a batch's jobs end with its name."""
         clusters = _clusters(request)
         listed = self._squeue(clusters)
         if listed is None:
@@ -154,13 +154,13 @@ class Slurm(Scheduler):
         jobs = {}
         for line in answer.splitlines():
             parts = line.split("|", 3)
-            if len(parts) == 4:  # not the second line of a comment that somebody wrote
+            if len(parts) == 4:  # else the second line of somebody's comment
                 job, word, reason, comment = parts
                 jobs[job.strip()] = state_of(word, reason), comment.strip()
         return jobs
 
     def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State] | None:
-        """States as accounting has them; None where there is none, or no answer."""
+        """States from accounting; None if there is no accounting or no answer."""
         answer = self._ask(
             "sacct", clusters, "--allocations", "--noheader", "--parsable2",
             "--format=JobID,State", f"--jobs={','.join(jobs)}",
@@ -172,16 +172,16 @@ class Slurm(Scheduler):
         return {job: state_of(words.split()[0]) for job, _, words in lines if words}
 
     def _ask(self, program: str, clusters: str | None, *options: str) -> str | None:
-        """What Slurm answers; None if it does not, which is no news about any job."""
+        """The output of a Slurm command; None if it fails, which says nothing about any job."""
         self.queries[program] += 1
         elsewhere = [] if clusters is None else [f"--clusters={clusters}"]
         try:
             done = subprocess.run(
                 [program, *elsewhere, *options],
-                env=own_environment(),
+                env=clean_environment(),
                 capture_output=True,
                 encoding="utf-8",
-                errors="replace",  # others write what they like into a job's comment
+                errors="replace",  # comments of other users' jobs may hold anything
                 timeout=_ANSWER_S,
                 check=True,
             )
@@ -201,8 +201,8 @@ def submitit_parameters(
 ) -> dict[str, Any]:
     """Keywords of `submitit.SlurmExecutor.update_parameters` for an allocation.
 
-    submitit is told of one task, the worker in the batch step, and Slurm of the real geometry:
-    with submitit's own srun the worker would run once per task.
+    submitit gets one task, the worker in the batch step, while Slurm gets the real geometry: with
+    submitit's own srun the worker would run once per task.
     """
     parameters: dict[str, Any] = {
         "job_name": name,
@@ -224,14 +224,14 @@ def submitit_parameters(
     return parameters
 
 
-def only_ours(batch: Path) -> str:
-    """A line of shell that ends the job where another user owns what it would load and run."""
+def owner_check(batch: Path) -> str:
+    """A line of shell that ends the job if another user owns the files it would load and run."""
     folder = shlex.quote(str(batch))
     return f'[ -O {folder} ] || {{ echo "not run: {batch.name} is another user\'s"; exit 1; }}'
 
 
 def _clusters(request: Request) -> str | None:
-    """The clusters that sbatch chooses from, where it is told to look at others than this one."""
+    """The clusters that sbatch chooses from, if told to use others than this one."""
     options = dict(request.options)
     named = options.get("clusters") or options.get("cluster") or os.environ.get("SBATCH_CLUSTERS")
     return str(named) if named else None

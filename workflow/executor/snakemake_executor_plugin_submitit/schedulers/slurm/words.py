@@ -1,16 +1,16 @@
-"""What Slurm's words mean: of the state of a job, and of sbatch's refusals."""
+"""What Slurm's messages mean: states of jobs, and sbatch's refusals."""
 
 import re
 
 from ..base import Kind, State
 
-# final states; a word that is not here means that the job may still run
+# Final states; in any other state the job may still run.
 _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
     "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
 }  # fmt: skip
 
-# What sbatch says; the first kind with a word in it counts. What is in none of them is "unknown".
+# Patterns in sbatch's messages; the first match counts, and no match means "unknown".
 _MEANINGS: tuple[tuple[Kind, str], ...] = (
     (
         "away",
@@ -32,7 +32,7 @@ _MEANINGS: tuple[tuple[Kind, str], ...] = (
 
 
 def state_of(word: str, reason: str = "") -> State:
-    """What a word of Slurm's says."""
+    """The state for a word of Slurm's."""
     return State(
         word,
         reason,
@@ -44,7 +44,7 @@ def state_of(word: str, reason: str = "") -> State:
 
 
 def kind_of(message: str) -> Kind:
-    """What becomes of a request to which sbatch says this."""
+    """What sbatch's message means for the request."""
     for kind, words in _MEANINGS:
         if re.search(words, message, re.IGNORECASE):
             return kind
@@ -52,6 +52,6 @@ def kind_of(message: str) -> Kind:
 
 
 def sentence(text: str) -> str:
-    """What sbatch said, on one line and without its own name on each."""
+    """Sbatch's message on one line, without its name on each."""
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
     return "; ".join(line.strip() for line in lines if line.strip()) or "nothing"

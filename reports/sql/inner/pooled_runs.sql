@@ -1,7 +1,8 @@
--- Grain: one row per setting, series, world_size, layout and software stack: its repeats joined.
+-- Grain: one row per setting, series, world_size, layout and software stack, over all its repeats.
 -- Needs: measurements
--- All that is asked of a million rows by layout, in one pass; see `layouts`. _of_rate: times tokens_per_s.
--- counts, log_means, squares, error_squares: of the runs' ln(step_time_s), see scaling/analyse/being_best.py.
+-- Every aggregate that later tables need of a layout, in one pass over what may be a million rows.
+-- *_of_rate: the value per token/s; times tokens_per_s it gives the value.
+-- counts, log_means, squares, error_squares: of ln(step_time_s), see scaling/analyse/being_best.py.
 select
     setting_id,
     series,

@@ -1,6 +1,6 @@
--- Grain: one row per point of the study, run or not.
+-- Grain: one row per point of the study, whether it ran or not.
 -- Needs: settings
--- What its layout chooses on the axes stands in `choices`.
+-- Its layout's choices are in `layout_choices`.
 select
     setting_id, point_id, repeat, layout, world_size, dp, global_batch_size,
     gradient_accumulation_steps, tokens_per_step, model_flops_per_token,

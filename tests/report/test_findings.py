@@ -1,8 +1,8 @@
-"""Titles about one choice, peers and probes, on tables written by hand."""
+"""Titles about memory, time, other clusters and probes, on tables written by hand."""
 
 import pytest
 
-from scaling.report.sections import findings, other_findings
+from scaling.report.sections import findings
 from scaling.report.tables import Tables
 
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
@@ -21,8 +21,8 @@ def test_clusters_are_compared_at_the_largest_size_both_ran(series, first):
         row | {"cluster": "new", "itself": True, "world_size": 16, "tokens_per_s_per_gpu": 200.0,
                "mfu": 0.3},
     ]  # fmt: skip
-    assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        f"{first} per second of a GPU of new, same layout: 3.00 times those of old "
+    assert findings.peers_title(Tables({"peers": rows}), GPUS) == (
+        f"{first} per second of one GPU of new, with the same layout: 3.00 times those of old "
         "(MFU 40\u202f% against 60\u202f%)"
     )
 
@@ -33,7 +33,7 @@ def test_a_cluster_that_shares_no_size_is_not_compared():
         row | {"cluster": "new", "itself": True, "world_size": 8},
         row | {"cluster": "old", "itself": False, "world_size": 16},
     ]
-    assert other_findings.peers_title(Tables({"peers": rows}), GPUS).startswith("No other cluster")
+    assert findings.peers_title(Tables({"peers": rows}), GPUS).startswith("No other cluster")
 
 
 def zero(name, ratio, less, pairs):
@@ -44,8 +44,16 @@ def zero(name, ratio, less, pairs):
 
 
 def test_what_zero_saves_is_counted_in_matched_pairs():
-    effects = [zero("ZeRO 1, against 0", 0.75, 44, 45), zero("ZeRO 3, against 1", 0.1, 2, 2)]
-    assert findings.memory_title(Tables({"effects": effects, "accuracy": []})) == (
+    given = Tables(
+        {
+            "effects": [
+                zero("ZeRO 1, against 0", 0.75, 44, 45),
+                zero("ZeRO 3, against 1", 0.1, 2, 2),
+            ],
+            "accuracy": [],
+        }
+    )
+    assert findings.memory_title(given, given, 8, GPUS) == (
         "ZeRO 1 (against 0) needs less memory in 44 of 45 pairs, ×0.75 on average"
     )
 
@@ -75,25 +83,23 @@ def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():
         shape | {"message_bytes": 2**power, "bus_bytes_per_s": rate}
         for power, rate in ((10, 1e9), (20, 160e9), (30, 300e9))
     ]
-    assert other_findings.collectives_title(Tables({"collectives": rows})) == (
+    assert findings.collectives_title(Tables({"collectives": rows})) == (
         "All-reduce reaches 300\u202fGB/s, half of it from messages of 1\u202fMiB on"
     )
-    assert (
-        other_findings.collectives_title(Tables({"collectives": []})) == "No collective was probed"
-    )
+    assert findings.collectives_title(Tables({"collectives": []})) == "No collective was probed"
 
 
 def test_slow_hosts_are_named_with_how_slow_and_from_when_on():
     rows = [{"host": "n3", "kind": "memory_copy", "slowdown": 1.5, "probes": 4, "slow_from": 1.2}]
-    assert other_findings.slow_hosts_note(Tables({"slow_hosts": rows})) == (
-        "Slower than the median of its peers by 1.2 or more: "
+    assert findings.slow_hosts_note(Tables({"slow_hosts": rows})) == (
+        "Hosts at least 1.2 times slower than the median of their peers: "
         "n3 is 1.50 times slower at memory copy (4 probes)."
     )
-    assert other_findings.slow_hosts_note(Tables({"slow_hosts": []})) == ""
+    assert findings.slow_hosts_note(Tables({"slow_hosts": []})) == ""
 
 
 @pytest.mark.parametrize(
     ("size", "sentence"), [(512, "512\u202fB"), (65536, "64\u202fKiB"), (2**32, "4\u202fGiB")]
 )
 def test_messages_are_counted_in_powers_of_1024(size, sentence):
-    assert other_findings.size_of(size) == sentence
+    assert findings.message_size(size) == sentence

@@ -1,6 +1,6 @@
--- Grain: one row per setting and layout of the study: what it chooses on every axis.
+-- Grain: one row per setting and layout of the study: its choice on every axis.
 -- Needs: settings
--- Without dp and gradient_accumulation_steps, which follow from the size.
+-- Without dp and gradient_accumulation_steps, which follow from world_size.
 select setting_id, layout, any_value(columns(lambda name: name in getvariable('axes')))
 from study.points
 join settings

@@ -1,0 +1,6 @@
+-- Grain: one row per point of the study that has no row yet.
+-- Needs: planned_points, measurements
+from planned_points
+where point_id not in (
+    select point_id from measurements where series != 'predicted' and not beside_measured
+)

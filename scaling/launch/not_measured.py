@@ -1,0 +1,72 @@
+"""Reasons why a run says nothing about its point, which leaves no row and stays to be measured."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class NotMeasured(Exception):
+    """The point is not to blame; the message says what is.
+
+    `exit_code` is that of the measuring command, so that its caller can try another host.
+    """
+
+    exit_code = 1
+
+
+class NodeLost(NotMeasured):
+    """A node of the allocation failed."""
+
+
+class KilledFromOutside(NotMeasured):
+    """The ranks or this process were ended: preemption, `scancel --signal=TERM`, a person."""
+
+    exit_code = os.EX_TEMPFAIL
+
+
+class NoDevices(NotMeasured):
+    """This host lacks the devices that the point needs; another host may have them."""
+
+    exit_code = os.EX_TEMPFAIL + 1
+
+
+class NotWritten(NotMeasured):
+    """A file could not be written, for example because the disk is full."""
+
+    exit_code = os.EX_IOERR
+
+
+@contextlib.contextmanager
+def exits_on_signals() -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into SystemExit(75), so that `finally` blocks run.
+
+    75, EX_TEMPFAIL, is the exit code of `KilledFromOutside`: the point is measured again whether
+    its ranks or their launcher were ended. Ignored signals stay ignored (nohup). Outside the main
+    thread Python delivers no signals, and nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(_: int, __: FrameType | None) -> None:
+        for other in before:  # a second Ctrl-C must not interrupt the clean-up
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(KilledFromOutside.exit_code)
+
+    before = {
+        number: handler
+        for number in _SIGNALS
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,275 @@
+"""Charts of one thing against another: choices, cost and time, predictions, clusters."""
+
+from typing import Any
+
+import altair as alt
+
+from scaling.report.charts import marks
+from scaling.report.charts.legends import category, category_points, tooltips
+
+NEAR = 1.1  # the band around a right prediction, as a factor
+APART = 1.05  # labels of levels nearer than this would overlap: none is drawn
+_RATIO: dict[str, Any] = {
+    "title": "Throughput ratio (log scale)",
+    "scale": marks.log(24),
+    # fewer over a wide range, or their greedy thinning drops the 1
+    "axis": alt.Axis(
+        values={
+            "expr": "domain('x')[1] / domain('x')[0] > 5 ? [0.01, 0.1, 0.3, 1, 3, 10, 100] : "
+            "[0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 3]"
+        },
+        format="~g", labelOverlap="greedy", labelSeparation=8,
+    ),
+}  # fmt: skip
+
+
+def factor_effects() -> alt.LayerChart:
+    """Throughput ratios of matched pairs near the fastest layouts, and the range of all pairs.
+
+    Open circles: the mean at each level of the other choice that changes it most.
+    """
+    by_worth = marks.rows_by("name", "worth", falling=True)
+    at_level = (
+        marks.chart("interactions")
+        .transform_filter("datum.shown")
+        .transform_joinaggregate(first="min(rank)", groupby=["name"])
+        .transform_filter("datum.rank === datum.first")
+        .transform_joinaggregate(low="min(mean_ratio)", high="max(mean_ratio)", groupby=["name"])
+        .transform_calculate(
+            where="datum.axis + ' ' + datum.level", apart=f"datum.high / datum.low > {APART}"
+        )
+        .encode(x=alt.X("mean_ratio:Q"), y=by_worth)
+    )
+    rows = (
+        marks.chart("effects")
+        .transform_filter("datum.shown")
+        .transform_calculate(
+            worth="isValid(datum.near_ratio) ? datum.near_ratio : datum.mean_ratio",
+            counted="isValid(datum.near_ratio) ? datum.near_pairs : datum.pairs",
+        )
+        .transform_calculate(
+            numbers="'×' + format(datum.worth, '.2f') + (isValid(datum.near_low) ? ' [' + "
+            "format(datum.near_low, '.2f') + '–' + format(datum.near_high, '.2f') + ']' : '') + "
+            "' · ' + datum.counted + (datum.counted === 1 ? ' pair' : ' pairs')",
+            brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted",
+        )
+        .encode(y=by_worth)
+    )
+    x = alt.X("worth:Q", **_RATIO)
+    tips = [
+        alt.Tooltip("name:N", title="choice"),
+        alt.Tooltip("series:N", title="value is"),
+        alt.Tooltip("near_pairs:Q", title="matched pairs near the fastest"),
+        alt.Tooltip("near_ratio:Q", title="mean ratio of those", format=".3f"),
+        alt.Tooltip("near_low:Q", title="95 % from", format=".3f"),
+        alt.Tooltip("near_high:Q", title="95 % to", format=".3f"),
+        alt.Tooltip("pairs:Q", title="all matched pairs"),
+        alt.Tooltip("mean_ratio:Q", title="mean ratio of all", format=".3f"),
+        alt.Tooltip("lowest:Q", title="lowest", format=".3f"),
+        alt.Tooltip("highest:Q", title="highest", format=".3f"),
+        alt.Tooltip("ratio_at_smallest:Q", title="ratio at the smallest size", format=".3f"),
+        alt.Tooltip("ratio_at_largest:Q", title="ratio at the largest size", format=".3f"),
+    ]
+    one = rows.transform_aggregate(count="count()")
+    narrow = "width < 460"
+    return marks.finish(
+        one.mark_rule(color=marks.OTHER, strokeWidth=1).encode(
+            x=marks.datum("X", 1), **marks.UPRIGHT
+        ),
+        rows.mark_rule(strokeWidth=1.25, color=marks.ACCENT, yOffset=6).encode(
+            x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
+        ),
+        rows.mark_rule(strokeWidth=6, color=marks.ACCENT, opacity=0.45, yOffset=6).encode(
+            x=alt.X("near_low:Q"), x2=alt.X2("near_high:Q")
+        ),
+        rows.mark_point(
+            shape="circle", filled=True, size=64, opacity=1, color=marks.ACCENT, yOffset=6
+        ).encode(x=x, tooltip=tips),
+        at_level.mark_point(
+            shape="circle", fill=marks.SURFACE, stroke=marks.WARN, strokeWidth=1.25, size=30,
+            opacity=1, yOffset=6,
+        ).encode(
+            tooltip=[
+                alt.Tooltip("name:N", title="choice"),
+                alt.Tooltip("where:N", title="where"),
+                alt.Tooltip("mean_ratio:Q", title="mean ratio there", format=".3f"),
+                alt.Tooltip("pairs:Q", title="matched pairs"),
+                alt.Tooltip("series:N", title="value is"),
+            ]
+        ),
+        *(
+            layer
+            for end, align, away in (("low", "right", -7), ("high", "left", 7))
+            for layer in marks.halo_text(
+                at_level.transform_filter(
+                    f"datum.mean_ratio === datum.{end} && datum.apart"
+                ).encode(text=alt.Text("where:N")),
+                colour=marks.WARN, fontSize=10, align=align, dx=away, dy=6,
+            )
+        ),
+        *marks.halo_text(
+            rows.encode(x=marks.LEFT, text=alt.Text("name:N")),
+            colour=marks.INK, align="left", dy=-11,
+        ),
+        *marks.halo_text(
+            rows.encode(x=marks.RIGHT, text=alt.Text("numbers:N")),
+            colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"},
+        ),
+        *marks.halo_text(
+            rows.encode(x=marks.RIGHT, text=alt.Text("brief:N")),
+            colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"},
+        ),
+        height=alt.Step(38),
+    )  # fmt: skip
+
+
+def cost() -> alt.LayerChart:
+    """Days and cost of a run of the chosen number of tokens, one mark per size.
+
+    The cost is in money where a price is known or given, else in GPU-hours.
+    """
+    rows = marks.chart("costs").transform_calculate(
+        days="tokens_ * datum.hours_per_token / 24",
+        soonest="tokens_ * datum.hours_per_token_low / 24",
+        latest="tokens_ * datum.hours_per_token_high / 24",
+        least="tokens_ * datum.gpu_hours_per_token_low * (price_ > 0 ? price_ : 1)",
+        most="tokens_ * datum.gpu_hours_per_token_high * (price_ > 0 ? price_ : 1)",
+        cost="tokens_ * datum.gpu_hours_per_token * (price_ > 0 ? price_ : 1)",
+        energy="tokens_ * datum.joules_per_token / 3.6e6",
+        name="format(datum.world_size, 'd')",
+    )
+    x = alt.X(
+        "days:Q", title="Time of the run (days, log scale)",
+        scale=marks.log(30),
+        axis=marks.log_time_axis(),
+    )  # fmt: skip
+    y = marks.amounts("cost", "{cost}")  # fmt: skip
+    best = rows.encode(x=x, y=y)
+    tips = [
+        *tooltips("world_size", "layout_name", "series"),
+        alt.Tooltip("days:Q", title="days", format=",.3~r"),
+        alt.Tooltip("cost:Q", title="{cost}", format=",.4~s"),
+        alt.Tooltip("energy:Q", title="kWh", format=",.4~s"),
+        alt.Tooltip("joules_from:N", title="energy from"),
+    ]
+    return marks.finish(
+        *marks.lines(best.encode(order=alt.Order("world_size:Q")), color=marks.SOFT),
+        best.transform_filter("isValid(datum.hours_per_token_low)")
+        .mark_rule(opacity=0.3, strokeWidth=5)
+        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.layout_colour()),
+        best.transform_filter("isValid(datum.gpu_hours_per_token_low)")
+        .mark_rule(opacity=0.3, strokeWidth=5)
+        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=marks.layout_colour()),
+        *marks.points(best, tips),
+        *marks.halo_text(
+            best.encode(text=alt.Text("name:N")), colour=marks.INK, align="left", dx=8, dy=-9
+        ),
+        height=300,
+    )
+
+
+def prediction_error() -> alt.LayerChart:
+    """Predicted over measured throughput of every point that ran, against the number of GPUs."""
+    rows = (
+        marks.chart("statistics")
+        .transform_filter("isValid(datum.predicted_tokens_per_s) && isValid(datum.tokens_per_s)")
+        .transform_calculate(ratio="datum.predicted_tokens_per_s / datum.tokens_per_s")
+        .encode(x=marks.over_gpus())
+    )
+    y = alt.Y(
+        "ratio:Q",
+        title="Predicted over measured tokens per second (log scale)",
+        scale=marks.log(16),
+        axis=alt.Axis(
+            values=[0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.7, 2, 3, 5, 10],
+            format="~g",
+            labelOverlap="greedy",
+            labelSeparation=4,
+        ),
+    )
+    one = rows.transform_aggregate(count="count()")
+    middle = rows.transform_aggregate(
+        middle="median(ratio)", lower="q1(ratio)", upper="q3(ratio)", points="count()",
+        groupby=["world_size"],
+    )  # fmt: skip
+    off = alt.condition(
+        f"datum.ratio > {NEAR} || datum.ratio < {1 / NEAR:.4f}",
+        alt.value(marks.WARN),
+        alt.value(marks.ACCENT),
+    )
+    return marks.finish(
+        one.mark_rect(color=marks.ACCENT, opacity=0.1).encode(
+            x=marks.ACROSS["x"],
+            x2=marks.ACROSS["x2"],
+            y=marks.datum("Y", 1 / NEAR),
+            y2=marks.datum("Y2", NEAR),
+        ),
+        one.mark_rule(color=marks.INK, strokeWidth=1).encode(y=marks.datum("Y", 1), **marks.ACROSS),
+        rows.mark_point(
+            shape="diamond", size=34, strokeWidth=1.25, fill=marks.SURFACE, opacity=0.8
+        ).encode(
+            y=y,
+            stroke=off,
+            tooltip=[
+                *tooltips("world_size", "layout_name"),
+                alt.Tooltip("tokens_per_s:Q", title="measured tokens/s", format=",.4~s"),
+                alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
+                alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
+            ],
+        ),
+        middle.mark_rule(color=marks.INK, strokeWidth=5, opacity=0.3).encode(
+            y=alt.Y("lower:Q"), y2=alt.Y2("upper:Q")
+        ),
+        middle.mark_tick(color=marks.INK, thickness=2.5, width=22, orient="horizontal").encode(
+            y=alt.Y("middle:Q"),
+            tooltip=[
+                *tooltips("world_size"),
+                alt.Tooltip("points:Q", title="points"),
+                alt.Tooltip("middle:Q", title="median", format=".3f"),
+                alt.Tooltip("lower:Q", title="lower quartile", format=".3f"),
+                alt.Tooltip("upper:Q", title="upper quartile", format=".3f"),
+            ],
+        ),
+        *marks.halo_text(
+            middle.encode(y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")),
+            colour=marks.INK,
+            align="left",
+            dx=15,
+        ),
+        height=260,
+    )
+
+
+def generations() -> alt.LayerChart:
+    """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
+    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
+    base = (
+        marks.chart("peers")
+        .transform_filter("datum.dimension === 'cluster'")
+        .encode(x=marks.over_gpus(), y=y)
+    )
+    cluster = category("cluster:N")
+    return marks.finish(
+        *marks.lines(base.encode(color=cluster)),
+        *category_points(
+            base,
+            cluster,
+            tooltips(
+                "model",
+                "cluster",
+                "world_size",
+                "layout_name",
+                "series",
+                "mfu",
+                "tokens_per_s_per_gpu",
+            ),
+        ),
+        *marks.halo_text(
+            base.transform_filter("isValid(datum.mfu)").encode(
+                text=alt.Text("mfu:Q", format=".0%")
+            ),
+            colour=marks.SOFT,
+            dy=-14,
+        ),
+        height=280,
+    )

@@ -1,0 +1,237 @@
+"""What stands around a selection's answer: predictions beyond it, its note and its key figures."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
+from scaling.report.sections.findings import advised_memory
+from scaling.report.tables import Record, Tables
+from scaling.report.text import (
+    UNKNOWN,
+    amount,
+    gib,
+    gpu_count,
+    interval,
+    listed,
+    percent,
+    significant,
+)
+
+STARVED_RETURN = 1.2  # a higher return says that the smaller size is starved
+
+Figure = tuple[str, str, str]  # name, value, what it is
+
+
+def why_nothing_ran(tables: Tables) -> str:
+    """Why there is no answer."""
+    progress = tables["progress"][0]
+    if not progress["points"]:
+        return f"Nothing can run: {_combinations(progress['refusals'])} refused."
+    if not progress["failed"]:
+        return f"Nothing has run yet: {progress['waiting']} points wait."
+    rest = f"; {progress['waiting']} have not run yet" if progress["waiting"] else ""
+    return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
+
+
+def predicted_beyond(tables: Tables, words: Mapping[str, str]) -> str:
+    """What is predicted at sizes where nothing ran, from the tables of predictions."""
+    sizes = {row["world_size"] for row in tables["best"]}
+    advised = sorted(
+        (row["world_size"], str(row["layout_name"]))
+        for row in tables["advised"]
+        if row["world_size"] in sizes
+    )
+    if not advised:
+        return ""
+    stretches = []
+    for layout, group in groupby(advised, key=lambda pair: pair[1]):
+        on = [size for size, _ in group]
+        last = gpu_count(on[-1], words)
+        stretches.append(
+            f"{layout} on {last}" if len(on) == 1 else f"{layout} from {on[0]} to {last}"
+        )
+    sentence = f"Predicted beyond the sizes that ran: {', then '.join(stretches)}."
+    if tables["returns"]:
+        step = tables["returns"][-1]
+        worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+        to = gpu_count(step["to_world_size"], words)
+        sentence += f" The step to {to} would return {worth} of its cost."
+    return sentence
+
+
+def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
+    """What a reader of the answer must know, in small type."""
+    setting, best = tables["settings"][0], tables["best"]
+    sentences = []
+    if series == "published" and best:
+        sentences.append("Published by others, not measured here.")
+    if setting["vendor"] == "cpu":
+        sentences.append(
+            "All ranks share the cores of one machine: the curves are about that machine, "
+            "not about GPUs."
+        )
+    sentences += [_tie_rule(best, series, words)] if best else []
+    if series == "predicted":
+        sentences.append(
+            "Nothing ran that these predictions could be compared with; "
+            "docs/prediction_accuracy.md has the predictor's errors on published rows."
+        )
+    sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
+    if best and sizes and min(sizes) < best[0]["world_size"]:
+        sentences.append(f"Below {gpu_count(best[0]['world_size'], words)} no layout tried ran.")
+    if any(
+        row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1
+        for row in tables["returns"]
+    ):
+        sentences.append(
+            "A return well above 1 means that the smaller size is starved, and so a poor yardstick."
+        )
+    above_peak = [row for row in tables["contenders"] if (row["mfu"] or 0) > 1]
+    if above_peak:
+        top = max(above_peak, key=lambda row: float(row["mfu"]))
+        sentences.append(
+            f"MFU is {percent(top['mfu'])} on {gpu_count(top['world_size'], words)}: above 100 % "
+            "the peak, the FLOP count or the step time of the row is in doubt."
+        )
+    stacks = {row["stack_fingerprint"] for row in best}
+    if len(stacks) > 1:
+        sentences.append(
+            f"The fastest layouts come from {len(stacks)} software stacks, so steps between "
+            "them also compare software."
+        )
+    waiting = tables["progress"][0]["waiting"]
+    if best and waiting:
+        which = "point has" if waiting == 1 else "points have"
+        sentences.append(f"{waiting} {which} not run yet, so the fastest may change.")
+    return " ".join(sentences)
+
+
+def _tie_rule(best: Sequence[Record], series: str, words: Mapping[str, str]) -> str:
+    """The lead that counts as a tie, the sizes where the two fastest tie, and what is advised."""
+    floor, rows = UNSTATED_FLOOR, "between rows without an interval"
+    if series == "predicted":
+        own = [row["predicted_own_sigma"] for row in best]
+        floor = NOISE_FLOOR if all(own) else PREDICTED_FLOOR
+        rows = "between predictions, whatever their own errors"
+    elif all(row["tokens_per_s_low"] is not None for row in best):
+        floor, rows = NOISE_FLOOR, "between runs, however narrow their intervals"
+    rule = f"A lead below {percent(floor)} counts as a tie {rows}."
+    ties = [row["world_size"] for row in best if row["tied"]]
+    if not ties:
+        return rule
+    where = f"At {listed([str(size) for size in ties])} {words['GPU' if ties == [1] else 'GPUs']}"
+    if len(ties) == len(best) > 1:
+        where = "At every size"
+    near = ""
+    if series == "predicted":
+        near = f", if it is predicted within {percent(PREDICTED_FLOOR)} of the fastest"
+    return (
+        f"{rule} {where} the two fastest layouts tie: they are not told apart. Where layouts tie, "
+        f"the one that needs fewer changes is advised{near}."
+    )
+
+
+def statistics_title(tables: Tables, series: str) -> str:
+    """How many points there are and how they ended."""
+    progress = tables["progress"][0]
+    tried = progress["ok"] + progress["failed"]
+    parts = []
+    if tried or not progress["predicted"]:
+        points = "points" if series != "published" else "published points"
+        parts.append(
+            f"{progress['ok']} of {progress['points'] - progress['predicted']} {points} ran"
+        )
+    if progress["failed"]:
+        parts.append(f"{progress['failed']} failed")
+    if progress["predicted"]:
+        more = "more " if tried else ""
+        parts.append(f"{progress['predicted']} {more}points are predicted")
+        parts += [] if tried else ["none is measured"]
+    if waiting := progress["waiting"]:
+        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} not run yet")
+    if progress["refusals"]:
+        parts.append(f"{_combinations(progress['refusals'])} refused")
+    return listed(parts)
+
+
+def _combinations(number: int) -> str:
+    """`1 combination was`, `5 combinations were`."""
+    return "1 combination was" if number == 1 else f"{number} combinations were"
+
+
+def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
+    """The key figures under the answer, without those that are not known."""
+    progress, best = tables["progress"][0], tables["best"]
+    if not best:
+        return [_points_figure(progress)]
+    last = best[-1]
+    at_last = f"at {gpu_count(last['world_size'], words)}"
+    rate = f"{amount(last['tokens_per_s'])} tokens/s"
+    if len(best) > 1:
+        rate += f", {percent(last['efficiency'])} of ideal"
+    predicted = last["series"] == "predicted"
+    largest = "Largest size predicted" if predicted else "Largest size run"
+    rivals = last["runner_up_layout_name"] is not None
+    spread = f"×{significant(1 / last['slowest_share'])}" if rivals else UNKNOWN
+    memory = gib(advised_memory(tables, last))
+    every = [
+        _utilisation_figure(best, words),
+        (largest, gpu_count(last["world_size"], words), rate),
+        ("Choice of layout", spread, f"fastest over slowest {at_last}"),
+        _points_figure(progress),
+        ("Memory", memory, f"per {words['GPU']}, layout advised {at_last}"),
+        _noise_figure(tables),
+        *_tail_figure(tables, words),
+    ]
+    return [figure for figure in every if figure[1] != UNKNOWN]
+
+
+def _points_figure(progress: Record) -> Figure:
+    ended = {"failed": "failed", "waiting": "waiting", "refusals": "refused"}
+    parts = {key: f"{progress[key]} {ending}" for key, ending in ended.items() if progress[key]}
+    if not progress["predicted"]:
+        ran = f"{progress['ok']} / {progress['points']}"
+        return ("Points that ran", ran, ", ".join(parts.values()) or "none failed")
+    tried = progress["ok"] + progress["failed"]
+    others = f"{progress['ok']} of {tried} others ran" if progress["ok"] else ""
+    what = ", ".join(filter(None, ["only predicted", parts.get("refusals"), others]))
+    return ("Points", str(progress["predicted"]), what)
+
+
+def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> Figure:
+    for column, name in (
+        ("mfu", "Highest MFU"),
+        ("model_flop_per_s_per_gpu", f"Highest rate per {words['GPU']}"),
+    ):
+        rows = [row for row in best if row[column] is not None]
+        if rows:
+            top = max(rows, key=lambda row: float(row[column]))
+            rate = percent(top["mfu"], 1) if column == "mfu" else amount(top[column], "FLOP/s")
+            where = f"of the fastest layout, at {gpu_count(top['world_size'], words)}"
+            return (name, rate, where)
+    return ("Highest MFU", UNKNOWN, "the model's shape is not known")
+
+
+def _noise_figure(tables: Tables) -> Figure:
+    noise = tables["noise"][0] if tables["noise"] else None
+    if noise and noise["repeat_half_spread"] is not None:
+        spread, layouts = noise["repeat_half_spread"], noise["repeated_layouts"]
+        what = f"between repeats of {layouts} layout{'s' if layouts > 1 else ''}"
+        return ("Noise", f"±{percent(spread, 1 if spread >= 0.001 else 2)}", what)
+    if not noise or noise["interval_half_width"] is None:
+        return ("Noise", UNKNOWN, "no interval was measured")
+    if noise["series"] == "predicted":
+        spread = percent(noise["interval_half_width"], 0)
+        return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
+    return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval of one run")
+
+
+def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
+    """How much longer one step in twenty takes, at the largest size that kept its steps."""
+    tails = tables["tails"]
+    if not tails:
+        return []
+    last = max(tails, key=lambda row: int(row["world_size"]))
+    longer = last["step_time_p95_s"] / last["step_time_s"] - 1
+    what = f"or more over the median in one step of 20, {gpu_count(last['world_size'], words)}"
+    return [("Slow steps", f"+{percent(longer, 1)}", what)]

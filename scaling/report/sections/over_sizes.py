@@ -1,0 +1,228 @@
+"""Sentences that compare sizes: throughput, returns, the knee, the law, the cost of a run."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, margin_of, told_apart
+from scaling.report.sections.headline import FULL_COST
+from scaling.report.tables import Record, Tables
+from scaling.report.text import (
+    amount,
+    digits,
+    gpu_count,
+    interval,
+    listed,
+    percent,
+    significant,
+    times,
+)
+
+LAWS = {
+    "amdahl": "Amdahl's law",
+    "usl": "The universal scalability law",
+    "communication": "A law with a communication term",
+}
+_PARAMETERS = {
+    "serial": "serial share",
+    "coherency": "coherency",
+    "communication": "communication term",
+}
+_UNSTATED_MARGIN = margin_of(UNSTATED_FLOOR)
+
+
+def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """How much faster the largest size is than the smallest, and the rate of the smallest."""
+    best = tables["best"]
+    if not best:
+        return "No throughput to show: nothing ran"
+    predicted = best[0]["series"] == "predicted"
+    if len(best) == 1:
+        ran = "is predicted" if predicted else "ran"
+        return f"Only {gpu_count(best[0]['world_size'], words)} {ran}: scaling needs a second size"
+    first, last = best[0], best[-1]
+    growth = last["tokens_per_s"] / first["tokens_per_s"]
+    factor = last["world_size"] / first["world_size"]
+    where = (
+        f"From {first['world_size']} to {gpu_count(last['world_size'], words)} ({times(factor)})"
+    )
+    would, s = ("would ", "") if predicted else ("", "s")
+    change = f"grow{s} {times(growth)}" if growth >= 1 else f"fall{s} to {times(growth)}"
+    if abs(math.log(growth)) <= math.hypot(margin(first), margin(last)):
+        change = f"stay{s} the same"
+    title = f"{where} throughput {would}{change}, from {amount(first['tokens_per_s'])} tokens/s"
+    tops = leaders(best)
+    if last in tops:
+        return title
+    highest = listed([str(size) for size in sorted(row["world_size"] for row in tops)])
+    return f"{title}; it is highest at {highest}"
+
+
+def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """After which size a step no longer returns the share of its cost that the study asks for."""
+    steps = tables["returns"]
+    if not steps:
+        return "Only one size ran: no return of a step"
+    would = "would " if steps[0]["series"] == "predicted" else ""
+    returns = "would return" if would else "returns"
+    short = _first_short(tables)
+    if short is None:
+        least = min(steps, key=lambda step: float(step["step_return"]))
+        which, at_least = ("The one step", "") if len(steps) == 1 else ("Every step", "at least ")
+        if least["step_return"] >= FULL_COST:
+            return f"{which} {returns} its full cost"
+        return f"{which} {returns} {at_least}{_returned(least)} of its cost"
+    step, threshold = short
+    after = f"After {gpu_count(step['from_world_size'], words)}"
+    high = _bound(step, "high")
+    if high < 0:
+        return f"{after} more {words['GPUs']} {would}make training slower"
+    perhaps = "" if high < threshold else "perhaps "
+    less = f"less than {_share(threshold)} of its cost: {_returned(step)}"
+    return f"{after} a step {perhaps}{returns} {less}"
+
+
+def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
+    """Up to which size every step pays, with the criterion; empty without a knee."""
+    knee = next(iter(tables["knees"]), None)
+    if knee is None:
+        return ""
+    size = gpu_count(knee["knee_world_size"], words)
+    returned = "would return" if knee["series"] == "predicted" else "returned"
+    least = f"{returned} at least {_share(2 * knee['knee_share'] - 1)} of its cost"
+    short = _first_short(tables)
+    if short is None:
+        sure = all(_bound(step, "low") >= _threshold(step, knee) for step in tables["returns"])
+        every = "Every" if sure else "Perhaps every"
+        return (
+            f"{every} doubling up to {size} {least}, as the study asks of it: no knee within the "
+            "data."
+        )
+    step, threshold = short
+    perhaps = " perhaps" if _bound(step, "high") >= threshold else ""
+    worth = digits(step["step_return"], 2)
+    if step is tables["returns"][0]:
+        following = f"the step to {step['to_world_size']} {returned} {worth}"
+        return f"The knee is{perhaps} at {size}, the smallest size: {following}."
+    steps = f"up to there every doubling {least}, the next step {worth}"
+    return f"The knee is{perhaps} at {size}: {steps}."
+
+
+def _first_short(tables: Tables) -> tuple[Record, float] | None:
+    """The first step that does not pay, and what it should have returned of its cost."""
+    knee = next(iter(tables["knees"]), None)
+    step = next((step for step in tables["returns"] if not step["pays"]), None)
+    if knee is None or step is None:
+        return None
+    return step, _threshold(step, knee)
+
+
+def _threshold(step: Record, knee: Record) -> float:
+    """What a step must return of its cost to count as paying."""
+    growth = step["to_world_size"] / step["from_world_size"]
+    needed = growth * knee["knee_share"] ** math.log2(growth)
+    return float((needed - 1) / (growth - 1))
+
+
+def _bound(step: Record, end: str) -> float:
+    """The `low` or `high` end of a step's return; from the unstated noise where it has none."""
+    if step[f"step_return_{end}"] is not None:
+        return float(step[f"step_return_{end}"])
+    growth = step["to_world_size"] / step["from_world_size"]
+    noise = math.hypot(_UNSTATED_MARGIN, _UNSTATED_MARGIN) * (1 if end == "high" else -1)
+    ratio = 1 + step["step_return"] * (growth - 1)
+    return float((ratio * math.exp(noise) - 1) / (growth - 1))
+
+
+def _returned(step: Record) -> str:
+    return interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+
+
+def _share(share: float) -> str:
+    return "half" if math.isclose(share, 0.5) else digits(share, 2)
+
+
+def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
+    """The chosen law, its error at held-out sizes, its parameters, and where it peaks."""
+    law = next((row for row in tables["laws"] if row["chosen"]), None)
+    if law is None:
+        return ""
+    sizes = "1 size" if law["held_out"] == 1 else f"{law['held_out']} sizes"
+    sentence = (
+        f"{LAWS[law['law']]} is off by {percent(law['held_out_error'], 1)} at {sizes} it had not "
+        "seen"
+    )
+    parameters = [
+        f"{label} {interval(law[name], law[f'{name}_low'], law[f'{name}_high'], 4)}"
+        for name, label in _PARAMETERS.items()
+        if law[name] is not None and (law[f"{name}_high"] or 0) > 0
+    ]
+    if parameters:
+        sentence += f": {listed(parameters)}"
+    if law["peak_world_size"] is not None and law["coherency_low"]:
+        peak = round(law["peak_world_size"])
+        where = "beyond the data" if peak > law["leaves_data_at"] else "inside the data"
+        sentence += f"; throughput would peak near {gpu_count(peak, words)}, {where}"
+    return f"{sentence}."
+
+
+def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """What the largest size saves in time and adds in GPU-hours, whatever the tokens and price."""
+    sizes = sorted(tables["costs"], key=lambda row: int(row["world_size"]))
+    if len(sizes) < 2:
+        return "What a run costs at other sizes is not known"
+    first, last = sizes[0], sizes[-1]
+    margins = {row["world_size"]: margin(row) for row in tables["best"]}
+    noise = math.hypot(margins[first["world_size"]], margins[last["world_size"]])
+    faster = first["hours_per_token"] / last["hours_per_token"]
+    more = last["gpu_hours_per_token"] / first["gpu_hours_per_token"]
+    hours = f"{words['GPU']}-hours"
+    bill = f"for {percent(abs(more - 1))} {'more' if more > 1 else 'fewer'} {hours}"
+    if more >= 2:
+        bill = f"for {times(more)} the {hours}"
+    elif abs(more - 1) < NOISE_FLOOR:
+        bill = f"for as many {hours}"
+    elif abs(math.log(more)) <= noise:
+        bill += ", which is within the noise"
+    finish = "would finish" if sizes[0]["series"] == "predicted" else "finish"
+    how = f"{times(faster)} as fast as {first['world_size']}"
+    if faster < math.exp(noise):
+        how = f"no sooner than {first['world_size']}"
+    return f"{gpu_count(last['world_size'], words)} {finish} a run {how}, {bill}"
+
+
+def price_note(setting: Record, costs: list[Record], words: Mapping[str, str]) -> str:
+    """Where the price and the energy come from."""
+    if not costs:
+        return ""
+    price = setting["usd_per_gpu_hour"]
+    money = (
+        "No price is known for this cluster"
+        if price is None
+        else f"At ${significant(price)} a {words['GPU']}-hour (config/clusters.yaml)"
+    )
+    energy = {
+        "measured": "as measured",
+        "tdp": f"by the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the time, "
+        "without the rest of the node",
+    }
+    kinds = {row["joules_from"] for row in costs}
+    sources = [source for kind, source in energy.items() if kind in kinds]
+    known = f"energy in the tooltips {', else '.join(sources)}"
+    return f"{money}; {known if sources else 'energy is not known'}."
+
+
+def margin(row: Record) -> float:
+    """Half the interval of ln(rate), from column `margin`, else that of an unstated noise."""
+    margin = row.get("margin")
+    return _UNSTATED_MARGIN if margin is None else float(margin)
+
+
+def is_ahead(faster: Record, slower: Record, rate: str = "tokens_per_s") -> bool:
+    """Whether the lead of one row over another is above their noise."""
+    return told_apart(float(faster[rate]), float(slower[rate]), (margin(faster), margin(slower)))
+
+
+def leaders(rows: Sequence[Record], rate: str = "tokens_per_s") -> list[Record]:
+    """The row with the highest rate, and after it those that are not told apart from it."""
+    ranked = sorted(rows, key=lambda row: -float(row[rate]))
+    return [row for row in ranked if row is ranked[0] or not is_ahead(ranked[0], row, rate)]

@@ -1,0 +1,128 @@
+"""Everything the page says and draws of one selection, computed from its tables.
+
+A sentence that the data cannot carry says so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaling.analyse.series import SERIES, Series
+from scaling.report.charts.charts import chart_parameters, drawable
+from scaling.report.sections import answer, findings, over_sizes
+from scaling.report.sections.advice import DEFAULT_TOKENS, advice
+from scaling.report.tables import Record, Tables
+from scaling.report.text import device_words, fill_words, with_series
+
+# Series with 80 % intervals, and what those are intervals of.
+_EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
+
+
+def story(everything: Tables) -> dict[str, Any]:
+    """Everything the page says and draws of one selection, as plain values.
+
+    Args:
+        everything: the tables of one setting, with all series.
+    """
+    setting = everything["settings"][0]
+    series = main_series(everything)
+    tables = everything.of_series(series)
+    predictions = everything.of_series("predicted")
+    words = device_words(setting["vendor"]) | {"interval": interval_words(everything)}
+    batch, short = batch_words(setting, words), batch_short(setting)
+    advised = advice(tables, series, words).json()
+    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
+    price = float(advised["usd_per_gpu_hour"] or 0)
+    cost = "Cost of the run ($)" if price else "{GPU}-hours of the run"
+    sizes = sorted({row["world_size"] for row in tables["outcomes"]})
+    tried = sorted({row["world_size"] for row in everything["contenders"]})
+    ran = [row["world_size"] for row in tables["best"]]
+    titles = {
+        "throughput": over_sizes.throughput_title(tables, words),
+        "returns": over_sizes.returns_title(tables, words),
+        "cost": over_sizes.cost_title(tables, words),
+    }
+    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
+    price_note = over_sizes.price_note(setting, everything["costs"], words)
+    titles["effects"] = findings.effects_title(tables)
+    return {
+        "setting_id": setting["setting_id"],
+        "model": setting["model"],
+        "cluster": setting["cluster"],
+        "batch": batch,
+        "batch_short": short,
+        "words": words | {"cost": fill_words(cost, words)},
+        "sizes": sizes,
+        "tried": tried,
+        "shown_size": max(ran or tried, default=None),
+        "basis": series,
+        "series": sorted({row["series"] for row in everything["contenders"]}),
+        "advice": advised,
+        "tokens": tokens,
+        "price": price,
+        "drawn": drawable(everything),
+        "parameters": chart_parameters(sizes, tokens, price),
+        "knee": " ".join(filter(None, knee)),
+        "price_note": price_note,
+        "accuracy": findings.accuracy_note(everything),
+        "slow_hosts": findings.slow_hosts_note(everything),
+        "at_size": {
+            str(size): {
+                "layouts": findings.layouts_title(tables, predictions, size, words),
+                "map": findings.map_title(everything, size, words),
+                "memory": findings.memory_title(everything, tables, size, words),
+            }
+            for size in tried
+        },
+        "titles": {
+            **{section: with_series(title, series) for section, title in titles.items()},
+            "time": findings.time_title(everything, words),
+            "accuracy": findings.accuracy_title(everything),
+            "peers": findings.peers_title(everything, words),
+            "collectives": findings.collectives_title(everything),
+            "statistics": answer.statistics_title(tables, series),
+        },
+        "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
+        "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
+        "note": answer.note(tables, series, words),
+        "figures": answer.figures(tables, words),
+    }
+
+
+def main_series(tables: Tables) -> Series:
+    """The one series that sentences stand on, the firmest there is: series are never mixed.
+
+    Predictions beside rows that ran have sentences of their own.
+    """
+    present = {row["series"] for row in tables["contenders"]}
+    return next((series for series in SERIES if series in present), "measured")
+
+
+def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+    """What is kept equal while GPUs are added."""
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
+    if setting["study_kind"] == "strong":
+        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {words['GPU']}"
+
+
+def batch_short(setting: Record) -> str:
+    """The same for a button: `strong 64 × 4096`."""
+    batch = f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+    return ", ".join(filter(None, (batch, setting["kept_choices"])))
+
+
+def interval_words(tables: Tables) -> str:
+    """Which interval the charts of a setting show, for `{interval}` in captions and tooltips."""
+    kinds = []
+    noise = [row for row in tables["noise"] if row["interval_half_width"] is not None]
+    ran = [row for row in noise if row["series"] not in _EIGHTY]
+    if ran:
+        repeated = sum(row["repeated_layouts"] for row in ran)
+        one_run = " of one run" if not repeated else " (of one run where nothing was repeated)"
+        all_repeated = repeated == sum(row["layouts"] for row in ran)
+        kinds.append("95 % interval" + ("" if all_repeated else one_run))
+    present = {row["series"] for row in noise}
+    kinds += [f"80 % interval of {what}" for series, what in _EIGHTY.items() if series in present]
+    return " or ".join(kinds) or "interval"

@@ -1,0 +1,131 @@
+"""Numbers, lists and device names as the report writes them."""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from scaling.cluster.hardware import GIB
+
+UNKNOWN = "–"
+THIN = "\u202f"  # narrow, and no line break
+MINUS = "\u2212"
+# Number formats, shared with the scripts of the page (data.js).
+FORMATS: dict[str, Any] = {
+    "unknown": UNKNOWN,
+    "thin": THIN,
+    "minus": MINUS,
+    "digits": 3,
+    "grouped_digits": 4,  # of thousands without a prefix
+    # smallest value, divisor, prefix
+    "prefixes": [
+        [1e15, 1e15, "P"], [1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"],
+    ],
+}  # fmt: skip
+# Unicode categories printed as numbers: controls, formats (text direction), surrogates, private
+# and unassigned characters, line and paragraph separators.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def page_text(text: str) -> str:
+    """Text from outside: unprintable characters as their numbers, line ends and tabs as spaces."""
+    if text.isprintable():
+        return text
+    text = " ".join(text.split("\n")).replace("\t", " ").replace("\r", " ")
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in _UNPRINTABLE else char
+        for char in text
+    )
+
+
+def device_words(vendor: str | None) -> dict[str, str]:
+    """The words for `{GPU}` and `{GPUs}`: ranks where ranks share a CPU, else GPUs."""
+    return {"GPU": "rank", "GPUs": "ranks"} if vendor == "cpu" else {"GPU": "GPU", "GPUs": "GPUs"}
+
+
+def fill_words(text: str, words: Mapping[str, str]) -> str:
+    """`text` with `{GPU}`, `{GPUs}` and other `words` filled in; other braces are left alone."""
+    for name, word in words.items():
+        text = text.replace("{" + name + "}", word)
+    return text
+
+
+def gpu_count(number: int, words: Mapping[str, str]) -> str:
+    """`1 rank`, `8 GPUs`."""
+    return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
+
+
+def series_label(series: str) -> str:
+    """The label that starts a sentence about a series: `Predicted:`, `Published:`."""
+    return "Measured in short steps:" if series == "extended" else f"{series.capitalize()}:"
+
+
+def with_series(title: str, series: str) -> str:
+    """`title` behind its series' label, unless it was measured; its first letter becomes small.
+
+    A first word that is a name (`ZeRO`) keeps its capital.
+    """
+    if not title or series == "measured":
+        return title
+    if title.split(" ", 1)[0][1:].islower():
+        title = title[0].lower() + title[1:]
+    return f"{series_label(series)} {title}"
+
+
+def digits(value: float, places: int) -> str:
+    """A number with fixed decimal places and a real minus sign; never `−0`."""
+    return f"{value:z.{places}f}".replace("-", MINUS)
+
+
+def significant(value: float, count: int | None = None) -> str:
+    """`count` significant digits without an exponent; a thin space groups thousands."""
+    count = FORMATS["digits"] if count is None else count
+    rounded = float(f"{value:.{count}g}")
+    if rounded == 0:
+        return "0"
+    exponent = int(f"{rounded:e}".split("e")[1])
+    places = max(0, count - 1 - exponent)
+    return f"{rounded:,.{places}f}".replace(",", THIN).replace("-", MINUS)
+
+
+def amount(value: float | None, unit: str = "") -> str:
+    """A large number with its prefix: `420 k`, `1.75 M`, `6 555`, `5.01 GFLOP/s` with a unit."""
+    if value is None:
+        return UNKNOWN
+    for least, scale, prefix in FORMATS["prefixes"]:
+        if abs(value) >= least:
+            return f"{significant(value / scale)}{THIN}{prefix}{unit}"
+    count = FORMATS["grouped_digits" if abs(value) >= 1000 else "digits"]
+    return significant(value, count) + (f"{THIN}{unit}" if unit else "")
+
+
+def percent(ratio: float | None, places: int = 0) -> str:
+    """A ratio as per cent: `39.5 %`."""
+    return UNKNOWN if ratio is None else f"{digits(100 * ratio, places)}{THIN}%"
+
+
+def times(ratio: float) -> str:
+    """A factor: `6.3×`, `8×`, `256×`; whole numbers keep all digits."""
+    return f"{significant(ratio, max(2, len(str(round(ratio))))).removesuffix('.0')}×"
+
+
+def gib(size_bytes: float | None) -> str:
+    """Bytes as GiB."""
+    return UNKNOWN if size_bytes is None else f"{significant(size_bytes / GIB)}{THIN}GiB"
+
+
+def interval(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
+    """A value with its interval: `0.79 [0.77–0.81]`, or `[−0.02 to 0.03]` with a minus sign."""
+    if low is None or high is None:
+        return digits(middle, places)
+    between = "–" if low >= 0 else " to "
+    return f"{digits(middle, places)} [{digits(low, places)}{between}{digits(high, places)}]"
+
+
+def ratio(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
+    """A ratio with its interval: `×1.31 [1.30–1.32]`."""
+    return f"×{interval(middle, low, high, places)}"
+
+
+def listed(words: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

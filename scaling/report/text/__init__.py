@@ -1,1 +1,0 @@
-"""Words and numbers as the report writes them."""

@@ -1,0 +1,80 @@
+"""Predict the points of a study: memory and step time, ranking, and seconds of a whole run."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.features import Points
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
+from scaling.study.point import Point, can_be_short
+from scaling.study.short_steps import Accumulation, short_step_rounds, short_step_sizes
+from scaling.study.study import Study
+
+Floats = npt.NDArray[np.float64]
+
+
+def predict_points(
+    study: Study, points: Sequence[Point], calibration: Calibration | None = None
+) -> tuple[Points, Prediction]:
+    """The points as arrays, and their prediction; from data sheets without a calibration."""
+    inputs = inputs_of_layouts(
+        [point.layout for point in points],
+        [point.shape for point in points],
+        models=[point.model for point in points],
+        clusters=[point.cluster for point in points],
+        gpus_per_node=[point.gpus_per_node for point in points],
+        point_id=[point.point_id for point in points],
+    )
+    checked = points_from(inputs, study.clusters)
+    return checked, predict(checked, calibration)
+
+
+def ranking_times(prediction: Prediction) -> list[float | None]:
+    """Predicted seconds of a step by which points are ranked; None where one does not fit."""
+    pairs = zip(prediction.risk_adjusted_s, prediction.fits, strict=True)
+    return [float(seconds) if fits else None for seconds, fits in pairs]
+
+
+def predict_run_s(
+    study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any], short: bool | None = None
+) -> Floats:
+    """Predicted seconds of all steps of one run of each point, without its start-up, (n,).
+
+    `step_time_s`, (n,), is predicted for full steps. `short` says whether steps are short; None: as
+    each point says. Short steps are predicted as steps of a smaller batch. Where steps stop by
+    themselves the fewest are counted: on a quiet GPU these suffice.
+    """
+    measure = study.measure
+    warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
+    seconds: Floats = np.asarray((warmup + steps) * step_time_s, dtype=np.float64)
+    kinds = [_accumulation(study, point, short) for point in points]
+    rows = [row for row, kind in enumerate(kinds) if kind != "full"]
+    if not rows:
+        return seconds
+    short_steps_s = []  # of the three short steps of a round
+    for turn in range(3):
+        shorter = []
+        for point in [points[row] for row in rows]:
+            count = short_step_sizes(point.layout)[turn]
+            layout = dataclasses.replace(point.layout, gradient_accumulation_steps=count)
+            shorter.append(dataclasses.replace(point, layout=layout))
+        short_steps_s.append(predict_points(study, shorter)[1].step_time_s)
+    rounds_s = short_step_rounds(steps) * np.sum(short_steps_s, axis=0)
+    also_full = np.array([kinds[row] == "both" for row in rows])
+    only_short = rounds_s + warmup * short_steps_s[0]
+    seconds[rows] = np.where(also_full, seconds[rows] + rounds_s, only_short)
+    return seconds
+
+
+def _accumulation(study: Study, point: Point, short: bool | None) -> Accumulation:
+    if short is None:
+        return point.accumulation
+    if not short or not can_be_short(study, point.layout):
+        return "full"
+    return "both" if point.accumulation == "both" else "short"
