@@ -25,7 +25,7 @@ from benchmarks.accuracy import Marked, markdown_of
 from benchmarks.held_out import unnamed
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.accuracy import Task, covered, tasks_of
-from scaling.predict.fit.coverage import odds_held
+from scaling.predict.fit.coverage import odds_calibration
 from scaling.predict.fit.trial import trial
 from scaling.predict.fit.validation import Validation
 from scaling.study.catalogues import load_clusters
@@ -134,7 +134,7 @@ def odds_table(held: Sequence[HoldOut]) -> list[list[str]]:
     by_start: dict[float, list[dict[str, float]]] = {}
     for each in held:
         v = each.validation
-        for line in odds_held(v.observed, v.prediction, v.pairs):
+        for line in odds_calibration(v.observed, v.prediction, v.pairs):
             by_start.setdefault(line["from"], []).append(line)
     body = []
     for start, lines in sorted(by_start.items()):

@@ -26,7 +26,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.features import Features, Points
 from scaling.predict.read.observed import Observed, observed_of
-from scaling.predict.read.parameters import LOSSY, defaults_for
+from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.points import points_of
 from scaling.predict.read.stacks import stack_of
 from scaling.published.table import published_table
@@ -96,7 +96,7 @@ def numbers(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
         points, observed = points_of(columns), observed_of(columns)
         before = off(points, observed)
         for place, group in enumerate(points.groups):
-            transport = LOSSY if group.cluster.lossy_transport else {}
+            transport = LOSSY_TRANSPORT if group.cluster.lossy_transport else {}
             usual = defaults_for({**transport, **stack_of(UNHEARD_OF, group.gpu).defaults})
             for number in group.stack.defaults:
                 start = {**group.start, number: usual[number]}

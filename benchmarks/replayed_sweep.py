@@ -32,7 +32,7 @@ from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.surprise import TURNS, Progress, choose_again
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.fit.coverage import settings_of
+from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.study.catalogues import load_clusters, load_models
@@ -116,7 +116,7 @@ def play(
             rows = choose_again(points, prediction, seen, size, priced, spent_gpu_s=spent)
         here = points.world_size == size
         regrets = []
-        for rows in settings_of(points, here & observed.timed).values():
+        for rows in rows_by_setting(points, here & observed.timed).values():
             at = np.array(rows)
             times = observed.step_time_s[at]
             best = float(times[measured[at]].min(initial=math.inf))
@@ -187,7 +187,9 @@ def _replayed(path: Path, options: argparse.Namespace) -> str:
     settings = [
         (f"{setting[1]}, {size:.0f} GPUs, {setting[4]:.0f} tokens", np.array(rows))
         for size in sorted(set(points.world_size.tolist()))
-        for setting, rows in settings_of(points, truth.timed & (points.world_size == size)).items()
+        for setting, rows in rows_by_setting(
+            points, truth.timed & (points.world_size == size)
+        ).items()
     ]
     regrets: list[list[float]] = [[] for _ in settings]
     hours, again, measured_points = [], [], []

@@ -1,4 +1,4 @@
-"""Two studies, or two times of one, side by side: what changed, and whether beyond the noise."""
+"""Compare two studies, or two periods of one: what changed, and whether beyond the noise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ order by model, cluster, world_size, ratio desc nulls last, layout
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A tabulated study, or the part of it that started from `since` to before `until` (UTC)."""
+    """A tabulated study, or its rows that started at or after `since` and before `until` (UTC)."""
 
     study_dir: Path
     since: str | None = None
@@ -62,10 +62,9 @@ class Side:
 def compare(before: Side, after: Side) -> list[dict[str, Any]]:
     """One record per layout and size of either side, measured rows only.
 
-    `ratio` is throughput after over before; its interval sets the ends of the two 95 % intervals
-    (of one run each where nothing was repeated) against each other, so `faster` and `slower` mean
-    that the intervals do not overlap.
-    `same_stack` is whether both sides ran on the same software and hardware.
+    `ratio` is throughput after over before. Its interval is the ratio of the opposite ends of the
+    two 95 % intervals (of single runs if nothing was repeated), so `faster` and `slower` mean that
+    these do not overlap. `same_stack`: both sides ran on the same software and hardware.
 
     Raises:
         InputError: a side is not tabulated, or by another version.

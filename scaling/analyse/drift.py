@@ -1,6 +1,6 @@
-"""Whether steps became slower with time, with the hour of the day or on a node: tests of residuals.
+"""Test whether step times drift with time, with the hour of the day or between nodes.
 
-A drift that falls on some layouts only would look like a property of theirs.
+A drift that affects only some layouts would look like a property of these layouts.
 """
 
 import math
@@ -14,8 +14,8 @@ Values = npt.NDArray[np.float64]
 
 _SHUFFLES = 2000
 _SEED = 20_200
-_FEWEST = 5  # runs with a residual, below which nothing is tested
-_SHUFFLED = 2000  # runs, above which the effects of shuffles are drawn from their distribution
+_FEWEST_RUNS = 5  # with a residual; below, nothing is tested
+_MOST_SHUFFLED_RUNS = 2000  # above, effects of shuffles are drawn from their known distribution
 
 SCHEMA = pa.schema(
     [
@@ -27,16 +27,16 @@ SCHEMA = pa.schema(
 
 _GROUP = ("series", "cluster", "stack_fingerprint")
 
-# Of a run against the mean of all runs of its point's layout; where nothing was repeated, against
-# the prediction, less its median error over the runs of the same stack.
+# Residuals of ln step time: against the mean of all runs of the layout at that size and, for
+# studies without repeats, against the prediction corrected by its median error on that stack.
 _RUNS = """
 with timed as (
     select series, cluster, stack_fingerprint, point_id, hosts,
         epoch(try_cast(started_at as timestamp)) / 86400 as day,
         hash(series, cluster, stack_fingerprint) as field,
-        hash(field, setting_id, world_size, layout) as same,
-        ln(step_time_s) as y,
-        ln(step_time_s / predicted_s) as off
+        hash(field, setting_id, world_size, layout) as layout_id,
+        ln(step_time_s) as log_time,
+        ln(step_time_s / predicted_s) as log_error
     from measurements
     join settings using (setting_id)
     left join (
@@ -45,26 +45,28 @@ with timed as (
     where step_time_s is not null and series in ('measured', 'extended')
         and day is not null
 ),
-repeated as (select same, avg(y) as y from timed group by same having count(*) > 1),
-middle as (select field, median(off) as off from timed group by field)
+repeated as (
+    select layout_id, avg(log_time) as log_time from timed group by layout_id having count(*) > 1
+),
+corrections as (select field, median(log_error) as log_error from timed group by field)
 select
     field, series, cluster, stack_fingerprint, point_id, hosts, day,
-    timed.y - repeated.y as repeats,
-    timed.off - middle.off as prediction
+    timed.log_time - repeated.log_time as repeats,
+    timed.log_error - corrections.log_error as prediction
 from timed
-left join repeated using (same)
-join middle using (field)
+left join repeated using (layout_id)
+join corrections using (field)
 """
 
 
 def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """One row per series, cluster, stack and test; of the test `node` one per host.
+    """One row per series, cluster, stack and test; for the test `node` one per host.
 
     Residuals are of ln step time, so effects are ratios: `time` per day (a slope), `hour` between
-    the highest and the lowest of a day's wave (a cosine of the UTC hour), `node` of the mean run
-    on a host to that of the others. p_value: share of 2,000 shuffles of the residuals whose effect
-    is at least as large; of `node` that of the largest of all hosts, so that many hosts are no
-    many chances.
+    the highest and the lowest point of a daily wave (a cosine of the UTC hour), `node` between the
+    mean run on a host and that on the others. p_value: share of 2,000 shuffles of the residuals
+    whose effect is at least as large; for `node` whose largest effect of all hosts is, which
+    corrects for testing many hosts.
     """
     table = connection.sql(_RUNS).to_arrow_table()
     records = []
@@ -73,9 +75,9 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
         runs = table.filter(fields == field)
         for residual_of in ("repeats", "prediction"):
             used = runs.filter(runs[residual_of].is_valid())
-            if len(used) < _FEWEST:
+            if len(used) < _FEWEST_RUNS:
                 continue
-            if len(used) <= _SHUFFLED:  # what a shuffle draws depends on the order
+            if len(used) <= _MOST_SHUFFLED_RUNS:  # shuffles depend on the order
                 used = used.sort_by([("day", "ascending"), ("point_id", "ascending")])
             common = {
                 **{name: used[name][0].as_py() for name in _GROUP},
@@ -92,41 +94,42 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list[dict[str, object]]:
-    """The three tests.
+    """Run the tests `time`, `hour` and `node`.
 
     Args:
         residuals: of ln step time, (runs,).
-        days: when each run began, in days.
-        hosts: names of those that each run was on.
+        days: start of each run, in days.
+        hosts: names of the hosts of each run.
     """
     tests: list[tuple[str, str | None]] = []
-    weights: list[Values] = []  # of each residual: their weighted sums are the effects
+    weights: list[Values] = []  # weights of the residuals; their weighted sums are the effects
     if np.ptp(days) > 0:
-        away = days - days.mean()
+        deviations = days - days.mean()
         angle = 2 * math.pi * (days % 1.0)
         waves = [(wave - wave.mean()) / len(days) for wave in (np.cos(angle), np.sin(angle))]
         tests += [("time", None), ("hour", None)]
-        weights += [away / float(away @ away), *waves]
-    nodes = [(name, here) for name, here in _runs_on(hosts).items() if not here.all()]
+        weights += [deviations / float(deviations @ deviations), *waves]
+    nodes = [(name, runs) for name, runs in _runs_on(hosts).items() if not runs.all()]
     tests += [("node", name) for name, _ in nodes]
-    weights += [here / here.sum() - ~here / (~here).sum() for _, here in nodes]
+    weights += [runs / runs.sum() - ~runs / (~runs).sum() for _, runs in nodes]
     if not tests:
         return []
-    sums = np.stack(weights)
-    effects, shuffled = sums @ residuals, _shuffled_effects(residuals, sums)
-    if tests[0][0] == "time":  # a wave has two weighted sums and one height
+    weights_of_sums = np.stack(weights)
+    effects = weights_of_sums @ residuals
+    shuffled = _shuffled_effects(residuals, weights_of_sums)
+    if tests[0][0] == "time":  # a wave has two weighted sums (cosine, sine) and one height
+        effects[1] = np.hypot(effects[1], effects[2])
         effects = np.delete(effects, 2)
-        effects[1] = np.hypot(*(sums[1:3] @ residuals))
         shuffled[:, 1] = np.hypot(shuffled[:, 1], shuffled[:, 2])
         shuffled = np.delete(shuffled, 2, axis=1)
     sizes = np.abs(shuffled)
     first_node = len(tests) - len(nodes)
     if nodes:
         sizes[:, first_node:] = sizes[:, first_node:].max(axis=1, keepdims=True)
-    beyond = (sizes >= np.abs(effects) - 1e-12).mean(axis=0)
+    p_values = (sizes >= np.abs(effects) - 1e-12).mean(axis=0)
     return [
         {
-            "test": test, "host": host, "p_value": float(beyond[row]),
+            "test": test, "host": host, "p_value": float(p_values[row]),
             "effect": math.expm1(effects[row] * (4 if test == "hour" else 1)),
         }
         for row, (test, host) in enumerate(tests)
@@ -134,15 +137,15 @@ def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list
 
 
 def _shuffled_effects(residuals: Values, weights: Values) -> Values:
-    """What the weighted sums of 2,000 shuffles of the residuals are: (shuffles, sums).
+    """The weighted sums of 2,000 shuffles of the residuals: (shuffles, sums).
 
-    Of many runs they are drawn: a sum with weights w that add up to 0 has the mean 0 over all
-    shuffles and, with another of weights v, the covariance (w . v) s^2, s^2 being the residuals'
-    variance (ddof 1); of many it is normal (Hoeffding, "A combinatorial central limit theorem",
-    Annals of Mathematical Statistics 22, 1951).
+    For many runs they are drawn from their limiting distribution: over all shuffles, sums with
+    weights w and v that add up to 0 have mean 0 and covariance (w . v) s^2, where s^2 is the
+    variance of the residuals (ddof 1), and are normal for many runs (Hoeffding, "A combinatorial
+    central limit theorem", Annals of Mathematical Statistics 22, 1951).
     """
     random = np.random.default_rng(_SEED)
-    if len(residuals) <= _SHUFFLED:
+    if len(residuals) <= _MOST_SHUFFLED_RUNS:
         shuffled = np.stack([random.permutation(residuals) for _ in range(_SHUFFLES)])
         return np.asarray(shuffled @ weights.T)
     covariance = weights @ weights.T * residuals.var(ddof=1)
@@ -150,7 +153,7 @@ def _shuffled_effects(residuals: Values, weights: Values) -> Values:
 
 
 def _runs_on(hosts: pa.ListArray) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which runs each host took part in, by its name."""
+    """Masks of the runs on each host, by its name."""
     names = hosts.flatten().dictionary_encode()
     runs = np.zeros((len(names.dictionary), len(hosts)), dtype=bool)
     lengths = hosts.value_lengths().fill_null(0).to_numpy()

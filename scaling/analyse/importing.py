@@ -1,4 +1,4 @@
-"""Measurements that others published become rows of a study: series `published`, nulls kept."""
+"""Import measurements that others published as rows of a study, series `published`."""
 
 import hashlib
 import json
@@ -38,20 +38,20 @@ from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import invalid_row_reasons
 from scaling.study.paths import StudyPaths
 
-# What every row must say, and the columns from which it follows where a table has no such column.
+# What every row must state, and the columns from which it follows if a table has no such column.
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "model": (), "cluster": ("gpu", "gpu_name"), "world_size": ("nodes", "dp"), "seq_length": (),
     "outcome": ("step_time_s", *RATES), "global_batch_size": ("tokens_per_step", "dp"),
 }  # fmt: skip
-_NONE_IS_ONE = ("ep", "virtual_stages")  # 0 where there is no such thing
-# Whole numbers that may be zero; every other one divides something or counts what there is.
+_ZERO_MEANS_ONE = ("ep", "virtual_stages")  # some tools write 0 where we write 1
+# Whole numbers that may be zero; the others divide something or count parts of the model.
 _FROM_ZERO = (
     "num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage",
-    *PART_SIZES, *_NONE_IS_ONE,
+    *PART_SIZES, *_ZERO_MEANS_ONE,
 )  # fmt: skip
-_MOST_INTEGER = 2**63 - 1
-_MOST_SAID = 40  # rows that are left out, one by one
-# What sources say and the row does not: the nearest outcome, and the sentence that says so.
+_MOST_INTEGER = 2**63 - 1  # that a Parquet file holds
+_MOST_LISTED = 40  # skipped rows that are listed one by one
+# Outcomes that sources state and rows do not have: the nearest outcome, and an explanation.
 OTHER_OUTCOMES = {
     "oom_or_crash": ("error", "out of memory or a crash: the source does not tell them apart"),
 }
@@ -59,7 +59,7 @@ OTHER_OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How many rows a table became, and a sentence for each thing read otherwise or left out."""
+    """How many rows were imported, and a sentence for each assumption and each skipped row."""
 
     rows: int
     sentences: tuple[str, ...]
@@ -71,109 +71,125 @@ def import_rows(
     clusters: Mapping[str, Cluster],
     models: Mapping[str, ModelShape] | None = None,
 ) -> Imported:
-    """Write published.parquet of a study from a table in the project's vocabulary.
+    """Write published.parquet of a study from a table of published measurements.
 
-    A missing column or an empty cell stays null; only what follows from other columns is derived
-    (scaling/foreign/layouts.py, and tokens and FLOPs). FLOPs count every weight but norms and
-    biases, whose family the source does not name. The GPU is the cluster's in `clusters`, else the
-    catalogue's name that the cluster's name starts with, else null.
+    Missing columns and empty cells stay null. Only what follows from other columns is derived: the
+    layout (scaling/foreign/layouts.py), tokens and FLOPs. FLOPs count every weight except norms and
+    biases, because the source does not name the model's family. The GPU is that of the cluster in
+    `clusters`, else the catalogue's name with which the cluster's name starts, else null.
 
     Args:
         source: CSV with a header, or Parquet; units as in scaling.record.row.
         study_dir: results/<study>, new or with a plan of its own.
         clusters: by name.
-        models: by name. A row of the shape of one, or that names one without its shape, is its.
+        models: by name. A row is of a model if it has its shape, or its name and no shape.
 
     Returns:
-        How many rows, and what is to be said of them.
+        The number of rows, and sentences about assumptions and rows that were left out.
 
     Raises:
-        InputError: no such file, a needed column is missing, a number is none, or no row can be.
+        InputError: no such file, a needed column is missing, a number cannot be read, or no row is
+            usable.
     """
     columns = Columns(read_table(source), str(source))
-    for name, instead in NEEDED.items():
-        if not any(one in columns for one in (name, *instead)):
+    _require_columns(columns)
+    skip_adapter_training(columns)
+    records = _records(columns, clusters, models or {}, study_dir.name)
+    rename_by_depth(columns, list(records.values()))
+    reasons = invalid_row_reasons(_table(records), series="published")
+    for row, reason in zip(list(records), reasons, strict=True):
+        if reason is not None and records[row]["outcome"] == "ok":
+            columns.skip_row(row, f"{columns.place(row)}: {reason}")
+            del records[row]
+    write_table(StudyPaths(study_dir).published, _table(records))
+    skipped = list(dict.fromkeys(columns.skipped.values()))
+    if (more := len(skipped) - _MOST_LISTED) > 0:
+        skipped[_MOST_LISTED:] = [f"{more} more rows"]
+    return Imported(
+        len(records),
+        (
+            *(f"assumed: {sentence}" for sentence in columns.assumptions),
+            *(f"left out: {sentence}" for sentence in skipped),
+        ),
+    )
+
+
+def _require_columns(columns: Columns) -> None:
+    for name, alternatives in NEEDED.items():
+        if not any(column in columns for column in (name, *alternatives)):
             there = ", ".join(columns.table.column_names)
             raise columns.missing_column(
                 name,
                 f"the table has {shortened(there, 200)}; needed are {', '.join(NEEDED)}"
-                + (f" (or {' or '.join(instead)} instead)" if instead else ""),
+                + (f" (or {' or '.join(alternatives)} instead)" if alternatives else ""),
             )
     if not len(columns):
-        raise InputError(f"{source}: holds no row under its header")
-    skip_adapter_training(columns)
+        raise InputError(f"{columns.source}: holds no row under its header")
+
+
+def _records(
+    columns: Columns, clusters: Mapping[str, Cluster], models: Mapping[str, ModelShape], study: str
+) -> dict[int, dict[str, Any]]:
+    """The rows that can be read, by their number in the table; the others are skipped."""
     cells, layouts = _cells(columns), complete_layout(read_layout(columns))
     skip_inconsistent_layouts(columns, layouts)
-    hardware = identify_gpus(columns, cells, clusters)
-    named = identify_models(columns, cells, models or {})
-    seen: dict[str, int] = {}
-    records = {}
-    # FLOPs of attention that the shape does not state are not those of plain attention
+    gpus = identify_gpus(columns, cells, clusters)
+    shapes = identify_models(columns, cells, models)
+    # the FLOPs of another kind of attention follow only from a shape that states its parts
     plain = np.isin(columns.strings("attention_kind", ""), ["", "mha", "mqa", "gqa"])
+    repeats: dict[str, int] = {}
+    records = {}
     for row, stated in enumerate(cells):
         if row in columns.skipped:
             continue
-        derived = {
+        layout = {
             name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])
         }
         try:
-            facts = {**stated, **derived, **named[row]}
+            facts = {**stated, **layout, **shapes[row]}
             _check(columns, row, facts)
             facts |= _derived(facts, plain=bool(plain[row]))
-            record = _record(stated, facts, hardware[row], study_dir.name, seen)
+            record = _record(stated, facts, gpus[row], study, repeats)
             for name in ("total_params", "model_flops_per_token", "hardware_flops_per_token"):
-                if (record[name] or 0) > _MOST_INTEGER:  # which no file holds
+                if (record[name] or 0) > _MOST_INTEGER:
                     raise InputError(f"{columns.place(row)}: {name} would be {record[name]:.0e}")
         except InputError as error:
             columns.skip_row(row, str(error))
         else:
             records[row] = record
-    rename_by_depth(columns, list(records.values()))
+    return records
+
+
+def _table(records: Mapping[int, Mapping[str, Any]]) -> pa.Table:
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
-    table = pa.Table.from_pylist(list(records.values()), schema=schema)
-    for row, reason in zip(
-        list(records), invalid_row_reasons(table, series="published"), strict=True
-    ):
-        if reason is not None and records[row]["outcome"] == "ok":
-            columns.skip_row(row, f"{columns.place(row)}: {reason}")
-            del records[row]
-    out = StudyPaths(study_dir).published
-    write_table(out, pa.Table.from_pylist(list(records.values()), schema=schema))
-    left = list(dict.fromkeys(columns.skipped.values()))
-    more = [f"{len(left) - _MOST_SAID} more rows"] if len(left) > _MOST_SAID else []
-    return Imported(
-        len(records),
-        (
-            *(f"assumed: {sentence}" for sentence in columns.assumptions),
-            *(f"left out: {sentence}" for sentence in [*left[:_MOST_SAID], *more]),
-        ),
-    )
+    return pa.Table.from_pylist(list(records.values()), schema=schema)
 
 
 def _cells(columns: Columns) -> list[dict[str, Any]]:
-    """The known cells of each row that are not empty, and who published it."""
-    stated: dict[str, list[Any]] = {}
-    for name, (kind, _) in fields_of(Row).items():
-        if name in columns:
-            stated[name] = _values(columns, name, kind)
-    named = {n: columns.strings(n, "").tolist() for n in ("framework", "release", "source")}
+    """The known cells of each row that are not empty, and its framework, release and source."""
+    stated = {
+        name: _values(columns, name, kind)
+        for name, (kind, _) in fields_of(Row).items()
+        if name in columns
+    }
+    publisher = {n: columns.strings(n, "").tolist() for n in ("framework", "release", "source")}
     outcome, step = read_outcomes(columns)
     stated["outcome"] = [word or None for word in outcome.tolist()]
     stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
-    if (whole := fsdp_ranks(columns) > 1).any():
+    if (is_fsdp := fsdp_ranks(columns) > 1).any():
         stages = stated.get("zero_stage", [None] * len(columns))
         stated["zero_stage"] = [
-            3 if all_sharded else stage for all_sharded, stage in zip(whole, stages, strict=True)
+            3 if sharded else stage for sharded, stage in zip(is_fsdp, stages, strict=True)
         ]
     return [
-        {name: values[row] or None for name, values in named.items()}
+        {name: values[row] or None for name, values in publisher.items()}
         | {name: values[row] for name, values in stated.items() if values[row] is not None}
         for row in range(len(columns))
     ]
 
 
 def _values(columns: Columns, name: str, kind: str) -> list[Any]:
-    """A column in its own type, None where a cell is empty."""
+    """The values of a column in its type, None for empty cells."""
     if kind == "bool":
         flags = columns.flags(name, False, silent=True).tolist()
         return [
@@ -181,13 +197,13 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
             for flag, given in zip(flags, columns.is_given(name).tolist(), strict=True)
         ]
     if kind == "int":
-        # of the batch in tokens `read_layout` makes sequences
+        # `read_layout` turns a batch in tokens into sequences
         large = dict.fromkeys(("peak_memory_bytes", "global_batch_size"), MAX_EXACT_INT)
         high = (large | {"zero_stage": 3}).get(name, MAX_COUNT)
         if name.endswith(("_bytes", "_params", "_per_token", "_per_step")):
             high = MAX_EXACT_INT
         numbers = columns.counts(name, low=0 if name in _FROM_ZERO else 1, high=high).tolist()
-        least = 1 if name in _NONE_IS_ONE else 0
+        least = 1 if name in _ZERO_MEANS_ONE else 0
         return [None if np.isnan(number) else max(int(number), least) for number in numbers]
     if kind == "float":
         numbers = columns.numbers(name, high=1e18).tolist()
@@ -198,13 +214,13 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
 
 
 def _check(columns: Columns, row: int, cells: dict[str, Any]) -> None:
-    """Give the outcome its name here, and refuse a row that says too little."""
+    """Translate the outcome, and refuse a row that states too little."""
     for name in NEEDED:
         if cells.get(name) is None:
-            is_missing = f"{name} is empty, and is needed"
+            problem = f"{name} is empty, and is needed"
             if name == "outcome":
-                is_missing = "neither outcome nor step time is stated"
-            raise InputError(f"{columns.place(row)}: {is_missing}")
+                problem = "neither outcome nor step time is stated"
+            raise InputError(f"{columns.place(row)}: {problem}")
     outcome = cells["outcome"]
     if outcome in OTHER_OUTCOMES:
         ours, sentence = OTHER_OUTCOMES[outcome]
@@ -218,9 +234,12 @@ def _record(
     facts: Mapping[str, Any],
     gpu: str | None,
     study: str,
-    seen: dict[str, int],
+    repeats: dict[str, int],
 ) -> dict[str, Any]:
-    """The row; `cells` are what the table says of it, `facts` what follows as well."""
+    """Make a row of what the table states (`cells`) and of what follows too (`facts`).
+
+    `repeats` counts the rows that state the same.
+    """
     record: dict[str, Any] = {name: facts.get(name) for name in fields_of(Row)}
     record["layout"] = layout_label(record) or "unnamed"
     peak = GPUS[gpu].peak(record["precision"]) if gpu in GPUS else None
@@ -229,16 +248,16 @@ def _record(
         | {"outcome": None, "error_message": None},
         sort_keys=True,
     )
-    repeat = seen.get(identity, 0)
-    seen[identity] = repeat + 1
+    repeat = repeats.get(identity, 0)
+    repeats[identity] = repeat + 1
     digest = hashlib.sha256(f"{identity}{repeat}".encode()).hexdigest()[:8]
-    words = f"{cells['model']}-g{record['world_size']}-{record['layout']}-{digest}"
+    readable_id = f"{cells['model']}-g{record['world_size']}-{record['layout']}-{digest}"
     software = " ".join(filter(None, (cells["framework"], cells["release"])))
     return record | {
         "study": study,
-        # rows of one global batch are compared; who published them did not say what they kept
+        # compared at equal global batch, because publishers do not state what they kept fixed
         "study_kind": record["study_kind"] or "strong",
-        "point_id": re.sub(r"[^A-Za-z0-9._-]+", "-", words),
+        "point_id": re.sub(r"[^A-Za-z0-9._-]+", "-", readable_id),
         "repeat": repeat,
         "attempt": 1,
         "gpu": gpu,
@@ -250,22 +269,13 @@ def _record(
 
 
 def _derived(facts: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
-    """What follows from the columns that are there; nothing where one is missing."""
-    derived: dict[str, Any] = {}
-    stated = facts.get
-    if stated("tokens_per_step") is None:
-        derived["tokens_per_step"] = facts["global_batch_size"] * facts["seq_length"]
-    parts = stated_parts(facts)
-    whole = all(stated(name) is not None for name in SHAPE)
-    whole = whole and (plain or bool(parts.get("key_value_rank") or parts.get("window")))
-    if whole and (stated("head_dim") or facts["hidden_size"] % facts["num_heads"] == 0):
-        shape = ModelShape(
-            **{name: facts[name] for name in SHAPE},
-            head_dim=stated("head_dim") or facts["hidden_size"] // facts["num_heads"],
-            **parts,
-        )
-        if part_errors(shape):  # what its experts are is not all stated
-            return {name: value for name, value in derived.items() if stated(name) is None}
+    """Tokens, parameters and FLOPs that the row does not state and that follow from it.
+
+    plain: the attention is no other kind than the shape states.
+    """
+    derived = {"tokens_per_step": facts["global_batch_size"] * facts["seq_length"]}
+    shape = _shape(facts, plain=plain)
+    if shape is not None:
         length = facts["seq_length"]
         derived |= {
             "head_dim": shape.head_dim,
@@ -274,6 +284,25 @@ def _derived(facts: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
             "model_flops_per_token": model_flops_per_token(shape, length),
             "matmul_flops_per_token": matmul_flops_per_token(shape, length),
         }
-        if (kept := stated("activation_checkpointing")) is not None:
-            derived["hardware_flops_per_token"] = hardware_flops_per_token(shape, length, kept)
-    return {name: value for name, value in derived.items() if stated(name) is None}
+        if (checkpointing := facts.get("activation_checkpointing")) is not None:
+            flops = hardware_flops_per_token(shape, length, checkpointing)
+            derived["hardware_flops_per_token"] = flops
+    return {name: value for name, value in derived.items() if facts.get(name) is None}
+
+
+def _shape(facts: Mapping[str, Any], *, plain: bool) -> ModelShape | None:
+    """The shape of the model, None if the row does not state all of it."""
+    parts = stated_parts(facts)
+    if any(facts.get(name) is None for name in SHAPE):
+        return None
+    if not (plain or parts.get("key_value_rank") or parts.get("window")):
+        return None
+    head_dim = facts.get("head_dim")
+    if not head_dim and facts["hidden_size"] % facts["num_heads"]:
+        return None
+    shape = ModelShape(
+        **{name: facts[name] for name in SHAPE},
+        head_dim=head_dim or facts["hidden_size"] // facts["num_heads"],
+        **parts,
+    )
+    return None if part_errors(shape) else shape  # errors: its experts are not fully stated

@@ -1,14 +1,14 @@
-"""Scaling laws through the best layouts: fitted, chosen by what they foretell, and extended.
+"""Scaling laws through the best layouts: fitted, chosen by held-out error, and extrapolated.
 
-All three laws are linear in their parameters when written for the GPU-seconds of a token, which
-makes each fit one non-negative least-squares problem (scipy):
+Written for the GPU-seconds of a token, all three laws are linear in their parameters, so each fit
+is one non-negative least-squares problem (scipy):
 
     amdahl         N / T = (1 + s (N - 1)) / t1                     Amdahl, 1967
     usl            N / T = (1 + s (N - 1) + k N (N - 1)) / t1       Gunther's USL, arXiv 0808.1431
     communication  N / T = (1 + s (N - 1) + c N log2 N) / t1        a tree collective every step
 
-with T tokens/s on N GPUs, t1 tokens/s of one GPU, s the serial share, k and c what coordination
-costs. N counts from 1 whatever the smallest size that ran.
+with T tokens/s on N GPUs, t1 tokens/s of one GPU, s the serial share, and k and c the cost of
+coordination. N counts from 1, whatever the smallest size that ran.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ from scaling.analyse.ties import Z95
 
 Floats = npt.NDArray[np.float64]
 
-LEAST_SIZES = 4  # below it no law can be held out against
+LEAST_SIZES = 4  # with fewer sizes no law can be tested on held-out ones
 REFITS = 500
-REACH = 8  # a curve ends at this many times the largest size
+REACH = 8  # curves end at this many times the largest size
 _SEED = 20_200
 
 BASES: Mapping[str, Callable[[Floats], Floats]] = {
@@ -72,7 +72,7 @@ class Law:
         return np.asarray(world_size / (BASES[self.name](world_size) @ self.coefficients))
 
     def parameters(self) -> dict[str, float]:
-        """t1 in tokens/s, the others ratios; empty where t1 is not determined."""
+        """t1 in tokens/s, the others as ratios; empty if t1 is not determined."""
         if self.coefficients[0] <= 0:
             return {}
         scaled = self.coefficients / self.coefficients[0]
@@ -80,7 +80,7 @@ class Law:
         return dict(zip(PARAMETERS[self.name], map(float, values), strict=True))
 
     def peak_world_size(self) -> float | None:
-        """Where more GPUs begin to cost throughput: sqrt((1 - s) / k) of a usl, else unknown."""
+        """Size beyond which throughput falls: sqrt((1 - s) / k) for a usl, else None."""
         if self.name != "usl" or not (usl := self.parameters()):
             return None
         if usl["coherency"] <= 0 or usl["serial"] >= 1:
@@ -89,14 +89,14 @@ class Law:
 
 
 def fit(name: str, world_size: Floats, *curves: Floats) -> list[Law]:
-    """Least squares of relative errors, no parameter below zero, of each curve.
+    """Fit a law to each curve: least squares of relative errors, no parameter below zero.
 
     Args:
         name: a name of BASES.
         world_size: GPUs, (n,).
         curves: tokens/s at these sizes, each (n,), all above zero.
     """
-    from scipy.optimize import nnls  # a fourth of a second, for whoever has few sizes
+    from scipy.optimize import nnls  # takes a quarter of a second, needed only with enough sizes
 
     basis, ones = BASES[name](world_size), np.ones_like(world_size)
     targets = [world_size / curve for curve in curves]
@@ -104,39 +104,38 @@ def fit(name: str, world_size: Floats, *curves: Floats) -> list[Law]:
 
 
 def held_out_errors(name: str, world_size: Floats, tokens_per_s: Floats) -> Floats:
-    """|predicted / seen - 1| of each size from the fourth on, fitted to the smaller sizes only."""
+    """|predicted / measured - 1| of each size from the fourth on, fitted to smaller sizes only."""
     errors = []
     for fitted in range(LEAST_SIZES - 1, len(world_size)):
         (law,) = fit(name, world_size[:fitted], tokens_per_s[:fitted])
-        seen = tokens_per_s[fitted]
-        errors.append(abs(law.tokens_per_s(world_size[fitted : fitted + 1])[0] / seen - 1))
+        predicted = law.tokens_per_s(world_size[fitted : fitted + 1])[0]
+        errors.append(abs(predicted / tokens_per_s[fitted] - 1))
     return np.asarray(errors)
 
 
 def refits(law: Law, world_size: Floats, tokens_per_s: Floats, relative_sd: Floats) -> list[Law]:
-    """The law fitted to REFITS curves drawn around it: a parametric bootstrap.
+    """Fit the law to REFITS curves drawn around it: a parametric bootstrap.
 
     Args:
         law: fitted to `tokens_per_s`.
         world_size: GPUs, (n,).
         tokens_per_s: (n,).
-        relative_sd: standard deviation of each rate as a ratio, (n,); what the law misses by is
-            taken instead where that is more.
+        relative_sd: standard deviation of each rate, a ratio, (n,); at least the misfit of the law.
     """
     random = np.random.default_rng(_SEED)
-    middle = law.tokens_per_s(world_size)
-    freedom = max(1, len(world_size) - len(PARAMETERS[law.name]))
-    misfit = np.sqrt(np.sum((tokens_per_s / middle - 1) ** 2) / freedom)
+    fitted = law.tokens_per_s(world_size)
+    degrees_of_freedom = max(1, len(world_size) - len(PARAMETERS[law.name]))
+    misfit = np.sqrt(np.sum((tokens_per_s / fitted - 1) ** 2) / degrees_of_freedom)
     sd = np.maximum(relative_sd, misfit)
-    drawn = middle * np.exp(random.normal(size=(REFITS, len(middle))) * sd)
+    drawn = fitted * np.exp(random.normal(size=(REFITS, len(fitted))) * sd)
     return fit(law.name, world_size, *drawn)
 
 
 def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per setting, observed series and law, where at least LEAST_SIZES sizes ran.
 
-    `chosen` is the law with the smallest mean error on sizes it had not seen. Intervals are 95 %
-    percentiles of the refits; a refit that leaves t1 undetermined counts for none of them.
+    `chosen` is the law with the smallest mean error on held-out sizes. Intervals are 95 %
+    percentiles of the refits, without those that leave t1 undetermined.
     """
     rows = connection.execute(
         """
@@ -154,7 +153,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
         if len(values) >= LEAST_SIZES:
             sizes, rates, half = np.asarray(values, dtype=float).T
             laws = [_record(name, sizes, rates, half / Z95) for name in BASES]
-            # of laws that err alike, to a ten-thousandth, the first has the fewest parameters
+            # errors equal to four digits count as a tie: the first law has the fewest parameters
             best = min(laws, key=lambda law: round(float(str(law["held_out_error"])), 4))
             records += [
                 {**law, "setting_id": setting, "series": series, "chosen": law is best}
@@ -190,7 +189,7 @@ def _record(name: str, sizes: Floats, rates: Floats, sd: Floats) -> dict[str, ob
 def law_curves(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """Vertices of the chosen laws up to REACH times the largest size, with their 95 % band.
 
-    The band is what the parameters' uncertainty does, not the chance that the law itself is wrong.
+    The band covers the uncertainty of the parameters, not the chance that the law is wrong.
     """
     rows = connection.execute(
         """

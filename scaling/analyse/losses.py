@@ -1,4 +1,4 @@
-"""Whether the losses of a row are those of its training, whatever the layout."""
+"""Check that all layouts of one training have the same losses."""
 
 import duckdb
 import numpy as np
@@ -7,13 +7,12 @@ import pyarrow as pa
 
 Values = npt.NDArray[np.float64]
 
-_STEPS = 10  # the first losses of a row, which are compared
+_STEPS = 10  # how many of the first losses are compared
 # Layouts of one training (same model, routing, seed, batch, length, precision, clipping, steps and
-# stack) start from the same weights and see the same tokens. Routing says which experts a token
-# meets. tolerance: fp32 one in a thousand, thousands of times what the tests of parity find between
-# layouts (3e-7); 16 bits one in a hundred, five roundings of bf16 (2^-9); fp8 one in twenty (2^-4
-# each).
-_KEPT = f"""
+# stack) start from the same weights and see the same tokens. tolerance: for fp32 0.1 %, thousands
+# of times the differences that the parity tests find between layouts (3e-7); for 16 bits 1 %, five
+# roundings of bf16 (2^-9); for fp8 5 % (2^-4 per rounding).
+_ROWS = f"""
 select
     point_id,
     list_resize(losses, {_STEPS})::double[{_STEPS}] as losses,
@@ -29,49 +28,48 @@ where series = 'measured' and outcome = 'ok' and len(losses) > 0
 
 
 def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """One row per measured point that ran and kept its losses: are they those of its training?
+    """One row per measured point that ran and kept its losses: do they agree with its training?
 
-    `layouts`: how many of that training, each with its size, were compared; repeats count once.
-    `largest_gap`: ratio, the farthest of the first ten losses from the median of the layouts at
-    that step (of losses below 1 the difference), which is `at_step`, counted from 1. The median is
-    what most agree on: an odd one among three or more is apart alone, of two that differ neither is
-    known to be right. `agrees`: largest_gap <= tolerance; null where no other layout ran the
-    training.
+    `layouts`: how many of the training, each at its size, were compared; repeats count once.
+    `largest_gap`: ratio, the largest distance of the first ten losses from the median over the
+    layouts at that step (for losses below 1 the difference); `at_step`: that step, counted from 1.
+    A wrong layout among three or more stands out alone; of two that differ both do.
+    `agrees`: largest_gap <= tolerance; null if no other layout ran the training.
     """
-    kept = connection.sql(_KEPT).to_arrow_table()
-    numbers = kept["losses"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    losses = np.asarray(numbers, dtype=float).reshape(-1, _STEPS)  # NaN beyond the last
-    training = kept["training"].to_numpy()
-    curves, firsts, _ = medians(losses, kept["placed"].to_numpy())
-    middles, curves_of, layouts = medians(curves, training[firsts])
-    trainings = training[firsts][curves_of]
-    each = np.searchsorted(trainings, training)
-    gaps = losses - middles[each]
+    rows = connection.sql(_ROWS).to_arrow_table()
+    numbers = rows["losses"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    losses = np.asarray(numbers, dtype=float).reshape(-1, _STEPS)  # NaN after the last
+    training = rows["training"].to_numpy()
+    layout_losses, first_rows, _ = group_medians(losses, rows["placed"].to_numpy())
+    training_losses, first_layouts, layouts = group_medians(layout_losses, training[first_rows])
+    trainings = training[first_rows][first_layouts]
+    training_of_row = np.searchsorted(trainings, training)
+    gaps = losses - training_losses[training_of_row]
     gaps = np.abs(gaps, out=gaps)
-    gaps /= np.maximum(np.abs(middles), 1)[each]
-    farthest = np.nanargmax(gaps, axis=1) if len(gaps) else np.zeros(0, dtype=int)
-    largest = gaps[np.arange(len(gaps)), farthest]
-    layouts = layouts[each]
-    agrees = pa.array(largest <= kept["tolerance"].to_numpy(), mask=layouts < 2)
+    gaps /= np.maximum(np.abs(training_losses), 1)[training_of_row]
+    largest_at = np.nanargmax(gaps, axis=1) if len(gaps) else np.zeros(0, dtype=int)
+    largest_gap = gaps[np.arange(len(gaps)), largest_at]
+    layouts = layouts[training_of_row]
+    agrees = pa.array(largest_gap <= rows["tolerance"].to_numpy(), mask=layouts < 2)
     return pa.table(
         {
-            "point_id": kept["point_id"], "layouts": layouts, "largest_gap": largest,
-            "at_step": (farthest + 1).astype(np.int32), "tolerance": kept["tolerance"],
+            "point_id": rows["point_id"], "layouts": layouts, "largest_gap": largest_gap,
+            "at_step": (largest_at + 1).astype(np.int32), "tolerance": rows["tolerance"],
             "agrees": agrees,
         }
     )  # fmt: skip
 
 
-def medians(
+def group_medians(
     rows: Values, groups: npt.NDArray[np.uint64]
 ) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The median of each column over the rows of each group, by the groups in rising order.
+    """Median of each column over the rows of each group, groups in rising order.
 
-    Groups of as many rows are sorted together: a state a group and column, as SQL keeps it, takes
-    ten times as long where groups are small.
+    Groups of equal size are partitioned together: SQL, which keeps a state per group and column,
+    takes ten times as long for small groups.
 
     Returns:
-        The medians, (groups, columns); a row of each group; how many rows it has.
+        The medians, (groups, columns); the index of one row per group; rows per group.
     """
     order = np.argsort(groups)
     starts = np.flatnonzero(np.diff(groups[order], prepend=~groups[order[:1]]))

@@ -1,8 +1,9 @@
-"""What a published study found, asked again of a study's own tables.
+"""Test the findings of a published study on the tables of a study.
 
-reports/replication/<study>/<finding>.sql is one select over tables. Its header says `-- Claim:`,
-`-- Source:`, `-- Holds:` (the criterion, chosen before looking) and `-- Reads:` (tables); its rows
-say, per series and subject, what was observed and whether the claim holds. No row: not testable.
+reports/replication/<study>/<finding>.sql is one select over tables. Its header has `-- Claim:`,
+`-- Source:`, `-- Holds:` (the criterion, chosen before looking) and `-- Reads:` (tables). Its rows
+state, per series and subject, what was observed and whether the claim holds; no row means that the
+claim is not testable.
 """
 
 from pathlib import Path
@@ -28,12 +29,12 @@ SCHEMA = pa.schema([(column, pa.string()) for column in _COLUMNS])
 def replicate(study_dir: Path, folder: Path) -> None:
     """Write tables/replication.parquet: one row per finding, series and subject.
 
-    verdict: 'reproduced', 'not reproduced', or 'not testable here' with the reason as `observed`
-    (series and subject are then null).
+    verdict: 'reproduced', 'not reproduced', or 'not testable here' with the reason in `observed`
+    and null series and subject.
 
     Args:
         study_dir: results/<study>, tabulated.
-        folder: reports/replication/<study>, the findings to ask about.
+        folder: reports/replication/<study>, the findings to test.
 
     Raises:
         InputError: a file without its header, one that fails, or a row of the wrong columns.
@@ -75,18 +76,18 @@ def _answers(
 
 
 def _header(text: str, path: Path) -> dict[str, str]:
-    """The comment lines before the query; a line without a key goes on with the one before."""
+    """Read the comment lines before the query; a line without a key continues the one before."""
     header: dict[str, str] = {}
-    last = None
+    current = None
     for line in text.splitlines():
         if not line.startswith("-- "):
             break
         words = line.removeprefix("-- ").strip()
         key, colon, value = words.partition(": ")
         if colon and key in _HEADER:
-            header[key], last = value, key
-        elif last is not None:
-            header[last] += f" {words}"
+            header[key], current = value, key
+        elif current is not None:
+            header[current] += f" {words}"
     missing = [key for key in _HEADER if key not in header]
     if missing:
         raise InputError(f"{path}: has no line '-- {missing[0]}: ...' before its query")

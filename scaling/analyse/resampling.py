@@ -1,4 +1,4 @@
-"""Bootstraps: of what the steps between sizes returned, and of the mean of an effect's pairs."""
+"""Bootstrap intervals of the returns of steps between sizes, and of the mean of an effect."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scaling.record.interval import resampled_medians
 Rates = npt.NDArray[np.float64]
 
 RESAMPLES = 1000
-_SEED = 20_200  # fixed: the same rows give the same intervals
+_SEED = 20_200  # fixed, so that the same rows give the same intervals
 _LEVELS = (0.025, 0.975)
 
 SCHEMA = pa.schema(
@@ -37,15 +37,15 @@ order by setting_id, series, world_size, point_id
 
 
 def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """One row per step between neighbouring sizes whose both ends kept their step times.
+    """One row per step between neighbouring sizes for which both ends kept their step times.
 
-    Bootstrap percentile intervals, 95 %: repeats are drawn first, then blocks of steps of each
-    drawn repeat (scaling.record.interval), so that the difference between runs is inside as far as
-    repeats have sampled it. With one repeat it is of one run.
+    95 % bootstrap percentile intervals: first repeats are drawn, then blocks of steps within each
+    drawn repeat (scaling.record.interval), so that differences between repeats are included. With
+    one repeat the interval describes that run only.
     """
-    groups = connection.execute(_STEPS).fetchall()
+    rows = connection.execute(_STEPS).fetchall()
     runs: dict[tuple[int, str], dict[int, list[Rates]]] = {}
-    for setting, series, size, tokens, seconds in groups:
+    for setting, series, size, tokens, seconds in rows:
         sizes = runs.setdefault((setting, series), {})
         sizes.setdefault(size, []).append(tokens / np.asarray(seconds, dtype=float))
     records = []
@@ -72,7 +72,7 @@ def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def resampled_rates(repeats: Sequence[Rates], random: np.random.Generator) -> Rates:
-    """Medians of resampled rates, (RESAMPLES,): over drawn repeats of the median drawn step."""
+    """Medians of resampled rates, (RESAMPLES,): the median over drawn repeats of median steps."""
     drawn = random.integers(len(repeats), size=(RESAMPLES, len(repeats)))
     medians = np.empty(drawn.shape)
     for number, rates in enumerate(repeats):
@@ -84,7 +84,7 @@ def resampled_rates(repeats: Sequence[Rates], random: np.random.Generator) -> Ra
 def step_values(
     first: Rates, n: int, before: Rates, n0: int, after: Rates, n1: int
 ) -> dict[str, Rates]:
-    """What one step returned, for rates (tokens/s) at the smallest size n and at n0 < n1."""
+    """What the step from n0 to n1 GPUs returned; rates are tokens/s, n is the smallest size."""
     marginal = (after - before) / (n1 - n0)
     return {
         "marginal": marginal,
@@ -94,9 +94,9 @@ def step_values(
     }
 
 
-FEWEST_PAIRS = 3  # fewer say nothing of what other pairs would say
-# A bootstrap of a mean of more pairs than this gives the normal interval, which costs nothing.
-_MANY = 100
+FEWEST_PAIRS = 3  # fewer do not show how other pairs would spread
+# Of more pairs than this, a bootstrap gives the normal interval, which is cheaper.
+_MANY_PAIRS = 100
 
 _EFFECT = ("setting_id", "series", "factor_id", "from_place", "to_place")
 EFFECTS = pa.schema(
@@ -109,10 +109,9 @@ EFFECTS = pa.schema(
 
 
 def effect_intervals(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """The 95 % interval of each effect's mean ratio over its pairs near the fastest layouts.
+    """One row per effect with at least FEWEST_PAIRS pairs near the fastest layouts.
 
-    One row per effect with at least FEWEST_PAIRS such pairs.
-    Percentile bootstrap: as many pairs as there are, drawn with replacement.
+    95 % percentile bootstrap interval of the mean ratio, drawing pairs with replacement.
     """
     effects = connection.execute(
         f"select {', '.join(_EFFECT)}, list(ln(ratio) order by world_size, to_layout_id) "
@@ -128,7 +127,7 @@ def effect_intervals(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def _mean_interval(values: Rates, random: np.random.Generator) -> tuple[float, float]:
-    if len(values) > _MANY:
+    if len(values) > _MANY_PAIRS:
         half = Z95 * float(values.std(ddof=1)) / len(values) ** 0.5
         return float(values.mean()) - half, float(values.mean()) + half
     drawn = random.integers(len(values), size=(RESAMPLES, len(values)))

@@ -1,4 +1,4 @@
-"""Hosts that are slower than their peers at the same work: ill, or about to be."""
+"""Find hosts that are slower than their peers at the same work, a sign of faulty hardware."""
 
 import statistics
 from collections.abc import Iterable
@@ -9,41 +9,40 @@ import pyarrow as pa
 
 from scaling.record.probe_row import Probe, ProbeKind
 
-# GPUs of one kind differ in health too: power limits and silicon spread SGEMM by 8 % on average and
-# 22 % at most over five clusters (Sinha et al., Not All GPUs Are Created Equal, SC 2022). A host
-# 1.2 x slower than the median of its peers is beyond what the spread of whole nodes explains.
+# Healthy GPUs of one kind differ too: power limits and silicon spread SGEMM by 8 % on average and
+# by 22 % at most over five clusters (Sinha et al., Not All GPUs Are Created Equal, SC 2022). This
+# does not explain a whole node that is 1.2 x slower than the median of its peers.
 SLOW_FROM = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowHost:
-    """A host and the kind of work at which it lags; `slowdown` is 1 for the median host."""
+    """A host and the kind of work at which it is slow; `slowdown` is 1 for the median host."""
 
     host: str
     kind: ProbeKind
     slowdown: float
-    probes: int  # of this kind, that were compared
+    probes: int  # compared probes of this kind
 
 
 def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[SlowHost]:
     """The hosts whose median slowdown at a kind of work is at least `slow_from`, worst first.
 
-    The median over the sizes of a kind: one disturbed probe names nobody. Of messages between two
-    hosts each host gets the better of the pairs it was in: a healthy one was slow only beside an
-    ill one. Rows without a `slowdown` (fewer than three hosts did the same) say nothing.
+    The median is over the sizes of a kind, so that a single disturbed probe has no effect. For
+    messages between two hosts, each host gets its best pair, because a healthy host is slow only
+    beside a slow one. Rows without a `slowdown` (fewer than three hosts did the same) are skipped.
     """
-    pairs: dict[tuple[str, ProbeKind, tuple[int | None, ...]], list[float]] = {}
+    by_task: dict[tuple[str, ProbeKind, tuple[int | None, ...]], list[float]] = {}
     for row in rows:
         if row.slowdown is None:
             continue
         size = (row.message_bytes, row.m, row.n, row.k, row.seq_length, row.batch_size)
         for host in (row.host, row.peer_host):
             if host is not None:
-                pairs.setdefault((host, row.kind, (row.ranks, row.stride, *size)), []).append(
-                    row.slowdown
-                )
+                task = (row.ranks, row.stride, *size)
+                by_task.setdefault((host, row.kind, task), []).append(row.slowdown)
     by_kind: dict[tuple[str, ProbeKind], list[float]] = {}
-    for (host, kind, _), slowdowns in pairs.items():
+    for (host, kind, _), slowdowns in by_task.items():
         by_kind.setdefault((host, kind), []).append(min(slowdowns))
     slow = [
         SlowHost(host=host, kind=kind, slowdown=median, probes=len(slowdowns))
@@ -62,7 +61,7 @@ SCHEMA = pa.schema(
 
 
 def slow_host_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """One row per cluster, host and kind of work at which the host lags behind its peers."""
+    """One row per cluster, host and kind of work at which the host is slow."""
     rows = connection.execute("from compared_probes")
     names = [column[0] for column in rows.description]
     by_cluster: dict[str, list[Probe]] = {}

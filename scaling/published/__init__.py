@@ -1,1 +1,1 @@
-"""Measurements that others published under licences that let us pass them on."""
+"""Published measurements whose licences allow shipping them with this project."""

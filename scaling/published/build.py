@@ -1,9 +1,9 @@
-"""rows.csv, which is for people, becomes rows.parquet, which is shipped.
+"""Build rows.parquet, which is shipped, from rows.csv, which people edit.
 
     python -m scaling.published.build
 
-Derived here, and nowhere else: the catalogue's GPU of a cluster, parameters and FLOPs of a model by
-scaling/layout/shapes.py, and what follows from them and the step time.
+Derived only here: the catalogue's GPU of a cluster, the parameters and FLOPs of a model
+(scaling/layout/shapes.py), and the rates that follow from them and the step time.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.published.table import TABLE
 
 READABLE = TABLE.with_suffix(".csv")
-LICENCES = {"MIT", "Apache-2.0"}  # what may be passed on with ours
+LICENCES = {"MIT", "Apache-2.0"}  # that allow shipping the rows with this project
 _SIZES = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
 
 
@@ -30,17 +30,17 @@ def build(readable: Path = READABLE, out: Path = TABLE) -> pa.Table:
     """Write the shipped table and return it.
 
     Raises:
-        InputError: a row has no source or a licence that we may not pass on, or holds a shape that
-            cannot be.
+        InputError: a row has no source, a licence that does not allow shipping it, or an
+            impossible shape.
     """
-    # what it was read from is nobody else's business
+    # without metadata, which describes the local file
     table = built(read_table(readable), str(readable)).replace_schema_metadata(None)
     pq.write_table(table, out, compression="zstd", compression_level=19)
     return table
 
 
 def built(table: pa.Table, source: str) -> pa.Table:
-    """The readable table with what is derived from it.
+    """The table with the derived columns.
 
     Raises:
         InputError: as `build`.

@@ -1,4 +1,4 @@
-"""The published rows that come with the project, and which of them are nearest to a point."""
+"""The published rows shipped with the project, and those nearest to a point."""
 
 import math
 from collections.abc import Mapping
@@ -10,25 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# Written by scaling/published/build.py from rows.csv, which is for people.
+# Written by scaling/published/build.py from rows.csv.
 TABLE = Path(__file__).with_name("rows.parquet")
 
-# A row of another precision is as far as one of a model twice the size.
+# Distances, in doublings of the model size. GPU counts matter less than model size.
 _OTHER_PRECISION = 1.0
-# GPU counts matter less than model size: a doubling of them is half a doubling of it.
 _PER_DOUBLING_OF_GPUS = 0.5
-
 
 _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
-    """One measurement that somebody published, beside a point it is near to.
+    """One published measurement, with its distance to a point.
 
     Seconds, tokens/s and FLOP/s as published or derived (scaling/published/README.md). `distance`:
-    doublings of the model's active parameters, half the doublings of the GPUs, and 1 for another
-    precision, added up; 0 is the same.
+    doublings of the model's active parameters, plus half the doublings of the GPUs, plus 1 for
+    another precision; 0 is the same.
     """
 
     model: str
@@ -38,8 +36,8 @@ class PublishedRow:
     precision: str
     world_size: int
     active_params: int
-    layout: str  # "tp 4, pp 8, cp 1, dp 2, micro-batch 1", what the source says
-    axes: Mapping[str, int]  # tp, pp, cp, ep, virtual_stages, micro_batch_size; 1 where not said
+    layout: str  # "tp 4, pp 8, cp 1, dp 2, micro-batch 1", what the source states
+    axes: Mapping[str, int]  # tp, pp, cp, ep, virtual_stages, micro_batch_size; 1 if not stated
     seq_length: int
     global_batch_size: int
     step_time_s: float
@@ -63,7 +61,7 @@ class PublishedRow:
 
 @cache
 def published_table() -> pa.Table:
-    """Every published row, in the project's names; columns are said in README.md beside it."""
+    """All published rows; README.md beside the file describes the columns."""
     return pq.read_table(TABLE)
 
 
@@ -76,22 +74,22 @@ def nearest_rows(
     count: int = 1,
     farthest: float = 4.0,
 ) -> list[PublishedRow]:
-    """The published rows nearest to a point, nearest first; none where nothing comparable is there.
+    """The published rows nearest to a point, nearest first; empty if none is comparable.
 
-    A row compares if its GPU is of the same kind (h100-80gb and h100-94gb are both h100) and it is
-    not farther than `farthest`. What it measured is another layout of another stack as a rule: a
-    figure to hold a measurement against, no prediction.
+    A row is comparable if its GPU is of the same kind (h100-80gb and h100-94gb are both h100) and
+    it is not farther than `farthest`. It usually has another layout and software: a number to judge
+    a measurement by, not a prediction.
 
     Args:
         gpu: a name of the catalogue, scaling/cluster/hardware.py.
-        active_params: parameters a token passes, `ModelShape.active_params`.
-        precision: of the layers' GEMMs, as in the axis `precision`.
+        active_params: parameters used for one token, `ModelShape.active_params`.
+        precision: of the layers' matrix products, as in the axis `precision`.
         world_size: GPUs.
         count: how many rows at most.
         farthest: see `PublishedRow.distance`.
     """
     kind = gpu.split("-")[0]
-    found = []
+    nearest = []
     for row in published_table().to_pylist():
         if row["gpu"] is None or row["gpu"].split("-")[0] != kind:
             continue
@@ -101,13 +99,13 @@ def nearest_rows(
             + (0.0 if row["precision"] == precision else _OTHER_PRECISION)
         )
         if distance <= farthest:
-            found.append((distance, _published(row, distance)))
-    # of equally near ones the fastest: the others are older releases of the same recipe
-    found.sort(key=lambda one: (one[0], -one[1].model_flop_per_s_per_gpu))
-    return [row for _, row in found[:count]]
+            nearest.append(_published_row(row, distance))
+    # of equally near rows the fastest first: the others are older releases of the same recipe
+    nearest.sort(key=lambda row: (row.distance, -row.model_flop_per_s_per_gpu))
+    return nearest[:count]
 
 
-def _published(row: dict[str, Any], distance: float) -> PublishedRow:
+def _published_row(row: dict[str, Any], distance: float) -> PublishedRow:
     degrees = [f"{name} {row[name]}" for name in ("tp", "pp", "cp", "dp", "ep") if row[name]]
     if (row["virtual_stages"] or 1) > 1:
         degrees.append(f"{row['virtual_stages']} virtual stages")

@@ -62,7 +62,7 @@ def test_of_many_runs_the_shuffles_are_drawn_from_what_they_are_distributed_as(m
     residuals += 1e-6 * days
     hosts = pa.array([[f"n{place % 4}", f"m{place % 3}"] for place in range(runs)])
     shuffled = residual_tests(residuals, days, hosts)
-    monkeypatch.setattr(drift, "_SHUFFLED", 0)
+    monkeypatch.setattr(drift, "_MOST_SHUFFLED_RUNS", 0)
     drawn = residual_tests(residuals, days, hosts)
     for one, other in zip(shuffled, drawn, strict=True):
         assert (one["test"], one["host"], one["effect"]) == (

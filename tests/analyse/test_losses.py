@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.analyse.losses import medians
+from scaling.analyse.losses import group_medians
 from tests.analyse.conftest import some_point
 from tests.analyse.test_tables import ran
 
@@ -104,7 +104,7 @@ def test_medians_of_groups_of_unequal_sizes_are_those_of_each_group_alone():
     random = np.random.default_rng(4)
     groups = random.permutation(np.repeat(np.arange(5, dtype=np.uint64), [1, 2, 3, 3, 6]))
     rows = random.random((len(groups), 2))
-    found, firsts, counts = medians(rows, groups)
+    found, firsts, counts = group_medians(rows, groups)
     assert counts.tolist() == [1, 2, 3, 3, 6]
     assert groups[firsts].tolist() == list(range(5))
     assert found == pytest.approx(
