@@ -131,12 +131,8 @@ def _rehearsed_points(point: Point) -> list[tuple[Point, float]]:
     shard = layout.zero_shard_size or 1
     few = max(FEW, 2 * shard)  # at least two groups that share a secondary copy
     if layout.zero_stage == 3 and layout.dp > 2 * few and not few % shard:
-        # memory = a + b / dp, so the value at dp is linear in those at few and 2 few
-        weight_of_few = 2 * few / layout.dp - 1
-        points = [
-            (_with(point, dp=few), weight_of_few),
-            (_with(point, dp=2 * few), 1 - weight_of_few),
-        ]
+        weight = 2 * few / layout.dp - 1  # of memory = a + b / dp at few, the rest at 2 few
+        points = [(_with(point, dp=few), weight), (_with(point, dp=2 * few), 1 - weight)]
     if layout.engine != "torch" or layout.pp == 1:
         return [(with_fewer_micro_batches(smaller), weight) for smaller, weight in points]
     count = with_fewer_micro_batches(point).layout.gradient_accumulation_steps

@@ -89,15 +89,9 @@ def time_samples(
 ) -> list[float]:
     """Samples of the seconds of one run: as many as `budget_s` allows, from 5 to 20.
 
-    Two runs before them are not counted: they allocate memory, connect, and choose kernels.
-
-    Args:
-        run: on a GPU it only queues the work.
-        drain: waits until the device has done it.
-        budget_s: for all samples.
-        agree: the largest of all ranks' values, for ranks that must run equally often.
-        align: lets the ranks start together.
-        clock: seconds.
+    Two runs before them are not counted: they allocate memory, connect, and choose kernels. On a
+    GPU `run` only queues the work and `drain` waits for it. Ranks that must run equally often
+    `agree` on the largest of their values, and `align` lets them start together.
     """
     run()
     drain()
