@@ -77,7 +77,7 @@ def calibrate(
     from scaling.predict.fit.calibrate import one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
     from scaling.predict.read.calibration import write_calibration
-    from scaling.predict.read.observed import aside, impossible_rows, observed_of
+    from scaling.predict.read.observed import impossible_rows, impossible_sentence, observed_of
     from scaling.predict.read.points import points_of
 
     table = read_rows(rows)
@@ -109,7 +109,7 @@ def calibrate(
     if not calibration.stacks:
         typer.echo(f"{rows}: no row of a GPU ran or ran out of memory; the calibration is empty")
     if impossible:
-        typer.echo(aside(impossible), err=True)
+        typer.echo(impossible_sentence(impossible), err=True)
     typer.echo(f"-> {out}")
     _print_assumptions(measured.assumptions)
 

@@ -12,7 +12,7 @@ from scaling.foreign.reading import read_table
 from scaling.predict.cost.interval import distance_beyond, error_spread
 from scaling.predict.cost.memory_odds import EVEN_ODDS, LEARNED_ODDS, fit_odds
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.bands import HeldBack, band_of
+from scaling.predict.fit.bands import HeldOut, band_of
 from scaling.predict.fit.calibrate import calibrate, fit_outcomes, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
@@ -25,7 +25,7 @@ from scaling.predict.read.calibration import (
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
-from scaling.predict.read.trust import new_in
+from scaling.predict.read.trust import new_values
 from tests.predict.conftest import table_of
 
 pytestmark = pytest.mark.slow
@@ -210,7 +210,7 @@ def spread(stack, roughness=1.0, **new):
     beyond = arrays.pop("beyond", np.zeros(1))
     return error_spread(
         np.array([1.0]), np.array([roughness]), stack,
-        new=new_in(stack, axes, beyond) if stack else {}, world_size=axes["world_size"],
+        new=new_values(stack, axes, beyond) if stack else {}, world_size=axes["world_size"],
         **flags, **arrays,
     )  # fmt: skip
 
@@ -354,10 +354,10 @@ def held_back(own, shared, *, settings=40, rows=50, seed=1):
     draw = np.random.default_rng(seed)
     setting = np.repeat(np.arange(settings), rows)
     off = draw.normal(0, shared, settings)[setting] + draw.normal(0, own, settings * rows)
-    return HeldBack(
+    return HeldOut(
         log_residual=off,
         roughness=np.ones(len(off)),
-        beyond=np.zeros(len(off)),
+        distance_beyond=np.zeros(len(off)),
         setting=setting.astype(object),
     )
 

@@ -5,8 +5,13 @@ import pytest
 
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.coverage import expected_coverage, odds_held, pairs_of, ratios_covered
-from scaling.predict.read.calibration import EIGHTY
+from scaling.predict.fit.coverage import (
+    expected_coverage,
+    odds_calibration,
+    pairs_of,
+    ratios_covered,
+)
+from scaling.predict.read.calibration import Z_80
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
@@ -19,7 +24,7 @@ def made(steps, *, own=0.1, common=0.0, measured=None):
     columns = Columns(table_of(*rows), "t")
     points = points_of(columns)
     prediction = predict(points)
-    reach = EIGHTY * np.hypot(0.9 * own, common)
+    reach = Z_80 * np.hypot(0.9 * own, common)
     prediction.step_time_s[:] = steps
     prediction.low[:], prediction.high[:] = steps * np.exp(-reach), steps * np.exp(reach)
     prediction.own_sigma[:], prediction.size_sigma[:] = own, 0.0
@@ -59,7 +64,7 @@ def test_rows_without_a_rival_have_no_ratios():
     found = expected_coverage(points, prediction, observed.timed, pairs, 0)
     assert found["ratios"] is None
     assert ratios_covered(observed, prediction, pairs) is None
-    assert odds_held(observed, prediction, pairs) == []
+    assert odds_calibration(observed, prediction, pairs) == []
     nothing = expected_coverage(points, prediction, np.zeros(1, dtype=bool), pairs, 0)
     assert nothing == {"steps": None, "ratios": None}
 
@@ -68,6 +73,6 @@ def test_odds_are_held_to_which_layout_was_faster():
     # 13 % apart is 90 % sure at sqrt(2) 0.07; layouts that are predicted alike are no bet
     steps = np.array([1.0, 1.14, 1.0])
     _, observed, prediction, pairs = made(steps, own=0.07, measured=[1.1, 1.15, 1.2])
-    (line,) = odds_held(observed, prediction, pairs)
+    (line,) = odds_calibration(observed, prediction, pairs)
     assert (line["from"], line["pairs"], line["held"]) == (0.9, 2, 0.5)
     assert line["said"] == pytest.approx(0.905, abs=0.01)

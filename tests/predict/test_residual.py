@@ -20,10 +20,10 @@ from scaling.predict.read.residual import (
     NOISES,
     chosen_noise,
     fitted_residual,
-    is_worth,
+    is_improvement,
     places_of,
 )
-from scaling.predict.read.trust import residual_in
+from scaling.predict.read.trust import expected_residual
 from tests.predict import reference
 
 pytestmark = pytest.mark.slow
@@ -127,10 +127,11 @@ def test_a_row_that_is_new_where_no_fold_confirmed_it_is_left_to_the_formulas(od
     new = {"model": np.zeros(2, dtype=bool), "seq_length": np.array([False, True])}
     places = places_of(group.features)[[0, 0]]
     residual = dataclasses.replace(stack.residual, holds_in=("interpolation",))
-    shown = residual_in(dataclasses.replace(stack, residual=residual), new, np.ones(2), places)
+    stack = dataclasses.replace(stack, residual=residual)
+    shown = expected_residual(stack, new, np.ones(2), places)
     assert shown[0] != 0.0
     assert shown[1] == 0.0
-    half = residual_in(dataclasses.replace(stack, residual=residual), new, np.full(2, 0.5), places)
+    half = expected_residual(stack, new, np.full(2, 0.5), places)
     assert half[0] == pytest.approx(shown[0] / 2)
 
 
@@ -140,8 +141,8 @@ def test_what_does_not_help_held_back_rows_is_no_part_of_a_calibration(tmp_path)
     columns = Columns(read_table(reference.write_csv(tmp_path / "noisy.csv", rows)), "noisy")
     calibration = calibrate(points_of(columns), observed_of(columns), source="noisy")
     assert stack_of(calibration).residual is None
-    assert is_worth(np.array([0.1, -0.1]), np.array([0.09, -0.1]))
-    assert not is_worth(np.array([0.1, -0.1]), np.array([0.099, -0.1]))
+    assert is_improvement(np.array([0.1, -0.1]), np.array([0.09, -0.1]))
+    assert not is_improvement(np.array([0.1, -0.1]), np.array([0.099, -0.1]))
 
 
 @pytest.mark.parametrize(

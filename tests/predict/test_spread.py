@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from scaling.predict.cost.interval import error_spread
-from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
-from scaling.predict.read.trust import new_in
+from scaling.predict.read.calibration import Z_80, Band, StackCalibration
+from scaling.predict.read.trust import new_values
 
 SEEN = {
     "world_size": (8.0, 32.0),
@@ -32,7 +32,7 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     row |= {"gpus_per_node": 8.0, "experts": False} | values
     arrays = {name: np.array([value]) for name, value in row.items()}
     axes = {name: arrays.pop(name) for name in SEEN}
-    new = new_in(calibrated, axes, arrays.pop("beyond", np.zeros(1)))
+    new = new_values(calibrated, axes, arrays.pop("beyond", np.zeros(1)))
     arrays |= {"new": new, "world_size": axes["world_size"]}
     spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
@@ -74,5 +74,5 @@ def test_what_no_row_depends_on_is_a_layouts_own_error():
 
 def test_of_an_older_calibrations_band_nearly_all_is_the_layouts_own():
     own, size = parts(stack(interpolation=band(None, None)))
-    assert own == pytest.approx(0.85 * 0.2 / (2 * EIGHTY))
+    assert own == pytest.approx(0.85 * 0.2 / (2 * Z_80))
     assert size == pytest.approx(0.016)

@@ -337,7 +337,7 @@ def test_clusters_a_published_table_does_not_name_are_those_its_source_names() -
 def test_a_table_that_says_no_hardware_gets_no_prediction() -> None:
     points = checked({"cluster": "other"}, {"dp": 8})
     assert points.note.tolist() == [
-        "cluster=other says no hardware, and its source is not known",
+        "cluster=other names no hardware, and its source is not known",
         None,
     ]
 

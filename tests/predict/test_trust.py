@@ -11,7 +11,7 @@ from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
-from scaling.predict.read.calibration import UNFELT, Calibration, Fitted, StackCalibration
+from scaling.predict.read.calibration import NO_ROW_DEPENDS, Calibration, Fitted, StackCalibration
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import PARAMETERS, TIME
 from scaling.predict.read.points import points_of
@@ -21,10 +21,10 @@ from scaling.predict.read.trust import (
     TRUSTS,
     UNTESTED,
     chosen_trust,
-    followed,
-    new_in,
-    shrunk,
-    trust_in,
+    james_stein_trust,
+    new_values,
+    parameters_at_trust,
+    trust_of_rows,
     untested_trust,
 )
 from tests.predict.conftest import table_of
@@ -88,11 +88,11 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
         "model": np.array(["llama-7b"] * 4, dtype=object),
         "hidden_size": np.full(4, 4096.0),
     }
-    near, far = (new_in(stack, axes, np.full(4, beyond)) for beyond in (0.0, 1.0))
-    assert trust_in(stack, axes, near).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
+    near, far = (new_values(stack, axes, np.full(4, beyond)) for beyond in (0.0, 1.0))
+    assert trust_of_rows(stack, axes, near).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
     (other,) = calibrated(group, trust={UNTESTED: 0.3, LAYOUT: 0.5}).stacks.values()
-    assert trust_in(other, axes, near).tolist() == [1.0, 1.0, 0.3, 0.3]
-    assert trust_in(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
+    assert trust_of_rows(other, axes, near).tolist() == [1.0, 1.0, 0.3, 0.3]
+    assert trust_of_rows(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
 
 
 def test_what_no_fold_could_test_is_followed_cautiously_at_most():
@@ -103,8 +103,8 @@ def test_what_no_fold_could_test_is_followed_cautiously_at_most():
 
 def test_a_row_is_left_to_the_data_sheet_where_what_is_unfitted_outweighs_what_was_mended():
     unfitted = np.array([0.0, 0.02, 0.05, 0.2])
-    assert followed(0.1, unfitted).tolist() == [1.0, 0.75, 0.5, 0.0]
-    assert followed(0.0, unfitted).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert james_stein_trust(0.1, unfitted).tolist() == [1.0, 0.75, 0.5, 0.0]
+    assert james_stein_trust(0.0, unfitted).tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(("sheet_error", "follows"), [(None, True), (1.0, True), (0.01, False)])
@@ -115,7 +115,7 @@ def test_layouts_with_tensor_parallel_ranks_of_which_no_row_had_any(points, shee
     calibration = calibrated(group, gemm_efficiency=0.4)
     ((key, stack),) = calibration.stacks.items()
     parameters = {
-        name: dataclasses.replace(one, reason=UNFELT) if name.startswith("tp_") else one
+        name: dataclasses.replace(one, reason=NO_ROW_DEPENDS) if name.startswith("tp_") else one
         for name, one in stack.parameters.items()
     }
     one = layout_ranges(group.features.take(np.array([0])))
@@ -139,8 +139,8 @@ def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(poi
         "hidden_size": np.full(2, 4096.0),
         "gemm_peak": np.array([49.0, 50.0]),
     }
-    new = new_in(stack, axes, np.zeros(2))
-    assert trust_in(stack, axes, new) == pytest.approx([1.0, CAUTIOUS])
+    new = new_values(stack, axes, np.zeros(2))
+    assert trust_of_rows(stack, axes, new) == pytest.approx([1.0, CAUTIOUS])
 
 
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
@@ -153,7 +153,7 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
         "model": np.array(["llama-7b"] * 3, dtype=object),
         "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
     }
-    assert trust_in(stack, axes, new_in(stack, axes, np.zeros(3))) == pytest.approx(
+    assert trust_of_rows(stack, axes, new_values(stack, axes, np.zeros(3))) == pytest.approx(
         [1.0, 0.75, 0.75]
     )
 
@@ -161,14 +161,16 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
 def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():
     start = {name: parameter.default for name, parameter in PARAMETERS.items()}
     fitted = {name: 4 * value for name, value in start.items()}
-    half = shrunk(fitted, start, 0.5)
+    half = parameters_at_trust(fitted, start, 0.5)
     assert half["gemm_efficiency"] == pytest.approx(2 * start["gemm_efficiency"])
     assert half["kept_mlp"] == fitted["kept_mlp"]
-    assert shrunk(fitted, start, 0.0) == start
-    assert shrunk(fitted, start, 0.25)["kept_mlp"] == pytest.approx(2 * start["kept_mlp"])
+    assert parameters_at_trust(fitted, start, 0.0) == start
+    assert parameters_at_trust(fitted, start, 0.25)["kept_mlp"] == pytest.approx(
+        2 * start["kept_mlp"]
+    )
     cautious = {name: 3 * value for name, value in start.items()}
     for trust, times in ((0.25, 3**0.5), (CAUTIOUS, 3.0), (0.75, 12**0.5)):
-        some = shrunk(fitted, start, trust, cautious)
+        some = parameters_at_trust(fitted, start, trust, cautious)
         assert some["gemm_efficiency"] == pytest.approx(times * start["gemm_efficiency"])
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
-from scaling.predict.fit.coverage import settings_of
+from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.read.features import Points
 
 # Seconds from an allocation to the first step, before any row was measured: imports, connections,
@@ -115,7 +115,7 @@ def _wanted(
     of_size = points.world_size == world_size
     unpredicted = np.flatnonzero(of_size & ~prediction.predicted).tolist()
     wanted = [(_UNPREDICTED, 0, row) for row in unpredicted]
-    for rows in settings_of(points, of_size & prediction.predicted).values():
+    for rows in rows_by_setting(points, of_size & prediction.predicted).values():
         at = np.array(rows)
         time, startable = prediction.risk_adjusted_s[at], ~prediction.likely_oom[at]
         limit = math.inf
@@ -191,7 +191,7 @@ def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:
 def _best_of_setting(points: Points, prediction: Prediction, rows: Flags) -> Floats:
     """Predicted time of the best startable point of each row's setting, NaN without one, (n,)."""
     best = np.full(len(points), np.nan)
-    for of_setting in settings_of(points, rows & prediction.predicted).values():
+    for of_setting in rows_by_setting(points, rows & prediction.predicted).values():
         at = np.array(of_setting)
         startable = at[~prediction.likely_oom[at]]
         if startable.size:

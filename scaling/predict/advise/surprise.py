@@ -8,7 +8,7 @@ from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.advise.guide import Guide, affordable, gpu_s, reserved_gpu_s
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import expected_gain, ratio_sigma
-from scaling.predict.fit.coverage import settings_of
+from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.read.features import Points
 
 # How often a size is chosen for again: surprises in the second choice lead to a third.
@@ -56,7 +56,7 @@ def choose_again(
     promising: list[tuple[float, int]] = []
     cost = gpu_s(points, prediction, guide)
     startable = prediction.predicted & ~prediction.likely_oom
-    for rows in settings_of(points, points.world_size == world_size).values():
+    for rows in rows_by_setting(points, points.world_size == world_size).values():
         at = np.array(rows)
         times = progress.step_time_s[at[progress.measured[at]]]
         times = times[times > 0]
@@ -87,7 +87,7 @@ def most_again(points: Points, prediction: Prediction, chosen: Flags, guide: Gui
         guide: what the study says.
     """
     rows: list[int] = []
-    for at in map(np.array, settings_of(points, prediction.predicted).values()):
+    for at in map(np.array, rows_by_setting(points, prediction.predicted).values()):
         left = at[~chosen[at] & ~prediction.likely_oom[at]]
         fastest = left[np.argsort(prediction.risk_adjusted_s[left], kind="stable")]
         rows += fastest[: TURNS * _most_added(len(at))].tolist()

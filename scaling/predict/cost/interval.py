@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
+from scaling.predict.read.calibration import Z_80, Band, StackCalibration
 from scaling.predict.read.features import Features
-from scaling.predict.read.trust import LAYOUT, TRUSTS, at_trust
+from scaling.predict.read.trust import LAYOUT, TRUSTS, trust_band
 
 # Repeats of one layout differ by this much, so no prediction claims less.
 _LEAST_OWN = 0.012
@@ -106,8 +106,8 @@ def error_spread(
         unfollowed: ln(step time by the whole fit / `step_s`). It counts as one standard deviation,
             since the whole fit may be right all the same.
         unfitted: standard deviation by parameters on which no calibrated row depends.
-        new: rows whose value was not calibrated, by axis (`new_in`), (n,) each. They get the error
-            of the folds that left such a value out.
+        new: rows whose value was not calibrated, by axis (`new_values`), (n,) each. They get the
+            error of the folds that left such a value out.
         world_size: GPUs, (n,).
         gpus_per_node: GPUs of a node, (n,).
         experts: whether layers have experts, (n,).
@@ -143,7 +143,7 @@ def error_spread(
             own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
             common = np.where(is_new, np.hypot(common, shared), common)
-    bands = [stack.bands.get(at_trust(share), stack.bands["interpolation"]) for share in TRUSTS]
+    bands = [stack.bands.get(trust_band(share), stack.bands["interpolation"]) for share in TRUSTS]
     own_by_trust = [_own_and_shared(band, "interpolation")[0] for band in bands]
     own = np.maximum(own, np.interp(trust, TRUSTS, own_by_trust))
     return _spread(step_s, np.hypot(own * roughness, unfitted), size, np.hypot(common, unfollowed))
@@ -151,7 +151,7 @@ def error_spread(
 
 def _spread(step_s: Floats, own: Floats, size: Floats, common: Floats) -> Spread:
     own = np.maximum(own, _LEAST_OWN)
-    reach = EIGHTY * np.sqrt((OWN_TAIL_FACTOR * own) ** 2 + size**2 + common**2)
+    reach = Z_80 * np.sqrt((OWN_TAIL_FACTOR * own) ** 2 + size**2 + common**2)
     return Spread(
         low=step_s * np.exp(-reach), high=step_s * np.exp(reach), own_sigma=own, size_sigma=size
     )
@@ -164,7 +164,7 @@ def _own_and_shared(band: Band, axis: str) -> tuple[float, float]:
     """
     if band.own is not None and band.shared is not None:
         return band.own, band.shared
-    return 0.85 * (band.high - band.low) / (2 * EIGHTY), _SHARED_PRIOR[axis]
+    return 0.85 * (band.high - band.low) / (2 * Z_80), _SHARED_PRIOR[axis]
 
 
 def prior_sigmas(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:

@@ -17,11 +17,17 @@ from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.memory_odds import fit_odds
 from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.calibration import UNFELT, Calibration, StackCalibration
+from scaling.predict.read.calibration import NO_ROW_DEPENDS, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Group, Points
 from scaling.predict.read.parameters import TIME
 from scaling.predict.read.residual import places_of
-from scaling.predict.read.trust import followed, new_in, residual_in, shrunk, trust_in
+from scaling.predict.read.trust import (
+    expected_residual,
+    james_stein_trust,
+    new_values,
+    parameters_at_trust,
+    trust_of_rows,
+)
 
 _NUDGE = 1.1  # factor on a parameter, to measure how much a step time depends on it
 
@@ -136,21 +142,23 @@ def _use_of_fit(
     row depends.
     """
     n = len(group.rows)
-    trust, residual, unfitted = np.ones(n), np.zeros(n), np.zeros(n)
+    trust: Floats = np.ones(n)
+    residual: Floats = np.zeros(n)
+    unfitted = np.zeros(n)
     if stack is None or stack.cluster != group.cluster_name:
         return {}, trust, residual, unfitted
     axes = axis_values(points, group)
-    new = new_in(stack, axes, distance_beyond(group.features, stack.seen))
+    new = new_values(stack, axes, distance_beyond(group.features, stack.seen))
     # a precision can be new too; its range is in doublings, as in `layout_ranges`
     peak = np.log2(group.features.gemm_peak)
-    trust = trust_in(stack, {**axes, "gemm_peak": peak}, new)
+    trust = trust_of_rows(stack, {**axes, "gemm_peak": peak}, new)
     if stack.sheet_error is not None:
         new_rows = np.flatnonzero(np.any([*new.values()], axis=0))
         unfitted[new_rows] = _unfitted_sigma(group, new_rows, stack, p)
-        trust = np.minimum(trust, followed(stack.sheet_error, unfitted))
+        trust = np.minimum(trust, james_stein_trust(stack.sheet_error, unfitted))
         unfitted = np.minimum(unfitted, stack.sheet_error)
     if stack.residual is not None:
-        residual = residual_in(stack, new, trust, places_of(group.features))
+        residual = expected_residual(stack, new, trust, places_of(group.features))
     return new, trust, residual, unfitted
 
 
@@ -162,7 +170,7 @@ def _unfitted_sigma(
     The priors of those parameters times d ln(step) / d ln(parameter), by finite differences. Rows
     whose step does not change when all of them are nudged together have 0.
     """
-    unfelt = [q for q in TIME if stack.parameters[q.name].reason == UNFELT]
+    unfelt = [q for q in TIME if stack.parameters[q.name].reason == NO_ROW_DEPENDS]
     variance = np.zeros(len(rows))
     for block in range(0, len(rows), BLOCK):
         f = group.features.take(rows[block : block + BLOCK])
@@ -194,7 +202,7 @@ def _predict_group(
     unfollowed = np.zeros(len(group.rows))
     f = group.features
     for share in np.unique(trust).tolist():
-        followed_p = shrunk(p, start, share, None if stack is None else stack.cautious)
+        followed_p = parameters_at_trust(p, start, share, None if stack is None else stack.cautious)
         rows = np.flatnonzero(trust == share)
         if len(rows) > BLOCK:
             # similar rows in one block: what none of them has is not computed

@@ -19,7 +19,7 @@ from scaling.predict.fit.baselines import (
     rule_regrets,
     trees_available,
 )
-from scaling.predict.fit.coverage import Expected, settings_of
+from scaling.predict.fit.coverage import Expected, rows_by_setting
 from scaling.predict.fit.trial import trial
 from scaling.predict.fit.validation import Scores, Validation
 from scaling.published.table import published_table
@@ -52,7 +52,7 @@ SHIPPED = (
 )  # fmt: skip
 
 # Of tables that lie in a folder, by the file's name.
-HELD = {
+FOLDER_TASKS = {
     "llama_layouts_a100": (
         None, "hash(row_index) % 2 = 0", "hash(row_index) % 2 = 1", "world_size < 128",
         "seq_length = 2048", "seq_length = 8192",
@@ -129,9 +129,9 @@ def tasks_of(path: Path) -> list[tuple[Task, pa.Table]]:
     for file in files:
         table = read_table(file)
         if path.is_dir() and not {"step_time_s", "cluster"} <= set(table.column_names):
-            continue  # in words of its own
+            continue  # raw exports, in their own column names
         any_table = _ANY if table.num_rows >= _FEWEST_TO_HALVE else _ANY[:1]
-        for where in HELD.get(file.stem, any_table):
+        for where in FOLDER_TASKS.get(file.stem, any_table):
             name = f"{file.stem}: " + (f"calibrated on {where}" if where else "data sheets")
             tasks.append((Task(name=name, table=file.name, calibrate_where=where), table))
     return tasks
@@ -193,7 +193,7 @@ def _baseline(
     order = step_s if ranked is None else ranked
     regrets = [
         float(measured[rows[int(np.argmin(order[rows]))]] / measured[rows].min() - 1)
-        for rows in settings_of(validation.points, timed).values()
+        for rows in rows_by_setting(validation.points, timed).values()
         if len(rows) > 1
     ]
     return Baseline(

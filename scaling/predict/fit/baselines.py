@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.fit.coverage import settings_of
+from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
 
@@ -92,7 +92,7 @@ def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float
         for name, column in values.items():
             column[group.rows] = getattr(group.features, name)
     regrets = []
-    for rows in settings_of(points, timed).values():
+    for rows in rows_by_setting(points, timed).values():
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
             far = np.abs(np.log2(values["tp"][at] / 4))

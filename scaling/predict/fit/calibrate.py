@@ -1,4 +1,4 @@
-"""From measured rows to a calibration: fit each stack, then again without the rows it predicts."""
+"""Calibrate on measured rows: fit each stack, and refit without some rows to learn its errors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,26 +16,20 @@ from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.memory_odds import KERNELS, kernel_columns
 from scaling.predict.cost.model import axis_values
-from scaling.predict.fit.coverage import settings_of
-from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, moved
-from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_back_errors
-from scaling.predict.read.calibration import (
-    DATA_SHEET_BAND,
-    Band,
-    Calibration,
-    StackCalibration,
-)
+from scaling.predict.fit.coverage import rows_by_setting
+from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, with_fitted
+from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_out_errors
+from scaling.predict.read.calibration import DATA_SHEET_BAND, Band, Calibration, StackCalibration
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
-from scaling.predict.read.trust import (
-    UNTESTED,
-)
+from scaling.predict.read.trust import UNTESTED
 
 _OUTCOME_FOLDS = 3
-_FEWEST_OUTCOMES = 10  # that ran, and that did not: below it the prior says more
-# Before any outcome: the offset and what a kernel adds to it, ln(need); ln(sigma) and its width.
-_OFFSET_BEFORE, _KERNEL_BEFORE = 0.05, 0.06
-_LOG_SIGMA_BEFORE, _LOG_SIGMA_WIDTH = float(np.log(0.1)), 0.4
+_FEWEST_OUTCOMES = 10  # of rows that ran, and of rows that did not
+# Priors of the probit, normal: widths of the offset and of each kernel's addition to it, in
+# ln(need); centre and width of ln(sigma).
+_OFFSET_WIDTH, _KERNEL_WIDTH = 0.05, 0.06
+_LOG_SIGMA_CENTRE, _LOG_SIGMA_WIDTH = float(np.log(0.1)), 0.4
 
 
 def calibrate(
@@ -46,121 +40,120 @@ def calibrate(
     bands: bool = True,
     probes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Calibration:
-    """Fit every stack of a table.
-
-    Memory first (from peaks, and from which rows ran), then step time given memory. With `bands`
-    the fit is repeated without parts of the rows, which gives the error to expect; without, bands
-    are those of a data sheet.
+    """Fit every stack of a table: memory first, then step time given memory.
 
     Args:
         points: what was run.
-        observed: what came of it, row for row.
+        observed: its measurements, row for row.
         source: where the rows are from, kept in the file.
-        bands: whether to spend the time on held-back folds.
-        probes: parameters that microbenchmarks tell, by cluster: where the fit starts from and
-            what it keeps where the rows say nothing.
+        bands: whether to refit without parts of the rows to learn the error to expect; without,
+            bands are those of data sheets.
+        probes: parameters from microbenchmarks, by cluster. The fit starts from them, and keeps
+            them where the rows say nothing.
     """
     stacks = {}
-    for plain in points.groups:
-        told = (probes or {}).get(plain.cluster_name, {})
-        group = dataclasses.replace(plain, start={**plain.start, **told})
-        seen = observed.take(group.rows)
-        judged = seen.out_of_memory | np.isfinite(seen.peak_memory_bytes)
-        if seen.timed.any() or judged.any() or seen.ran.any():
-            stacks[group.key] = _calibrate_stack(group, seen, points, bands)
+    for group in points.groups:
+        probed = (probes or {}).get(group.cluster_name, {})
+        group = dataclasses.replace(group, start={**group.start, **probed})
+        rows = observed.take(group.rows)
+        if (rows.ran | rows.out_of_memory | np.isfinite(rows.peak_memory_bytes)).any():
+            stacks[group.key] = _calibrate_stack(group, rows, points, bands)
     return Calibration(source=source, stacks=stacks)
 
 
 def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
-    """Refuse to average over software that differs.
+    """Refuse to average over different software.
 
     Raises:
-        InputError: rows of one framework and cluster carry different stack fingerprints.
+        InputError: rows of one framework and cluster have different stack fingerprints.
     """
     if "stack_fingerprint" not in columns:
         return
-    prints = columns.strings("stack_fingerprint", "")
+    fingerprints = columns.strings("stack_fingerprint", "")
     for group in points.groups:
-        found = sorted(set(prints[group.rows].tolist()) - {""})
-        if len(found) > 1:
+        distinct = sorted(set(fingerprints[group.rows].tolist()) - {""})
+        if len(distinct) > 1:
             raise InputError(
-                f"{columns.source}: stack_fingerprint: {group.key} has {len(found)} of them; "
-                f"choose one with --where \"stack_fingerprint = '{found[0]}'\""
+                f"{columns.source}: stack_fingerprint: {group.key} has {len(distinct)} of them; "
+                f"choose one with --where \"stack_fingerprint = '{distinct[0]}'\""
             )
 
 
-def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) -> StackCalibration:
-    memory = fit_memory(group, seen, group.start)
-    start = moved(group.start, memory)
-    time = fit_time(group, seen, start)
-    cautious = fit_cautiously(group, seen, start, moved(start, time))
+def _calibrate_stack(
+    group: Group, observed: Observed, points: Points, bands: bool
+) -> StackCalibration:
+    memory = fit_memory(group, observed, group.start)
+    start = with_fitted(group.start, memory)
+    time = fit_time(group, observed, start)
+    cautious = fit_cautiously(group, observed, start, with_fitted(start, time))
     time = {
         name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
     }
-    timed = seen.timed
+    timed = observed.timed
     axes = {axis: values[timed] for axis, values in axis_values(points, group).items()}
-    held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
-    if bands:  # too few rows for a fold: nothing bears the fit out where a row is new
-        held_back |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
+    errors: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
     if bands and timed.sum() >= FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
-        held_back = held_back_errors(group, seen, start, time, axes, settings)
+        errors = held_out_errors(group, observed, start, time, axes, settings)
+    elif bands:  # without folds nothing supports the fit where a row is new
+        errors |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
         generation=group.gpu.generation,
         rows_timed=int(timed.sum()),
-        rows_out_of_memory=int(seen.out_of_memory.sum()),
-        rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),
+        rows_out_of_memory=int(observed.out_of_memory.sum()),
+        rows_with_peak_memory=int(np.isfinite(observed.peak_memory_bytes).sum()),
         parameters={**memory, **time},
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()}
         | (layout_ranges(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
-        **held_back,
-        outcomes=fit_outcomes(group, seen, group.start) if bands else {},
+        **errors,
+        outcomes=fit_outcomes(group, observed, group.start) if bands else {},
     )
 
 
 def _prior_band() -> Band:
-    """A handful of rows halves the data sheet's error, as far as published tables tell."""
+    """The band without folds: a handful of published rows halves the data sheet's error."""
     low, high = 0.6 * DATA_SHEET_BAND[0], 0.6 * DATA_SHEET_BAND[1]
     return Band(low=low, high=high, rows=0, own=0.055, shared=0.06)
 
 
 def _settings(points: Points, group: Group) -> Strings:
-    """What rows of a stack must share to be rivals at one size, as words (n,)."""
+    """Words, (n,), equal for rows of a stack that are rivals at one size."""
     settings: Strings = np.full(len(points), "", dtype=object)
-    for key, rows in settings_of(points, np.ones(len(points), dtype=bool)).items():
+    for key, rows in rows_by_setting(points, np.ones(len(points), dtype=bool)).items():
         settings[rows] = "|".join(map(str, key))
     return settings[group.rows]
 
 
-def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, float]:
-    """How need tells what fits, of rows held back from fits of memory: a probit with a prior.
+def fit_outcomes(group: Group, observed: Observed, start: Mapping[str, float]) -> dict[str, float]:
+    """Fit which memory needs run: a probit with priors, on rows held out of memory fits.
 
-    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/memory_odds.py); empty where
-    fewer than 10 rows ran or ran out of memory.
+    Maximum a posteriori of `sigma`, `offset` and KERNELS (cost/memory_odds.py). Empty if fewer than
+    `_FEWEST_OUTCOMES` rows ran, or ran out of memory.
     """
-    rows = np.flatnonzero(seen.ran | seen.out_of_memory)
-    out = seen.out_of_memory[rows]
+    rows = np.flatnonzero(observed.ran | observed.out_of_memory)
+    out = observed.out_of_memory[rows]
     if min(out.sum(), (~out).sum()) < _FEWEST_OUTCOMES:
         return {}
+    features = group.features
     need: Floats = np.zeros(len(rows))
     fold = np.random.default_rng(0).permutation(len(rows)) % _OUTCOME_FOLDS
     for one in range(_OUTCOME_FOLDS):
         held, rest = rows[fold == one], rows[fold != one]
-        features = group.features
         part = dataclasses.replace(group, rows=group.rows[rest], features=features.take(rest))
-        p = moved(start, fit_memory(part, seen.take(rest), start))
+        p = with_fitted(start, fit_memory(part, observed.take(rest), start))
         need[fold == one] = need_of(memory_of(group, features.take(held), p), p)
     used = np.log(need / group.capacity_bytes)
-    kernels = kernel_columns(group.features.take(rows))
+    kernels = kernel_columns(features.take(rows))
     side = np.where(out, -1.0, 1.0)
 
     def loss(x: npt.NDArray[np.float64]) -> float:
-        odds = log_ndtr(side * (x[1] + kernels @ x[2:] - used) / np.exp(x[0])).sum()
-        before = ((x[0] - _LOG_SIGMA_BEFORE) / _LOG_SIGMA_WIDTH) ** 2
-        before += (x[1] / _OFFSET_BEFORE) ** 2 + ((x[2:] / _KERNEL_BEFORE) ** 2).sum()
-        return float(before / 2 - odds)
+        log_sigma, offset, of_kernels = x[0], x[1], x[2:]
+        likelihood = log_ndtr(side * (offset + kernels @ of_kernels - used) / np.exp(log_sigma))
+        prior = ((log_sigma - _LOG_SIGMA_CENTRE) / _LOG_SIGMA_WIDTH) ** 2
+        prior += (offset / _OFFSET_WIDTH) ** 2 + ((of_kernels / _KERNEL_WIDTH) ** 2).sum()
+        return float(prior / 2 - likelihood.sum())
 
-    x = minimize(loss, np.array([_LOG_SIGMA_BEFORE, 0.0, *(0.0 for _ in KERNELS)])).x.tolist()
+    x = minimize(loss, np.array([_LOG_SIGMA_CENTRE, 0.0, *(0.0 for _ in KERNELS)])).x.tolist()
     return {"sigma": float(np.exp(x[0])), "offset": x[1], **dict(zip(KERNELS, x[2:], strict=True))}

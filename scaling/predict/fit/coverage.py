@@ -11,7 +11,7 @@ from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.interval import OWN_TAIL_FACTOR
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
-from scaling.predict.read.calibration import EIGHTY
+from scaling.predict.read.calibration import Z_80
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
 
@@ -37,7 +37,7 @@ class Pairs:
     weight: Floats
 
 
-def settings_of(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
+def rows_by_setting(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
     """Row numbers by what layouts must share to be rivals, world_size among it."""
     software = (points.framework, points.model, points.cluster)
     size = (points.world_size, points.seq_length, points.global_batch_size)
@@ -56,7 +56,7 @@ def rows_by(columns: tuple[npt.NDArray[Any], ...], rows: Flags) -> dict[tuple[An
 def pairs_of(points: Points, timed: Flags) -> Pairs:
     """Every two timed rows that are rivals."""
     sides = [np.empty((3, 0))]
-    for rows in settings_of(points, timed).values():
+    for rows in rows_by_setting(points, timed).values():
         a, b = np.array(rows)[np.stack(np.triu_indices(len(rows), 1))]
         sides.append(np.stack([a, b, np.full(len(a), 2 / max(len(rows) - 1, 1))]))
     a, b, weight = np.concatenate(sides, axis=1)
@@ -69,11 +69,13 @@ def ratios_covered(observed: Observed, prediction: Prediction, pairs: Pairs) -> 
         return None
     off = np.log(observed.step_time_s / prediction.step_time_s)
     own = prediction.own_sigma
-    reach = EIGHTY * ratio_sigma(own[pairs.a], own[pairs.b])
+    reach = Z_80 * ratio_sigma(own[pairs.a], own[pairs.b])
     return float(np.average(np.abs(off[pairs.a] - off[pairs.b]) <= reach, weights=pairs.weight))
 
 
-def odds_held(observed: Observed, prediction: Prediction, pairs: Pairs) -> list[dict[str, float]]:
+def odds_calibration(
+    observed: Observed, prediction: Prediction, pairs: Pairs
+) -> list[dict[str, float]]:
     """Of rivals said to be faster with these odds, how many were: from, pairs, said, held."""
     step, own, measured = prediction.step_time_s, prediction.own_sigma, observed.step_time_s
     a, b = pairs.a, pairs.b
@@ -109,8 +111,8 @@ def expected_coverage(
     own, size = prediction.own_sigma, prediction.size_sigma
     reach = np.log(prediction.step_time_s / prediction.low)
     # what a stall adds to a layout's own part is in its ratios and in `high`
-    own_share = np.minimum(OWN_TAIL_FACTOR, reach / EIGHTY / own)
-    common = np.sqrt(np.maximum((reach / EIGHTY) ** 2 - (own_share * own) ** 2 - size**2, 0))
+    own_share = np.minimum(OWN_TAIL_FACTOR, reach / Z_80 / own)
+    common = np.sqrt(np.maximum((reach / Z_80) ** 2 - (own_share * own) ** 2 - size**2, 0))
     of_model = (points.framework, points.cluster, points.model)
     by_model, by_size = (
         list(rows_by(columns, timed).values())
@@ -118,7 +120,7 @@ def expected_coverage(
     )
     width = _QUANTILE_NOISE / np.sqrt(calibrated_rows + _ROWS_BEFORE) if calibrated_rows else 0.0
     draw = np.random.default_rng(0)
-    ratio_reach = EIGHTY * ratio_sigma(own[pairs.a], own[pairs.b])
+    ratio_reach = Z_80 * ratio_sigma(own[pairs.a], own[pairs.b])
     steps, ratios = [], []
     for _ in range(_DRAWS):
         alone = own * np.exp(width * draw.normal()) * draw.normal(size=len(own))

@@ -1,4 +1,4 @@
-"""One validation: calibrate on some rows of a table, predict the others, score them."""
+"""Run one validation: calibrate on some rows of a table, predict the others, score them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,12 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import Validation, validate
 from scaling.predict.read.calibration import Calibration
-from scaling.predict.read.observed import Observed, aside, impossible_rows, observed_of
+from scaling.predict.read.observed import (
+    Observed,
+    impossible_rows,
+    impossible_sentence,
+    observed_of,
+)
 from scaling.predict.read.points import points_of
 
 
@@ -31,8 +36,8 @@ def trial(
 ) -> Validation:
     """Calibrate and test on rows of one table.
 
-    Without `calibrate_where` nothing is calibrated: data-sheet numbers are tested. Without
-    `test_where` every row that was not calibrated on is.
+    Without `calibrate_where` data-sheet numbers are tested. Without `test_where` all rows that were
+    not calibrated on are tested.
 
     Raises:
         InputError: a condition is wrong, or leaves nothing to test.
@@ -55,8 +60,8 @@ def trial(
     calibration = None
     if fitted.any():
         part = columns.filter(fitted)
-        some = points_of(part, models=models, clusters=clusters)
-        calibration = calibrate(some, observed_of(part), source=source)
+        part_points = points_of(part, models=models, clusters=clusters)
+        calibration = calibrate(part_points, observed_of(part), source=source)
     prediction = predict(points, calibration)
     overall, groups = validate(points, observed, prediction, tested)
     return Validation(
@@ -69,7 +74,7 @@ def trial(
         groups=groups,
         notes=[
             *_notes(fitted, tested, observed, calibration, points.note),
-            *([aside(impossible)] if impossible else []),
+            *([impossible_sentence(impossible)] if impossible else []),
         ],
     )
 
@@ -90,6 +95,6 @@ def _notes(
     ambiguous = int((tested & observed.ambiguous).sum())
     if ambiguous:
         notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
-    aside = Counter(reason for reason in reasons[tested].tolist() if reason is not None)
-    notes += [f"{rows} rows are set aside: {reason}" for reason, rows in aside.most_common()]
+    counts = Counter(reason for reason in reasons[tested].tolist() if reason is not None)
+    notes += [f"{rows} rows are set aside: {reason}" for reason, rows in counts.most_common()]
     return notes

@@ -12,11 +12,11 @@ from scaling.predict.fit.coverage import (
     Expected,
     Pairs,
     expected_coverage,
-    odds_held,
+    odds_calibration,
     pairs_of,
     ratios_covered,
     rows_by,
-    settings_of,
+    rows_by_setting,
 )
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
@@ -28,11 +28,11 @@ class Scores:
 
     step_time: relative errors |predicted / measured - 1| (bias: signed mean), rank_correlation
     Spearman's over the rows. regret: slow-down of the layout that would have been picked against
-    the best measured one, over the groups of `settings_of` with two timed layouts or more; top3: of
-    the best of the first three. memory: of the rows that ran out of memory the share called a fit
-    (false_fit_rate), of those that ran the share called out of memory. coverage_80: the share of
-    step times inside their interval; coverage_80_ratios: of ratios of two layouts of such a group,
-    each group counting as many times as it has layouts.
+    the best measured one, over the settings (`rows_by_setting`) with two timed layouts or more;
+    top3: of the best of the first three. memory: false_fit_rate, the share of out-of-memory rows
+    called a fit; false_oom_rate, the share of rows that ran called out of memory. coverage_80: the
+    share of step times inside their interval; coverage_80_ratios: the share of ratios of two
+    layouts of one setting, each setting weighted by its number of layouts.
     """
 
     rows: int
@@ -95,7 +95,7 @@ class Validation:
         return {
             **asdict(self.overall),
             "expected_80": self.expected_80,
-            "odds": odds_held(self.observed, self.prediction, self.pairs),
+            "odds": odds_calibration(self.observed, self.prediction, self.pairs),
             "calibrated_rows": self.calibrated_rows,
             "tested_rows": self.tested_rows,
             "notes": self.notes,
@@ -178,7 +178,7 @@ def regrets_of(
     What memory would have refused is not picked, unless nothing else is there.
     """
     first, three = [], []
-    for rows in settings_of(points, timed).values():
+    for rows in rows_by_setting(points, timed).values():
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
             started = at[~prediction.likely_oom[at]]

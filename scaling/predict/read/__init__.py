@@ -1,1 +1,1 @@
-"""Points and tables as arrays."""
+"""Tables of points as arrays, what is known of software and clusters, and calibrations."""

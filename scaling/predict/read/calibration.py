@@ -1,8 +1,8 @@
-"""What calibration leaves: parameters and error bands per stack, in a versioned JSON file."""
+"""The result of a calibration, parameters and errors per stack, and its versioned JSON file."""
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,18 @@ from scaling.record.files import write_text
 SCHEMA = "scaling.calibration"
 VERSION = 1
 
-_WIDEST_RANGE = 1e3  # of doublings and switches
-_WIDEST = 20.0  # of a band, in logarithms: a factor of half a billion
+# Largest values accepted from a file: ends of a feature range, and log errors (a factor of e^20).
+_LARGEST_RANGE_END = 1e3
+_LARGEST_LOG = 20.0
 
 AXES = ("world_size", "seq_length", "model", "hidden_size")
-# 80 % of a normal error lie within this many standard deviations.
-EIGHTY = 1.2816
-# Why a parameter was not fitted: of no row would the step be another with another value of it.
-UNFELT = "no row depends on it"
+# 80 % of normal errors lie within this many standard deviations.
+Z_80 = 1.2816
+# Reason given when no calibration row's step time or memory depends on the parameter.
+NO_ROW_DEPENDS = "no row depends on it"
 
-# Without calibration the data sheet is off by 4 to 20 % on published tables; steps slower than
-# predicted are commoner than faster ones. Quantiles of log(measured / predicted).
+# 10 % and 90 % quantiles of ln(measured / predicted) without calibration. On published tables data
+# sheets are off by 4 to 20 %, and more steps are slower than predicted than faster.
 DATA_SHEET_BAND = (-0.16, 0.26)
 
 
@@ -40,17 +41,17 @@ class Fitted:
     high: float
     identified: bool
     reason: str  # why it is not identified, empty if it is
-    start: float | None = None  # where the fit began: a data sheet's number or a probe's
-    cautious: float | None = None  # of layouts unlike the rows (fitting.py: fit_cautiously)
+    start: float | None = None  # value before the fit, from a data sheet or a probe
+    cautious: float | None = None  # value for layouts unlike the rows (fitting.py: fit_cautiously)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """Errors of rows held back from the fit: ln(measured / predicted).
 
-    `low`, `high`: 10 % and 90 % quantile. `own`, `shared`: standard deviations of the part that is
-    a layout's own and of the part that rows of a size share (cost/interval.py); None in files
-    written before these were told apart.
+    `low`, `high`: 10 % and 90 % quantile. `own`, `shared`: standard deviations of a layout's own
+    error and of the error shared by rows of one size (cost/interval.py); None in older files, which
+    did not separate them.
     """
 
     low: float
@@ -62,18 +63,21 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackCalibration:
-    """One stack: software on a cluster.
+    """One calibrated stack: a framework on a cluster.
 
-    `bands` holds "interpolation" (random folds) and, where the rows allow it, one band per axis of
-    AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
-    calibration rows, and the ranges of what their layouts show (cost/interval.py). `generation` is
-    the GPU's. `trust`: by axis how far the fit is followed where a row's value of it is new, and
-    "untested" where no fold could tell and "layout" where its layout is new, see trust.py.
-    `sheet_error`: root mean square of ln(measured / predicted from data sheets), stalled rows cut
-    off; None where nobody looked, and in older files. `residual`: what the formulas leave of the
-    calibrated rows; None where rows held back are no better for it, and in older files. `outcomes`:
-    how need tells what fits, in logarithms (cost/memory_odds.py); empty where too few rows
-    ran or too few did not.
+    generation: of the GPU.
+    bands: errors by key: "interpolation" from random folds, and, where rows suffice, an axis of
+        AXES or "layout" from folds that leave out a whole value of it.
+    seen: values of each of AXES in the calibration rows, and (least, largest) of each feature in
+        `layout_ranges` (cost/interval.py).
+    trust: trust in the fit for rows that are new in an axis of AXES, in "layout", or in anything
+        that no fold tested ("untested"); see trust.py.
+    sheet_error: root mean square of ln(measured / predicted from data sheets), stalled rows
+        clipped; None if it was not computed, and in older files.
+    residual: correction learned from nearby rows; None if it does not improve held-back rows, and
+        in older files.
+    outcomes: probit of which memory needs fit, log scale (cost/memory_odds.py); empty with too few
+        rows that ran or too few that did not.
     """
 
     framework: str
@@ -97,15 +101,15 @@ class StackCalibration:
 
     @property
     def cautious(self) -> dict[str, float]:
-        """Those for layouts unlike the rows, as far as the file says."""
+        """Values for layouts unlike the rows, of the parameters for which the file has one."""
         stated = {name: fitted.cautious for name, fitted in self.parameters.items()}
         return {name: value for name, value in stated.items() if value is not None}
 
     @property
     def starts(self) -> dict[str, float]:
-        """Where the fit of each parameter began, as far as the file says."""
-        began = {name: fitted.start for name, fitted in self.parameters.items()}
-        return {name: value for name, value in began.items() if value is not None}
+        """Values before the fit, of the parameters for which the file has one."""
+        stated = {name: fitted.start for name, fitted in self.parameters.items()}
+        return {name: value for name, value in stated.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,34 +120,32 @@ class Calibration:
     stacks: Mapping[str, StackCalibration]
 
     def parameters_for(self, group: Group) -> tuple[dict[str, float], StackCalibration | None, str]:
-        """Parameters for a group, the calibration behind them, and where they are from.
+        """Parameters for a group, the calibration they come from, and the name of that source.
 
-        Its own stack first; then the only stack of its cluster if the group names no software; then
-        the same software on another cluster with the same kind of GPU, whose efficiencies carry
-        over as ratios of what the data sheet says, but not what its links and allocator did. To
-        another generation nothing does: its kernels are others, and what hides behind what follows
-        from the new rates.
+        In order of preference: the group's own stack; the only stack of its cluster, if the group
+        names no software; the same software on another cluster with GPUs of the same generation.
+        In the last case efficiencies carry over as ratios to the data sheet, but the parameters of
+        links, memory and nodes do not. Nothing carries over between generations, whose kernels and
+        overlap differ. Otherwise the data sheet.
         """
-        own = self.stacks.get(group.key)
-        if own is not None:
+        if (own := self.stacks.get(group.key)) is not None:
             return own.values, own, group.key
-        here = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
-        if group.unnamed_software and len(here) == 1:
-            return self.stacks[here[0]].values, self.stacks[here[0]], here[0]
-        kin = [
-            key
-            for key, s in self.stacks.items()
-            if (s.framework, s.generation) == (group.framework, group.gpu.generation)
-        ]
-        if kin:
-            best = max(kin, key=lambda key: self.stacks[key].rows_timed)
-            values = self.stacks[best].values.items()
-            carried = {name: v for name, v in values if name not in OF_THE_CLUSTER}
-            return {**group.start, **carried}, self.stacks[best], f"{best} (other cluster)"
-        return dict(group.start), None, "data sheet"
+        same_cluster = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
+        if group.has_unnamed_software and len(same_cluster) == 1:
+            (key,) = same_cluster
+            return self.stacks[key].values, self.stacks[key], key
+        software = (group.framework, group.gpu.generation)
+        similar = {
+            key: s for key, s in self.stacks.items() if (s.framework, s.generation) == software
+        }
+        if not similar:
+            return dict(group.start), None, "data sheet"
+        key, stack = max(similar.items(), key=lambda item: item[1].rows_timed)
+        carried = {name: v for name, v in stack.values.items() if name not in _OF_THE_CLUSTER}
+        return {**group.start, **carried}, stack, f"{key} (other cluster)"
 
     def to_json(self) -> str:
-        """The text of calibration.json: what each number means stands beside it."""
+        """The text of calibration.json, with unit and meaning beside each parameter."""
         stacks = {key: _stack_record(stack) for key, stack in self.stacks.items()}
         record = {
             "schema": SCHEMA,
@@ -156,8 +158,8 @@ class Calibration:
         return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
-# Not carried to another cluster: they describe its links, its memory and its nodes.
-OF_THE_CLUSTER = frozenset(
+# Parameters of a cluster's links, memory and nodes, which do not carry over to another cluster.
+_OF_THE_CLUSTER = frozenset(
     {
         "link_efficiency", "tp_network_latency_s", "network_efficiency",
         "p2p_efficiency", "p2p_latency_s", "host_transport_s", "stall_s", "buffers_bytes",
@@ -178,15 +180,12 @@ def read_calibration(path: Path) -> Calibration:
         InputError: it is missing, no calibration, of another version, or a value is out of bounds.
     """
     try:
-        if not path.is_file():
-            raise InputError(
-                f"{path}: no such file; write one with `scaling calibrate ROWS {path}`"
-            )
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except InputError:
-        raise
+        is_file = path.is_file()
+        record = json.loads(path.read_text(encoding="utf-8")) if is_file else None
     except (ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path}: not JSON: {shortened(error, 200)}") from error
+    if not is_file:
+        raise InputError(f"{path}: no such file; write one with `scaling calibrate ROWS {path}`")
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise InputError(f"{path}: schema is not {SCHEMA!r}; this is no calibration file")
     if record.get("version") != VERSION:
@@ -198,52 +197,57 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def _checked(path: Path, record: dict[str, Any]) -> Calibration:
-    """The record as values, by the types of the dataclasses above and the parameters' bounds."""
+    """The record as dataclasses, once its types and the bounds of its numbers are checked."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        found = TypeAdapter(Calibration).validate_python(record)
+        calibration = TypeAdapter(Calibration).validate_python(record)
     except ValidationError as error:
         first = error.errors()[0]
         where = shortened(".".join(str(part) for part in first["loc"]), 200)
         raise InputError(f"{path}: {where}: {first['msg']}; calibrate again") from error
-    for key, stack in found.stacks.items():
-        place = f"{path}: {shortened(key)}"
-        missing = [*(PARAMETERS.keys() - stack.parameters.keys())]
-        missing += {"interpolation"} - stack.bands.keys()
-        missing += set(AXES) - stack.seen.keys()
-        if missing:
-            raise InputError(f"{place}: {sorted(missing)[0]} is missing; calibrate again")
-        if stack.residual is not None and not stack.residual.is_sound:
-            raise InputError(f"{place}: residual is none that fits this program; calibrate again")
-        odds = stack.outcomes
-        if odds and not ({"sigma", "offset"} <= odds.keys() and _is_sound(odds)):
-            raise InputError(f"{place}: outcomes has no finite offset, or no sigma above 0")
-        for name, ends in stack.seen.items():
-            numbers = [end for end in ends if isinstance(end, float) and abs(end) < _WIDEST_RANGE]
-            if name not in AXES and not len(numbers) == len(ends) == 2:
-                raise InputError(f"{place}: seen.{shortened(name)} is no range of two numbers")
-        for name, fitted in stack.parameters.items():
-            known = PARAMETERS.get(name)
-            if known and not known.low * 0.999 <= fitted.value <= known.high * 1.001:
-                wanted = f"is outside {known.low:g} to {known.high:g}"
-                raise InputError(f"{place}: {name}={fitted.value!r} {wanted}")
-        for name, band in stack.bands.items():
-            if not -_WIDEST <= band.low <= band.high <= _WIDEST:
-                raise InputError(
-                    f"{place}: bands.{shortened(name)} is no band: {band.low}, {band.high}"
-                )
-            for part in (band.own, band.shared, stack.sheet_error):
-                if part is not None and not 0 <= part <= _WIDEST:
-                    raise InputError(
-                        f"{place}: bands.{shortened(name)} or sheet_error has {part}, no standard "
-                        "deviation"
-                    )
-    return found
+    for key, stack in calibration.stacks.items():
+        for flaw in _flaws(stack):
+            raise InputError(f"{path}: {shortened(key)}: {flaw}")
+    return calibration
 
 
-def _is_sound(odds: Mapping[str, float]) -> bool:
-    return odds["sigma"] > 1e-3 and all(abs(value) < _WIDEST for value in odds.values())
+def _flaws(stack: StackCalibration) -> Iterator[str]:
+    """Sentences on what makes a stack unusable, none if it is sound."""
+    missing = PARAMETERS.keys() - stack.parameters.keys()
+    missing |= {"interpolation"} - stack.bands.keys()
+    missing |= set(AXES) - stack.seen.keys()
+    if missing:
+        yield f"{min(missing)} is missing; calibrate again"
+    if stack.residual is not None and not stack.residual.is_sound:
+        yield "residual is none that fits this program; calibrate again"
+    if stack.outcomes and not _is_sound(stack.outcomes):
+        yield "outcomes has no finite offset, or no sigma above 0"
+    for name, values in stack.seen.items():
+        ends = [v for v in values if isinstance(v, float) and abs(v) < _LARGEST_RANGE_END]
+        if name not in AXES and not len(ends) == len(values) == 2:
+            yield f"seen.{shortened(name)} is no range of two numbers"
+    for name, fitted in stack.parameters.items():
+        known = PARAMETERS.get(name)
+        if known and not known.low * 0.999 <= fitted.value <= known.high * 1.001:
+            yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
+    sigmas = {"sheet_error": stack.sheet_error}
+    for name, band in stack.bands.items():
+        place = f"bands.{shortened(name)}"
+        if not -_LARGEST_LOG <= band.low <= band.high <= _LARGEST_LOG:
+            yield f"{place} is no band: {band.low}, {band.high}"
+        sigmas |= {f"{place}.own": band.own, f"{place}.shared": band.shared}
+    for place, sigma in sigmas.items():
+        if sigma is not None and not 0 <= sigma <= _LARGEST_LOG:
+            yield f"{place}={sigma} is no standard deviation"
+
+
+def _is_sound(outcomes: Mapping[str, float]) -> bool:
+    return (
+        {"sigma", "offset"} <= outcomes.keys()
+        and outcomes["sigma"] > 1e-3
+        and all(abs(value) < _LARGEST_LOG for value in outcomes.values())
+    )
 
 
 def _stack_record(stack: StackCalibration) -> dict[str, Any]:

@@ -1,23 +1,24 @@
-"""Which cluster a name means, and whether enough of it is known to predict anything."""
+"""Look up clusters by name, and say what is missing to predict on one."""
 
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from scaling.cluster.hardware import GPUS, Cluster, Gpu, gpu_named
+from scaling.cluster.hardware import GPUS, Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
 
-# The CUDA context and the driver take memory before the first tensor: of an 80 GiB A100
-# torch.cuda.get_device_properties reports 79.15 GiB, of a 40 GiB one 39.4, of a V100 31.7.
+# Share of a GPU's memory left by the driver and the CUDA context before the first tensor:
+# torch.cuda.get_device_properties reports 79.15 GiB of an 80 GiB A100, 39.4 of 40, and 31.7 of a
+# V100's 32.
 USABLE_OF_CAPACITY = 0.9895
 
-# A reference node is bought as often as one likes; this is the most ranks a study may name.
+# Size of a cluster of reference nodes: the most ranks that a study may name.
 _MOST_GPUS = 10_000_000
 
 
 def config_file(name: str) -> Path | None:
-    """config/<name> of the current folder, else as it ships, else None."""
+    """config/<name> of the current folder, else the shipped one, else None."""
     from scaling.study.paths import local_or_shipped
     from scaling.study.plan_file import CONFIG
 
@@ -26,7 +27,7 @@ def config_file(name: str) -> Path | None:
 
 
 def site_clusters() -> dict[str, Cluster]:
-    """The clusters of config/clusters.yaml; none where there is no such file."""
+    """The clusters of config/clusters.yaml, none if there is no such file."""
     path = config_file("clusters.yaml")
     return {} if path is None else _loaded(path.resolve(), path.stat().st_mtime_ns)
 
@@ -38,23 +39,23 @@ def _loaded(path: Path, changed_ns: int) -> dict[str, Cluster]:
     return load_clusters(path)
 
 
-def names_of(clusters: Mapping[str, Cluster]) -> set[str]:
-    """Every name that means a cluster: those described, and GPUs of the catalogue."""
+def cluster_names(clusters: Mapping[str, Cluster]) -> set[str]:
+    """Every name of a cluster: those described, and GPUs with a reference node."""
     return {*clusters, *(name for name, gpu in GPUS.items() if gpu.node is not None)}
 
 
 def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
-    """The cluster of that name; a GPU's own name means the vendor's reference node around it.
+    """The cluster of that name; the name of a GPU means its vendor's reference node.
 
     A cluster that does not state its node link gets its share of the reference node's.
 
     Raises:
-        InputError: nothing is known under this name; there is no default cluster.
+        InputError: no cluster has this name; there is no default cluster.
     """
     if name in clusters:
-        return _by_links(_with_link(clusters[name]))
-    if name not in names_of(clusters):
-        hint = did_you_mean(name[:60], names_of(clusters))
+        return _with_link_domains(_with_node_link(clusters[name]))
+    if name not in cluster_names(clusters):
+        hint = did_you_mean(name[:60], cluster_names(clusters))
         raise InputError(f"unknown cluster {shortened(name)!r}: {hint}")
     node = GPUS[name].node
     assert node is not None
@@ -67,7 +68,7 @@ def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
     )
 
 
-def _with_link(cluster: Cluster) -> Cluster:
+def _with_node_link(cluster: Cluster) -> Cluster:
     node = gpu_named(cluster.gpu).node
     if cluster.node_link_bytes_per_s is not None or node is None:
         return cluster
@@ -78,8 +79,8 @@ def _with_link(cluster: Cluster) -> Cluster:
     )
 
 
-def _by_links(cluster: Cluster) -> Cluster:
-    """A cluster whose nodes are what the GPUs' own links join, where hosts hold fewer (NVL72)."""
+def _with_link_domains(cluster: Cluster) -> Cluster:
+    """The cluster with link domains as its nodes where GPU links join several hosts (NVL72)."""
     domain = gpu_named(cluster.gpu).link_domain
     link = cluster.node_link_bytes_per_s
     if domain is None or domain <= cluster.gpus_per_node or link is None:
@@ -93,7 +94,7 @@ def _by_links(cluster: Cluster) -> Cluster:
 
 def why_unpredictable(name: str, cluster: Cluster) -> str | None:
     """Why nothing can be predicted on this cluster, None if it can."""
-    gpu: Gpu = gpu_named(cluster.gpu)
+    gpu = gpu_named(cluster.gpu)
     if not gpu.peaks or gpu.memory_bytes is None or gpu.sustained_of_peak is None:
         return f"cluster {name}: no peak rate or memory is published for gpu={gpu.name}"
     if gpu.hbm_bytes_per_s is None or gpu.link_bytes_per_s is None:

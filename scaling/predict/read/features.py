@@ -1,4 +1,4 @@
-"""Points as arrays: everything of a layout that does not depend on a calibrated number."""
+"""Points as arrays: everything the formulas need that does not depend on calibration."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,44 +9,36 @@ import numpy.typing as npt
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
-from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED
+from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED_FRAMEWORK
 from scaling.predict.read.stack_facts import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The layouts of one stack, one value per layout; float64 (n,) unless said otherwise.
-
-    Sizes are elements, ranks or sequences. `query_width` is num_heads * head_dim (of latent
-    attention the mean of query's and value's), `ffn_hidden_size` what every token of the average
-    layer goes through (its dense layers and shared experts), `mlp_inputs` the
-    matrices that read the hidden state (2 if gated), `attentions` the attention blocks a layer has
-    on average (above 1 only for an encoder-decoder). `peak` is the sustained FLOP/s of attention
-    and head, `gemm_peak` that of the layers' GEMMs (fp8 runs only those in fp8).
-    """
+    """The layouts of one stack, (n,) each. Sizes are elements, ranks or sequences."""
 
     num_layers: Floats
     hidden_size: Floats
     num_heads: Floats
-    query_width: Floats
+    query_width: Floats  # num_heads * head_dim; latent attention: mean of query and value widths
     kv_width: Floats
-    ffn_hidden_size: Floats
-    mlp_inputs: Floats
+    ffn_hidden_size: Floats  # mean over layers of dense feed-forwards and shared experts
+    mlp_inputs: Floats  # matrices that read the hidden state, 2 if gated
     vocab_size: Floats
     embeddings: Floats  # vocabulary matrices held, 1 if tied
-    positions: Floats  # that have a learned vector: those of a gpt, whose matrices have biases
-    attentions: Floats
-    attention_weights: Floats  # of an attention block over those of plain attention so wide
+    positions: Floats  # learned position vectors: only of a gpt, whose matrices have biases
+    attentions: Floats  # mean attention blocks per layer, above 1 only for an encoder-decoder
+    attention_weights: Floats  # weights of an attention block over those of plain attention so wide
     head_norms: Floats  # 1 where each head's query and key are normalised
     num_experts: Floats
     experts_per_token: Floats
     expert_ffn: Floats
-    expert_share: Floats  # of the layers that have experts
-    dense_ffn: Floats  # of the layers that have none, the first ones
+    expert_share: Floats  # share of layers with experts
+    dense_ffn: Floats  # feed-forward width of the first layers, without experts
     imbalance: Floats  # tokens of the fullest expert over the mean
     ep: Floats
     etp: Floats  # ranks that share an expert
-    causal: Floats  # share of the s x s scores that is computed by a kernel that skips
+    causal: Floats  # share of the s x s scores that a kernel computes if it skips masked ones
     seq_length: Floats
     gpus_per_node: Floats
     world_size: Floats
@@ -56,13 +48,13 @@ class Features:
     dp: Floats
     zero_stage: Floats
     shard: Floats  # dp ranks that share one copy of what ZeRO shards
-    schedule: Floats  # of the pipeline: its place in SCHEDULES (inputs.py)
-    virtual: Floats  # model chunks a pipeline rank holds, 1 without interleaving
+    schedule: Floats  # of the pipeline, as an index of SCHEDULES (inputs.py)
+    virtual: Floats  # model chunks per pipeline rank, 1 without interleaving
     micro_batch_size: Floats
     accumulation: Floats
     ring: Flags  # cp passes keys and values around
     sequence_parallel: Flags
-    recomputes: Flags  # what does not fit: nobody said what, and the software can
+    recomputes: Flags  # recomputes what does not fit, because checkpointing was not stated
     full: Flags
     selective: Flags
     math: Flags
@@ -72,61 +64,61 @@ class Features:
     fused_norm: Flags
     fused_mlp: Flags
     fused_cross_entropy: Flags
-    offload: Flags  # optimizer state and update on the host
-    short_states: Flags  # master weights and moments in 16 bits
+    offload: Flags  # optimizer state and update are on the host
+    short_states: Flags  # master weights and moments are in 16 bits
     compiled: Flags
     element_bytes: Floats
-    bf16: Flags  # what an fp8 study keeps in 16 bits too
-    cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
-    copy_bytes: Floats  # a layer's weight takes for its copies of low precision
-    saved_bytes: Floats  # of an element kept only for a GEMM's backward, 2 unless of low precision
-    peak: Floats
-    gemm_peak: Floats
-    stated_peak: Floats  # FLOP/s of the row's precision, as the data sheet states it
-
-    def __len__(self) -> int:
-        return len(self.tp)
+    bf16: Flags  # 16-bit tensors are bf16, also where GEMMs run in 8 or 4 bits
+    cast_bytes: Floats  # moved to cast one element of a GEMM's input to 8 or 4 bits, else 0
+    copy_bytes: Floats  # of low-precision copies, per layer weight
+    saved_bytes: Floats  # per element saved only for a GEMM's backward, 2 unless in low precision
+    peak: Floats  # sustained FLOP/s of attention and head
+    gemm_peak: Floats  # sustained FLOP/s of the layers' GEMMs, the only ones in fp8
+    stated_peak: Floats  # data-sheet FLOP/s of the row's precision
 
     @property
     def tokens(self) -> Floats:
         """Tokens of a micro-batch that a rank holds, (n,): cp ranks share a sequence."""
         return self.micro_batch_size * self.seq_length / self.cp
 
+    def __len__(self) -> int:
+        return len(self.tp)
+
     def take(self, index: npt.NDArray[np.int64] | slice) -> "Features":
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
 
 
-BLOCK = 16384  # rows evaluated at once: few calls, and what they make stays near the processor
+BLOCK = 16384  # rows evaluated at once: few calls, and intermediate arrays stay in cache
 _FIELDS = tuple(field.name for field in dataclasses.fields(Features))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The rows of one table that share software and cluster, and so one set of parameters."""
+    """The rows of a table that share software and cluster, and so one set of parameters."""
 
     key: str  # framework|cluster
     framework: str
     stack: Stack
     cluster_name: str
     cluster: Cluster
-    start: dict[str, float]  # every parameter, before any row is seen
+    start: dict[str, float]  # every parameter before calibration
     rows: npt.NDArray[np.int64]
     features: Features
 
     @property
-    def unnamed_software(self) -> bool:
-        """Whether the table said nothing of a framework."""
-        return self.framework in (OWN_FRAMEWORK, UNNAMED)
+    def has_unnamed_software(self) -> bool:
+        """Whether the table names no framework."""
+        return self.framework in (OWN_FRAMEWORK, UNNAMED_FRAMEWORK)
 
     @property
     def gpu(self) -> Gpu:
-        """The catalogue's entry."""
+        """The GPU's entry in the catalogue."""
         return gpu_named(self.cluster.gpu)
 
     @property
     def capacity_bytes(self) -> float:
-        """Bytes tensors can take on one GPU."""
+        """Bytes available to tensors on one GPU."""
         memory = self.gpu.memory_bytes
         assert memory is not None
         return memory * USABLE_OF_CAPACITY
@@ -149,7 +141,7 @@ class Points:
     seq_length: Floats
     global_batch_size: Floats
     tokens_per_step: Floats
-    setting: Strings  # choices on the axes that belong to the work
+    setting: Strings  # choices on the axes that define the work, which rivals must share
     point_id: Strings | None
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The clusters of a foreign table, in names that somebody describes."""
+"""Resolve the clusters of a foreign table to names that are described."""
 
 from collections.abc import Mapping
 
@@ -9,64 +9,65 @@ from scaling.errors import did_you_mean, shortened
 from scaling.foreign.arrays import Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.spellings import find_gpu
-from scaling.predict.read.clusters import names_of
+from scaling.predict.read.clusters import cluster_names
 from scaling.predict.read.foreign_stacks import frameworks_of
-from scaling.predict.read.inputs import usable_rows
+from scaling.predict.read.inputs import predictable_rows
 
-# Columns that name the hardware, the first that is there.
-NAMES = ("cluster", "gpu", "gpu_name")
-# Published tables that name no cluster, by framework and GPUs per node.
+# Columns that name the hardware; the first present one counts.
+_COLUMNS = ("cluster", "gpu", "gpu_name")
+# Published tables write this for an unnamed cluster, resolved here by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
-CLUSTER_OF = {
-    # arXiv 1909.08053, section 5: DGX-2H servers of 16 V100 SXM3 32 GB; the same README's rows on 8
-    # GPUs a node are twice as fast: DGX A100, of which only the 40 GB one existed then
+_CLUSTER_OF_SOURCE = {
+    # arXiv 1909.08053, section 5: DGX-2H servers of 16 V100 SXM3 32 GB. The same README's rows with
+    # 8 GPUs per node are twice as fast: DGX A100, then sold with 40 GB only.
     ("Megatron-LM (2020)", 16): "v100-32gb-dgx2h",
     ("Megatron-LM (2020)", 8): "a100-40gb-dgx",
-    # Megatron-LM README, table of model sizes: H100 GPUs, up to 6,144 of them
+    # Megatron-LM README, table of model sizes: up to 6,144 H100 GPUs
     ("Megatron-Core r0.8.0", 8): "h100-80gb-dgx",
 }
 
 
 def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings) -> Strings:
-    """The cluster column, as far as possible in names somebody describes.
+    """The cluster column, (n,), with described names as far as possible.
 
-    A cluster nobody here describes is its `gpu`, where the table says so, or the GPU that its name
-    means (then in the vendor's reference node); a published table that names none is resolved by
-    what its source says. Rows of unknown clusters get no prediction.
+    A cluster that is not described is taken as the vendor's reference node of the row's `gpu`, or
+    of the GPU its name means. An unnamed one is resolved by the row's source. Rows of clusters that
+    stay unknown are noted and get no prediction.
 
     Raises:
         InputError: no row's cluster is known.
     """
-    stated = next((name for name in NAMES if name in columns), None)
-    if stated is None and len(columns):
+    column = next((name for name in _COLUMNS if name in columns), None)
+    if column is None and len(columns):
         raise columns.missing_column("cluster", "the hardware is never guessed")
-    cluster = columns.strings(stated or "cluster", "")
-    known = names_of(clusters)
-    strange = np.flatnonzero([name not in known for name in cluster.tolist()])
-    if not strange.size:
+    cluster = columns.strings(column or "cluster", "")
+    described = cluster_names(clusters)
+    unknown = np.flatnonzero([name not in described for name in cluster.tolist()])
+    if not unknown.size:
         return cluster
     gpu, gpu_name = columns.strings("gpu", ""), columns.strings("gpu_name", "")
     framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
-    for row in strange:
+    for row in unknown:
         name = cluster[row]
+        is_unnamed = name == UNNAMED_CLUSTER
         candidates = (
             gpu[row],
-            CLUSTER_OF.get((framework[row], per_node[row])) if name == UNNAMED_CLUSTER else None,
+            _CLUSTER_OF_SOURCE.get((framework[row], per_node[row])) if is_unnamed else None,
             find_gpu(name),
             find_gpu(gpu[row]),
             find_gpu(gpu_name[row]),
         )
-        meant = next((each for each in candidates if each in known), None)
+        meant = next((each for each in candidates if each in described), None)
         if meant is not None:
             cluster[row] = meant
-            if name != UNNAMED_CLUSTER:
-                columns.assume_meaning(str(stated), name, meant)
-        elif name == UNNAMED_CLUSTER:
-            note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
+            if not is_unnamed:
+                columns.assume_meaning(str(column), name, meant)
+        elif is_unnamed:
+            note[row] = f"cluster={UNNAMED_CLUSTER} names no hardware, and its source is not known"
         else:
             note[row] = f"cluster={shortened(name)} is unknown"
-    if not usable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
-        hint = did_you_mean(cluster[0][:60], known)
-        raise columns.cell_error(str(stated), 0, f"unknown cluster: {hint}")
+    if not predictable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
+        hint = did_you_mean(cluster[0][:60], described)
+        raise columns.cell_error(str(column), 0, f"unknown cluster: {hint}")
     return cluster

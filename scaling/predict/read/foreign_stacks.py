@@ -1,4 +1,4 @@
-"""What the software of a foreign row does by itself: by name, release, and what is unsaid."""
+"""The software of foreign rows: its name and release, and what it does unless a row states it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,81 +9,82 @@ from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import AXIS_WORDS
 from scaling.layout.axes import DEFAULTS
-from scaling.predict.read.clusters import cluster_named, names_of
-from scaling.predict.read.inputs import UNNAMED, own_framework
+from scaling.predict.read.clusters import cluster_named, cluster_names
+from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
 from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of, with_release
 
-# What no row of this project is without, and what says that a row was measured.
+# Columns that only rows of this project have, and columns of measured rows.
 _OURS = ("point_id", "engine", "stack_fingerprint")
 _MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
 
 
 def frameworks_of(columns: Columns) -> Strings:
-    """Each row's framework, with its release where that changes what is known of it, (n,).
+    """Each row's framework, with its release if that changes its facts, (n,).
 
-    This project's own where none is named, by the engine; a row with a `source` is of others, and
-    so is a measured one without the `point_id` or the engine that rows of this project have.
+    Rows that name no framework are this project's own, under their engine, unless they state a
+    `source` or are measured without any column of this project: then it is unnamed.
     """
     measured = any(name in columns for name in _MEASURED)
-    elsewhere = "measured" if measured and not any(name in columns for name in _OURS) else ""
-    stated, engine = columns.strings("framework", ""), columns.strings("engine", DEFAULTS["engine"])
-    whose = [
-        name or (UNNAMED if source else own_framework(by))
-        for name, source, by in zip(
-            stated, columns.strings("source", elsewhere), engine, strict=True
-        )
+    default_source = "measured" if measured and not any(name in columns for name in _OURS) else ""
+    rows = zip(
+        columns.strings("framework", "").tolist(),
+        columns.strings("engine", DEFAULTS["engine"]).tolist(),
+        columns.strings("source", default_source).tolist(),
+        columns.strings("release", "").tolist(),
+        strict=True,
+    )
+    names = [
+        with_release(stated or (UNNAMED_FRAMEWORK if source else own_framework(engine)), release)
+        for stated, engine, source, release in rows
     ]
-    pairs = zip(whose, columns.strings("release", "").tolist(), strict=True)
-    return np.array([with_release(*pair) for pair in pairs], dtype=object)
+    return np.array(names, dtype=object)
 
 
-def unfused_software(columns: Columns, framework: Strings, cluster: Strings) -> Flags:
-    """Rows of software that runs norms as chains of operators in a 16-bit row of theirs, (n,)."""
+def has_unfused_norms(columns: Columns, framework: Strings, cluster: Strings) -> Flags:
+    """Mask, (n,): rows of software that has a 16-bit row on the same cluster with unfused norms."""
     name = "fused_norm"
     if name not in columns:
         return np.zeros(len(columns), dtype=bool)
     precision = columns.strings("precision", "bf16", AXIS_WORDS["precision"], silent=True)
     unfused = columns.is_given(name) & ~columns.flags(name, False, silent=True)
     unfused &= ~np.isin(precision, LOW_PRECISIONS)
-    whose = list(zip(framework.tolist(), cluster.tolist(), strict=True))
-    theirs = {whose[row] for row in np.flatnonzero(unfused)}
-    return np.array([each in theirs for each in whose], dtype=bool)
+    software = list(zip(framework.tolist(), cluster.tolist(), strict=True))
+    without_fusion = {software[row] for row in np.flatnonzero(unfused)}
+    return np.array([each in without_fusion for each in software], dtype=bool)
 
 
-def stacks_of(
+def stacks_of_rows(
     framework: Strings, cluster: Strings, unfused: Flags, clusters: Mapping[str, Cluster]
 ) -> list[Stack]:
-    """What is known of every row's software; a cluster nobody describes is of no GPU."""
-    known = names_of(clusters)
-    whose = list(zip(framework.tolist(), cluster.tolist(), unfused.tolist(), strict=True))
-    stack = {
-        (name, where, chains): stack_of(
-            name,
-            gpu_named(cluster_named(where, clusters).gpu) if where in known else None,
-            unfused=chains,
-        )
-        for name, where, chains in set(whose)
+    """The stack of each row; rows of unknown clusters are looked up without a GPU."""
+    described = cluster_names(clusters)
+    gpus = {
+        name: gpu_named(cluster_named(name, clusters).gpu) if name in described else None
+        for name in set(cluster.tolist())
     }
-    return [stack[each] for each in whose]
+    return [
+        stack_of(name, gpus[where], unfused=chains)
+        for name, where, chains in zip(framework, cluster, unfused.tolist(), strict=True)
+    ]
 
 
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
-    """Rows that do not say what they recompute, of software that is told module by module, (n,)."""
+    """Mask, (n,): rows without checkpointing stated whose software configures it per module."""
     name = "activation_checkpointing"
     stated = columns.is_given(name) if name in columns else np.zeros(len(columns), dtype=bool)
-    chosen: Flags = np.array([stack.recomputes_modules for stack in stacks], dtype=bool) & ~stated
-    if chosen.any():
+    unstated: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
+    if unstated.any():
         columns.assumptions.append(
-            f"{name} is not given in {int(chosen.sum())} rows of software that recomputes single "
+            f"{name} is not given in {int(unstated.sum())} rows of software that recomputes single "
             "modules: taken as what their memory asks for"
         )
-    return chosen
+    return unstated
 
 
-def expert_slices(columns: Columns, tp: Floats) -> Floats:
-    """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
+def ranks_per_expert(columns: Columns, tp: Floats) -> Floats:
+    """Ranks that share one expert, (n,): the tp group without ep, else 1 (Megatron, FSDP)."""
     stated = columns.counts("etp")
-    dealt = columns.counts("ep", low=0, default=1.0, silent=True) > 1
-    return np.where(np.isnan(stated), np.where(dealt, 1.0, tp), stated)
+    has_ep = columns.counts("ep", low=0, default=1.0, silent=True) > 1
+    return np.where(np.isnan(stated), np.where(has_ep, 1.0, tp), stated)

@@ -1,4 +1,4 @@
-"""What a table of rows measured, beside the points it measured."""
+"""Measurements of a table's rows, and which of them are physically impossible."""
 
 from dataclasses import dataclass, fields
 
@@ -11,16 +11,16 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.measured import OOM_OR_CRASH, read_outcomes
 from scaling.layout.shapes import ModelShape, matmul_flops_per_token
 from scaling.predict.read.features import Group, Points
-from scaling.predict.read.inputs import usable_rows
+from scaling.predict.read.inputs import predictable_rows
 from scaling.record.row import Row, fields_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Measurements, (n,), NaN where there is none.
+    """Measurements, (n,) each, NaN where there is none.
 
-    `ambiguous`: the row failed, out of memory or otherwise; never calibrated on, and counted as out
-    of memory when fits are judged.
+    `ambiguous`: the row failed, out of memory or otherwise. Calibration ignores it; validation of
+    what fits counts it as out of memory.
     """
 
     step_time_s: Floats
@@ -42,8 +42,7 @@ class Observed:
 def observed_of(columns: Columns) -> Observed:
     """The measurements of a table; a row without an outcome ran if it has a step time.
 
-    A full step that was derived from short ones teaches what a measured one does, where that is all
-    there is.
+    A full step derived from short ones counts as measured where no full step was.
 
     Raises:
         InputError: an outcome is none of ours, or a time or a memory is no number.
@@ -63,25 +62,25 @@ def observed_of(columns: Columns) -> Observed:
 
 
 _LARGEST = 1e18
-# Counts that others give as 0 where there is no such thing.
-_NONE_IS_ONE = {"ep", "virtual_stages"}
-# What others need not say of a row, and what is the same of all that are judged.
-_OF_ALL = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
+# Counts for which other tools write 0 where we write 1.
+_ZERO_MEANS_ONE = {"ep", "virtual_stages"}
+# Columns that the checks of our own rows need, filled in for rows of others.
+_FILLED_IN = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
 
 
 def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
-    """Timed rows that cannot be, by the rules of our own rows: where they stand and why, by row.
+    """Timed rows that are physically impossible: their place in the file and why, by row number.
 
-    The rules are those of scaling/record/row_checks.py. What a table does not state of the layout
-    and of the FLOPs is judged as the prediction takes it.
+    The rules are those for our own rows (scaling/record/row_checks.py). Sizes and FLOPs that a
+    table does not state are those of the prediction.
 
     Raises:
-        InputError: a column of a row holds what is no number.
+        InputError: a numeric column holds what is no number.
     """
     from scaling.record.row_checks import invalid_row_reasons  # it loads duckdb
 
     timed = observed_of(columns).ran & np.isfinite(columns.numbers("step_time_s"))
-    rows = np.flatnonzero(timed & usable_rows(points.note))
+    rows = np.flatnonzero(timed & predictable_rows(points.note))
     if not rows.size:
         return {}
     numbers = {
@@ -89,28 +88,34 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
         for name, (kind, _) in fields_of(Row).items()
         if kind in ("int", "float") and name in columns
     }
-    for name in _NONE_IS_ONE & numbers.keys():
+    for name in _ZERO_MEANS_ONE & numbers.keys():
         numbers[name] = np.maximum(numbers[name], 1.0)
-    taken = {
+    predicted = {
         "world_size": points.world_size,
         "seq_length": points.seq_length,
         "global_batch_size": points.global_batch_size,
         "tokens_per_step": points.tokens_per_step,
         **_flops(points),
     }
-    for name, values in taken.items():
+    for name, values in predicted.items():
         stated = numbers.get(name, np.full(len(points), np.nan))
         numbers[name] = np.where(np.isnan(stated), values, stated)
     table = pa.table(
         {name: pa.array(values[rows], from_pandas=True) for name, values in numbers.items()}
-        | {name: pa.array([text] * rows.size) for name, text in _OF_ALL.items()}
+        | {name: pa.array([text] * rows.size) for name, text in _FILLED_IN.items()}
     )
-    judged = zip(rows.tolist(), invalid_row_reasons(table, series="published"), strict=True)
-    return {row: f"{columns.place(row)}: {reason}" for row, reason in judged if reason is not None}
+    checked = zip(rows.tolist(), invalid_row_reasons(table, series="published"), strict=True)
+    return {row: f"{columns.place(row)}: {reason}" for row, reason in checked if reason is not None}
+
+
+def impossible_sentence(impossible: dict[int, str]) -> str:
+    """A sentence on the rows left out because they are impossible."""
+    first = next(iter(impossible.values()))
+    return f"{len(impossible)} rows are set aside because they cannot be, the first: {first}"
 
 
 def _flops(points: Points) -> dict[str, Floats]:
-    """FLOPs of a token by the strict count and the GPU's peak, NaN where they are not known."""
+    """Matmul FLOPs per token and peak FLOP/s of each row, (n,) each, NaN where unknown."""
     flops, peak = np.full(len(points), np.nan), np.full(len(points), np.nan)
     for group in points.groups:
         peak[group.rows] = group.features.stated_peak
@@ -125,34 +130,27 @@ _OF_SHAPE = (
 
 
 def _matmul_flops(group: Group) -> Floats:
-    """matmul_flops_per_token of each row, NaN of encoder-decoders, whose streams differ."""
+    """matmul_flops_per_token of each row, (n,); NaN for encoder-decoders, whose streams differ."""
     shapes = np.stack([getattr(group.features, name) for name in _OF_SHAPE])
-    different, which = np.unique(shapes, axis=1, return_inverse=True)
-    flops = [_flops_of_shape(dict(zip(_OF_SHAPE, s, strict=True))) for s in different.T.tolist()]
-    return np.asarray(np.array(flops, dtype=np.float64)[which.reshape(-1)])
+    unique, index = np.unique(shapes, axis=1, return_inverse=True)
+    flops = [_flops_of_shape(dict(zip(_OF_SHAPE, s, strict=True))) for s in unique.T.tolist()]
+    return np.asarray(np.array(flops, dtype=np.float64)[index.reshape(-1)])
 
 
-def _flops_of_shape(known: dict[str, float]) -> float:
-    head_dim = known["query_width"] / known["num_heads"]
-    kv_heads = known["kv_width"] / head_dim
-    if known["attentions"] != 1 or head_dim % 1 or kv_heads % 1:
+def _flops_of_shape(features: dict[str, float]) -> float:
+    head_dim = features["query_width"] / features["num_heads"]
+    kv_heads = features["kv_width"] / head_dim
+    if features["attentions"] != 1 or head_dim % 1 or kv_heads % 1:
         return np.nan
     shape = ModelShape(
-        num_layers=int(known["num_layers"]),
-        hidden_size=int(known["hidden_size"]),
-        num_heads=int(known["num_heads"]),
-        ffn_hidden_size=int(known["ffn_hidden_size"]),
-        vocab_size=int(known["vocab_size"]),
+        num_layers=int(features["num_layers"]),
+        hidden_size=int(features["hidden_size"]),
+        num_heads=int(features["num_heads"]),
+        ffn_hidden_size=int(features["ffn_hidden_size"]),
+        vocab_size=int(features["vocab_size"]),
         num_kv_heads=int(kv_heads),
         head_dim=int(head_dim),
-        gated_mlp=known["mlp_inputs"] > 1,
+        gated_mlp=features["mlp_inputs"] > 1,
         tied_embeddings=False,
     )
-    return float(matmul_flops_per_token(shape, int(known["seq_length"])))
-
-
-def aside(impossible: dict[int, str]) -> str:
-    """The sentence about rows that were set aside because they cannot be."""
-    return f"{len(impossible)} rows are set aside because they cannot be, the first: " + next(
-        iter(impossible.values())
-    )
+    return float(matmul_flops_per_token(shape, int(features["seq_length"])))

@@ -1,4 +1,4 @@
-"""The numbers the model cannot know beforehand: what each means, its default, bounds and source."""
+"""The calibrated parameters: meaning, default, bounds and prior width of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One calibrated number.
+    """One calibrated number. Its prior is lognormal around `default`, `spread` wide (sigma of ln).
 
-    `spread` is the standard deviation of its logarithm before any row is seen: the prior that keeps
-    it at `default` where the rows say nothing.
+    The prior keeps it at `default` where rows say nothing.
     """
 
     name: str
@@ -21,7 +20,7 @@ class Parameter:
     meaning: str
 
 
-_p = Parameter  # short, for the tables below
+_p = Parameter  # short for the tables below
 
 # Sources of the defaults are in docs/formulas.md, one line each.
 TIME: tuple[Parameter, ...] = (
@@ -84,10 +83,10 @@ MEMORY: tuple[Parameter, ...] = (
 PARAMETERS: dict[str, Parameter] = {parameter.name: parameter for parameter in (*TIME, *MEMORY)}
 
 
-# Over EFA the published sweep shows what InfiniBand does not: the host drives the transport, and
-# allocator retries and messages stall for about a second, and reduce-scatters and all-gathers reach
-# half of what they do there (findings of its 673 timed rows).
-LOSSY: Mapping[str, float] = {
+# Defaults over a lossy transport, from the 673 timed rows of the published sweep over EFA. Unlike
+# with InfiniBand the host drives the transport, allocator retries and messages stall for about a
+# second, and reduce-scatters and all-gathers reach half the bandwidth.
+LOSSY_TRANSPORT: Mapping[str, float] = {
     "host_transport_s": 0.45e-3,
     "stall_s": 1.2,
     "network_efficiency": 0.4,  # of rings; fitted 0.37 to 0.38 whichever model was left out
@@ -95,10 +94,10 @@ LOSSY: Mapping[str, float] = {
 
 
 def defaults_for(overrides: Mapping[str, float]) -> dict[str, float]:
-    """Every parameter at its default, except what the stack's facts move."""
+    """Every parameter at its default, except for `overrides`."""
     values = {name: parameter.default for name, parameter in PARAMETERS.items()}
     assert set(overrides) <= set(values), set(overrides) - set(values)
-    # what a software hides is told of both kinds of links at once, until rows tell more
+    # facts about what software hides hold for both kinds of links
     values["dp_exposed_inside"] = overrides.get("dp_exposed", values["dp_exposed_inside"])
     values.update(overrides)
     return values

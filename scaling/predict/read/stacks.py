@@ -1,4 +1,4 @@
-"""What is known about training software without measuring it: facts, and the defaults they move."""
+"""Facts about training software that need no measurement, and how a framework finds its entry."""
 
 import re
 from dataclasses import replace
@@ -8,10 +8,10 @@ from typing import Any
 from scaling.cluster.hardware import Generation, Gpu
 from scaling.predict.read.stack_facts import Stack
 
-# Megatron-Core as its recipes of 2024 and later run it: distributed optimizer, bf16 gradients
-# (grad_reduce_in_fp32 off), sequence parallelism, ring attention, cuDNN kernels, tp, dp and pp
-# traffic overlapped (user buffers), 8-bit weights held in 8 bits (fp8_param_gather), and one kernel
-# that sends tokens to experts (DeepEP, HybridEP).
+# Megatron-Core as its recipes have run it since 2024: distributed optimizer, bf16 gradients
+# (grad_reduce_in_fp32 off), sequence parallelism, ring attention, cuDNN kernels, overlapped tp, dp
+# and pp traffic (user buffers), 8-bit weights held in 8 bits (fp8_param_gather), and one kernel
+# that dispatches tokens to experts (DeepEP, HybridEP).
 _MEGATRON_CORE = Stack(
     name="Megatron-Core",
     gradient_bytes=2.0,
@@ -36,12 +36,12 @@ _MEGATRON_CORE = Stack(
 
 
 def _megatron(name: str, *, source: str, **facts: Any) -> Stack:
-    """Megatron-Core under another name, with the facts that are its own."""
+    """Megatron-Core under another name, with the facts in which it differs."""
     defaults = {**_MEGATRON_CORE.defaults, **facts.pop("defaults", {})}
     return replace(_MEGATRON_CORE, name=name, source=source, defaults=defaults, **facts)
 
 
-# This project's own, by their whole names.
+# This project's own engines, matched by their whole names.
 OWN_STACKS = {
     stack.name: stack
     for stack in (
@@ -53,7 +53,7 @@ OWN_STACKS = {
             second_copy=True,
             casts_as_read=True,
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
-            # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
+            # besides the engine's own tensors, which scaling/predict/cost/own_memory.py counts
             defaults={"buffers_bytes": 0.3e9},
             source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
         ),
@@ -64,21 +64,21 @@ OWN_STACKS = {
             split="slowest_least",
             reduces_late=True,
             hides_without_zero=True,
-            # HSDP has no second copy, FSDP2 no buckets: what is gathered is that of two layers
+            # HSDP has no second copy and FSDP2 no buckets: two layers are gathered at a time
             defaults={"kept_logits": 12.0},
             source="scaling/train/engines/torch: FSDP2 of torch 2.13, gradients reduced in bf16",
         ),
     )
 }
 
-# Software is of the time of the GPUs it runs on.
+# Software of unknown name is assumed to be as old as the GPUs it runs on.
 _EARLY: tuple[Generation, ...] = ("volta", "ampere", "cdna2")
 _MODERN: tuple[Generation, ...] = ("hopper", "blackwell", "cdna3", "cdna4")
 
-# Of names that no other entry fits, one for each era of GPUs; then the software whose facts are
-# known. Defaults were set with published rows of that software in sight, and of an entry without a
-# second file behind it they are no better than that: benchmarks/held_out.py says what predicting
-# each file without its own entry costs.
+# First, for names that match no other entry, one entry for each era of GPUs; then known software.
+# Defaults were set with published rows of that software in sight, and entries with only one file
+# behind them are no better than that: benchmarks/held_out.py measures the cost of predicting each
+# file without its own entry.
 STACKS = (
     Stack(
         name="",
@@ -90,8 +90,8 @@ STACKS = (
         generations=_MODERN,
         also=("Megatron-DeepSpeed",),
         virtual_stages=2,
-        # between what Megatron-Core hides and software that hides half: what other software of
-        # these GPUs hides is not known, and this costs its rows 1 to 3 % where they hide more
+        # between Megatron-Core and software that hides half of its traffic: what other software of
+        # these GPUs hides is not known, and rows that hide more are off by 1 to 3 %
         defaults={"tp_exposed": 0.3, "dp_exposed": 0.4},
         source="assumed: fused kernels, 16-bit gradients and overlap, as published software for "
         "Hopper and later has them: NeMo, MLPerf's, Megatron-Bridge, Paxml, Automodel",
@@ -100,8 +100,8 @@ STACKS = (
         name="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,
-        # its GEMMs reach 230 TFLOP/s on an A100 where others' reach 250; norms of its own; the loss
-        # holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
+        # its GEMMs reach 230 TFLOP/s on an A100, those of others 250; its norms are its own; its
+        # loss holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
         # gradients: 2 + 2 + 4 + 4 + 4 + 4 + 2 bytes
         defaults={
             "gemm_efficiency": 0.74,
@@ -118,8 +118,8 @@ STACKS = (
         split="by_cost",
         peak_of_first_rank=True,
         fused_norms=True,
-        # fp32 gradients are reduced after the last micro-batch, nothing hides them
-        # its tensor-parallel linears communicate asynchronously, and keep what they gathered
+        # fp32 gradients are reduced after the last micro-batch, where nothing hides them;
+        # tensor-parallel linears communicate asynchronously and keep what they gathered
         defaults={
             "dp_exposed": 0.95,
             "host_layer_s": 3.0e-3,
@@ -190,7 +190,7 @@ STACKS = (
         tokens_once_a_node=True,
         recomputes_modules=True,
         defaults={"host_layer_s": 1.2e-3},
-        # bf16 parameters without a copy in fp32: its 30B on 8 GPUs would not fit otherwise
+        # bf16 parameters without an fp32 copy: otherwise its 30B would not fit on 8 GPUs
         source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
     ),
     Stack(
@@ -204,7 +204,7 @@ STACKS = (
     ),
     Stack(
         name="torchtitan",
-        # its weights are fp32 shards, their copy in bf16 lives for a layer
+        # weights are fp32 shards, whose bf16 copy lives for one layer
         master_bytes=10.0,
         zero_stage=3,
         sequence_parallel=True,
@@ -217,8 +217,8 @@ STACKS = (
         gradient_bytes=2.0,
         lean_kernels=True,
         fused_norms=True,
-        # its rows of 16k tokens and more run as slowly as FlashAttention 1 in triton does
-        # and its loss keeps bf16 logits, their shifted copy and their gradient
+        # rows of 16k tokens and more run as slowly as FlashAttention 1 in triton; the loss keeps
+        # bf16 logits, their shifted copy and their gradient
         defaults={"flash2_efficiency": 0.33, "norm_passes_fused": 45.0, "kept_logits": 6.0},
         source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE",
     ),
@@ -236,26 +236,32 @@ _RELEASE = re.compile(r"\b\d\d\.\d\d(\.\d+)?\b")
 
 @cache
 def with_release(framework: str, release: str) -> str:
-    """A framework's name with the release from which its facts differ, if `release` is no older.
+    """The framework's name plus the latest release, up to `release`, at which its facts changed.
 
-    Releases sort as text (26.02.01, 26.04, 26.06).
+    The name alone if no such release is known, or if it states one. Releases sort as text
+    (26.02.01, 26.04, 26.06).
     """
     if _RELEASE.search(framework):
         return framework
     since = [
         stack.since
         for stack in STACKS
-        if stack.since and stack.since <= release and _fits(stack, framework) >= 0
+        if stack.since and stack.since <= release and _match_length(stack, framework) >= 0
     ]
     return f"{framework} {max(since)}" if since else framework
 
 
 def stack_of(framework: str, gpu: Gpu | None, *, unfused: bool = False) -> Stack:
-    """What is known of the software of that name on this GPU.
+    """The entry of a framework on this GPU.
 
-    The longest entry whose words stand in the name, whatever its case and what parts them, of the
-    latest release that is not after the name's. What fits no name is what was usual in the GPU's
-    time; `unfused`: a table says that its norms are chains of operators, as they were on A100.
+    Of the entries for this GPU's generation, the one with the longest name whose words occur in
+    `framework`, ignoring case and separators; of these, the latest that is not newer than the
+    release in the name. A name without an entry gets the software usual for its generation of GPUs.
+
+    Args:
+        framework: name, with a release if its facts depend on it.
+        gpu: None if unknown; then taken as an A100.
+        unfused: a table shows its norms to be chains of operators, as on A100.
     """
     generation = None if unfused or gpu is None else gpu.generation
     return _stack_of(framework, generation or "ampere")
@@ -272,16 +278,16 @@ def _stack_of(framework: str, generation: Generation) -> Stack:
         for stack in STACKS
         if generation in (stack.generations or (generation,))
         and stack.since <= release
-        and _fits(stack, framework) >= 0
+        and _match_length(stack, framework) >= 0
     ]
-    return max(fitting, key=lambda stack: (_fits(stack, framework), stack.since))
+    return max(fitting, key=lambda stack: (_match_length(stack, framework), stack.since))
 
 
-def _fits(stack: Stack, framework: str) -> int:
-    """Letters of the longest of an entry's names that stands in a framework's, -1 if none does."""
-    return max((len(n) for n in (stack.name, *stack.also) if _stands_in(n, framework)), default=-1)
+def _match_length(stack: Stack, framework: str) -> int:
+    """Length of the longest of an entry's names found in the framework's, -1 if none is."""
+    return max((len(n) for n in (stack.name, *stack.also) if _is_in(n, framework)), default=-1)
 
 
-def _stands_in(name: str, framework: str) -> bool:
+def _is_in(name: str, framework: str) -> bool:
     words = r"[\W_]*".join(re.findall("[a-z0-9]+", name.lower()))
     return not words or bool(re.search(rf"(?<![a-z]){words}(?![a-z])", framework.lower()))

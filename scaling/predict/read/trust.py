@@ -1,4 +1,4 @@
-"""How far a fit is followed where a row is new: all the way, or part of it from the data sheet."""
+"""How far a calibration is trusted for each row: from 0 (data sheet alone) to 1 (the whole fit)."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -6,156 +6,154 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.read.calibration import AXES, EIGHTY, StackCalibration
+from scaling.predict.read.calibration import AXES, Z_80, StackCalibration
 from scaling.predict.read.features import BLOCK
 from scaling.predict.read.parameters import MEMORY, TIME
 
-# Shares of the way, in logarithms of every parameter, from where a fit began (0) over what it says
-# cautiously (0.5) to where it ended (1).
+# Trust is a position between sets of parameters, on a logarithmic scale: their start values (0),
+# the cautious fit (CAUTIOUS) and the whole fit (1).
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CAUTIOUS = 0.5
-# Where no fold could leave a value out a size never seen is followed all of the way, and so is a
-# layout; any other value as far as `untested_trust` says. Folds leave out values that have
-# neighbours: beyond all of them less is known, and that of these axes is followed no further than
-# halfway between the two.
+# Axes along which extrapolation is trusted less than interpolation. Folds mostly leave out values
+# between others, so outside the calibrated range trust is at most halfway between that of the axis
+# and that of untested axes.
 _EXTRAPOLATED = ("seq_length", "hidden_size", "gemm_peak")
+# Keys of `StackCalibration.trust` beside those of AXES.
 UNTESTED, LAYOUT = "untested", "layout"
-# A fold's error counts up to this: one stalled step must not decide.
+# Trusted fully when no fold could test them, unlike other axes.
+_TRUSTED_UNTESTED = ("world_size", LAYOUT)
+# Errors are clipped here, so that one stalled step decides nothing.
 _LARGEST_ERROR = 0.5
-# Less trust has to be better by this share: folds are few.
+# Lower trust must reduce the error by more than this share: there are few folds.
 _WORTH = 0.05
 
 
-def at_trust(share: float) -> str:
-    """The name of the band of rows held back at random, predicted with that trust."""
-    return f"interpolation at {share:g}"
-
-
-def shrunk(
-    fitted: Mapping[str, float],
-    start: Mapping[str, float],
-    trust: float,
-    cautious: Mapping[str, float] | None = None,
-) -> dict[str, float]:
-    """Parameters that share of the way from `start` to `fitted`; those of memory twice as fast.
-
-    Without `cautious` (older files) the way is straight.
-    """
-    if trust == 1.0:
-        return dict(fitted)
-    of_memory = min(1.0, trust / CAUTIOUS)
-    near = {q.name: start[q.name] * (fitted[q.name] / start[q.name]) ** of_memory for q in MEMORY}
-    for q in TIME:
-        began, ended = start[q.name], fitted[q.name]
-        halfway = (cautious or {}).get(q.name, (began * ended) ** 0.5)
-        if trust <= CAUTIOUS:
-            near[q.name] = began * (halfway / began) ** (2 * trust)
-        else:
-            near[q.name] = halfway * (ended / halfway) ** (2 * trust - 1)
-    return near
-
-
-def chosen_trust(log_residuals: Sequence[Floats]) -> float:
-    """The one of TRUSTS whose held-back errors are smallest; more of it unless less is better.
-
-    Args:
-        log_residuals: ln(measured / predicted) of the same rows for each of TRUSTS.
-    """
-    errors = [float(np.minimum(np.abs(r), _LARGEST_ERROR).mean()) for r in log_residuals]
-    enough = [
-        trust
-        for trust, error in zip(TRUSTS, errors, strict=True)
-        if error <= min(errors) * (1 + _WORTH)
-    ]
-    return max(enough)
-
-
-def untested_trust(tested: Collection[float]) -> float:
-    """How far a fit is followed in what none of its rows varies: as far as what it says cautiously.
-
-    No further than where folds could test it in something else (`tested`), and not at all where
-    they could in nothing: a data sheet that nothing refutes is not given up.
-    """
-    return min(CAUTIOUS, *tested) if tested else 0.0
-
-
-def error_of(log_residual: Floats) -> float:
-    """Root mean square of errors, each counted up to what decides nothing alone."""
-    return float(np.sqrt(np.mean(np.minimum(np.abs(log_residual), _LARGEST_ERROR) ** 2)))
-
-
-def followed(sheet_error: float, unfitted: Floats) -> Floats:
-    """What share of a fit is followed where it knows a row in part, (n,), one of TRUSTS.
-
-    A fit mends what data sheets are off by in all their numbers together, so half of it may be
-    worse than none. As the positive part of James and Stein's estimate has it (1961): 1 less the
-    square of what is unknown, as 80 % of it has it, over that of what was mended; rounded down.
-
-    Args:
-        sheet_error: what data sheets are off by on the calibrated rows, log scale.
-        unfitted: standard deviation of ln(step) by parameters that no calibrated row depends on.
-    """
-    doubt = np.square(EIGHTY * unfitted) / max(sheet_error**2, 1e-12)
-    quarters = len(TRUSTS) - 1
-    return np.asarray(np.floor(quarters * np.maximum(1 - doubt, 0.0)) / quarters)
-
-
-def new_in(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], beyond: Floats
-) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which rows have a value that was not calibrated, (n,) each, by names of AXES and LAYOUT.
+def new_values(
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], distance_beyond: Floats
+) -> dict[str, Flags]:
+    """Masks, (n,) each, of rows whose value was not calibrated, by names of AXES and LAYOUT.
 
     Args:
         stack: the calibration.
         axes: the rows' values by names of AXES, (n,) each.
-        beyond: how far their layouts are beyond all calibrated ones, (n,).
+        distance_beyond: how far their layouts lie outside all calibrated ones, (n,).
     """
     new = {
         axis: ~np.isin(axes[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         for axis in AXES
     }
-    return {**new, LAYOUT: beyond > 0}
+    return {**new, LAYOUT: distance_beyond > 0}
 
 
-def residual_in(
-    stack: StackCalibration,
-    new: Mapping[str, Flags],
-    trust: npt.NDArray[np.float64],
-    places: Floats,
-) -> npt.NDArray[np.float64]:
-    """ln(measured / predicted) to expect of each row by its neighbours, (n,).
+def trust_of_rows(
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], new: Mapping[str, Flags]
+) -> Floats:
+    """Trust in the fit for each row, (n,): the least over the axes in which it is `new`."""
+    trust = np.ones(len(axes[AXES[0]]))
+    untested = stack.trust.get(UNTESTED, CAUTIOUS)
+    for axis, is_new in new.items():
+        of_axis = stack.trust.get(axis, 1.0 if axis in _TRUSTED_UNTESTED else untested)
+        trust = np.where(is_new, np.minimum(trust, of_axis), trust)
+    for axis in _EXTRAPOLATED:
+        if axis in axes and axis in stack.seen:
+            calibrated = np.array(stack.seen[axis], dtype=np.float64)
+            values = axes[axis].astype(np.float64)
+            above = values > calibrated.max(initial=0.0)
+            below = values < calibrated.min(initial=np.inf)
+            halfway = (stack.trust.get(axis, untested) + untested) / 2
+            trust = np.where(above | below, np.minimum(trust, halfway), trust)
+    return trust
 
-    0 where a row is new (`new_in`) in something in which folds did not confirm it; elsewhere
-    followed as far as the fit is, `trust`.
+
+def james_stein_trust(sheet_error: float, unfitted: Floats) -> Floats:
+    """Trust for rows that depend on parameters no calibrated row depends on, (n,).
+
+    A fit corrects the combined error of all data-sheet values, so using only some of its parameters
+    may be worse than none. The rule follows the positive part of James and Stein's estimator
+    (1961): 1 minus the squared unknown error (its 80 % bound) over the squared error that the fit
+    removed, rounded down to one of TRUSTS.
+
+    Args:
+        sheet_error: data-sheet error on the calibrated rows, log scale.
+        unfitted: standard deviation of ln(step) from parameters that no calibrated row depends on.
     """
+    doubt = np.square(Z_80 * unfitted) / max(sheet_error**2, 1e-12)
+    quarters = len(TRUSTS) - 1
+    return np.asarray(np.floor(quarters * np.maximum(1 - doubt, 0.0)) / quarters)
+
+
+def parameters_at_trust(
+    fitted: Mapping[str, float],
+    start: Mapping[str, float],
+    trust: float,
+    cautious: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Parameters interpolated from `start` to `fitted`; memory parameters arrive at CAUTIOUS.
+
+    Time parameters pass through `cautious`; without it (older files), through the geometric mean.
+    """
+    if trust == 1.0:
+        return dict(fitted)
+    memory_share = min(1.0, trust / CAUTIOUS)
+    trust_band = {
+        q.name: start[q.name] * (fitted[q.name] / start[q.name]) ** memory_share for q in MEMORY
+    }
+    for q in TIME:
+        first, last = start[q.name], fitted[q.name]
+        middle = (cautious or {}).get(q.name, (first * last) ** 0.5)
+        if trust <= CAUTIOUS:
+            trust_band[q.name] = first * (middle / first) ** (2 * trust)
+        else:
+            trust_band[q.name] = middle * (last / middle) ** (2 * trust - 1)
+    return trust_band
+
+
+def expected_residual(
+    stack: StackCalibration, new: Mapping[str, Flags], trust: Floats, places: Floats
+) -> Floats:
+    """Expected ln(measured / predicted) of rows at `places`, scaled by their trust, (n,).
+
+    0 for rows `new` in an axis in which folds did not confirm the residual.
+    """
+    expected = np.zeros(len(trust))
     residual = stack.residual
     if residual is None:
-        return np.zeros(len(trust))
-    holds = np.full(len(trust), "interpolation" in residual.holds_in)
-    for axis, of_axis in new.items():
-        holds &= ~of_axis | (axis in residual.holds_in)
-    rows = np.flatnonzero(holds)
-    expected = np.zeros(len(trust))
-    for block in range(0, len(rows), BLOCK):
-        some = rows[block : block + BLOCK]
-        expected[some] = trust[some] * residual.at(places[some])
+        return expected
+    confirmed = np.full(len(trust), "interpolation" in residual.holds_in)
+    for axis, is_new in new.items():
+        confirmed &= ~is_new | (axis in residual.holds_in)
+    rows = np.flatnonzero(confirmed)
+    for first in range(0, len(rows), BLOCK):
+        block = rows[first : first + BLOCK]
+        expected[block] = trust[block] * residual.at(places[block])
     return expected
 
 
-def trust_in(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], new: Mapping[str, Flags]
-) -> npt.NDArray[np.float64]:
-    """Trust in the fit for each row, (n,): the least of those in what it is `new_in`."""
-    trust = np.ones(len(axes[AXES[0]]))
-    untested = stack.trust.get(UNTESTED, CAUTIOUS)
-    for axis, of_axis in new.items():
-        tested = stack.trust.get(axis, 1.0 if axis in ("world_size", LAYOUT) else untested)
-        trust = np.where(of_axis, np.minimum(trust, tested), trust)
-    for axis in _EXTRAPOLATED:
-        if axis in axes and axis in stack.seen:
-            seen = np.array(stack.seen[axis], dtype=np.float64)
-            values = axes[axis].astype(np.float64)
-            outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
-            halfway = (stack.trust.get(axis, untested) + untested) / 2
-            trust = np.where(outside, np.minimum(trust, halfway), trust)
-    return trust
+def trust_band(trust: float) -> str:
+    """The key in `StackCalibration.bands` of random folds predicted at this trust."""
+    return f"interpolation at {trust:g}"
+
+
+def chosen_trust(log_residuals: Sequence[Floats]) -> float:
+    """The highest of TRUSTS whose mean error is within 5 % of the smallest.
+
+    Args:
+        log_residuals: ln(measured / predicted) of the same held-out rows at each of TRUSTS.
+    """
+    errors = [float(np.minimum(np.abs(r), _LARGEST_ERROR).mean()) for r in log_residuals]
+    good_enough = min(errors) * (1 + _WORTH)
+    return max(trust for trust, error in zip(TRUSTS, errors, strict=True) if error <= good_enough)
+
+
+def untested_trust(tested: Collection[float]) -> float:
+    """Trust for axes in which the calibrated rows do not vary: at most CAUTIOUS.
+
+    Never above the trust of any axis that folds could test (`tested`), and 0 if they could test
+    none: nothing has refuted the data sheet.
+    """
+    return min(CAUTIOUS, *tested) if tested else 0.0
+
+
+def clipped_rms(log_residual: Floats) -> float:
+    """Root mean square of errors, each clipped so that one stalled step does not decide."""
+    return float(np.sqrt(np.mean(np.minimum(np.abs(log_residual), _LARGEST_ERROR) ** 2)))
