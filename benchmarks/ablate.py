@@ -67,7 +67,7 @@ class Without:
 
 
 def _none(*parts: Any, **_: Any) -> np.ndarray:
-    """Zero seconds for each layout of the Features among `parts`."""
+    """Zero seconds for each layout, whichever of `parts` are Features."""
     (f,) = (part for part in parts if isinstance(part, Features))
     return np.zeros(len(f))
 

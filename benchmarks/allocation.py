@@ -1,12 +1,11 @@
-"""What packing saves: N small points in one allocation beside one job for each point.
+"""What packing saves: N small points in one allocation compared with one job per point.
 
     python -m benchmarks.allocation [--points 6] [--steps 50] [--ranks 2] [--forked-only]
 
-Real DeepSpeed ranks on the CPU, on a Slurm of our own. Three ways, one after another: a pack whose
-ranks are forked by hosts that have imported torch once; a pack whose ranks start from nothing; one
-job per point. Prints the wall time of the study, the share of the allocations spent in training
-steps (allocated seconds as accounting has them), and the seconds from the end of one point's ranks
-to the first step of the next.
+Runs real DeepSpeed ranks on the CPU with a test Slurm, in three ways: a pack whose ranks are forked
+from a process that has imported torch; a pack whose ranks start from scratch; one job per point.
+Prints the wall time of the study, the share of the allocated seconds (from accounting) spent in
+training steps, and the seconds from the end of one point's ranks to the first step of the next.
 """
 
 import argparse

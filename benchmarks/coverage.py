@@ -1,4 +1,4 @@
-"""How often 80 % intervals and odds hold, hold-out by hold-out, and what a calibration is worth.
+"""How often 80 % intervals and odds hold in each hold-out, and what a calibration improves.
 
     python -m benchmarks.coverage FOLDER [--write]
 
@@ -78,14 +78,14 @@ class HoldOut:
 
     @property
     def coverage(self) -> tuple[float, float]:
-        """Shares of steps and of ratios inside, NaN where there are none."""
+        """Shares of step times and of ratios inside their intervals; NaN without any."""
         scores = self.validation.overall
         steps, ratios = scores.coverage_80, scores.coverage_80_ratios
         return np.nan if steps is None else steps, np.nan if ratios is None else ratios
 
 
 def hold_out(task: Task, table: pa.Table) -> HoldOut:
-    """Run one."""
+    """Run one hold-out."""
     v = trial(table, task.table, calibrate_where=task.calibrate_where, clusters=load_clusters())
     rows = v.tested & v.prediction.predicted & v.observed.timed
     off = predict(v.points).step_time_s[rows] / v.observed.step_time_s[rows] - 1
@@ -130,7 +130,7 @@ def tally(kinds: Mapping[str, Sequence[HoldOut]]) -> list[list[str]]:
 
 
 def odds_table(held: Sequence[HoldOut]) -> list[list[str]]:
-    """Pairs of all hold-outs by the stated odds that one is faster, and how often it was."""
+    """Pairs of layouts of all hold-outs: stated odds that one is faster, and how often it was."""
     by_start: dict[float, list[dict[str, float]]] = {}
     for each in held:
         v = each.validation

@@ -1,10 +1,10 @@
-"""What Snakemake and the executor cost a study of 5,000 points, without Slurm and without training.
+"""Overhead of Snakemake and the executor for 5,000 points, without Slurm and training.
 
     python -m benchmarks.dag [--points 5000]
 
-A dry run (goal: at most 20 s and 400 MB), and a run whose points do nothing, sent through the
-executor to processes of this machine in packs (goal: at most 20 ms a point). Wall time, and the CPU
-time of Snakemake itself, which is what a login node bears: a busy machine only stretches the first.
+Measures a dry run (goal: at most 20 s and 400 MB), and a run of empty points that the executor
+starts in packs on this machine (goal: at most 20 ms per point). Prints wall time and the CPU time
+of Snakemake itself, which is the load on a login node and does not depend on other processes.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one snakemake has used; without the jobs it started."""
+    """What a snakemake process used, without its jobs."""
 
     wall_s: float
     cpu_s: float
@@ -74,7 +74,7 @@ class Cost:
 
 
 def _dry_run(folder: Path, points: int) -> Cost:
-    """The cost of `snakemake --dry-run` for a study of so many points."""
+    """The cost of `snakemake --dry-run` for a study of `points` points."""
     for name in ("Snakefile", "workflow", "reports"):
         (folder / name).symlink_to(PROJECT / name)
     shutil.copytree(PROJECT / "config", folder / "config")
@@ -96,7 +96,7 @@ def _dry_run(folder: Path, points: int) -> Cost:
 
 
 def _run(folder: Path, points: int) -> Cost:
-    """The cost of a run of so many points that do nothing, in packs of a hundred, two at once."""
+    """The cost of a run of `points` empty points, in packs of a hundred, two at a time."""
     folder.mkdir()
     (folder / "Snakefile").write_text(NOTHING.replace("POINTS", str(points)))
     command = _snakemake(

@@ -1,14 +1,14 @@
-"""How wrong predictions are of software, and of GPUs, of which nothing but the data sheet is known.
+"""Prediction errors for unknown software, and for GPUs known from their data sheet only.
 
     python benchmarks/held_out.py [FOLDER]
 
-Of the published rows that come along, and of the tables of FOLDER in this project's names:
+For the shipped rows and the tables of FOLDER it prints
 
-- every table's software as it is known, and as if its name were unheard of;
-- every number that an entry of STACKS moves: in how many tables and GPUs it is used, and how wrong
-  each table is with the number and with the one that other software has;
-- every GPU's share of its peak: the one that each table alone would choose. Where tables disagree
-  the share is theirs, not the GPU's.
+- the errors of each table with its software known, and as if the software were unknown;
+- for each number in STACKS the tables and GPUs that use it, and each table's error with that number
+  and with the number of other software;
+- for each GPU the share of its peak that each table alone would choose. If tables disagree, the
+  share belongs to them and not to the GPU.
 """
 
 import argparse
@@ -36,7 +36,7 @@ FEWEST = 3
 
 
 def tables(folder: Path | None) -> dict[str, pa.Table]:
-    """Rows by the file they are from; of shipped ones by their column `table`."""
+    """Rows by file; the shipped rows by their column `table`."""
     shipped = published_table()
     split = {
         name: shipped.filter(pc.equal(shipped["table"], name))
@@ -52,7 +52,7 @@ def tables(folder: Path | None) -> dict[str, pa.Table]:
 
 
 def off(points: Points, observed: Observed) -> np.ndarray:
-    """ln(predicted / measured) of every row, NaN where there is no such."""
+    """ln(predicted / measured) of every row, NaN where either is missing."""
     step_s = np.where(observed.timed, observed.step_time_s, np.nan)
     return np.log(predict(points).step_time_s / step_s)
 
@@ -66,13 +66,13 @@ def percent(errors: np.ndarray) -> str:
 
 
 def unnamed(table: pa.Table) -> pa.Table:
-    """The table without what names its software."""
+    """The table without the columns that name its software."""
     kept = table.drop_columns([n for n in ("framework", "release") if n in table.column_names])
     return kept.append_column("framework", pa.array([UNHEARD_OF] * table.num_rows))
 
 
 def software(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
-    """Each file's software: rows, errors as known and unheard of, false out-of-memory calls."""
+    """Per file: rows, errors with known and unknown software, false out-of-memory calls."""
     yield "file", "software", "rows", "known", "unheard of", "false OOM", "unheard of"
     for name, table in by_file.items():
         for framework in pc.unique(table["framework"]).to_pylist():
@@ -88,7 +88,7 @@ def software(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
 
 
 def numbers(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
-    """Each number of an entry of STACKS, in each file it is used in: with it, and without."""
+    """Per number in STACKS and file that uses it: the error with and without the number."""
     yield "software", "number", "files", "GPUs", "value", "others have", "file: with, without"
     uses: dict[tuple[str, str], list[tuple[str, str, float, float, str]]] = {}
     for name, table in by_file.items():
@@ -116,7 +116,7 @@ def numbers(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
 
 
 def peaks(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
-    """The share of a GPU's peak in each precision with which a file's rows have no bias."""
+    """Per file and precision: the share of the GPU's peak that leaves its rows without bias."""
     yield "GPU", "precision", "assumed", "file", "rows", "its own share"
     for name, table in by_file.items():
         for precision in pc.unique(table["precision"]).to_pylist():

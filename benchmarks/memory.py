@@ -1,17 +1,17 @@
-"""The predicted memory of this project's engines beside the exact one, layout by layout.
+"""Compare the predicted memory of our engines with the exact one, for each layout.
 
     python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
                                 [--studies engines,expert_layouts --engine torch] [--random 200]
 
-Layouts are drawn from all points of the published studies as they stand, or with `--random` from
-the table of axes: any family, size and engine, whole models; their rows name the study `random`.
-The exact bytes are `scaling memory`'s, of the first, second and last stage: the engine itself
-on tensors without numbers. `--depth` cuts every model to this share of its layers, at least two a
-stage: the exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a
-drawing can go on where it was left; what the formula says of a row is computed anew. `--known` asks
-nothing and tells of what is there, studies of other days included; `--spread` then writes how far
-the random ones are off, by kinds, to the table from which predictions take their intervals.
-Prints the ten worst, then median and worst of each group, and the seconds a layout takes.
+Layouts are drawn from all points of the shipped studies, or with `--random` from all values of the
+axes: any family, size and engine, whole models; their rows name the study `random`. The exact bytes
+come from `scaling memory`, which runs the engine on tensors without data, for the first, second and
+last stage. `--depth` keeps this share of each model's layers, at least two per stage, since the
+exact peak of 80 layers takes minutes. Layouts in `--rows` are not run again, so that an interrupted
+run can continue; their predictions are recomputed. `--known` runs nothing and reports all rows of
+the file; `--spread` then writes the errors of random layouts, by kind, to the table from which
+predictions take their intervals. Prints the ten worst layouts, median and worst error of each
+group, and the seconds per layout.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from scaling.study.study import load_study
 from scaling.train.rehearsal.limits import memory_refusal
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
-RANDOM = "random"  # the study of a row that was drawn from the table of axes
+RANDOM = "random"  # the study of a layout drawn from the values of the axes
 SEED = 0
 COUNTS, PIPELINES = (2, 4, 8), (1, 1, 2, 4, 8)
 MOST_RANKS, LARGEST = 64, 14e9  # parameters
@@ -55,7 +55,7 @@ _NEAR = 0.02
 def drawn(
     count: int, depth: float, studies: Sequence[str] = STUDIES, engine: str = "deepspeed"
 ) -> list[Point]:
-    """Points of one engine of all studies in turn, models cut to `depth` of their layers."""
+    """Points of one engine from all studies in turn, with `depth` of their models' layers."""
     chosen = random.Random(SEED)
     grids = [list(expand_grid(load_study(study)).points) for study in studies]
     for grid in grids:
@@ -66,7 +66,7 @@ def drawn(
 
 
 def random_points(count: int, seed: int = SEED) -> list[Point]:
-    """Points off the studies' diagonals, from the table of axes: any family, size and engine."""
+    """Points with random values of all axes: any family, size and engine."""
     chosen, points = random.Random(seed), []
     while len(points) < count:
         shape, engine, pp = (
@@ -122,7 +122,7 @@ def random_shape(chosen: random.Random) -> ModelShape:
 
 
 def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point | None:
-    """One of this shape with these choices, None where it is refused or cannot be counted."""
+    """A point of this shape with these choices; None if it is refused or cannot be counted."""
     for name, axis in AXES.items():
         if name not in axes and chosen.random() < (1 if name in TURNED else 0.4):
             axes[name] = chosen.choice(axis.values or COUNTS)
@@ -165,7 +165,7 @@ def runs(point: Point) -> bool:
 
 
 def cut(point: Point, depth: float) -> Point:
-    """The same with fewer layers."""
+    """The point with fewer layers."""
     shape, layout = point.shape, point.layout
     least = 2 * layout.model_chunks
     layers = max(round(shape.num_layers * depth), least)
@@ -201,7 +201,7 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
 
 
 def spread_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """By software and kind how far the random ones of these are off."""
+    """The spread of the errors of random layouts, by software and kind."""
     errors: dict[str, dict[str, list[float]]] = {}
     for error, software, kind in judged([r for r in rows if r["point"]["study"] == RANDOM]):
         errors.setdefault(software, {}).setdefault(kind, []).append(math.log1p(error))
@@ -209,7 +209,7 @@ def spread_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
-    """The exact bytes of each point, as soon as they are known; what fails is said and left out."""
+    """Yield the exact bytes of each point as they arrive; report failures and leave them out."""
     left = list(points)
     while left:
         exact = rank_memories([(p, rank) for p in left for rank in stage_ranks(p.layout).values()])
@@ -229,7 +229,7 @@ def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Ask what is missing, then print the errors."""
+    """Run the missing layouts, then print the errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layouts", type=int, default=200)
     parser.add_argument("--studies", default=",".join(STUDIES))
@@ -265,7 +265,7 @@ def main() -> None:
 
 
 def group_of(row: dict[str, Any]) -> str:
-    """Of which draw, engine and family a row is, and whether its layers are dealt to stages."""
+    """The group of a row: draw, engine, family, and whether it has a pipeline."""
     point = point_from_json(json.dumps(row["point"]))
     origin = RANDOM if point.study == RANDOM else "studies"
     family = "experts" if point.shape.num_experts else point.shape.family
@@ -273,7 +273,7 @@ def group_of(row: dict[str, Any]) -> str:
 
 
 def report(rows: list[dict[str, Any]]) -> None:
-    """Print the worst ten, then how far all are, by group and together."""
+    """Print the ten worst layouts, then the errors by group and of all."""
     each = zip((error for error, _, _ in judged(rows)), rows, strict=True)
     errors = sorted(each, key=lambda one: -abs(one[0]))
     for error, row in errors[:10]:

@@ -1,4 +1,4 @@
-"""Layouts per second: the vectorised prediction beside the same formulas one layout at a time.
+"""Layouts per second of the vectorised prediction, compared with one call per layout.
 
     python benchmarks/predict.py [--layouts 200000]
 
@@ -8,7 +8,7 @@ One core, memory and step time with all their terms, data-sheet parameters, a ta
 import argparse
 import os
 
-# One core, also for whatever numpy would thread; must stand before numpy is imported.
+# One core, also for numpy's threads; this must come before numpy is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import time
@@ -75,7 +75,7 @@ def vectorised_s(points: Points, repeats: int = 5) -> float:
 
 
 def one_at_a_time_s(points: Points, count: int) -> float:
-    """Seconds of `count` layouts, each evaluated by its own call, as a loop over objects would."""
+    """Seconds for `count` layouts with one call each, as in a loop over objects."""
     (group,) = points.groups
     start = time.process_time()
     for row in range(count):
@@ -86,7 +86,7 @@ def one_at_a_time_s(points: Points, count: int) -> float:
 
 
 def from_memory(count: int) -> Points:
-    """Layouts as a study or `recommend` has them, objects, as points."""
+    """Points made from layout objects, as a study or `recommend` makes them."""
     shape = load_models()["llama2_7b"]
     layouts = [Layout(tp=2, dp=1 + n % 64, zero_stage=1, seq_length=4096) for n in range(count)]
     inputs = inputs_of_layouts(

@@ -1,8 +1,8 @@
-"""How many published layouts a study would have refused before launch, and how many it should have.
+"""Published layouts that a study would have refused for memory, rightly and wrongly.
 
     python benchmarks/refusals.py ROWS.csv ... [--above 1.05 1.3]
 
-Uncalibrated, as a study refuses: predicted memory above so many times the GPU's.
+A study refuses layouts whose uncalibrated predicted memory exceeds a multiple of the GPU's.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from scaling.study.catalogues import load_clusters, load_models
 
 
 def main() -> None:
-    """Print a line per table and threshold."""
+    """Print a line per table and multiple."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--above", nargs="+", type=float, default=[REFUSE_ABOVE])

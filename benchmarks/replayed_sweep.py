@@ -1,16 +1,15 @@
-"""A guided sweep, replayed on tables that others measured in full: what it saves and misses.
+"""Replay a guided sweep on fully measured tables: what it saves, and what it misses.
 
     python benchmarks/replayed_sweep.py ROWS.csv ... --exact [--keep 0.15] [--spread 0.1]
     python benchmarks/replayed_sweep.py ROWS.csv ... [--keep 0.1] [--sigma 0.007] [--replays 20]
 
-Points are chosen size by size, small first, by the prediction, "measured" by looking them up, and
-what they say calibrates the prediction of the next size. What a table says is taken for the truth.
-With --exact that is what a point of 13 full steps shows, and nothing is repeated. Else points run
-short steps, and a replay measures with noise: of a run (--sigma, the standard deviation of ln time
-between runs) and of the extension from short steps (--extension); contenders are repeated, and the
-winner is whoever is fastest on average. Regret is how much slower it truly is than the best of its
-size and setting that the table has. GPU-hours are of the steps, warm-up included, and of a start
-each.
+The prediction chooses points of each size, small sizes first. They are "measured" by looking them
+up, which calibrates the prediction of the next size. The table counts as the truth. With --exact a
+point runs 13 full steps, measures the truth and is not repeated. Otherwise points run short steps
+and have noise between runs (--sigma, standard deviation of ln time) and from the extension to full
+steps (--extension); contenders are repeated, and the fastest on average wins. Regret is how much
+slower the winner truly is than the best of its size and setting. GPU-hours include warm-up steps
+and one start per point.
 """
 
 import argparse
@@ -44,8 +43,8 @@ from scaling.study.short_steps import short_step_rounds, short_step_sizes
 class Size:
     """What the guided sweep did at one size.
 
-    `regrets`: for each setting of this size that somebody timed, how much slower the best layout it
-    measured is than the best of all, a ratio; None where it measured none that ran.
+    `regrets`: per setting with a timed layout, how much slower the best measured layout is than the
+    best of all, as a ratio; None if no measured layout ran.
     """
 
     world_size: int
@@ -54,7 +53,7 @@ class Size:
     gpu_hours: float  # of all points
     gpu_hours_spent: float
     regrets: tuple[float | None, ...]
-    rows: tuple[int, ...]  # of the table, that were measured
+    rows: tuple[int, ...]  # measured rows of the table
 
 
 def play(
@@ -66,16 +65,15 @@ def play(
     models: Mapping[str, ModelShape] | None = None,
     clusters: Mapping[str, Cluster] | None = None,
 ) -> list[Size]:
-    """Measure size by size what `choose` asks for, calibrating on what has been measured so far.
+    """Measure what `choose` selects, size by size, and calibrate on everything measured so far.
 
-    It chooses again within the size, twice at most. A row that ran costs its own
-    measured steps, one that did not its start; a row that failed for an unknown reason is measured
-    like any other and teaches nothing.
+    Within a size it chooses again, at most twice. A row that ran costs its measured steps and a
+    start, any other row a start. A failure of unknown reason is measured but does not calibrate.
 
     Args:
-        table: what was measured.
-        source: of it, for sentences.
-        guide: what a study says.
+        table: the measurements.
+        source: its name in error messages.
+        guide: parameters of the guided sweep.
         full_steps: seconds of all the steps of a run over those of one full step, (rows,); by
             default the guide's steps.
         models: by name; by default the shipped ones.
@@ -91,7 +89,7 @@ def play(
     sizes = []
 
     def learned() -> tuple[Prediction, Guide]:
-        """What the rows measured so far predict of all, and of the price."""
+        """Prediction and price of all rows, given those measured so far."""
         calibration = None
         if (measured & (observed.timed | observed.out_of_memory)).any():
             part = columns.filter(measured)
@@ -138,7 +136,7 @@ def play(
 
 
 def main() -> None:
-    """Print what each table says."""
+    """Print the result for each table."""
     options = _options()
     for path in options.rows:
         print(path.name)

@@ -1,13 +1,13 @@
-"""A report of a million rows, or of twenty thousand files: seconds and memory, two threads.
+"""Time and memory of a report on a million rows or twenty thousand files, with two threads.
 
 Usage: python benchmarks/report.py [ROWS] [--files] [--keep FOLDER]
 
-With --files every row is a file of its own, as points leave them: 20,000 of them unless ROWS says
-otherwise, one of them cut short.
+With --files every row is a file of its own, as points write them: 20,000 by default, one of them
+truncated.
 
-The rows are made up by DuckDB: ten models, ten sizes, layouts that differ in every axis, five
-repeats, one row in ten failed, ten step times each. Printed beside it: what pandas users would do
-by hand, here as one DuckDB query for the best layout per model and size.
+DuckDB makes up the rows: ten models, ten sizes, layouts that differ in every axis, five repeats,
+one row in ten failed, ten step times each. For comparison it also runs a single DuckDB query for
+the best layout per model and size, as one would by hand.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def write_rows(study: Path, rows: int) -> None:
 
 
 def split(study: Path) -> None:
-    """Every row a file of its own, written as a point writes it; one is cut short."""
+    """Write every row to a file of its own, as a point does; one is truncated."""
     for path in list((study / "rows").iterdir()):
         table = pq.read_table(path)
         for number, point_id in enumerate(table["point_id"].to_pylist()):

@@ -1,8 +1,8 @@
-"""What a user would write instead of us: transformers' model, torch's DDP and AdamW, a loop.
+"""The training loop that a user would write: a transformers model with torch's DDP and AdamW.
 
-It trains and keeps Adam's moments in the weights' precision, where DeepSpeed keeps fp32 masters and
-moments unless it is told otherwise. With Liger its norms, rotation and feed-forward are Liger's and
-head and loss are one kernel; compiled, the loss is compiled with the model.
+Adam's moments have the weights' precision, where DeepSpeed by default keeps fp32 master weights and
+moments. With Liger, norms, rotation and feed-forward are its kernels, and head and loss are one
+kernel. If compiled, the loss is compiled with the model.
 """
 
 import contextlib

@@ -1,22 +1,21 @@
-"""What short steps say of full ones, layout by layout: extended over measured, and seconds saved.
+"""Step times extended from short steps, compared with measured full steps, for each layout.
 
     python benchmarks/short_steps.py short_steps.jsonl     # 40 layouts on CPU ranks, two at most
-    python benchmarks/short_steps.py short_steps.jsonl     # once more: what is missing of them
+    python benchmarks/short_steps.py short_steps.jsonl     # again: measures what is missing
 
-Each layout trains once, in one process group, and leaves a line in the file; an interrupted run
-goes on with the next. A round is one full step and one of each short kind, in a random order, and
-as many rounds run as fit into --seconds: what a busy machine or a drift slows down falls on short
-and full steps alike. Each rank has a core of its own and, where it may, goes before whatever else
-runs there (nice -15). In a line and in the table
+Each layout trains once, in one process group, and appends a line to the file; an interrupted run
+continues with the next layout. A round is one full step and one of each short kind in random order,
+so that a busy machine or a drift slows short and full steps alike. As many rounds run as fit into
+--seconds. Each rank has a core of its own and, where permitted, priority (nice -15). Columns:
 
-error    the extended step over the median of the full ones, less 1, from all rounds.
-floor    the median of every other round's full step over that of the rest, less 1: what full steps
-         are wrong by about themselves, each median from half of the steps.
-point    the median size of the error where only as many rounds count as a point of ten steps has.
-covered  share of such points whose 80 % interval holds the median of all full steps.
-saved    of the seconds that such a point takes in full, warm-up and steps.
-stolen   share of the cores' time in which the hypervisor ran somebody else.
-load     what wanted a core before it began.
+error    extended step over the median full step, less 1, from all rounds.
+floor    median full step of every other round over that of the remaining rounds, less 1: the error
+         of full steps themselves, with half of the steps in each median.
+point    median absolute error with only the rounds of a point of ten steps.
+covered  share of such points whose 80 % interval contains the median of all full steps.
+saved    share of the seconds that such a point takes in full, warm-up included.
+stolen   share of the cores' time that the hypervisor gave to others.
+load     load average before it began.
 """
 
 import argparse
@@ -89,7 +88,7 @@ TORCH += [
 
 
 def layouts(full: int) -> list[Layout]:
-    """The forty, of both engines; their full step has `full` micro-batches."""
+    """The forty layouts, of both engines, whose full step has `full` micro-batches."""
     common = {
         "seq_length": 128,
         "precision": "fp32",
@@ -106,12 +105,12 @@ def layouts(full: int) -> list[Layout]:
 
 
 def main() -> None:
-    """Measure what the file lacks, a line each, and print all of it as one table."""
+    """Measure the layouts that the file lacks, and print the file as a table."""
     asked = _asked()
     lines = asked.file.read_text().splitlines() if asked.file.exists() else []
     done = {(one["layout"], one["world_size"]): one for one in map(json.loads, lines)}
     every = layouts(asked.full)
-    # imported once, under the ranks' environment: they are forked from what trains nothing itself
+    # imported once, in the ranks' environment, in a process that only forks ranks
     os.environ.update(rank_environment(_point(every[0]), os.environ))
     multiprocessing.set_forkserver_preload(IMPORTED)
     print(HEADER, flush=True)
@@ -129,7 +128,7 @@ def main() -> None:
 
 
 def measured(layout: Layout, seconds: float) -> dict[str, Any]:
-    """One layout, trained on ranks of its own: the slowest rank's seconds of each step."""
+    """Train one layout on its own ranks; the slowest rank's seconds of each step."""
     case = {"layout": layout.label, "world_size": layout.world_size, "load": os.getloadavg()[0]}
     before = _stolen()
     with tempfile.TemporaryDirectory() as directory:
@@ -152,13 +151,13 @@ def measured(layout: Layout, seconds: float) -> dict[str, Any]:
 
 
 def _stolen() -> tuple[int, int]:
-    """What the hypervisor gave to others, and all there was, in ticks of all cores since boot."""
+    """Stolen and total time of all cores since boot, in ticks."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return ticks[7], sum(ticks)
 
 
 def judged(line: dict[str, Any]) -> dict[str, Any]:
-    """What a line's times say."""
+    """The columns of a line, from its step times."""
     counts, times, whole = line["counts"], line["times"], max(line["counts"])
     full = [seconds for count, seconds in zip(counts, times, strict=True) if count == whole]
     steps = [one for one in zip(counts, times, strict=True) if one[0] != whole]
@@ -208,7 +207,7 @@ def table_line(line: dict[str, Any]) -> str:
 
 
 def summary(every: list[dict[str, Any]]) -> str:
-    """Over all layouts whose accumulations lie on a line; the others run in full."""
+    """Summary of the layouts whose short steps lie on a line; others would run in full."""
     used = [one for one in every if one["linear"]]
     if not used:
         return "nothing to sum up"
@@ -235,7 +234,7 @@ def _share(held: list[bool]) -> float:
 
 
 def _turns(layout: Layout) -> list[int]:
-    """Micro-batches of each counted step: the full one and all short ones, in random turns."""
+    """Micro-batches of each step: full and short ones, in a random order within each round."""
     kinds = (*short_step_sizes(layout), layout.gradient_accumulation_steps)
     return shuffled_rounds(kinds, MOST_ROUNDS, seed=0)
 

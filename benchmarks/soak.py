@@ -1,8 +1,8 @@
-"""Soak: 300 trivial points through the executor on a Slurm of our own, 50 allocations in flight.
+"""Soak: run 300 trivial points through the executor on a test Slurm, 50 allocations at a time.
 
     python -m benchmarks.soak [--points 300] [--in-flight 50] [--pack 1] [--array 25]
 
-Prints how often each point ran, what Slurm was asked, and the largest memory and number of
+Prints how often each point ran, the calls to Slurm, and the largest memory and number of
 processes on the login node (snakemake and its children; allocations run elsewhere on a real
 cluster and are not counted).
 """
@@ -54,7 +54,7 @@ def _soak(study: Study, options: argparse.Namespace) -> None:
 
 
 def _footprint(pid: int) -> tuple[int, int]:
-    """Bytes and processes of snakemake and what it started; none if it has just ended."""
+    """Memory in bytes and number of processes of snakemake and its children; 0 if it has ended."""
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]

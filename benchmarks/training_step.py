@@ -1,4 +1,4 @@
-"""Our engine beside transformers' Llama or mT5 (with DDP), same shape and batch, in turns.
+"""Compare our engines with transformers' Llama or mT5 (with DDP), same shape and batch.
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
     python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0
@@ -9,12 +9,12 @@
         --fused-cross-entropy --rival liger
     python benchmarks/training_step.py --gpu h200-141gb --model mt5_large --attention math
 
-Every combination is a case, and each prints one line of JSON. In a case the two take turns, ours,
-theirs, ours, theirs: what a device does slower after an hour must not fall on one of them. Every
-turn is a process of its own, so that neither finds the other's memory; one that fails (out of
-memory, a kernel that is not there) ends its side of its case, never the grid. With `--ranks` each
-turn has so many data-parallel ranks, a process each, and a step is the slowest one's. rival.py says
-what it is that we are compared with. mfu is (6N + 12 L h s) tokens/s over the data sheet's peak.
+Every combination of options is a case and prints one line of JSON. In a case ours and theirs take
+turns, so that a device that slows down over time slows both. Every turn is a process of its own, so
+that neither uses the other's memory. A failure (out of memory, a missing kernel) ends its side of
+the case, never the grid. With `--ranks` each turn has that many data-parallel ranks, one process
+each, and the slowest one counts. rival.py describes the other side. mfu is (6N + 12 L h s) tokens/s
+over the data sheet's peak.
 """
 
 import argparse
@@ -48,7 +48,7 @@ from scaling.study.point import Point
 
 WARMUP_STEPS = 3
 FLAGS = (*FUSED, "compile")
-# What a case is made of: an option each, every value with every other.
+# The options that make up a case; every value is combined with every other.
 GRID = {
     "seq_length": [128],
     "micro_batch_size": [2],
@@ -57,7 +57,7 @@ GRID = {
     "activation_checkpointing": ["none"],
     "engine": ["deepspeed"],
 }
-# Llamas that a CPU trains in seconds a step and that are large enough for matrices to count.
+# Llamas with steps of seconds on a CPU, large enough that matmuls dominate.
 SHAPES = {
     name: ModelShape(
         num_layers=8, hidden_size=width, num_heads=width // 64, num_kv_heads=width // 64,
@@ -104,7 +104,7 @@ def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
 def in_turns(
     ours: Callable[[], Turn], theirs: Callable[[], Turn], *, turns: int
 ) -> tuple[list[Turn], list[Turn]]:
-    """What both did, one after the other; a side that has failed is not asked again."""
+    """The turns of both sides; a side that has failed does not run again."""
     done: tuple[list[Turn], list[Turn]] = ([], [])
     for _ in range(turns):
         for side, run in zip(done, (ours, theirs), strict=True):
@@ -114,7 +114,7 @@ def in_turns(
 
 
 def ranks_of(run: Callable[..., Turn], point: Point, *given: object) -> Turn:
-    """One turn, each of its ranks in a process of its own: the first one's, slowest times of all.
+    """One turn, one process per rank: the first rank's result with the slowest times of all.
 
     Where a rank fails, it is that one's.
     """
@@ -139,7 +139,7 @@ def ranks_of(run: Callable[..., Turn], point: Point, *given: object) -> Turn:
 
 
 def compared(point: Point, ours: list[Turn], theirs: list[Turn]) -> dict[str, object]:
-    """Both sides' numbers, and how many times as fast ours is: over all turns, and turn by turn."""
+    """The results of both sides, and our speed-up over all turns and in each turn."""
     own, other = _side(point, ours), _side(point, theirs)
     rates = own["tokens_per_s"], other["tokens_per_s"]
     pairs = zip(own["tokens_per_s_of_turns"], other["tokens_per_s_of_turns"], strict=False)
@@ -153,7 +153,7 @@ def compared(point: Point, ours: list[Turn], theirs: list[Turn]) -> dict[str, ob
 
 
 def _side(point: Point, turns: list[Turn]) -> dict[str, Any]:
-    """A side that did not end all its turns has no rate: what it still did is in its turns."""
+    """The result of one side; without a rate if it did not finish all its turns."""
     tokens = point.layout.global_batch_size * point.shape.tokens_per_sequence(
         point.layout.seq_length
     )
@@ -192,7 +192,7 @@ def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
 
 
 def _ours(point: Point, rank: int, directory: Path) -> Turn:
-    """A rank of ours."""
+    """Run one of our ranks."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(rank_variables(rank, point.layout.world_size))
     from scaling.train.parallel.rendezvous import leave_process_group, rank_id_from_environment

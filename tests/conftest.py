@@ -1,4 +1,4 @@
-"""What several test folders share."""
+"""Fixtures and settings that several test folders share."""
 
 import os
 import shutil
@@ -24,11 +24,11 @@ settings.load_profile("same")
 
 
 def heed_signals():
-    """Let children heed SIGINT and SIGHUP, whoever started the tests.
+    """Make child processes react to SIGINT and SIGHUP, however the tests were started.
 
-    What is ignored stays ignored in a child: SIGHUP under nohup, SIGINT in the background of a
-    script. What has a handler is reset to its default there. We go on ignoring a SIGHUP that
-    nohup keeps from us.
+    Children inherit ignored signals: SIGHUP under nohup, SIGINT in a script's background jobs. A
+    signal with a handler is reset to its default in a child. This process itself still ignores a
+    SIGHUP under nohup.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,9 +37,9 @@ def heed_signals():
 
 
 def keep_bytecode():
-    """Let tests, and the hundred processes they start, compile each module once.
+    """Compile each module once for the tests and the hundred processes that they start.
 
-    Where PYTHONDONTWRITEBYTECODE is set, as in many containers, each would compile all of them.
+    With PYTHONDONTWRITEBYTECODE, which many containers set, every process would compile them all.
     """
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -56,7 +56,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture
 def golden(request):
-    """Compare a whole text with tests/golden/<name>; written only under --update-golden."""
+    """Compare a text with tests/golden/<name>, or write it with --update-golden."""
 
     def compare(name, text):
         path = GOLDEN / name
@@ -109,7 +109,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def write_study(config):
-    """Write config/studies/<name>.yaml from the test's study with changes; its path."""
+    """Write config/studies/<name>.yaml, which is STUDY with changes, and return its path."""
 
     def write(name="one", **changes):
         path = config / "studies" / f"{name}.yaml"
@@ -121,7 +121,7 @@ def write_study(config):
 
 
 def copy_project(folder):
-    """A checkout in which a study can run: what Snakemake reads, and nothing it has made."""
+    """A checkout in which a study can run, without any results."""
     root = folder / "project"
     root.mkdir()
     for name in ("workflow", "config", "reports"):
@@ -132,7 +132,7 @@ def copy_project(folder):
 
 @pytest.fixture
 def project(tmp_path):
-    """A checkout of this test's own."""
+    """A checkout for one test."""
     return copy_project(tmp_path)
 
 
@@ -142,9 +142,9 @@ FEW_STEPS = "warmup_steps: 1\n  measured_steps: {at_least: 5, at_most: 10, until
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory):
-    """The quickstart, from its YAML to its report, as a new user runs it, but of fewer steps.
+    """The quickstart from its YAML to its report, as a new user runs it, but with fewer steps.
 
-    What is asked of its points is that they are trained, not how precisely they are measured.
+    Tests look at whether its points were trained, not at how precisely they were measured.
     """
     root = copy_project(tmp_path_factory.mktemp("quickstart"))
     study = root / "config" / "studies" / "quickstart.yaml"

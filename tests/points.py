@@ -1,4 +1,4 @@
-"""A small point to start from; a test says only what it is about."""
+"""A small point that tests change only in what they are about."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ TINY_T5 = ModelShape(
     vocab_size=256,
 )
 
-WALKED_STEPS = 2  # of a rehearsal: the second begins with the optimizer's states
+WALKED_STEPS = 2  # of a rehearsal: only the second starts with optimizer states
 
 
 def tiny_point(
@@ -54,7 +54,7 @@ def tiny_point(
     gpus_per_node: int = 8,
     **layout: Any,
 ) -> Point:
-    """Four small layers on a CPU; the micro-batch follows from the global batch."""
+    """A point with four small layers on a CPU. Its micro-batch follows from the global batch."""
     replicas = layout.get("dp", 1)
     rounds = layout.get("gradient_accumulation_steps", 1)
     layout.setdefault("micro_batch_size", global_batch_size // (replicas * rounds))

@@ -1,4 +1,4 @@
-"""Studies that really ran: where they did, what they printed and left."""
+"""Run studies in a checkout, and look at their output and results."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.warm import warm_python
 
 @dataclass(frozen=True)
 class Ran:
-    """A checkout in which a study was run, and what the command printed."""
+    """A checkout in which a study ran, and the command's output."""
 
     root: Path
     study: str
@@ -36,7 +36,7 @@ def rows_of(results):
 
 
 def scaling(root, *words, python=sys.executable, timeout=1800):
-    """Run a verb in that checkout."""
+    """Run a verb of `scaling` in a checkout."""
     return subprocess.run(
         [python, "-m", "scaling", *words],
         cwd=root,
@@ -49,5 +49,5 @@ def scaling(root, *words, python=sys.executable, timeout=1800):
 
 
 def scaling_warm(root, *words):
-    """The same by a python that has imported all this needs, as have those it starts."""
+    """`scaling`, but faster: with a Python that has already imported what the verb needs."""
     return scaling(root, *words, python=warm_python())

@@ -1,4 +1,4 @@
-"""Rows for tests: everything a point says, and nulls for all that was not measured."""
+"""Rows for tests: the columns of a point, and nulls for everything that is measured."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from scaling.study.point import Point, point_columns
 
 
 def row_of(point: Point, **changes: Any) -> Row:
-    """A row of this point that ended ok with steps of a second each, with `changes`."""
+    """A row of this point with outcome ok and steps of one second, except for `changes`."""
     timed = {"step_time_s": 1.0} if changes.get("outcome", "ok") == "ok" else {}
     unmeasured = {name: None for name, (_, nullable) in fields_of(Row).items() if nullable}
     return Row(

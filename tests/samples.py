@@ -1,4 +1,4 @@
-"""Values of every axis, for tests that try all: those of the table, and some counts."""
+"""Values of every axis, for tests that try them all."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ COUNTS = (1, 2, 3, 4, 8)
 
 
 def values_of(axis: Axis) -> tuple[Any, ...]:
-    """What may be chosen on this axis; of a count a few."""
+    """The values allowed on this axis; a few of them if it is a count."""
     listed = COUNTS if axis.values is None else axis.values
     return (None, *listed) if axis.optional else listed
 

@@ -1,4 +1,4 @@
-"""The tests hold wherever they are started: in the background, under nohup, on a busy machine."""
+"""The tests work however they are started: in the background or under nohup."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ IGNORED = (
 
 @pytest.fixture
 def started_in_the_background():
-    """SIGINT and SIGHUP are ignored, as under nohup in the background of a script."""
+    """Ignore SIGINT and SIGHUP, as a background job under nohup does."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
     for number in before:
         signal.signal(number, signal.SIG_IGN)

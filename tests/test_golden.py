@@ -1,4 +1,4 @@
-"""Whole texts that other people read: a change of one is a change somebody must have meant."""
+"""Whole texts that other people read, so that they change only on purpose."""
 
 import subprocess
 import sys

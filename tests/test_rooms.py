@@ -1,4 +1,4 @@
-"""Every module of scaling/ is held by a test that one can name."""
+"""Every module of scaling/ has a test."""
 
 import ast
 
@@ -8,7 +8,7 @@ from tests.conftest import PROJECT
 
 SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
 
-# What no test imports and none is named after: the test of its room that goes through it.
+# Modules that no test imports or is named after -> a test that runs their code.
 HELD_BY = {
     "analyse.catalogue": "analyse/test_warehouse.py",
     "analyse.series": "analyse/test_short_step_tables.py",
@@ -68,7 +68,7 @@ MODULES = sorted(
 
 
 def imported_by_tests():
-    """Modules that some test_*.py imports, or of which it imports a name."""
+    """Modules that a test_*.py imports, or imports a name from."""
     names = set()
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,1 +1,1 @@
-"""Is this machine fit to be measured? What it is, and whether its kernels and meters are right."""
+"""Check whether a machine is fit to be measured: its facts, kernels, meters and training."""

@@ -1,4 +1,4 @@
-"""`python -m scaling.check JSON [SECTION ...]`: checks this machine; JSON and a page of text."""
+"""`python -m scaling.check JSON [SECTION ...]`: check this machine; writes JSON and a text page."""
 
 import sys
 import tempfile
@@ -31,12 +31,12 @@ from scaling.train.device import gpu_mismatch
 from scaling.train.measure.memory import foreign_memory
 from scaling.train.measure.power import meter_of
 
-_LIMIT_S = 540.0  # no section begins later
+_LIMIT_S = 540.0  # no section begins after it
 _CPU_RANKS = 8
 
 
 def main() -> None:
-    """Exit code 0 where nothing has failed, 1 where something has, 2 for an unknown section."""
+    """Run the sections. Exit code 0 if nothing failed, 1 otherwise, 2 for a wrong section."""
     out, chosen = Path(sys.argv[1]), sys.argv[2:]
     began = time.time()
     foreign = foreign_memory(0)
@@ -83,7 +83,7 @@ def _meters(device: torch.device) -> Iterator[Line]:
 
     def busy() -> None:
         torch.mm(matrix, matrix)
-        if on_gpu:  # else the queue grows beyond what is timed
+        if on_gpu:  # otherwise work would queue up beyond the timed span
             torch.cuda.synchronize(device)
 
     yield clock_line(device, busy)
@@ -91,36 +91,34 @@ def _meters(device: torch.device) -> Iterator[Line]:
 
 
 def _training(device: torch.device, folder: Path) -> Iterator[Line]:
-    """On the GPUs of this node; several ranks on its CPU where there is one GPU or none."""
-    cpu, host = torch.device("cpu"), "cpu"
-    on_cpu = Machine(gpu=host, cluster=host, ranks=_CPU_RANKS, folder=folder / host)
+    """Train on the GPUs of this node or on its CPU; several ranks on the CPU below two GPUs."""
+    cpu = torch.device("cpu")
+    on_cpu = Machine(gpu="cpu", cluster="cpu", ranks=_CPU_RANKS, folder=folder / "cpu")
     gpu = None if device.type == "cpu" else _gpu_here(device)
-    count = torch.cuda.device_count()
-    if gpu is None:
-        main_machine, where = on_cpu, "one rank"
-        if device.type == "cuda":
-            name = torch.cuda.get_device_name(device)
-            yield not_here("training", "on the GPU", f"the catalogue of GPUs has no {name}")
-    else:
-        main_machine = Machine(gpu=gpu, cluster=gpu, ranks=count, folder=folder / "gpu")
-        where = "one rank on the GPU"
-    where_device = cpu if gpu is None else device
-    with warm_server(main_machine) as server:
-        yield from training_lines(main_machine, ALONE, where_device, where)
-        if gpu is not None and count > 1:
-            yield from training_lines(main_machine, TOGETHER, device, "several ranks")
-        yield from host_lines(main_machine, server)
-        yield from outcome_lines(main_machine)
-        yield from memory_lines(main_machine)
-        yield trace_line(main_machine)
-        yield from rate_lines(main_machine)
-    if gpu is None or count == 1:
+    gpus = 0 if gpu is None else torch.cuda.device_count()
+    machine, section = on_cpu, "one rank"
+    if gpu is not None:
+        machine = Machine(gpu=gpu, cluster=gpu, ranks=gpus, folder=folder / "gpu")
+        section = "one rank on the GPU"
+    elif device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        yield not_here("training", "on the GPU", f"the catalogue of GPUs has no {name}")
+    with warm_server(machine) as server:
+        yield from training_lines(machine, ALONE, cpu if gpu is None else device, section)
+        if gpus > 1:
+            yield from training_lines(machine, TOGETHER, device, "several ranks")
+        yield from host_lines(machine, server)
+        yield from outcome_lines(machine)
+        yield from memory_lines(machine)
+        yield trace_line(machine)
+        yield from rate_lines(machine)
+    if gpus < 2:
         with warm_server(on_cpu):
             yield from training_lines(on_cpu, TOGETHER, cpu, "several ranks (gloo, on the CPU)")
 
 
 def _gpu_here(device: torch.device) -> str | None:
-    """The catalogue's name of this GPU."""
+    """This GPU's name in the catalogue; None if it is not there."""
     properties = torch.cuda.get_device_properties(device)
     for gpu in GPUS.values():
         if gpu.memory_bytes is not None and not gpu_mismatch(

@@ -1,4 +1,4 @@
-"""What only a GPU can show: allocated memory against the exact one, and rates against published."""
+"""Checks that need a GPU: allocated memory against rehearsed, step rates against published ones."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from scaling.published.table import nearest_rows
 from scaling.record.row import Row
 
 _MEMORY, _RATES = "memory", "reference rates"
-_BYTES_APART, _LEAST_SHARE = 0.02, 0.95
-# 0.4e9 parameters: 9 GB at 22 bytes each, so that norms and workspaces weigh little.
+_MEMORY_TOLERANCE, _LEAST_RATE = 0.02, 0.95  # ratios
+# 0.4e9 parameters at 22 bytes each are 9 GB, so that norms and workspaces hardly count.
 _WIDE = ModelShape(
     num_layers=8, hidden_size=2048, num_heads=16, num_kv_heads=16, head_dim=128,
     ffn_hidden_size=5504, vocab_size=32000,
 )  # fmt: skip
-# TinyLlama's shape (config/models.yaml): a model that one GPU of 40 GB trains.
+# TinyLlama's shape (config/models.yaml), which trains on one GPU of 40 GB.
 _ONE_BILLION = ModelShape(
     num_layers=22, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=64,
     ffn_hidden_size=5632, vocab_size=32000,
@@ -37,7 +37,7 @@ _USUAL = {
 
 
 def memory_lines(machine: Machine) -> Iterator[Line]:
-    """Six layouts on one GPU: the allocator's peak against `scaling memory`'s."""
+    """Compare the allocator's peak with `scaling memory`'s for six layouts on one GPU."""
     if machine.gpu == "cpu":
         yield not_here(_MEMORY, "allocated memory of six layouts", "a CPU has no allocator to ask")
         return
@@ -49,19 +49,19 @@ def memory_lines(machine: Machine) -> Iterator[Line]:
 
 
 def memory_line(name: str, row: Row, exact_bytes: int) -> Line:
-    """A row's peak against what was told of it."""
+    """Compare a row's peak memory with the rehearsed bytes."""
     if row.outcome != "ok" or row.peak_memory_bytes is None:
         return failed_point(_MEMORY, name, row)
     apart = abs(row.peak_memory_bytes / exact_bytes - 1)
     return pass_or_fail(
-        _MEMORY, name, apart, passes=apart <= _BYTES_APART,
-        said=f"apart, at most {_BYTES_APART:g}: {row.peak_memory_bytes:,} bytes allocated, "
+        _MEMORY, name, apart, passes=apart <= _MEMORY_TOLERANCE,
+        said=f"apart, at most {_MEMORY_TOLERANCE:g}: {row.peak_memory_bytes:,} bytes allocated, "
         f"{exact_bytes:,} told",
     )  # fmt: skip
 
 
 def trace_line(machine: Machine) -> Line:
-    """Whether the profiler's raw trace is kept where a study asks for it."""
+    """Check that the profiler's raw trace is kept where a study asks for it."""
     name = "a raw trace is kept"
     row = machine.measure("trace", machine.point({}, keep_trace=True))
     traces = list((machine.folder / "trace").rglob("*.trace.json.gz"))
@@ -71,7 +71,7 @@ def trace_line(machine: Machine) -> Line:
 
 
 def rate_lines(machine: Machine) -> Iterator[Line]:
-    """A measured step of a 1B against the published row that comes closest to it."""
+    """Compare a measured step of a 1B model with the nearest published row."""
     name = "a step against the nearest published one"
     if machine.gpu == "cpu":
         yield not_here(_RATES, name, "nobody publishes steps of a CPU")
@@ -94,14 +94,14 @@ def rate_lines(machine: Machine) -> Iterator[Line]:
 
 
 def rate_line(name: str, row: Row, published: Any) -> Line:
-    """A row's model FLOP/s a GPU over those of a published row."""
+    """Compare a row's model FLOP/s per GPU with a published row's."""
     if row.step_time_s is None:
         return failed_point(_RATES, name, row)
-    tokens = row.global_batch_size * row.seq_length / row.step_time_s / row.world_size
-    reached = tokens * row.model_flops_per_token
-    share = reached / published.model_flop_per_s_per_gpu
+    tokens_per_s = row.global_batch_size * row.seq_length / row.step_time_s / row.world_size
+    flop_per_s = tokens_per_s * row.model_flops_per_token
+    ratio = flop_per_s / published.model_flop_per_s_per_gpu
     return pass_or_fail(
-        _RATES, name, share, passes=share >= _LEAST_SHARE,
-        said=f"of its FLOP/s a GPU, at least {_LEAST_SHARE:g}: {reached / 1e12:.0f} TFLOP/s beside "
-        + published.sentence,
+        _RATES, name, ratio, passes=ratio >= _LEAST_RATE,
+        said=f"of its FLOP/s a GPU, at least {_LEAST_RATE:g}: {flop_per_s / 1e12:.0f} TFLOP/s "
+        f"beside {published.sentence}",
     )  # fmt: skip

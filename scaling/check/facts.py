@@ -1,4 +1,4 @@
-"""What the machine is, and the limits under which NCCL and pinned memory fail late or oddly."""
+"""Facts about the machine, and limits that make NCCL or pinned memory fail late or strangely."""
 
 import csv
 import os
@@ -16,13 +16,13 @@ from scaling.cluster.node import near_cpus, nvidia_gpus
 from scaling.probe.facts import GPU_FACTS, host_facts
 
 _SECTION = "facts"
-_LEAST_SHM = GIB  # NCCL's ranks of one node meet in it
+_LEAST_SHM = GIB  # NCCL's ranks of one node communicate through it
 _LEAST_FILES = 4096  # a rank of a large world opens a socket to each of its peers
-_MOST_FOREIGN = GIB // 4  # a driver or a display keep a little
+_MOST_FOREIGN = GIB // 4  # a driver or a display holds a little
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
-    """The raw facts, as a probe keeps them, and which cores are near each GPU."""
+    """The raw facts that a probe records, and the cores near each GPU."""
     return host_facts(device, first_on_host=True) | {
         "cpus": len(os.sched_getaffinity(0)),
         "numa_nodes": _numa_nodes(),
@@ -33,7 +33,7 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
 def fact_lines(
     facts: dict[str, Any], device: torch.device, foreign_bytes: int | None
 ) -> list[Line]:
-    """Versions and limits, one line each, of what `machine` gave.
+    """Lines for the facts from `machine_facts`, and for the limits of this process.
 
     Other processes held `foreign_bytes` of the device before this one opened it.
     """
@@ -41,7 +41,7 @@ def fact_lines(
     of_gpus = [dict(zip(GPU_FACTS, row, strict=True)) for row in listed]
     return [
         *_versions(facts),
-        *_map(facts),
+        *_topology(facts),
         _clocks(of_gpus),
         _same("error correction (ECC)", [gpu["ecc.mode.current"] for gpu in of_gpus]),
         _memory_errors(of_gpus),
@@ -62,8 +62,8 @@ def _versions(facts: dict[str, Any]) -> Iterator[Line]:
         yield pass_or_fail(_SECTION, "NUMA nodes", nodes, passes=True, said="of the host")
 
 
-def _map(facts: dict[str, Any]) -> Iterator[Line]:
-    """Which cores are near each GPU, and what the node talks to others by."""
+def _topology(facts: dict[str, Any]) -> Iterator[Line]:
+    """The cores near each GPU, and the network devices."""
     near = facts["near_cpus"] if any(facts["near_cpus"].values()) else {}
     cores = ", ".join(f"{bus_id}: {_ranges(cpus)}" for bus_id, cpus in near.items())
     yield _stated("cores near each GPU", cores, "the kernel or NVML names none")
@@ -72,29 +72,29 @@ def _map(facts: dict[str, Any]) -> Iterator[Line]:
 
 
 def _stated(name: str, fact: str, why_not: str) -> Line:
-    """A fact that is as it is; empty where there is none."""
+    """A line for a fact that cannot be wrong; an empty one is not here."""
     if not fact:
         return not_here(_SECTION, name, why_not)
     return pass_or_fail(_SECTION, name, passes=True, said=fact)
 
 
 def _clocks(of_gpus: Sequence[Mapping[str, str]]) -> Line:
-    """The highest clock, which all GPUs of a node must share, and what they run at now."""
+    """The highest clock, which must be the same on all GPUs of a node, and the current clocks."""
     now = ", ".join(gpu["clocks.sm"] for gpu in of_gpus)
     return _same("highest clock in MHz", [gpu["clocks.max.sm"] for gpu in of_gpus], f"; now {now}")
 
 
 def _same(name: str, values: Sequence[str], more: str = "") -> Line:
-    """A fact in which the GPUs of a node must not differ."""
+    """A line for a fact that must be the same on all GPUs of a node."""
     if not values:
         return not_here(_SECTION, name, "this machine has no GPU that nvidia-smi lists")
-    differing = sorted(set(values))
-    sentence = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
-    return pass_or_fail(_SECTION, name, passes=len(differing) == 1, said=sentence)
+    distinct = sorted(set(values))
+    sentence = f"{' and '.join(distinct)} of {len(values)} GPUs{more}"
+    return pass_or_fail(_SECTION, name, passes=len(distinct) == 1, said=sentence)
 
 
 def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:
-    """Of all GPUs since the driver was loaded; one that has any is to be reset or replaced."""
+    """Errors of all GPUs since the driver was loaded; a GPU with any needs a reset."""
     name = "uncorrected memory errors"
     counts = [gpu["ecc.errors.uncorrected.volatile.total"] for gpu in of_gpus]
     counted = [int(count) for count in counts if count.isdigit()]
@@ -143,8 +143,8 @@ def _ranges(cpus: Sequence[int]) -> str:
     starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
     ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
     return ",".join(
-        str(one) if one == other else f"{one}-{other}"
-        for one, other in zip(starts, ends, strict=True)
+        str(start) if start == end else f"{start}-{end}"
+        for start, end in zip(starts, ends, strict=True)
     )
 
 

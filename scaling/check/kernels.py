@@ -1,4 +1,4 @@
-"""Attention and fused kernels, forward and backward, against the same in fp64, with their rates."""
+"""Compare attention and fused kernels, forward and backward, with fp64 references; time them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -20,8 +20,8 @@ from scaling.train.kernels.availability import require_attention, require_packag
 _SECTION = "kernels"
 _TIMED_S = 0.2
 _EPSILON = 1e-5
-# Of the largest element of each result: some roundings of the precision (2^-8 in bf16, 2^-11 in
-# fp16, 2^-24 in fp32), one of which a sum in a wrong order or a mask off by one exceeds by far.
+# Tolerated difference over the largest element of each result: several roundings of the precision
+# (2^-8 in bf16, 2^-11 in fp16, 2^-24 in fp32). A mask that is off by one exceeds it by far.
 TOLERANCE: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3, "bf16": 4e-2}
 
 Inputs = Sequence[torch.Tensor]
@@ -30,7 +30,7 @@ Call = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What kernels are checked at; a batch of one sequence."""
+    """The sizes at which kernels are checked, with a batch of one sequence."""
 
     num_heads: int
     num_kv_heads: int
@@ -45,7 +45,7 @@ SMALL = Sizes(
     num_heads=4, num_kv_heads=2, head_dim=32, seq_length=128, hidden_size=128,
     ffn_hidden_size=344, vocab_size=512,
 )  # fmt: skip
-# Llama-2 7B's layer. The reference holds scores in fp64, a gigabyte of them.
+# Llama-2 7B's layer. The reference holds a gigabyte of scores in fp64.
 LARGE = Sizes(
     num_heads=32, num_kv_heads=32, head_dim=128, seq_length=2048, hidden_size=4096,
     ffn_hidden_size=11008, vocab_size=32000,
@@ -54,9 +54,9 @@ LARGE = Sizes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A kernel: its axis, how the engine calls it, what it stands for, its inputs' shapes.
+    """A kernel to check: its call, its plain reference, and its inputs' shapes.
 
-    Attention has a name of its own on its axis, and FLOPs that are known.
+    Only attention has `attention`, its value on the axis, and `flops`.
     """
 
     axis: str
@@ -69,7 +69,7 @@ class Kernel:
 
 
 def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> Iterator[Line]:
-    """A line for each kernel that the engine can be told to use, whatever becomes of it."""
+    """A line for each kernel that a layout can name, whether it runs or not."""
     for kernel in (*attention_kernels(sizes), *fused_kernels(sizes, device)):
         name = f"{kernel.name} {precision}"
         try:
@@ -84,23 +84,23 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
 
 
 def attention_kernels(sizes: Sizes) -> Iterator[Kernel]:
-    """Every attention of the table, causal."""
+    """Every attention kernel of the table, causal."""
     tokens, width = sizes.seq_length, sizes.head_dim
     for attention in ATTENTION:
         yield Kernel(
             axis="attention",
             name=f"attention {attention}",
             attention=attention,
-            call=lambda query, key, value, of=attention: attend(query, key, value, of),
+            call=lambda query, key, value, name=attention: attend(query, key, value, name),
             reference=partial(plain_attention, scale=width**-0.5, causal=True),
             shapes=[(1, n, tokens, width) for n in (sizes.num_heads, *[sizes.num_kv_heads] * 2)],
-            # 3.5 forwards of two matmuls, of which causal attention computes half
+            # forward and backward are 3.5 forwards of two products, half of them computed if causal
             flops=7 * sizes.num_heads * tokens**2 * width,
         )
 
 
 def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
-    """Every call of the table's fused kernels."""
+    """Every fused kernel of the table."""
     rows, hidden = (1, sizes.seq_length, sizes.hidden_size), sizes.hidden_size
     gates = (1, sizes.seq_length, sizes.ffn_hidden_size)
     heads = [
@@ -114,10 +114,10 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (hidden,), weight, _EPSILON)
 
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        one, other = x.chunk(2, -1)
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
         c, s = (table.to(x.dtype).unsqueeze(1) for table in (cosine, sine))
-        return torch.cat((one * c - other * s, other * c + one * s), -1)
+        return torch.cat((first * c - second * s, second * c + first * s), -1)
 
     yield Kernel(
         axis="fused_norm", name="fused_norm",
@@ -127,7 +127,7 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
     yield Kernel(
         axis="fused_rope", name="fused_rope",
         call=lambda q, k: fused.rotate(q, k, cosine.to(q.dtype), sine.to(q.dtype)),
-        reference=lambda q, k: (turned(q), turned(k)), shapes=heads,
+        reference=lambda q, k: (rotated(q), rotated(k)), shapes=heads,
     )  # fmt: skip
     yield Kernel(
         axis="fused_mlp", name="fused_mlp silu", call=fused.gated_silu,
@@ -149,7 +149,7 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
 
 
 def _compared(name: str, kernel: Kernel, precision: Precision, device: torch.device) -> Line:
-    """The largest difference of a result or a gradient, over the right one's largest element."""
+    """The largest difference of a result or gradient, over the reference's largest element."""
     if kernel.attention is None:
         require_package(FUSED[kernel.axis], device)
     else:
@@ -157,18 +157,16 @@ def _compared(name: str, kernel: Kernel, precision: Precision, device: torch.dev
     random = torch.Generator(device).manual_seed(0)
     drawn = [torch.randn(shape, generator=random, device=device) for shape in kernel.shapes]
     inputs = [x.to(DTYPES[precision]) for x in drawn]
-    named = kernel_named_if_missing(kernel.attention) if kernel.attention else nullcontext()
-    with named:
+    with kernel_named_if_missing(kernel.attention) if kernel.attention else nullcontext():
         run = forward_and_backward(kernel.call, inputs)
-        results, right = (
-            run(),
-            forward_and_backward(kernel.reference, [x.double() for x in inputs])(),
-        )
+        results = run()
+        references = forward_and_backward(kernel.reference, [x.double() for x in inputs])()
         drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
         seconds = min(time_samples(run, drain=drain, budget_s=_TIMED_S))
-    worst = max(_difference(mine, exact) for mine, exact in zip(results, right, strict=True))
-    micro_s, flops = f"{1e6 * seconds:.4g} microseconds", kernel.flops
-    rate = micro_s if flops is None else f"{flops / seconds:.3g} FLOP/s"
+    worst = max(_difference(*pair) for pair in zip(results, references, strict=True))
+    rate = f"{1e6 * seconds:.4g} microseconds"
+    if kernel.flops is not None:
+        rate = f"{kernel.flops / seconds:.3g} FLOP/s"
     limit = TOLERANCE[precision]
     return pass_or_fail(
         _SECTION, name, worst, passes=worst <= limit,
@@ -177,15 +175,15 @@ def _compared(name: str, kernel: Kernel, precision: Precision, device: torch.dev
 
 
 def forward_and_backward(call: Call, inputs: Inputs) -> Callable[[], list[torch.Tensor]]:
-    """Runs a kernel forward and backward: its results, then the gradients of all its inputs.
+    """A function that returns a call's results, then the gradients of all its inputs.
 
-    What comes back to the results runs from -1 to 1, so that no gradient is a plain sum.
+    The results' gradients run from -1 to 1, so that no input's gradient is a plain sum.
     """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
 
     def forward() -> tuple[torch.Tensor, ...]:
-        given = call(*leaves)
-        return given if isinstance(given, tuple) else (given,)
+        results = call(*leaves)
+        return results if isinstance(results, tuple) else (results,)
 
     upstream = [_upstream(result) for result in forward()]
 
@@ -204,6 +202,6 @@ def _upstream(result: torch.Tensor) -> torch.Tensor:
     return rising.view(result.shape).to(result.dtype)
 
 
-def _difference(result: torch.Tensor, right: torch.Tensor) -> float:
-    difference = (result.double() - right).abs().max() / right.abs().max()
+def _difference(result: torch.Tensor, reference: torch.Tensor) -> float:
+    difference = (result.double() - reference).abs().max() / reference.abs().max()
     return float("inf") if difference.isnan() else float(difference)

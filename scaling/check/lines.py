@@ -1,4 +1,4 @@
-"""What a check finds: lines, each with its number, and the two forms in which they are sentence."""
+"""The lines of a check, each with its number, as text and as JSON."""
 
 import dataclasses
 import json
@@ -16,10 +16,10 @@ _WIDTH = 8  # of the longest state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One thing that was looked at.
+    """One thing that was checked.
 
-    `value` is the number in `unit`, null where there was nothing to measure; `said` is a sentence:
-    what it was held against, or why it is not here.
+    `value` is in `unit`, None where nothing was measured. `said` is a sentence: what the value was
+    compared with, or why it is not here.
     """
 
     section: str
@@ -31,7 +31,7 @@ class Line:
 
 
 def not_here(section: str, name: str, why: str) -> Line:
-    """What this machine does not have."""
+    """A line for something that this machine does not have."""
     return Line(section=section, name=name, state="not here", said=why)
 
 
@@ -44,19 +44,19 @@ def pass_or_fail(
     passes: bool,
     said: str,
 ) -> Line:
-    """What was measured, or has no number, and whether that is as it should be."""
+    """A line for something that was checked, with or without a number."""
     state: State = "pass" if passes else "fail"
     return Line(section=section, name=name, state=state, value=value, unit=unit, said=said)
 
 
 def failed_point(section: str, name: str, row: Row) -> Line:
-    """A point that had to run and did not."""
+    """A line for a point that should have run and did not."""
     sentence = f"{row.outcome}: {printable(row.error_message or '')}"
     return pass_or_fail(section, name, passes=False, said=sentence[:300])
 
 
 def to_text(lines: Sequence[Line]) -> str:
-    """One page of text: sections, their lines, and how many are of each state."""
+    """One page of text: the lines by section, and how many have each state."""
     names = max((len(line.name) for line in lines), default=0)
     page, section = [], None
     for line in lines:
@@ -77,5 +77,5 @@ def _short(value: float) -> str:
 
 
 def to_json(lines: Sequence[Line], about: dict[str, Any]) -> str:
-    """The same for a machine, with what else is known of this one."""
+    """The lines as JSON, with the facts `about` the check."""
     return json.dumps(about | {"lines": [dataclasses.asdict(line) for line in lines]}, indent=1)

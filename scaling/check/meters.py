@@ -1,4 +1,4 @@
-"""Whether the clocks agree, and the energy counter with the power that the device says it draws."""
+"""Check the stopwatch against the system's clock, and the energy counter against power readings."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
 
 _SECTION = "meters"
 _CLOCK_S = 0.5
-_ENERGY_S = 5.0  # a counter is renewed some ten times a second
+_ENERGY_S = 5.0  # a counter is updated some ten times a second
 _SAMPLE_EVERY_S = 0.05
-_CLOCKS_DIFFER, _ENERGIES_DIFFER = 0.01, 0.05
+_CLOCK_TOLERANCE, _ENERGY_TOLERANCE = 0.01, 0.05  # ratios
 
 
 def clock_line(device: torch.device, busy: Callable[[], object]) -> Line:
-    """The stopwatch of training against the system's clock, over work of half a second."""
+    """Compare the stopwatch of training with the system's clock over half a second of work."""
     watch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
     name = f"{watch.name} against the system's clock"
     started, ended = time.time(), time.time()
@@ -30,19 +30,19 @@ def clock_line(device: torch.device, busy: Callable[[], object]) -> Line:
     return clocks_agree(name, seconds, time.time() - started)
 
 
-def clocks_agree(name: str, seconds: float, by_the_system: float) -> Line:
-    """Both in seconds."""
-    apart = abs(seconds / by_the_system - 1)
+def clocks_agree(name: str, seconds: float, system_s: float) -> Line:
+    """Compare two readings of the same span."""
+    apart = abs(seconds / system_s - 1)
     return pass_or_fail(
-        _SECTION, name, apart, passes=apart <= _CLOCKS_DIFFER,
-        said=f"apart, at most {_CLOCKS_DIFFER:g}",
+        _SECTION, name, apart, passes=apart <= _CLOCK_TOLERANCE,
+        said=f"apart, at most {_CLOCK_TOLERANCE:g}",
     )  # fmt: skip
 
 
 def energy_line(
     meter: Meter | None, busy: Callable[[], object], *, clock: Callable[[], float] = time.monotonic
 ) -> Line:
-    """The energy counter against power over time, over five seconds of work."""
+    """Compare the energy counter with power integrated over five seconds of work."""
     name = "energy counter against power over time"
     if meter is None:
         return not_here(_SECTION, name, "no device here has a meter that NVML knows")
@@ -60,6 +60,6 @@ def energy_line(
         return not_here(_SECTION, name, "the device has no counter, or does not say its power")
     apart = abs((after - before) / by_power - 1)
     return pass_or_fail(
-        _SECTION, name, apart, passes=apart <= _ENERGIES_DIFFER,
-        said=f"apart, at most {_ENERGIES_DIFFER:g}: {after - before:.4g} and {by_power:.4g} J",
+        _SECTION, name, apart, passes=apart <= _ENERGY_TOLERANCE,
+        said=f"apart, at most {_ENERGY_TOLERANCE:g}: {after - before:.4g} and {by_power:.4g} J",
     )  # fmt: skip

@@ -1,11 +1,12 @@
-"""The exact bytes of a rank of any layout: rehearsals of the engine, several in one process.
+"""The exact bytes of a rank of any layout, by rehearsing the engine.
 
-What repeats is walked once: memory needs two steps, of which the second begins with the optimizer's
-states, and as many micro-batches as are on their way at once and one more, which meets gradients.
-Two lines are continued from two rehearsals each. ZeRO-3 over many ranks, whose engine loops over
-all of them for each weight: what a rank holds is a part that does not change with the replicas and
-a part divided by them. A pipeline of torch, whose stages have a buffer for what each micro-batch of
-a step sends and gets: so much more for each one more.
+Rehearsals are shortened. Memory needs two steps, since the second begins with the optimizer's
+states, and one micro-batch more than are in flight at once, since that one meets gradients.
+
+Two cases are extrapolated linearly from two rehearsals each. Under ZeRO-3 over many ranks, for
+which the engine loops over all ranks for each weight, a rank's memory is a constant plus a part
+divided by the number of replicas. In a torch pipeline, stages have send and receive buffers for
+every micro-batch of a step, so memory grows by a constant with each.
 """
 
 import contextlib
@@ -24,15 +25,15 @@ from scaling.layout.layout import Layout
 from scaling.study.point import Point
 
 STEPS = 2
-FEW = 8  # replicas from which, and from twice as many, more are extrapolated
-OWNERS = 10  # that are told, from the largest
+FEW = 8  # replicas; larger numbers are extrapolated from this and twice this
+OWNERS = 10  # listed, the largest first
 
-_Memory = dict[str, Any]  # of one rank, as a rehearsal tells it
+_Memory = dict[str, Any]  # of one rank, as a rehearsal reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Bytes of one rank, by phase (`peak_bytes`, `live_bytes`), and whose they are at the peak."""
+    """Bytes of one rank by phase (`peak_bytes`, `live_bytes`), and their owners at the peak."""
 
     rank: int
     stage: int
@@ -42,14 +43,14 @@ class RankMemory:
 
     @property
     def peak_phase(self) -> str:
-        """The phase that needs most."""
+        """The phase with the highest peak."""
         return max(self.phases, key=lambda phase: self.phases[phase]["peak_bytes"])
 
 
 def stage_ranks(layout: Layout) -> dict[str, int]:
     """The first rank of the first, a middle and the last pipeline stage, each stage once.
 
-    Of those between the ends the second stage: it has most micro-batches on their way.
+    The middle stage is the second, which has the most micro-batches in flight.
     """
     per_stage = layout.world_size // layout.pp
     stages = {"first": 0}
@@ -61,7 +62,7 @@ def stage_ranks(layout: Layout) -> dict[str, int]:
 
 
 def with_fewer_micro_batches(point: Point) -> Point:
-    """The point with no more micro-batches a step than change what a rank holds."""
+    """The point with only as many micro-batches a step as affect a rank's memory."""
     layout = point.layout
     if layout.pp == 1:
         most = 2
@@ -71,71 +72,77 @@ def with_fewer_micro_batches(point: Point) -> Point:
         most = 3 * layout.pp  # whole rounds of the pipeline
     else:
         most = 2 * layout.pp + 2
-    rounds = min(layout.gradient_accumulation_steps, most)
-    return _with(point, gradient_accumulation_steps=rounds)
+    count = min(layout.gradient_accumulation_steps, most)
+    return _with(point, gradient_accumulation_steps=count)
 
 
 def rank_memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
-    """What each of these ranks holds, in this order, as soon as it is known.
+    """The memory of each of these ranks, in this order, each as soon as it is known.
 
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
-    wanted = [(point, rank, _stand_ins(point)) for point, rank in ranks]
+    wanted = [(point, rank, _rehearsed_points(point)) for point, rank in ranks]
     if not wanted:
         return
-    with rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as memory:
-        for point, rank, stand_ins in wanted:
-            walked = [(memory(each, rank, STEPS), weight) for each, weight in stand_ins]
+    with rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as memory_of:
+        for point, rank, smaller_points in wanted:
+            parts = [
+                (memory_of(smaller, rank, STEPS), weight) for smaller, weight in smaller_points
+            ]
             stage = rank * point.layout.pp // point.layout.world_size
-            yield RankMemory(rank=rank, stage=stage, **weighted_sum(walked))
+            yield RankMemory(rank=rank, stage=stage, **weighted_sum(parts))
 
 
-def weighted_sum(walked: list[tuple[_Memory, float]]) -> _Memory:
-    """The sum of memories, each times its weight; what the last one does not name is not in it."""
+def weighted_sum(parts: list[tuple[_Memory, float]]) -> _Memory:
+    """The weighted sum of these memories, with the phases and owners of the last one."""
+    weights = [weight for _, weight in parts]
 
-    def added(parts: list[dict[str, Any]], names: Iterable[str]) -> dict[str, int]:
-        weighed = list(zip(parts, (weight for _, weight in walked), strict=True))
-        return {name: round(sum(part[name] * weight for part, weight in weighed)) for name in names}
+    def add(terms: list[dict[str, Any]], names: Iterable[str]) -> dict[str, int]:
+        weighted = list(zip(terms, weights, strict=True))
+        return {
+            name: round(sum(term[name] * weight for term, weight in weighted)) for name in names
+        }
 
-    last = walked[-1][0]
+    last = parts[-1][0]
     phases = {
-        phase: added([memory["phases"][phase] for memory, _ in walked], sizes)
+        phase: add([memory["phases"][phase] for memory, _ in parts], sizes)
         for phase, sizes in last["phases"].items()
     }
-    held = [
-        {(one["made_by"], one["phase"]): one for one in memory["owners"]} for memory, _ in walked
+    owners_of_parts = [
+        {(owner["made_by"], owner["phase"]): owner for owner in memory["owners"]}
+        for memory, _ in parts
     ]
     owners = [
-        one | added([each.get(key, one) for each in held], ("tensors", "bytes"))
-        for key, one in held[-1].items()
+        owner | add([owners.get(key, owner) for owners in owners_of_parts], ("tensors", "bytes"))
+        for key, owner in owners_of_parts[-1].items()
     ]
     return {
         "peak_bytes": max(sizes["peak_bytes"] for sizes in phases.values()),
         "phases": phases,
-        "owners": sorted(owners, key=lambda one: -one["bytes"])[:OWNERS],
+        "owners": sorted(owners, key=lambda owner: -owner["bytes"])[:OWNERS],
     }
 
 
-def _stand_ins(point: Point) -> list[tuple[Point, float]]:
-    """What is walked for the point, and with which weight each counts; weights add up to 1."""
+def _rehearsed_points(point: Point) -> list[tuple[Point, float]]:
+    """The points to rehearse for this one, with their weights, which add up to 1."""
     layout = point.layout
-    stand_ins = [(point, 1.0)]
+    points = [(point, 1.0)]
     shard = layout.zero_shard_size or 1
-    few = max(FEW, 2 * shard)  # of shards held twice two groups at least
+    few = max(FEW, 2 * shard)  # at least two groups that share a secondary copy
     if layout.zero_stage == 3 and layout.dp > 2 * few and not few % shard:
-        more = 2 * few / layout.dp - 1
-        stand_ins = [(_with(point, dp=few), more), (_with(point, dp=2 * few), 1 - more)]
-    walked = with_fewer_micro_batches(point).layout.gradient_accumulation_steps
+        weight = 2 * few / layout.dp - 1  # of memory = a + b / dp at few, the rest at 2 few
+        points = [(_with(point, dp=few), weight), (_with(point, dp=2 * few), 1 - weight)]
     if layout.engine != "torch" or layout.pp == 1:
-        return [(with_fewer_micro_batches(each), weight) for each, weight in stand_ins]
-    further = (layout.gradient_accumulation_steps - walked) / layout.pp
+        return [(with_fewer_micro_batches(smaller), weight) for smaller, weight in points]
+    count = with_fewer_micro_batches(point).layout.gradient_accumulation_steps
+    further = (layout.gradient_accumulation_steps - count) / layout.pp
     if further <= 1:
-        return stand_ins
+        return points
     return [
-        (_with(each, gradient_accumulation_steps=count), weight * share)
-        for each, weight in stand_ins
-        for count, share in ((walked, 1 - further), (walked + layout.pp, further))
+        (_with(smaller, gradient_accumulation_steps=micro_batches), weight * part)
+        for smaller, weight in points
+        for micro_batches, part in ((count, 1 - further), (count + layout.pp, further))
     ]
 
 
@@ -145,9 +152,9 @@ def _with(point: Point, **changes: Any) -> Point:
 
 @contextlib.contextmanager
 def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
-    """Keep a process that tells the memory of one rank after so many steps, point after point."""
+    """Run a process that rehearses; yields a function of a point, rank and number of steps."""
     with (
-        tempfile.TemporaryFile(mode="w+") as errors,  # a pipe that nobody reads fills up
+        tempfile.TemporaryFile(mode="w+") as errors,  # an unread pipe would fill up
         subprocess.Popen(
             [sys.executable, "-m", "scaling.train.rehearsal.rehearsal"],
             stdin=subprocess.PIPE,
@@ -159,11 +166,11 @@ def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
     ):
 
         def memory(point: Point, rank: int, steps: int) -> _Memory:
-            order = {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
+            request = {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
             assert process.stdin is not None
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
             if answer := process.stdout.readline():
                 held: _Memory = json.loads(answer)["memory"]

@@ -1,4 +1,4 @@
-"""Points that must fail: whether each leaves the right outcome, and the next one is ok."""
+"""Points that must fail: check that each leaves the right outcome and the next point is ok."""
 
 import contextlib
 import dataclasses
@@ -15,13 +15,13 @@ from scaling.record.row import Outcome, Row
 from scaling.study.point import Point
 
 _SECTION = "outcomes"
-_NCCLS, _OTHERS = "NCCL out of memory", "a card that others have taken"
-_SILENT_S = 30.0  # longer than importing takes
-_LEFT_TO_A_POINT = 2 * 2**30  # bytes: contexts fit, and the weights of the point do not
+_NCCL_FULL, _TAKEN = "NCCL out of memory", "a card that others have taken"
+_SILENT_S = 30.0  # longer than imports take
+_LEFT_TO_A_POINT = 2 * 2**30  # bytes; contexts fit, the point's weights do not
 
 
 def outcome_lines(machine: Machine) -> Iterator[Line]:
-    """Points that must fail, each as what it is, and after each one that is ok."""
+    """A line for each point that must fail, followed by a point that must be ok."""
     huge = dataclasses.replace(
         SHAPE, hidden_size=10**6, num_heads=10, num_kv_heads=10, head_dim=10**5
     )
@@ -30,44 +30,44 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
         ("a model beyond all memory", "oom", "", machine.point({}, shape=huge), {}),
         (
             "a rank that falls silent", "hang", ": step ", machine.point(replicas),
-            {"rank_command": _provoked("silent"), "hang_after_s": _SILENT_S},
+            {"rank_command": _provoking("silent"), "hang_after_s": _SILENT_S},
         ),
         (
             "a limit that is too short", "timeout", "",
             machine.point({}, measured_steps=10**6, time_limit_s=8.0), {},
         ),
     ]  # fmt: skip
-    full = {"rank_command": _provoked("full_card")}
+    full = {"rank_command": _provoking("full_card")}
     if machine.gpu != "cpu":
         every = machine.point({"dp": machine.ranks, "micro_batch_size": 1})
-        cases.append((_NCCLS, "oom", "NCCL", every, full))
-    for number, (name, expected, says, point, how) in enumerate(cases):
-        row = machine.measure(f"fails{number}", point, **how)
-        yield outcome_line(name, expected, says, row, _after(machine, f"after{number}"))
+        cases.append((_NCCL_FULL, "oom", "NCCL", every, full))
+    for number, (name, expected, words, point, options) in enumerate(cases):
+        row = machine.measure(f"fails{number}", point, **options)
+        yield outcome_line(name, expected, words, row, _after(machine, f"after{number}"))
     if machine.gpu == "cpu":
-        yield not_here(_SECTION, _NCCLS, "no GPU, so no NCCL")
-        yield not_here(_SECTION, _OTHERS, "this machine has no GPU")
+        yield not_here(_SECTION, _NCCL_FULL, "no GPU, so no NCCL")
+        yield not_here(_SECTION, _TAKEN, "this machine has no GPU")
         return
     wide = dataclasses.replace(SHAPE, hidden_size=4096, ffn_hidden_size=16384, vocab_size=32000)
     with _taken_card(_LEFT_TO_A_POINT):
         row = machine.measure("taken", machine.point({}, shape=wide))
     yield outcome_line(
-        _OTHERS, "oom", "taken by other processes", row, _after(machine, "after-taken")
+        _TAKEN, "oom", "taken by other processes", row, _after(machine, "after-taken")
     )
 
 
-def outcome_line(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
-    """Whether a point failed with this outcome and these words, and the next one did not."""
+def outcome_line(name: str, expected: Outcome, words: str, row: Row, after: Outcome) -> Line:
+    """Whether a point failed with this outcome and these words, and the next was ok."""
     message = printable(row.error_message or "")
     if FOUND_ROOM in message:
         return not_here(_SECTION, name, message)
-    right = row.outcome == expected and says in message
+    right = row.outcome == expected and words in message
     outcome = row.outcome if right else f"{row.outcome}: {message}"[:300]
     sentence = f"{outcome}, and the next point: {after}"
     return pass_or_fail(_SECTION, name, passes=right and after == "ok", said=sentence)
 
 
-def _provoked(how: str) -> list[str]:
+def _provoking(how: str) -> list[str]:
     return [sys.executable, "-m", "scaling.check.provoked", how]
 
 
@@ -77,10 +77,10 @@ def _after(machine: Machine, folder: str) -> Outcome:
 
 @contextlib.contextmanager
 def _taken_card(left_bytes: int) -> Iterator[None]:
-    """Within, another process holds all of the first GPU but so many bytes."""
+    """While active, another process holds all of the first GPU except `left_bytes`."""
     with subprocess.Popen(
-        [*_provoked("hold"), str(left_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*_provoking("hold"), str(left_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        yield  # its standard input is closed behind this
+        yield  # afterwards its standard input is closed, which ends it

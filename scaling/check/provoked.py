@@ -1,11 +1,11 @@
 """Processes that make a point fail, as `python -m scaling.check.provoked HOW ...`.
 
-silent POINT.json DIRECTORY      a rank; the last one never ends its second forward pass, and
-the others wait for it in a collective
+silent POINT.json DIRECTORY      a rank; the last one hangs in its second forward pass, and the
+                                 others wait for it in a collective
 full_card POINT.json DIRECTORY   a rank that fills its GPU before the first collective, so that
-NCCL finds no room
-hold BYTES                       no rank: takes all of the first GPU but BYTES, says so, and
-ends with its standard input
+                                 NCCL finds no room
+hold BYTES                       not a rank: takes all of the first GPU except BYTES, prints how
+                                 much it took, and ends when its standard input does
 """
 
 import sys
@@ -22,11 +22,11 @@ from scaling.train import program
 from scaling.train.engines import trainer
 
 FOUND_ROOM = "NCCL found room in a full card"
-_BLOCKS = tuple(2**power for power in (30, 26, 21))  # bytes; the allocator asks for 2 MiB at least
+_BLOCKS = tuple(2**power for power in (30, 26, 21))  # bytes; the allocator takes at least 2 MiB
 
 
 def main() -> None:
-    """Do what the first argument says."""
+    """Fail as the first argument says."""
     how, *arguments = sys.argv[1:]
     if how == "hold":
         hold(int(arguments[0]))
@@ -37,9 +37,9 @@ def main() -> None:
 
 
 def fill(take: Callable[[int], Any], room: int | None = None) -> list[Any]:
-    """Take block after block, large ones first, until nothing is left, or `room` bytes are taken.
+    """Take blocks, large ones first, until nothing is left or `room` bytes are taken.
 
-    `take` gives a block of so many bytes, or raises torch.OutOfMemoryError.
+    `take` returns a block of a number of bytes, or raises torch.OutOfMemoryError.
     """
     blocks = []
     for size in _BLOCKS:
@@ -53,15 +53,15 @@ def fill(take: Callable[[int], Any], room: int | None = None) -> list[Any]:
 
 
 def hold(left: int) -> None:
-    """Keep all of the first GPU but `left` bytes until standard input ends."""
+    """Hold all of the first GPU except `left` bytes until standard input ends."""
     free, _ = torch.cuda.mem_get_info(0)
-    blocks = fill(_taken, max(0, free - left))
+    blocks = fill(_take, max(0, free - left))
     sys.stdout.write(f"{sum(block.numel() for block in blocks)}\n")
     sys.stdout.flush()
     sys.stdin.read()
 
 
-def _taken(size: int) -> torch.Tensor:
+def _take(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
@@ -84,7 +84,7 @@ def _silent() -> Any:
 def _with_full_card() -> Any:
     def groups(*_: Any, **__: Any) -> NoReturn:
         number = torch.ones(1, device="cuda")
-        blocks = fill(_taken)
+        blocks = fill(_take)
         dist.all_reduce(number)
         number.item()
         raise RuntimeError(f"{FOUND_ROOM} of {len(blocks)} blocks")

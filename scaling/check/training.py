@@ -1,4 +1,4 @@
-"""Points trained as a study trains them: every layout against plain code, and warm hosts."""
+"""Train points as a study does: losses of every layout against plain code, and warm hosts."""
 
 import contextlib
 import os
@@ -32,15 +32,16 @@ SHAPE = ModelShape(
     ffn_hidden_size=128, vocab_size=256,
 )  # fmt: skip
 _BATCH, _STEPS = 8, 4
-_FAR = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}  # of a loss that begins at ln(256) = 5.5
+# tolerated difference of a loss that begins at ln(256) = 5.5
+_LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}
 _LIMIT_S = 120.0
 _COMPILED_LIMIT_S = 300.0
-_WORKED_S = 2.0  # of a rank that trains and no longer starts
-# What a row says of a step whatever the layout, and of each degree above 1.
+_WORKED_S = 2.0  # processor time after which a rank no longer starts but trains
+# Columns that every row must have, and columns for each degree above 1.
 _SPLIT = ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s")
 _BY_DEGREE = {"tp": "tp_comm_s", "cp": "cp_comm_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}
 
-# On one rank, in the order of the page.
+# On one rank, in the order of the text page.
 ALONE: tuple[Mapping[str, Any], ...] = (
     *({"zero_stage": stage} for stage in (0, 1, 2, 3)),
     {"zero_stage": 2, "optimizer_offload": "cpu"},
@@ -65,7 +66,7 @@ TOGETHER: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where points run: `gpu` and `cluster` as a study names them, how many `ranks` at once."""
+    """Where points run: `gpu` and `cluster` as a study names them, and the number of ranks."""
 
     gpu: str
     cluster: str
@@ -73,16 +74,16 @@ class Machine:
     folder: Path
 
     def point(self, layout: Mapping[str, Any], **facts: Any) -> Point:
-        """A tiny model in this layout; micro-batches follow from a global batch of 8."""
-        rounds = layout.get("gradient_accumulation_steps", 1) * layout.get("dp", 1)
-        axes = {
+        """A tiny model in this layout with a global batch of 8 sequences."""
+        shares = layout.get("gradient_accumulation_steps", 1) * layout.get("dp", 1)
+        defaults = {
             "seq_length": 32, "attention": "math", "precision": "fp32",
-            "micro_batch_size": _BATCH // rounds,
+            "micro_batch_size": _BATCH // shares,
         }  # fmt: skip
-        placed = Layout(**(axes | dict(layout)))
-        usual: dict[str, Any] = {
+        full_layout = Layout(**(defaults | dict(layout)))
+        default_facts: dict[str, Any] = {
             "shape": SHAPE, "warmup_steps": 1, "measured_steps": _STEPS - 1,
-            "time_limit_s": _COMPILED_LIMIT_S if placed.compile else _LIMIT_S,
+            "time_limit_s": _COMPILED_LIMIT_S if full_layout.compile else _LIMIT_S,
         }  # fmt: skip
         return Point(
             study="check",
@@ -92,39 +93,39 @@ class Machine:
             model="check",
             cluster=self.cluster,
             gpu=self.gpu,
-            gpus_per_node=max(self.ranks, placed.world_size),
+            gpus_per_node=max(self.ranks, full_layout.world_size),
             peak_flop_per_s=None,
-            layout=placed,
+            layout=full_layout,
             seed=1,
-            **(usual | facts),
+            **(default_facts | facts),
         )
 
-    def measure(self, name: str, point: Point, **how: Any) -> Row:
-        """The row that the point leaves, in a folder of that name."""
+    def measure(self, name: str, point: Point, **options: Any) -> Row:
+        """Run the point in a folder of that name and return its row."""
         folder = self.folder / name
         folder.mkdir(parents=True)
         path = folder / "point.json"
         path.write_text(point.to_json(), encoding="utf-8")
-        return launch.measure(path, folder / "point.parquet", **how)
+        return launch.measure(path, folder / "point.parquet", **options)
 
 
 @contextlib.contextmanager
 def warm_server(machine: Machine) -> Iterator[psutil.Process]:
-    """Within, ranks are forked by a server that has imported torch; yields the server."""
+    """While active, a server that has imported torch forks the ranks; yields the server."""
     with (
         local_fork_server(machine.point({}), machine.folder) as variables,
         mock.patch.dict(os.environ, variables),
     ):
-        place = Path(next(iter(variables.values())))
-        yield psutil.Process(int((place / "pid").read_text().split()[0]))
+        folder = Path(next(iter(variables.values())))
+        yield psutil.Process(int((folder / "pid").read_text().split()[0]))
 
 
 def reference_losses(
     shape: ModelShape, point: Point, device: torch.device, *, steps: int
 ) -> Sequence[float]:
-    """The losses that every layout must give: one process, no engine, fp32.
+    """Each step's loss that every layout must reproduce: one process, no engine, fp32.
 
-    Of each step, from weights drawn on `device` as ranks on such a device draw them.
+    Weights are drawn on `device`, as ranks on such a device draw them.
     """
     plan = Blueprint(
         shape=shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=device
@@ -154,8 +155,8 @@ def reference_losses(
 def training_lines(
     machine: Machine, layouts: Sequence[Mapping[str, Any]], device: torch.device, section: str
 ) -> Iterator[Line]:
-    """A line for each layout: how far its losses are from those of plain code."""
-    exact = reference_losses(SHAPE, machine.point({}), device, steps=_STEPS)
+    """A line for each layout that compares its losses with those of plain code."""
+    reference = reference_losses(SHAPE, machine.point({}), device, steps=_STEPS)
     for number, layout in enumerate(layouts):
         point = machine.point(layout)
         name, needed = point.layout.label, point.world_size
@@ -164,43 +165,43 @@ def training_lines(
             continue
         assert not list(refusals(SHAPE, point.layout)), name
         row = machine.measure(f"{section}{number}".replace(" ", "-"), point)
-        yield training_line(section, name, row, exact)
+        yield training_line(section, name, row, reference)
 
 
-def training_line(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
-    """How far a row's losses are from the exact ones, and what its split lacks."""
+def training_line(section: str, name: str, row: Row, reference: Sequence[float]) -> Line:
+    """Compare a row's losses with the reference, and check that its time is fully split."""
     if row.outcome == "kernel_unavailable":
         return not_here(section, name, printable(row.error_message or ""))
     if row.outcome != "ok" or row.losses is None:
         return failed_point(section, name, row)
-    far = max(abs(one - other) for one, other in zip(row.losses, exact, strict=True))
-    limit = _FAR[row.precision]
-    wanted = [*_SPLIT, *(each for degree, each in _BY_DEGREE.items() if getattr(row, degree) > 1)]
-    missing = [each for each in wanted if getattr(row, each) is None]
+    worst = max(abs(loss - exact) for loss, exact in zip(row.losses, reference, strict=True))
+    limit = _LOSS_TOLERANCE[row.precision]
+    columns = [*_SPLIT, *(c for degree, c in _BY_DEGREE.items() if getattr(row, degree) > 1)]
+    missing = [column for column in columns if getattr(row, column) is None]
     split = f"; null: {', '.join(missing)}" if missing else "; every part of the step's time known"
     return pass_or_fail(
-        section, name, far, passes=far <= limit and not missing,
+        section, name, worst, passes=worst <= limit and not missing,
         said=f"from the losses of plain fp32 code, at most {limit:g}{split}",
     )  # fmt: skip
 
 
 def host_lines(machine: Machine, server: psutil.Process) -> Iterator[Line]:
-    """Two orders in a row, one whose rank is killed in mid-step, and what is left of its memory."""
+    """Run two points in a row, then one whose rank is killed, and check the memory after it."""
     section = "warm hosts"
     first = machine.measure("order0", machine.point({}))
-    base = _held(server)
+    before = _held_bytes(server)
     second = machine.measure("order1", machine.point({}))
-    again = [row.outcome for row in (first, second)]
+    outcomes = [row.outcome for row in (first, second)]
     yield pass_or_fail(
-        section, "two orders in a row", passes=again == ["ok", "ok"],
-        said=f"{again[0]}, {again[1]}: {first.startup_s or 0:.1f} and {second.startup_s or 0:.1f} s"
-        " to the first step",
+        section, "two orders in a row", passes=outcomes == ["ok", "ok"],
+        said=f"{outcomes[0]}, {outcomes[1]}: {first.startup_s or 0:.1f} and "
+        f"{second.startup_s or 0:.1f} s to the first step",
     )  # fmt: skip
     outcome = _killed_in_mid_step(machine, server)
     passes = not outcome.startswith("ok")
     yield pass_or_fail(section, "a rank killed in mid-step", passes=passes, said=outcome)
     after = machine.measure("order3", machine.point({}))
-    left = _held(server) - base
+    left = _held_bytes(server) - before
     yield pass_or_fail(
         section, "memory after it", left / 2**20, "MiB",
         passes=after.outcome == "ok" and left < _LEFT_BYTES,
@@ -212,19 +213,20 @@ _LEFT_BYTES = 64 * 2**20
 
 
 def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
-    """What becomes of a point one of whose ranks is killed while it trains."""
-    others = {child.pid for child in server.children(recursive=True)}
+    """The outcome and message of a point whose rank is killed while it trains."""
+    earlier = {child.pid for child in server.children(recursive=True)}
     point = machine.point({}, measured_steps=5_000)
 
     def kill() -> None:
         deadline = time.monotonic() + _LIMIT_S / 2
         while time.monotonic() < deadline:
             with contextlib.suppress(psutil.NoSuchProcess):
-                ours = [each for each in server.children(recursive=True) if each.pid not in others]
-                # the server's process for this order forks the rank, which alone works so long
-                for each in ours:
-                    if not each.children() and each.cpu_times().user > _WORKED_S:
-                        each.kill()
+                children = server.children(recursive=True)
+                # the server's process for this point forks the rank, which alone computes so long
+                for child in children:
+                    is_new = child.pid not in earlier
+                    if is_new and not child.children() and child.cpu_times().user > _WORKED_S:
+                        child.kill()
                         return
             time.sleep(0.1)
 
@@ -239,9 +241,9 @@ def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
     return f"{row.outcome}: {printable(row.error_message or '')}"[:200]
 
 
-def _held(server: psutil.Process) -> int:
-    """Bytes that a server and its processes hold: of a GPU what is taken there, else their own."""
+def _held_bytes(server: psutil.Process) -> int:
+    """Bytes that a server and its processes hold, on the GPU if there is one."""
     if torch.cuda.is_available():
-        free, whole = torch.cuda.mem_get_info()
-        return whole - free
-    return sum(each.memory_info().rss for each in (server, *server.children(recursive=True)))
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+    return sum(process.memory_info().rss for process in (server, *server.children(recursive=True)))

@@ -1,1 +1,1 @@
-"""Microbenchmarks of a cluster: what its GPUs, its memory and its links really reach."""
+"""Microbenchmarks of a cluster: the rates that its GPUs, memory and links really reach."""

@@ -1,4 +1,4 @@
-"""`python -m scaling.probe PLAN.json DIRECTORY`: one rank, named by RANK and its like."""
+"""`python -m scaling.probe PLAN.json DIRECTORY`: one rank, given by RANK and its like."""
 
 import faulthandler
 import os
@@ -13,8 +13,8 @@ from scaling.record.rank_files import RankFiles
 
 
 def main() -> None:
-    """Probe, and leave records or a failure. The exit code only says which of the two."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where a rank hangs
+    """Probe and leave records or a failure in the directory; the exit code says which."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where it hangs
     plan, directory = sys.argv[1:]
     files = RankFiles(Path(directory))
     files.beat(int(os.environ["RANK"]), "importing")

@@ -1,6 +1,6 @@
-"""What one device does alone (GEMMs, copies inside its memory, attention), and how it is timed.
+"""Probes of a single device (GEMMs, copies within its memory, attention), and their timing.
 
-Times of something short are several samples, each of as many runs as it takes to be measurable.
+Something short is timed in several samples, each of as many runs as it takes to be measurable.
 """
 
 import math
@@ -14,18 +14,18 @@ from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
 from scaling.train.kernels.availability import require_attention
 
-_SAMPLE_S = 0.002  # shorter ones measure the clock and the launch
-_MOST_RUNS = 500  # of one sample
-_FEWEST, _MOST = 5, 20  # samples
+_SAMPLE_S = 0.002  # shorter samples measure the clock and the launch
+_MAX_RUNS = 500  # in a sample
+_MIN_SAMPLES, _MAX_SAMPLES = 5, 20
 
 
 def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
-    """The task on buffers of its own; what it returns runs once.
+    """Allocate the task's buffers and return a function that runs it once.
 
-    Random numbers, not zeros: a GPU that multiplies zeros draws less power and clocks higher.
+    The numbers are random: a GPU that multiplies zeros draws less power and clocks higher.
 
     Raises:
-        KernelUnavailable: a kernel or a precision is not there.
+        KernelUnavailable: a kernel or a precision is not available.
         torch.OutOfMemoryError: the buffers do not fit.
     """
     if task.kind == "memory_copy":
@@ -46,7 +46,9 @@ def _gemm(task: Task, dtype: torch.dtype, device: torch.device) -> Callable[[], 
     assert task.n is not None
     assert task.k is not None
     left = torch.randn(task.m, task.k, device=device, dtype=dtype)
-    weight = torch.randn(task.n, task.k, device=device, dtype=dtype)  # as functional.linear has it
+    weight = torch.randn(
+        task.n, task.k, device=device, dtype=dtype
+    )  # laid out as in functional.linear
     out = torch.empty(task.m, task.n, device=device, dtype=dtype)
     return lambda: torch.mm(left, weight.t(), out=out)
 
@@ -56,14 +58,15 @@ def _attention(task: Task, dtype: torch.dtype, device: torch.device) -> Callable
     assert kernel is not None
     require_attention(kernel, task.precision, device)
     sizes = (task.batch_size, task.num_heads, task.num_kv_heads, task.seq_length, task.head_dim)
-    batch, query_heads, kept_heads, tokens, head_dim = (size or 0 for size in sizes)
+    batch, query_heads, kv_heads, tokens, head_dim = (size or 0 for size in sizes)
 
-    def heads(count: int) -> torch.Tensor:
+    def random_heads(count: int) -> torch.Tensor:
         """[b, count, s, d]."""
         shape = (batch, count, tokens, head_dim)
         return torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
 
-    query, key, value = heads(query_heads), heads(kept_heads), heads(kept_heads)
+    query, key = random_heads(query_heads), random_heads(kv_heads)
+    value = random_heads(kv_heads)
     upstream = torch.randn_like(query)
 
     def run() -> None:
@@ -84,14 +87,11 @@ def time_samples(
     align: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Seconds of one run, as often as `budget_s` allows but 5 times at least and 20 at most.
+    """Samples of the seconds of one run: as many as `budget_s` allows, from 5 to 20.
 
-    The first two runs are for what happens once (memory, connections, a kernel's choice) and are
-    not counted.
-
-    On a GPU `run` only queues; `drain` waits until the device has done it. Ranks that run together
-    must run equally often: `agree` gives the largest of their values, `align` lets them start
-    together.
+    Two runs before them are not counted: they allocate memory, connect, and choose kernels. On a
+    GPU `run` only queues the work and `drain` waits for it. Ranks that must run equally often
+    `agree` on the largest of their values, and `align` lets them start together.
     """
     run()
     drain()
@@ -100,8 +100,8 @@ def time_samples(
     run()
     drain()
     once = max(agree(clock() - started), 1e-7)
-    runs = min(_MOST_RUNS, max(1, math.ceil(_SAMPLE_S / once)))
-    count = min(_MOST, max(_FEWEST, int(budget_s / (runs * once))))
+    runs = min(_MAX_RUNS, max(1, math.ceil(_SAMPLE_S / once)))
+    count = min(_MAX_SAMPLES, max(_MIN_SAMPLES, int(budget_s / (runs * once))))
     samples = []
     align()
     for _ in range(count):

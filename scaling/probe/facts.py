@@ -1,4 +1,4 @@
-"""What a host is: devices, driver, libraries, NICs, and how its devices are wired."""
+"""Facts about a host: devices, driver, libraries, NICs, and how the devices are connected."""
 
 import os
 import platform
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-_ASK_S = 30.0
-# as nvidia-smi calls them; one that is newer than the driver would cost the others
+_TIMEOUT_S = 30.0
+# nvidia-smi's names; with one that the driver does not know the whole query fails
 GPU_FACTS = (
     "index", "uuid", "clocks.sm", "clocks.max.sm", "memory.used", "memory.total",
     "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
@@ -19,9 +19,9 @@ GPU_FACTS = (
 
 
 def host_facts(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
-    """The host's and this rank's device's facts; null for what is not there.
+    """Facts about the host and this rank's device; None for what it does not have.
 
-    The first rank on a host asks for what is the same for all of them.
+    Only the first rank on a host reads the facts that its ranks share.
     """
     on_gpu = device.type == "cuda"
     facts: dict[str, Any] = {
@@ -49,10 +49,9 @@ def host_facts(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
 
 
 def network_devices(classes: Path) -> list[dict[str, str]]:
-    """Network devices but the loopback, and their speed as the kernel says it ("" if it does not).
+    """Network devices except the loopback, with the speed the kernel reports, "" where it does not.
 
-    RDMA devices are those of /sys/class/infiniband (InfiniBand, RoCE, EFA), others those of
-    /sys/class/net.
+    RDMA devices are in /sys/class/infiniband (InfiniBand, RoCE, EFA), others in /sys/class/net.
     """
     devices = []
     for device in sorted((classes / "infiniband").glob("*")):
@@ -63,7 +62,7 @@ def network_devices(classes: Path) -> list[dict[str, str]]:
     for device in sorted((classes / "net").glob("*")):
         if device.name != "lo":
             mbit = _text(device / "speed")
-            speed = f"{mbit} Mb/sec" if mbit.isdigit() else ""  # a virtual one says -1
+            speed = f"{mbit} Mb/sec" if mbit.isdigit() else ""  # a virtual device reports -1
             devices.append({"name": device.name, "kind": "net", "speed": speed})
     return devices
 
@@ -71,16 +70,18 @@ def network_devices(classes: Path) -> list[dict[str, str]]:
 def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:  # a device that is down does not say its speed
+    except OSError:  # a device that is down reports no speed
         return ""
 
 
 def _output_of(*command: str) -> str | None:
-    """What a programme prints; None where it is not installed or fails."""
+    """A program's output; None if it is not installed or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
-    except subprocess.TimeoutExpired:  # a driver in trouble
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:  # a broken driver
         return None
-    return ran.stdout.strip() if ran.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -1,6 +1,6 @@
-"""What to probe for a study: its GEMMs, its attention, and every group shape its layouts use.
+"""Plan the probes for a study: its GEMMs, its attention, and the group shapes its layouts use.
 
-Pure; a rank reads the plan from a file and does it from the first task to the last.
+Pure. A rank reads the plan from a file and runs its tasks in order.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 GroupName = Literal["node", "world", "node_pair", "tp", "cp", "data", "shard", "pp"]
 
-# What the engine sends in each kind of group (scaling/train).
+# The collectives that training runs in each kind of group (scaling/train).
 _USED_IN: dict[str, tuple[Collective, ...]] = {
     "tp": ("all_reduce", "all_gather", "reduce_scatter"),
     "cp": ("all_to_all",),
     "data": ("all_reduce", "all_gather", "reduce_scatter", "broadcast"),
-    "shard": ("all_gather",),  # of parameters held twice (hpZ)
+    "shard": ("all_gather",),  # of ZeRO-3's secondary partition (hpZ)
     "pp": ("send_recv",),
     "node": COLLECTIVES,
     "world": COLLECTIVES,
@@ -35,10 +35,10 @@ _USED_IN: dict[str, tuple[Collective, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How large probes get: on a CPU ranks share one machine, so they stay small."""
+    """The sizes to probe. They are small on a CPU, where ranks share one machine."""
 
     messages: tuple[int, ...]  # bytes
-    squares: tuple[int, ...]  # m = n = k of the GEMMs that look for the best rate
+    squares: tuple[int, ...]  # m = n = k of the GEMMs that show the best rate
     copies: tuple[int, ...]  # bytes
 
 
@@ -50,31 +50,31 @@ _GPU = Limits(
 _CPU = Limits(
     messages=(KIB, 16 * KIB, 256 * KIB, 4 * MIB),
     squares=(64, 128, 256, 512),
-    copies=(MIB, 64 * MIB),  # the first in a cache
+    copies=(MIB, 64 * MIB),  # the first fits a cache
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Groups of one shape that tile the ranks: `ranks` of them, `stride` apart, from `first` on.
+    """Groups of one shape that tile the ranks: `ranks` ranks each, `stride` apart.
 
-    With ranks placed tp innermost, then cp, dp and pp outermost, every group of a layout is such a
-    progression: tp (tp, 1), cp (cp, tp), data (cp * dp, tp), shard (cp * zero_shard_size, tp),
-    pp (pp, tp * cp * dp).
+    `first` is the lowest rank of the first group. With tp innermost, then cp, dp and pp outermost,
+    the groups of a layout have these (ranks, stride): tp (tp, 1), cp (cp, tp), data (cp * dp, tp),
+    shard (cp * zero_shard_size, tp), pp (pp, tp * cp * dp).
     """
 
     name: GroupName
     ranks: int
     stride: int
     first: int = 0
-    at_once: bool = False  # all groups, else the first one alone
+    at_once: bool = False  # probe all groups at once, else only the first
 
     def has_same_ranks(self, other: "Group") -> bool:
-        """Whether the same ranks belong together in both."""
+        """Whether both have the same groups of ranks."""
         return (self.ranks, self.stride, self.first) == (other.ranks, other.stride, other.first)
 
     def members(self, world_size: int) -> list[tuple[int, ...]]:
-        """Ranks of each group that takes part."""
+        """The ranks of each group that takes part."""
         span = self.ranks * self.stride
         groups = [
             tuple(range(start + offset, start + offset + span, self.stride))
@@ -86,7 +86,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One thing to measure. What does not belong to its kind is null."""
+    """One thing to measure. Fields that do not belong to its kind are None."""
 
     kind: str  # a ProbeKind
     precision: Precision = "fp32"
@@ -111,12 +111,12 @@ class ProbePlan:
     gpu: str
     gpus_per_node: int
     world_size: int
-    time_limit_s: float  # no task starts later
+    time_limit_s: float  # no task starts after it
     tasks: tuple[Task, ...]
 
     @property
     def digest(self) -> str:
-        """Changes when anything about the plan does."""
+        """A hash of the whole plan."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
@@ -135,16 +135,16 @@ def plan_from_json(text: str) -> ProbePlan:
 
 
 def probe_plan(points: Sequence[Point], *, world_size: int, time_limit_s: float) -> ProbePlan:
-    """What to probe on `world_size` ranks for these points, devices first, then node by node.
+    """The probes on `world_size` ranks for these points: devices first, then groups.
 
     Args:
-        points: of one cluster; at least one.
-        world_size: ranks of the probe; shapes that do not fit into it are left out.
+        points: at least one, all of one cluster.
+        world_size: ranks of the probe; larger group shapes are left out.
         time_limit_s: seconds after which no further task starts.
     """
-    one = points[0]
-    limits = _CPU if one.gpu == "cpu" else _GPU
-    per_node = min(one.gpus_per_node, world_size)
+    first = points[0]
+    limits = _CPU if first.gpu == "cpu" else _GPU
+    per_node = min(first.gpus_per_node, world_size)
     layouts = [point.layout for point in points]
     messages = [
         Task(kind=kind, group=group, message_bytes=size)
@@ -153,44 +153,44 @@ def probe_plan(points: Sequence[Point], *, world_size: int, time_limit_s: float)
         for size in limits.messages
     ]
     return ProbePlan(
-        cluster=one.cluster,
-        gpu=one.gpu,
+        cluster=first.cluster,
+        gpu=first.gpu,
         gpus_per_node=per_node,
         world_size=world_size,
         time_limit_s=time_limit_s,
-        tasks=(*dict.fromkeys(_on_devices(points, limits)), *messages),
+        tasks=(*dict.fromkeys(_device_tasks(points, limits)), *messages),
     )
 
 
-def _on_devices(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
-    trained = [p for p in points if p.layout.precision != "fp8"]  # 8-bit products are not probed
-    for precision in dict.fromkeys(point.layout.precision for point in trained):
+def _device_tasks(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
+    probed = [p for p in points if p.layout.precision != "fp8"]  # 8-bit products are not probed
+    for precision in dict.fromkeys(point.layout.precision for point in probed):
         for size in limits.squares:
             yield Task(kind="gemm", precision=precision, m=size, n=size, k=size)
     for size in limits.copies:
         yield Task(kind="memory_copy", message_bytes=size)
-    for point in trained:
-        yield _attention(point.shape, point.layout)
-    for point in trained:
-        yield from _gemms(point.shape, point.layout)
+    for point in probed:
+        yield _attention_task(point.shape, point.layout)
+    for point in probed:
+        yield from _gemm_tasks(point.shape, point.layout)
 
 
-def _attention(shape: ModelShape, layout: Layout) -> Task:
-    """A rank's causal attention: all tokens of its share of the heads (Ulysses under cp)."""
-    share = layout.tp * layout.cp
+def _attention_task(shape: ModelShape, layout: Layout) -> Task:
+    """A rank's causal attention: all tokens, and its part of the heads (Ulysses under cp)."""
+    ranks = layout.tp * layout.cp
     return Task(
         kind="attention",
         precision=layout.precision,
         attention=layout.attention,
         batch_size=layout.micro_batch_size,
-        num_heads=shape.num_heads // share,
-        num_kv_heads=max(1, shape.num_kv_heads // share),
+        num_heads=shape.num_heads // ranks,
+        num_kv_heads=max(1, shape.num_kv_heads // ranks),
         head_dim=shape.head_dim,
         seq_length=layout.seq_length,
     )
 
 
-def _gemms(shape: ModelShape, layout: Layout) -> Iterator[Task]:
+def _gemm_tasks(shape: ModelShape, layout: Layout) -> Iterator[Task]:
     """The forward GEMMs of a layer and of the head on one rank, weights split by tp."""
     tokens = layout.micro_batch_size * layout.seq_length // layout.cp
     hidden, inner = shape.hidden_size, shape.ffn_hidden_size // layout.tp
@@ -209,38 +209,38 @@ def _gemms(shape: ModelShape, layout: Layout) -> Iterator[Task]:
 
 
 def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[Group]:
-    """Each shape once: whole nodes, all ranks, pairs of nodes, then the layouts' own groups."""
+    """Each shape once: whole nodes, all ranks, pairs of nodes, then the layouts' groups."""
     shapes: dict[tuple[GroupName, int, int, int], None] = {}
     nodes = world_size // per_node
     shapes["node", per_node, 1, 0] = None
     if nodes > 1:
         shapes["world", world_size, 1, 0] = None
         shapes["node_pair", 2, per_node, 0] = None
-        if nodes > 2:  # every node has been in a pair with both neighbours
+        if nodes > 2:  # so that every node is paired with both neighbours
             shapes["node_pair", 2, per_node, per_node] = None
     for layout in layouts:
-        own: tuple[tuple[GroupName, int, int], ...] = (
+        of_layout: tuple[tuple[GroupName, int, int], ...] = (
             ("tp", layout.tp, 1),
             ("cp", layout.cp, layout.tp),
             ("data", layout.cp * layout.dp, layout.tp),
             ("shard", layout.cp * (layout.zero_shard_size or 1), layout.tp),
             ("pp", layout.pp, layout.tp * layout.cp * layout.dp),
         )
-        for name, ranks, stride in own:
-            whole = name == "shard" and layout.zero_shard_size in (None, layout.dp)
-            if ranks * stride <= world_size and not whole:
+        for name, ranks, stride in of_layout:
+            unsharded = name == "shard" and layout.zero_shard_size in (None, layout.dp)
+            if ranks * stride <= world_size and not unsharded:
                 shapes[name, ranks, stride, 0] = None
     groups = []
-    # those of one shape beside each other: their groups are made once
-    first_seen = {shape[1:]: place for place, shape in reversed([*enumerate(shapes)])}
+    # shapes with the same ranks follow each other, so that their groups are made once
+    first_seen = {shape[1:]: index for index, shape in reversed([*enumerate(shapes)])}
     for name, ranks, stride, first in sorted(shapes, key=lambda shape: first_seen[shape[1:]]):
         if ranks < 2:
             continue
-        every = Group(name=name, ranks=ranks, stride=stride, first=first, at_once=True)
-        several = len(every.members(world_size))
-        # a node's own rate is every node's at once; a pair's too
-        if several == 1 or name not in ("node", "node_pair"):
-            groups.append(dataclasses.replace(every, at_once=False))
-        if several > 1:
-            groups.append(every)
+        all_groups = Group(name=name, ranks=ranks, stride=stride, first=first, at_once=True)
+        count = len(all_groups.members(world_size))
+        # all nodes at once show each node's own rate, and all pairs each pair's
+        if count == 1 or name not in ("node", "node_pair"):
+            groups.append(dataclasses.replace(all_groups, at_once=False))
+        if count > 1:
+            groups.append(all_groups)
     return groups

@@ -1,7 +1,7 @@
-"""The life of one rank of a probe: meet, do the tasks one after another, leave what came of them.
+"""The life of one rank of a probe: meet the others, run task after task, leave the records.
 
-All ranks do every task at the same time, those outside its groups by waiting. What they must agree
-on travels over a gloo group of its own, so that a probe does not depend on what it probes.
+All ranks take part in every task at the same time; those outside its groups wait. Agreement between
+ranks uses a gloo group of its own, so that a probe does not depend on what it probes.
 """
 
 import dataclasses
@@ -25,15 +25,16 @@ from scaling.train.parallel.rendezvous import RankId, leave_process_group, rende
 
 _DEVICE_TASK_S = 0.05
 _MESSAGE_TASK_S = 0.25
-_DEVICES_SHARE = 0.4  # of the time, at most: the links come after the devices
-_COLLECTIVE_MARGIN_S = 120.0  # the parent ends a rank that is late, so a collective never should
+_DEVICES_SHARE = 0.4  # of the time at most, since links are probed after devices
+_COLLECTIVE_MARGIN_S = 120.0  # the parent ends a late rank, so no collective needs to
 _SAVE_EVERY_S = 5.0
 
 
 def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
-    """Probe, leave records, and end the process without the interpreter's clean-up.
+    """Probe, leave records or a failure, and end the process.
 
-    gloo's threads can abort there, and a rank that has failed must not wait for the others.
+    It ends without the interpreter's clean-up: gloo's threads can abort there, and a rank that has
+    failed must not wait for the others.
     """
     code = 0
     try:
@@ -53,7 +54,7 @@ def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
 
 
 class Prober:
-    """One rank at its tasks."""
+    """Runs the tasks of one rank."""
 
     def __init__(self, plan: ProbePlan, files: RankFiles, rank_id: RankId) -> None:
         self.plan, self.files, self.rank_id = plan, files, rank_id
@@ -70,32 +71,31 @@ class Prober:
         self._control = dist.new_group(backend="gloo")
 
     def probe(self) -> None:
-        """Every task until the time is up; what was left out says so."""
+        """Run the tasks until the time is up; tasks not reached have no record."""
         started = time.monotonic()
-        shape: Group | None = None
-        ring: RankGroup | None = None
+        made_for: Group | None = None  # the task's group for which `own` was made
+        own: RankGroup | None = None
         world_size = self.plan.world_size
         for index, task in enumerate(self.plan.tasks):
             share = _DEVICES_SHARE if task.group is None else 1.0
             elapsed = time.monotonic() - started
             late = elapsed > share * self.plan.time_limit_s
             if self._largest(float(late and self.rank_id.rank == 0)):
-                continue  # without a record it was not reached
+                continue
             self._save(f"task {index + 1} of {len(self.plan.tasks)}: {task.kind}")
             if task.group is None:
                 self._on_device(index, task)
                 continue
-            # all groups of a shape are made once; alone, the others wait
-            if shape is None or not task.group.has_same_ranks(shape):
-                self._dissolve(ring)
-                shape, ring = task.group, self._ring(task.group)
-            takes_part = ring is not None and ring.ranks in task.group.members(world_size)
-            self._in_groups(index, task, ring if takes_part else None)
-        self._dissolve(ring)
+            if made_for is None or not task.group.has_same_ranks(made_for):
+                self._destroy(own)
+                made_for, own = task.group, self._make_groups(task.group)
+            takes_part = own is not None and own.ranks in task.group.members(world_size)
+            self._in_groups(index, task, own if takes_part else None)
+        self._destroy(own)
         self.files.write(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
 
     def _on_device(self, index: int, task: Task) -> None:
-        """All devices at once, as in training: a node's power and memory are shared."""
+        """Run a task on all devices at once, as in training: they share power and memory."""
         record: dict[str, Any] = {"task": index}
         work = None
         try:
@@ -111,27 +111,28 @@ class Prober:
             record["outcome"], record["message"] = _failure(error)
         self.records.append(record)
 
-    def _in_groups(self, index: int, task: Task, ring: RankGroup | None) -> None:
+    def _in_groups(self, index: int, task: Task, group: RankGroup | None) -> None:
+        """Run a collective in its groups; `group` is this rank's, None if it only waits."""
         assert task.message_bytes is not None
-        collective, failed = None, ""
-        if ring is not None:
-            elements = message_elements(task.message_bytes, len(ring.ranks))
+        collective, failure = None, ""
+        if group is not None:
+            elements = message_elements(task.message_bytes, len(group.ranks))
             try:
-                collective = exchange(task.kind, ring, elements)  # type: ignore[arg-type]
+                collective = exchange(task.kind, group, elements)  # type: ignore[arg-type]
                 collective.fill()
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                collective, failed = None, _failure(error)[1]
-        if self._largest(float(bool(failed))):  # nobody may wait for a rank that cannot send
-            if failed:
-                self.records.append({"task": index, "outcome": "oom", "message": failed})
+                collective, failure = None, _failure(error)[1]
+        if self._largest(float(bool(failure))):  # no rank may wait for one that cannot send
+            if failure:
+                self.records.append({"task": index, "outcome": "oom", "message": failure})
             return
         wrong = False
         if collective is not None:
             collective.send()
             self._drain()
-            wrong = collective.wrong()
+            wrong = collective.is_wrong()
             collective.fill()
         samples = time_samples(
             collective.send if collective is not None else lambda: None,
@@ -140,37 +141,37 @@ class Prober:
             agree=self._largest,
             align=self._align,
         )
-        if ring is None:
+        if group is None:
             return
         slowest = torch.tensor(samples, dtype=torch.float64, device=self.device)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=ring.group)
-        if ring.index == 0 or wrong:
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group.group)
+        if group.index == 0 or wrong:
             self.records.append(
                 {
                     "task": index,
-                    "ranks": list(ring.ranks),
+                    "ranks": list(group.ranks),
                     "message_bytes": elements * ELEMENT_BYTES,
                     "samples": slowest.tolist(),
                     "wrong": wrong,
                 }
             )
 
-    def _ring(self, shape: Group) -> RankGroup | None:
-        """This rank's group of that shape; making groups is collective, in one order."""
+    def _make_groups(self, shape: Group) -> RankGroup | None:
+        """Make all groups of this shape, which is collective over all ranks; return this rank's."""
         own = None
-        every = dataclasses.replace(shape, at_once=True)
-        for ranks in every.members(self.plan.world_size):
+        all_groups = dataclasses.replace(shape, at_once=True)
+        for ranks in all_groups.members(self.plan.world_size):
             group = dist.new_group(list(ranks))
             if self.rank_id.rank in ranks:
-                place = ranks.index(self.rank_id.rank)
-                own = RankGroup(ranks=ranks, index=place, group=group, device=self.device)
+                index = ranks.index(self.rank_id.rank)
+                own = RankGroup(ranks=ranks, index=index, group=group, device=self.device)
         return own
 
-    def _dissolve(self, ring: RankGroup | None) -> None:
-        """Each communicator holds memory of its device, and a study may have dozens."""
+    def _destroy(self, group: RankGroup | None) -> None:
+        """Free a group: communicators hold device memory, and a study may have dozens."""
         self._align()
-        if ring is not None:
-            dist.destroy_process_group(ring.group)
+        if group is not None:
+            dist.destroy_process_group(group.group)
 
     def _largest(self, value: float) -> float:
         """The largest over all ranks."""
@@ -186,7 +187,7 @@ class Prober:
             torch.cuda.synchronize(self.device)
 
     def _save(self, doing: str) -> None:
-        """Tell the parent now and then: it ends ranks that fall silent, and keeps what is there."""
+        """Save the records now and then. The parent ends silent ranks and keeps what they saved."""
         now = time.monotonic()
         if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
             self.files.beat(self.rank_id.rank, doing)
@@ -208,7 +209,7 @@ def _device(plan: ProbePlan, local_rank: int) -> torch.device:
 
 
 def _failure(error: BaseException) -> tuple[Outcome, str]:
-    """The outcome that an exception is, and one line."""
+    """The outcome of an exception, and a one-line message."""
     message = " ".join(str(error).split())[:400]
     if isinstance(error, KernelUnavailable):
         return "kernel_unavailable", message

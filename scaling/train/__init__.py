@@ -1,1 +1,1 @@
-"""Real training steps: the program of one rank. Engines are imported in their own rooms."""
+"""The program of one rank, which runs real training steps."""

@@ -1,4 +1,4 @@
-"""`python -m scaling.train POINT.json DIRECTORY`: one rank, named by RANK and its like."""
+"""`python -m scaling.train POINT.json DIRECTORY`: one rank, given by RANK and its like."""
 
 import faulthandler
 import os
@@ -16,8 +16,8 @@ from scaling.study.point import point_from_json
 
 
 def main() -> None:
-    """Train, and leave a result or a failure. The exit code only says which of the two."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where a rank hangs
+    """Train and leave a result or a failure in the directory; the exit code says which."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where it hangs
     point_path, directory = sys.argv[1:]
     rank = int(os.environ["RANK"])
     files = RankFiles(Path(directory))

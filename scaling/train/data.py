@@ -47,17 +47,7 @@ def micro_batches(
     Both int64 [micro_batch_size, seq_length / cp], labels one token ahead. With `pairs` ids are
     [micro_batch_size, 2, seq_length / cp]: an input and a target. Replica `dp_rank` takes
     consecutive sequences of the global batch, and rank `cp_rank` in it a part of their tokens.
-
-    Args:
-        layout: says how many sequences and tokens a rank gets.
-        vocab_size: tokens are below it.
-        seed: of the training.
-        step: of the training.
-        dp_rank: the replica.
-        cp_rank: the rank in its cp group.
-        device: that the batches are put on.
-        pairs: whether the model is an encoder-decoder.
-        count: micro-batches of the step; the layout's gradient_accumulation_steps by default.
+    `count` is the step's micro-batches, by default the layout's gradient_accumulation_steps.
     """
     sequences = layout.micro_batch_size * (count or layout.gradient_accumulation_steps)
     length = 2 * layout.seq_length - 1 if pairs else layout.seq_length

@@ -1,4 +1,4 @@
-"""The device and the software under a rank, and whether they are those that the study says."""
+"""A rank's device and software, and whether the device is the one the study names."""
 
 import importlib.metadata
 import os
@@ -16,9 +16,9 @@ from scaling.record.rank_files import Stack
 from scaling.study.point import Point
 from scaling.train.kernels.availability import version_of
 
-# A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
+# A driver keeps a little of a GPU's memory and counts in GiB, while data sheets may count in GB.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
-# Boards of one chip differ in speed: cards are named in the catalogue, server boards are not.
+# Boards of one chip differ in speed. The catalogue names cards by these words, server boards not.
 _CARDS = ("pcie", "nvl")
 
 
@@ -26,7 +26,7 @@ def take_device(point: Point, local_rank: int) -> torch.device:
     """The GPU of this rank, or the CPU where the study's cluster is one.
 
     Raises:
-        RuntimeError: the study says a GPU and there is none for this rank, or it is another one.
+        RuntimeError: the study names a GPU and this rank has none or another.
     """
     if point.gpu == "cpu":
         return torch.device("cpu")
@@ -37,7 +37,9 @@ def take_device(point: Point, local_rank: int) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     if not all(entry.isdigit() for entry in visible_devices(os.environ) or []):
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # CUDA has read it; an engine may read numbers only
+        del os.environ[
+            "CUDA_VISIBLE_DEVICES"
+        ]  # CUDA has read it, and an engine may accept only numbers
     device = torch.device("cuda", local_rank)
     properties = torch.cuda.get_device_properties(device)
     reason = gpu_mismatch(gpu_named(point.gpu), properties.name, properties.total_memory)
@@ -49,13 +51,13 @@ def take_device(point: Point, local_rank: int) -> torch.device:
 def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
     """Why a device is not the catalogue's, in a sentence; None if it is.
 
-    A rate on another GPU over this one's peak would be an MFU of nothing. Compared are the chip's
-    name as a word of the device's, the kind of board, and the memory.
+    A rate over another GPU's peak would be a meaningless MFU. This compares the chip's name, the
+    kind of board, and the memory.
 
     Args:
         expected: the catalogue's GPU.
-        name: as the driver spells it, `NVIDIA A100-SXM4-80GB`.
-        memory_bytes: as the driver counts it.
+        name: the device's, as the driver spells it, `NVIDIA A100-SXM4-80GB`.
+        memory_bytes: the device's, as the driver counts it.
     """
     assert expected.memory_bytes is not None
     chip = expected.name.split("-")[0]
@@ -71,13 +73,13 @@ def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
 
 
 def software_stack(device: torch.device, layout: Layout) -> Stack:
-    """What this rank runs on; of the kernels' packages those that the layout calls."""
+    """The host, device and software of this rank, with the kernel packages that the layout uses."""
     on_gpu = device.type == "cuda"
     fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
     return Stack(
         host=socket.gethostname(),
         torch_version=torch.__version__,
-        # a part of the fingerprint: what another engine is does not part these rows
+        # part of the fingerprint, so that only this engine's rows depend on it
         deepspeed_version=(
             importlib.metadata.version("deepspeed") if layout.engine == "deepspeed" else None
         ),
@@ -91,7 +93,7 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
 
 
 def _cpu_name() -> str | None:
-    """The model name the kernel gives the first CPU; Arm kernels give none."""
+    """The first CPU's model name in /proc/cpuinfo; Arm kernels give none."""
     for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
@@ -100,7 +102,7 @@ def _cpu_name() -> str | None:
 
 
 def _driver_version() -> str | None:
-    """NVIDIA's driver; None where NVML cannot say, as on a GPU of another vendor."""
+    """The version of NVIDIA's driver; None without NVML, as on another vendor's GPU."""
     import pynvml
 
     try:

@@ -1,6 +1,6 @@
-"""What an exception of torch, NCCL or a kernel means: the one place that knows their texts.
+"""Recognize failures by the texts of torch's, NCCL's and the kernels' exceptions.
 
-Training and probes both end in outcomes, and the same failure must have the same name in both.
+Training and probes share this, so that the same failure has the same outcome in both.
 """
 
 import errno
@@ -9,28 +9,28 @@ import torch
 
 
 class KernelUnavailable(Exception):
-    """A kernel or a precision was asked for by name and is not there; nothing stands in for it."""
+    """A kernel or precision asked for by name is unavailable; nothing else is used instead."""
 
 
-# What allocators other than torch's own on a GPU say, which raise a plain RuntimeError.
+# Texts of the plain RuntimeErrors that allocators other than torch's own on a GPU raise.
 _OUT_OF_MEMORY = (
     "out of memory",  # the CUDA runtime, its driver, Triton, and NCCL: "Cuda failure 2 '...'"
     "can't allocate memory",  # torch's CPU allocator
     "std::bad_alloc",
     "STATUS_ALLOC_FAILED",  # cuBLAS and cuDNN
-    "Failed to CUDA calloc",  # NCCL, where its last word is all that torch repeats
+    "Failed to CUDA calloc",  # NCCL's last message, the only one that torch repeats
     "Failed to CUDA malloc",
     "Failed to CUDA host alloc",
 )
-# What torch's attention says where the kernel that was named cannot run, likewise.
+# Texts of torch's attention where the kernel asked for cannot run.
 _NO_KERNEL = ("No available kernel", "No viable backend")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the device or the host ran out of memory.
 
-    Not meant: limits that look like it. Memory that may not be pinned (`ulimit -l`) and a full
-    /dev/shm are settings of the machine, which a smaller model would meet as well.
+    Limits that look like it do not count. Memory that may not be pinned (`ulimit -l`) and a full
+    /dev/shm are settings of the machine, which a smaller model would hit as well.
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
@@ -40,5 +40,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_no_kernel(error: RuntimeError) -> bool:
-    """Whether torch has no attention kernel of the kind it was told to use."""
+    """Whether torch cannot run the attention kernel that it was told to use."""
     return any(text in str(error) for text in _NO_KERNEL)

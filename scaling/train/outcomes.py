@@ -1,4 +1,4 @@
-"""An exception of a training rank becomes an outcome and one line."""
+"""Turn an exception of a training rank into an outcome and a one-line message."""
 
 import math
 import time
@@ -13,11 +13,11 @@ _LOSSES_LISTED = 10
 
 
 class Diverged(Exception):
-    """The loss or the gradient is no number any more: what is timed trains nothing."""
+    """The loss or the gradient norm is not finite: the timed steps train nothing."""
 
 
 def failure_of(error: BaseException) -> RankFailure:
-    """The failure that this exception is; notes of its way up are part of the line."""
+    """The failure that this exception describes, its notes included."""
     text = " ".join([str(error), *getattr(error, "__notes__", ())])
     message = " ".join(text.split())
     outcome: Outcome = "error"
@@ -31,27 +31,27 @@ def failure_of(error: BaseException) -> RankFailure:
 
 
 def require_finite(point: Point, losses: Sequence[float], grad_norm: float | None) -> None:
-    """Check what the last step left.
+    """Check the last step's loss and gradient norm.
 
     Args:
         point: that is trained.
         losses: of every step so far.
-        grad_norm: of the last one, None where it is not known.
+        grad_norm: of the last step, None where unknown.
 
     Raises:
-        Diverged: its loss or its gradient norm is infinite or not a number.
+        Diverged: the loss or the gradient norm is infinite or not a number.
     """
     *before, last = losses
-    named = {"loss": last, "gradient norm": 0.0 if grad_norm is None else grad_norm}
-    wrong = [f"{name} is {value}" for name, value in named.items() if not math.isfinite(value)]
+    values = {"loss": last, "gradient norm": 0.0 if grad_norm is None else grad_norm}
+    wrong = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
     if not wrong:
         return
-    warming = ", a warm-up step," if len(before) < point.warmup_steps else ""
+    in_warmup = ", a warm-up step," if len(before) < point.warmup_steps else ""
     listed = ", ".join(f"{loss:.4g}" for loss in before[-_LOSSES_LISTED:])
-    cut = "..., " if len(before) > _LOSSES_LISTED else ""
-    earlier = f"; losses before it: {cut}{listed}" if listed else ""
+    ellipsis = "..., " if len(before) > _LOSSES_LISTED else ""
+    earlier = f"; losses before it: {ellipsis}{listed}" if listed else ""
     raise Diverged(
-        f"at step {len(before)} of {point.warmup_steps + point.measured_steps}{warming} the "
+        f"at step {len(before)} of {point.warmup_steps + point.measured_steps}{in_warmup} the "
         f"{wrong[0]} in precision={point.layout.precision}, so this is no training that could be "
         f"timed{earlier}"
     )

@@ -134,9 +134,8 @@ class StepRunner:
         stopped: Stopped = "asked"
         if point.until is not None:
             stopped = "precise" if self._is_precise(extension) else "at_most"
-        return ShortSteps(
-            times_s=times, accumulations=turns[: len(times)], extension=extension, stopped=stopped
-        )
+        taken = turns[: len(times)]
+        return ShortSteps(times_s=times, accumulations=taken, extension=extension, stopped=stopped)
 
     def _is_precise(self, extension: Extension | None) -> bool:
         until = self.point.until

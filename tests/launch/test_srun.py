@@ -84,12 +84,14 @@ trap : TERM
     ("ends", "code"), [("kill -TERM 0; sleep 9", -signal.SIGTERM), ("kill -KILL $$", -9)]
 )
 def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank_ended(
-    tmp_path: Path, ends: str, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, code: int
 ) -> None:
-    program = tmp_path / "srun"
-    program.write_text(SRUN_OF_ONE_TASK)
-    program.chmod(0o755)
+    # the step may not have ended when its ranks are killed: then scancel is called
+    for name, text in (("srun", SRUN_OF_ONE_TASK), ("scancel", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    monkeypatch.setenv("PATH", environment["PATH"])
     step = start_step(Launch(["sh", "-c", ends], tiny_point(), environment, tmp_path))
     try:
         deadline = time.monotonic() + 300

@@ -17,7 +17,7 @@ def held(tensor, factor, start):
     """An exchange in place, which gives and is to receive the same."""
     expected = [(tensor, factor, start)]
     return Exchange(
-        source=tensor, start=start, factor=factor, emptied=None, send=int, expected=expected
+        source=tensor, start=start, factor=factor, zeroed=None, send=int, expected=expected
     )
 
 
@@ -31,13 +31,13 @@ def test_each_element_says_where_it_is_and_whose_it_is(start):
 def test_what_arrived_elsewhere_of_another_or_in_part_differs():
     right = torch.empty(25)
     held(right, 3, 5).fill()
-    assert not held(right, 3, 5).wrong()
-    assert held(right, 3, 6).wrong()
-    assert held(right, 2, 5).wrong()
+    assert not held(right, 3, 5).is_wrong()
+    assert held(right, 3, 6).is_wrong()
+    assert held(right, 2, 5).is_wrong()
     for place in (0, 9, 10, 24):
         wrong = right.clone()
         wrong[place] += 1
-        assert held(wrong, 3, 5).wrong(), place
+        assert held(wrong, 3, 5).is_wrong(), place
 
 
 def test_a_message_has_an_equal_part_for_every_rank():

@@ -34,19 +34,14 @@ def profile_steps(
     steps: int = STEPS,
     keep: Path | None = None,
 ) -> list[Event]:
-    """Profile `steps` steps after DISCARDED others; their events.
+    """Profile `steps` steps after DISCARDED others; `step(i)` trains and drains the device.
 
-    This uses torch's inner profiler: torch.profiler imports the compiler for its file's metadata,
-    which would cost a second in every rank.
+    `align` lets the ranks start each step together. Its first call comes after the profiler has
+    started, which takes each rank a different time that would count as communication. `keep` names
+    a file for the compressed trace, for Chrome's or Perfetto's viewer.
 
-    Args:
-        step: trains step i and drains the device.
-        align: lets the ranks start each step together. Its first call comes after the profiler has
-            started, which takes each rank a different time that would count as communication.
-        layout: of the point, for the axes of communications.
-        device: of this rank.
-        steps: to profile.
-        keep: a file for the compressed trace, for Chrome's or Perfetto's viewer.
+    torch.profiler would import the compiler for its file's metadata, a second in every rank, so
+    this uses torch's inner profiler.
     """
     on_gpu = device.type == "cuda"
     with (

@@ -101,8 +101,7 @@ class Groups:
     def apply_timeout_to_all_groups(self) -> None:
         """Set this timeout on the groups that the engine made, too.
 
-        They have torch's default, 10 minutes with NCCL, and a first step that compiles may take
-        longer.
+        With NCCL they have 10 minutes by default, less than a first step that compiles may take.
         """
         for group in dist.distributed_c10d._world.pg_map:
             if dist.get_backend(group) in ("gloo", "nccl"):

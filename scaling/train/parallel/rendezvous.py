@@ -77,9 +77,6 @@ def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TC
 
 
 def leave_process_group() -> None:
-    """Destroy the process group on all ranks together.
-
-    With gloo a rank that exits early can abort ranks that still talk to it.
-    """
+    """Destroy the process group together: with gloo an early exit can abort other ranks."""
     dist.barrier()
     dist.destroy_process_group()

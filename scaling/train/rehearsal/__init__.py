@@ -1,1 +1,1 @@
-"""One rank's training steps without its device: what it waits for and what it holds."""
+"""Rehearse one rank's training steps without its device: its waits and its memory."""

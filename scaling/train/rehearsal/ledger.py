@@ -1,4 +1,4 @@
-"""What lives in a rank's memory, allocation by allocation: peaks by phase, and whose they are."""
+"""Track a rank's memory allocation by allocation: peaks by phase, and the code that holds them."""
 
 import contextlib
 import functools
@@ -24,16 +24,16 @@ from scaling.layout.engines import ENGINES
 
 PHASES = ("build", "forward", "backward", "optimizer")
 
-_BLOCK = 512  # bytes: torch's allocator on CUDA hands out multiples of it
-_WHERE = torch.ops.prim.device.default
-# Folders whose lines explain an allocation; of torch those of its engine.
-_OURS = {"scaling", "optim", "fsdp", "pipelining", *ENGINES} - {"torch"}
-_OWN = ("ledger", "rehearsal", "standins", "waits")  # whose wrappers explain nothing
+_BLOCK = 512  # bytes; torch's CUDA allocator hands out multiples of it
+_DEVICE_OF = torch.ops.prim.device.default
+# Folders whose code explains an allocation; of torch's own those of its engine.
+_EXPLAINING = {"scaling", "optim", "fsdp", "pipelining", *ENGINES} - {"torch"}
+_WRAPPERS = ("ledger", "rehearsal", "standins", "waits")  # modules that explain nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """What one line of code, in one phase, holds at the peak."""
+    """What one line of code, run in one phase, holds at the peak."""
 
     made_by: str
     phase: str
@@ -43,7 +43,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Bytes that lived at most during a phase, and when it was last left."""
+    """Bytes at the peak of a phase, and when it last ended."""
 
     peak_bytes: int
     live_bytes: int
@@ -51,7 +51,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one rank as torch's allocator would count them; `owners` from the largest."""
+    """Bytes of one rank as torch's allocator would count them; the largest of `owners` first."""
 
     peak_bytes: int
     phases: dict[str, Phase]
@@ -59,51 +59,51 @@ class Memory:
 
 
 class Ledger(TorchDispatchMode):
-    """Writes down each storage when an operator first returns it, and when it is freed.
+    """Records each storage when an operator first returns it and when it is freed.
 
-    It sees tensors, so neither NCCL's memory nor a kernel's workspace, and a tensor that a side
-    stream still uses is freed at once.
+    It sees tensors only, neither NCCL's memory nor a kernel's workspace. A tensor that a side
+    stream still uses counts as freed at once.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = PHASES[0]
         self._paused = False
-        self._live: dict[int, tuple[int, int]] = {}  # by storage: entry, bytes
-        self._made: dict[int, tuple[str, str]] = {}  # by entry: who, in which phase
-        self._entries: list[tuple[str, int, int]] = []  # phase, entry that it begins or ends, bytes
+        self._live: dict[int, tuple[int, int]] = {}  # storage: entry, bytes
+        self._made: dict[int, tuple[str, str]] = {}  # entry: code and phase
+        self._entries: list[tuple[str, int, int]] = []  # phase, entry, bytes; < 0 when freed
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator, then look at what it returns."""
-        if any(issubclass(each, DTensor) for each in types):
-            return NotImplemented  # it calls the same operator on what this rank holds
-        if func is _WHERE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # more than half of all calls, and none makes a tensor
+        """Run the operator, then record what it returns."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # a DTensor calls the same operator on its local tensor
+        if func is _DEVICE_OF and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # more than half of all calls, none of which makes a tensor
         out = func(*args, **(kwargs or {}))
         if self._paused:
             return out
         for leaf in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(leaf, Tensor) and _device_of(leaf).type != "meta":
-                self._see(leaf.untyped_storage(), func.overloadpacket.__name__)
+                self._record_new(leaf.untyped_storage(), func.overloadpacket.__name__)
         return out
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, tensors are written down; also storage that changes its size, as FSDP2's does."""
+        """While active, record tensors, and storages that change their size, as FSDP2's do."""
         resize = torch.UntypedStorage.resize_
         propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
             if storage._cdata in self._live:
-                self._freed(storage._cdata)
-                self._write(storage, "resize_")
+                self._record_freed(storage._cdata)
+                self._record(storage, "resize_")
             return result
 
         def propagated(*args: Any) -> Any:
-            self._paused = True  # a DTensor's operators are tried on tensors that nobody keeps
+            self._paused = True  # a DTensor's operators are tried on temporary tensors
             try:
                 return propagate(*args)
             finally:
@@ -117,7 +117,7 @@ class Ledger(TorchDispatchMode):
             yield
 
     def during(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call as a phase of its own, after which the one before goes on."""
+        """Wrap a call in a phase of its own; the previous phase continues after it."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             before, self.phase = self.phase, phase
@@ -129,41 +129,43 @@ class Ledger(TorchDispatchMode):
         return called
 
     def memory(self) -> Memory:
-        """What was at most, until now."""
-        live = peak = at_peak = 0
-        peaks, left = Counter[str](), Counter[str]()
+        """The peaks until now."""
+        live = peak = peak_index = 0
+        peaks, live_at_end = Counter[str](), Counter[str]()
         for index, (phase, _, size) in enumerate(self._entries):
             live += size
-            left[phase] = live
+            live_at_end[phase] = live
             peaks[phase] = max(peaks[phase], live)
             if live > peak:
-                peak, at_peak = live, index
+                peak, peak_index = live, index
         return Memory(
             peak_bytes=peak,
             phases={
-                phase: Phase(peak_bytes=peaks[phase], live_bytes=left[phase])
+                phase: Phase(peak_bytes=peaks[phase], live_bytes=live_at_end[phase])
                 for phase in PHASES
                 if phase in peaks
             },
-            owners=self._owners(at_peak),
+            owners=self._owners(peak_index),
         )
 
-    def _see(self, storage: torch.UntypedStorage, operator: str) -> None:
+    def _record_new(self, storage: torch.UntypedStorage, operator: str) -> None:
         if storage._cdata not in self._live and storage.nbytes():
-            self._write(storage, operator)
-            weakref.finalize(storage, self._freed, storage._cdata)
+            self._record(storage, operator)
+            weakref.finalize(storage, self._record_freed, storage._cdata)
 
-    def _write(self, storage: torch.UntypedStorage, operator: str) -> None:
-        entry, size = len(self._entries), math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
+    def _record(self, storage: torch.UntypedStorage, operator: str) -> None:
+        entry = len(self._entries)
+        size = math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
         self._live[storage._cdata] = entry, size
-        self._made[entry] = (f"{_maker()} {operator}", self.phase)
+        self._made[entry] = (f"{_calling_line()} {operator}", self.phase)
         self._entries.append((self.phase, entry, size))
 
-    def _freed(self, key: int) -> None:
+    def _record_freed(self, key: int) -> None:
         entry, size = self._live.pop(key)
         self._entries.append((self.phase, entry, -size))
 
     def _owners(self, until: int) -> list[Owner]:
+        """What lived after entry `until`, by code and phase, the largest first."""
         held: dict[int, int] = {}
         for _, entry, size in self._entries[: until + 1]:
             if size < 0:
@@ -181,15 +183,15 @@ class Ledger(TorchDispatchMode):
 
 
 def _device_of(tensor: Tensor) -> torch.device:
-    """Where it stands for being; to ask a fake tensor for its device is an operator."""
+    """A fake tensor's pretended device, read without the operator that `.device` would run."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
-def _maker() -> str:
-    """The nearest line of this project's or an engine's code, as folder/file:line."""
+def _calling_line() -> str:
+    """The nearest line of the project's or an engine's code, as folder/file:line."""
     frame = sys._getframe(3)
     while frame is not None:
-        name = _name_of(frame.f_code.co_filename)
+        name = _short_name(frame.f_code.co_filename)
         if name is not None:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
@@ -197,7 +199,7 @@ def _maker() -> str:
 
 
 @functools.cache
-def _name_of(file: str) -> str | None:
+def _short_name(file: str) -> str | None:
     path = Path(file)
-    explains = not {*path.parts}.isdisjoint(_OURS) and path.stem not in _OWN
+    explains = not {*path.parts}.isdisjoint(_EXPLAINING) and path.stem not in _WRAPPERS
     return f"{path.parent.name}/{path.name}" if explains else None

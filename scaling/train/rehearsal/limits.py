@@ -1,4 +1,4 @@
-"""Which points no rehearsal can walk, and why. No torch."""
+"""Points that cannot be rehearsed, and why. Imports no torch."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def rehearsal_refusal(point: Point) -> str | None:
 
 
 def memory_refusal(point: Point) -> str | None:
-    """Why a rehearsal cannot tell the bytes on this point's GPUs: one sentence, None if it can."""
+    """Why a rehearsal cannot count the bytes on this point's GPUs: one sentence, None if it can."""
     if point.layout.optimizer_offload != "none":
         return (
             f"optimizer_offload: {point.layout.optimizer_offload} cannot be counted: in rehearsals "

@@ -1,16 +1,17 @@
-"""One rank's training steps without its device, its numbers and the other ranks.
+"""Rehearse one rank's training steps without its device, its numbers and the other ranks.
 
-The engine runs as it is on fake tensors (torch's: they have a shape and no
-storage) in a fake process group, whose collectives return at once. So a laptop walks the step of
-any rank of any size, and can tell what the rank asks of the host and of its memory.
+The unchanged engine runs on torch's fake tensors, which have a shape and no storage, in a fake
+process group whose collectives return at once. So a laptop can run the steps of any rank of any
+layout, and count the rank's waits for the device and its memory.
 
     echo '{"point": {...}, "rank": 0}' | python -m scaling.train.rehearsal.rehearsal
 
-A line names a point and a rank, the answer is a line. Torch and engines keep what is made here in
-globals, so each rehearsal is a process of its own, forked from one that has imported them.
+Each line of stdin names a point and a rank, and is answered by a line. torch and the engines keep
+state in globals, so each rehearsal is a process of its own, forked from one that has imported them.
 
-Every rank of every layout runs but for what limits.py names. Where a router deals tokens by their
-places, what each expert gets is known, and is told where a rank would read it.
+Every rank of every layout can be rehearsed except those that limits.py names. Where a router
+assigns tokens by position the counts of each expert are known, and are answered where a rank would
+read them.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.distributed._tools.fake_collectives  # collectives learn to fake
+import torch.distributed._tools.fake_collectives  # lets collectives take fake tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -42,17 +43,17 @@ from scaling.train.rehearsal.limits import rehearsal_refusal
 from scaling.train.rehearsal.standins import stand_ins
 from scaling.train.rehearsal.waits import Waits, known_expert_counts
 
-_DEVICE = torch.device("cpu")  # torch's engine of gradients refuses tensors of an absent CUDA
-_STEPS = 3  # ZeRO-3 prefetches from the second one on, and timers may begin with the third
+_DEVICE = torch.device("cpu")  # autograd refuses tensors of an absent CUDA
+_STEPS = 3  # ZeRO-3 prefetches from the second on, and timers may begin with the third
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What one rank did in its last step.
+    """What one rank did.
 
-    `waits` counts what lets the host wait for the device, by kind: draining it (`synchronize`) and
-    reading a tensor (`item`, `bool`, ...); `where` counts the same by line of code. `beats` is what
-    it said while it was built, `memory` what lived on its device in the build and in all steps.
+    `waits` counts the host's waits for the device in the last step, by kind: draining it
+    (`synchronize`) or reading a tensor (`item`, `bool`, ...). `where` counts the same by line of
+    code. `beats` are the messages while building, `memory` covers the build and all steps.
     """
 
     beats: list[str]
@@ -64,8 +65,8 @@ class Rehearsal:
 def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     """Build the engine of this rank and train a few steps.
 
-    Makes this process a rank that can be no other any more. Memory needs two steps, of which the
-    second has the optimizer's states from its beginning.
+    The process stays this rank and cannot rehearse another. Memory needs two steps: the second has
+    the optimizer's states from its beginning.
 
     Raises:
         NotImplementedError: the point cannot be rehearsed; it says why.
@@ -91,7 +92,7 @@ def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
 
 
 def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
-    """The same on tensors of any kind, in the group that this process is in."""
+    """Build and train on tensors of any kind, in this process's process group."""
     beats: list[str] = []
     ledger = Ledger()
     with ledger.watching():
@@ -108,24 +109,24 @@ def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS
 
 @contextlib.contextmanager
 def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
-    """Forward lasts until backward begins, that until the next forward or the optimizer."""
+    """Set the ledger's phase: forward until backward begins, until forward or the optimizer."""
 
     def enter(phase: str) -> None:
         ledger.phase = phase
 
-    def in_backward(call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*args: Any, **kwargs: Any) -> Any:
+    def entering_backward(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             enter("backward")
             return call(*args, **kwargs)
 
-        return called
+        return wrapper
 
-    around = engine_module(engine, "rehearsal").wrap_optimizer
-    around(trainer, functools.partial(ledger.during, "optimizer"))
+    wrap_optimizer = engine_module(engine, "rehearsal").wrap_optimizer
+    wrap_optimizer(trainer, functools.partial(ledger.during, "optimizer"))
     trainer.engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
     with contextlib.ExitStack() as stack:
-        for name in ("backward", "grad"):  # of both; of inputs and then of weights
-            call = in_backward(getattr(torch.autograd, name))
+        for name in ("backward", "grad"):  # schedules that split the backward call `grad`
+            call = entering_backward(getattr(torch.autograd, name))
             stack.enter_context(mock.patch.object(torch.autograd, name, call))
         yield
 
@@ -141,30 +142,30 @@ def _batches(point: Point) -> list[MicroBatch]:
 
 
 def main() -> None:
-    """A rehearsal for each line of stdin."""
+    """Answer each line of stdin with a rehearsal."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # an engine may print
-    warnings.simplefilter("ignore")  # of addresses that a fake tensor has not got
+    warnings.simplefilter("ignore")  # about addresses, which fake tensors do not have
     torch.set_num_threads(1)
     for name in ENGINES:
         for part in ("rehearsal", "engine"):
             engine_module(name, part)
-    torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
-    gc.freeze()  # so that no child collects, and thereby copies, what is here
+    torch.optim.AdamW([torch.zeros(1)], fused=True)  # the first optimizer imports more modules
+    gc.freeze()  # so that no child collects, and thereby copies, these objects
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         child = os.fork()
         if not child:
-            _answer(asked, answers)
+            _answer(request, answers)
         if os.waitpid(child, 0)[1]:
-            sys.exit(f"the rehearsal of rank {asked['rank']} failed")
+            sys.exit(f"the rehearsal of rank {request['rank']} failed")
 
 
-def _answer(asked: dict[str, Any], answers: TextIO) -> NoReturn:
+def _answer(request: dict[str, Any], answers: TextIO) -> NoReturn:
     code = 1
     try:
-        point = point_from_json(json.dumps(asked["point"]))
-        answer = rehearse(point, asked["rank"], steps=asked.get("steps", _STEPS))
+        point = point_from_json(json.dumps(request["point"]))
+        answer = rehearse(point, request["rank"], steps=request.get("steps", _STEPS))
         answers.write(json.dumps(dataclasses.asdict(answer)) + "\n")
         answers.flush()
         code = 0

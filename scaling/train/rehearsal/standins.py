@@ -1,10 +1,11 @@
-"""Kernels that need their GPU, as what they keep: the tensors of each, and no numbers.
+"""Stand-ins for kernels that need a GPU: they allocate a kernel's tensors and compute nothing.
 
-A kernel's memory is what its autograd function saves for backward, what it returns and what it
-holds on the way. Each stand-in allocates these as the package's source does: Liger 0.8.5
-(`liger_kernel/ops`), FlashAttention 3 and 4 and cuDNN's (as FlashAttention 2 does: q, k, v, the
-output, and a logsumexp in fp32), apex's fused softmax (its output). What attention's backward sums
-in fp32 on the way is not here, nor in torch's own FlashAttention 2 on a CPU.
+A kernel's memory is what its autograd function saves for backward, what it returns, and what it
+holds in between. Each stand-in allocates these as the package's source does: Liger 0.8.5
+(`liger_kernel/ops`); FlashAttention 3 and 4 and cuDNN's attention, which save the same as
+FlashAttention 2 (query, key, value, output, and a logsumexp in fp32); apex's fused softmax (its
+output). The fp32 buffers of attention's backward are missing, as in torch's FlashAttention 2 on a
+CPU.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from torch import Tensor
 from scaling.layout.kernels import ATTENTION
 from scaling.train.kernels import attention, fused
 
-_PROCESSORS = 132  # of an H100: Liger's RMSNorm sums a weight's gradient on each of them first
+_PROCESSORS = 132  # of an H100: Liger's RMSNorm first sums the weight's gradient on each
 
 
 Tensors = tuple[Tensor, ...]
@@ -43,7 +44,7 @@ class _StandIn(torch.autograd.Function):
 
 
 def _stand_in(kernel: Callable[..., Tensors], back: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that gives its result and what it keeps, and a backward of the latter."""
+    """A kernel that returns its result and what it saves, with a backward of what it saved."""
     return functools.partial(_StandIn.apply, kernel, back)
 
 
@@ -57,17 +58,17 @@ def _norm_back(_: Tensor, x: Tensor, weight: Tensor, __: Tensor) -> Tensors:
 
 
 def _cross_entropy(x: Tensor, weight: Tensor) -> Tensors:
-    """Both gradients are there after forward; the weight's is summed in fp32 on the way."""
-    of_x = torch.empty_like(x)
-    summed = torch.empty_like(weight, dtype=torch.float32)
+    """Forward computes both gradients already, the weight's in fp32."""
+    x_grad = torch.empty_like(x)
+    weight_grad = torch.empty_like(weight, dtype=torch.float32)
     losses = x.new_empty(len(x), dtype=torch.float32)
     logits = x.new_empty(cross_entropy_rows(x.shape[0], x.shape[1], len(weight)), len(weight))
     del logits
-    return losses.sum(), of_x, summed.to(weight.dtype)
+    return losses.sum(), x_grad, weight_grad.to(weight.dtype)
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensors:
-    """A flash kernel: no scores are kept."""
+    """A flash kernel, which saves no scores."""
     out = query.transpose(1, 2).new_empty(query.transpose(1, 2).shape).transpose(1, 2)
     logsumexp = query.new_empty(query.shape[:-1], dtype=torch.float32)
     return out, query, key, value, out, logsumexp
@@ -79,19 +80,19 @@ def _softmax(scores: Tensor) -> Tensors:
 
 
 def cross_entropy_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
-    """Rows of logits that Liger holds at once: a power of two, tokens at most."""
+    """Rows of logits that Liger holds at once: a power of two, at most `tokens`."""
     pieces = math.ceil(vocab_size / (fused.LOGITS_PER_HIDDEN * hidden_size))
     return min(tokens, int(2 ** math.ceil(math.log2(math.ceil(tokens / pieces)))))
 
 
 def _linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    labels.ne(-1).sum().item()  # Liger counts the labels that are none, and waits for the number
+    labels.ne(-1).sum().item()  # Liger counts the ignored labels, which waits for the device
     loss: Tensor = _stand_in(_cross_entropy, lambda _, *both: both)(x.flatten(0, 1), weight)
     return loss
 
 
 def _with_fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    # its gradient overwrites the one that it is given
+    # its gradient overwrites the incoming one
     softmax = _stand_in(_softmax, lambda gradient, _: (gradient,))
     apex = SimpleNamespace(
         ScaledUpperTriangMaskedSoftmax=SimpleNamespace(apply=lambda scores, _: softmax(scores))
@@ -102,13 +103,13 @@ def _with_fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
-    """Within, kernels that need a GPU are stood in for."""
+    """Replace the kernels that need a GPU by stand-ins."""
     flash = _stand_in(
         _attention, lambda _, *inputs: tuple(torch.empty_like(each) for each in inputs[:3])
     )
     norm = _stand_in(_norm, _norm_back)
-    # Liger turns in place, there and back
-    turn = _stand_in(lambda x, cosine: (x, cosine), lambda gradient, _: (gradient, None))
+    # Liger rotates in place, in both directions
+    rotate = _stand_in(lambda x, cosine: (x, cosine), lambda gradient, _: (gradient, None))
     # its gradients overwrite its inputs
     gate = _stand_in(lambda gate, up: (torch.empty_like(gate), gate, up), lambda _, *both: both)
     attentions = {
@@ -118,7 +119,7 @@ def stand_ins() -> Iterator[None]:
     }
     calls: dict[str, Any] = {
         "rms_norm": lambda x, weight, _: norm(x, weight),
-        "rotate": lambda query, key, cosine, _: (turn(query, cosine), turn(key, cosine)),
+        "rotate": lambda query, key, cosine, _: (rotate(query, cosine), rotate(key, cosine)),
         "gated_silu": gate,
         "gated_gelu": gate,
         "linear_cross_entropy": _linear_cross_entropy,

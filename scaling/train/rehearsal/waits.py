@@ -1,7 +1,7 @@
-"""What lets the host wait for its device: draining it, and reading what it has computed.
+"""Count the host's waits for its device: draining it, and reading what it has computed.
 
-Among the latter are the tokens of each expert, which are known where a router deals them by their
-places.
+Each expert's token count is read too. A rehearsal knows it where a router assigns tokens by
+position.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from scaling.train.model.experts import experts_by_position
 from scaling.train.parallel import experts as expert_parallel
 from scaling.train.parallel.groups import Groups
 
-# Each copies a number to the host, so everything queued before must be done. A fake tensor has no
-# number: it reads as nothing, which is what a finite loss and a norm below any bound look like.
+# Each copies a number to the host, so all work queued before must be done. A fake tensor has no
+# number and reads as 0, which stands for a finite loss and a norm below any bound.
 _READ: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda _: 0.0,
     "__bool__": lambda _: False,
@@ -35,7 +35,7 @@ _READ: dict[str, Callable[[Tensor], Any]] = {
 
 
 class Waits:
-    """Counts waits by kind and by the line of code that asked."""
+    """Counts waits by kind and by the line of code that waits."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[str, str]] = Counter()
@@ -45,27 +45,27 @@ class Waits:
         self._seen[kind, _caller()] += 1
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Reset the counts."""
         self._seen.clear()
 
     def by_kind(self) -> dict[str, int]:
-        """How often each kind was."""
+        """Waits of each kind."""
         return dict(sorted(Counter(kind for kind, _ in self._seen.elements()).items()))
 
     def by_place(self) -> dict[str, int]:
-        """How often at each line."""
-        return dict(sorted(Counter(" ".join(each) for each in self._seen.elements()).items()))
+        """Waits of each kind at each line of code."""
+        return dict(sorted(Counter(" ".join(wait) for wait in self._seen.elements()).items()))
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Within, reads of fake tensors are counted and answered."""
+        """While active, count reads of fake tensors and answer them."""
         with contextlib.ExitStack() as stack:
             for name in _READ:
                 stack.enter_context(mock.patch.object(Tensor, name, self._reading(name)))
-            stack.enter_context(mock.patch.object(torch.cuda, "synchronize", self._draining))
+            stack.enter_context(mock.patch.object(torch.cuda, "synchronize", self._synchronize))
             yield
 
-    def _draining(self, *_: Any) -> None:
+    def _synchronize(self, *_: Any) -> None:
         self.note("synchronize")
 
     def _reading(self, name: str) -> Callable[[Tensor], Any]:
@@ -81,12 +81,12 @@ class Waits:
 
 
 def _caller() -> str:
-    """The nearest line of code that is neither torch's nor a rehearsal's."""
+    """The nearest line of code outside torch and the rehearsal."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         path = Path(frame.f_code.co_filename)
-        own = path.parent == Path(__file__).parent or path.name == "rehearsal.py"
-        if not own and "torch" not in path.parts:
+        in_rehearsal = path.parent == Path(__file__).parent or path.name == "rehearsal.py"
+        if not in_rehearsal and "torch" not in path.parts:
             return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
@@ -96,19 +96,19 @@ def _caller() -> str:
 def known_expert_counts(
     point: Point, groups: Groups, note: Callable[[str], None]
 ) -> Iterator[None]:
-    """Within, a rank that reads how many tokens go to which expert reads what a real one would.
+    """While active, reads of experts' token counts return what a real rank would read.
 
-    `note` counts each time as a wait for the device.
+    `note` counts each as a wait for the device.
     """
     if not point.shape.num_experts:
         yield
         return
     with unset_fake_temporarily():
-        numbers = _numbers(point, groups)
+        counts_by_dim = _expert_counts(point, groups)
 
     def read_counts(counts: torch.Tensor) -> list[Any]:
         note("tolist")
-        return numbers[counts.dim()]
+        return counts_by_dim[counts.dim()]
 
     with (
         mock.patch.object(model_experts, "read_counts", read_counts),
@@ -117,17 +117,20 @@ def known_expert_counts(
         yield
 
 
-def _numbers(point: Point, groups: Groups) -> dict[int, list[Any]]:
-    """By the dimensions of what is read: tokens of each expert here; sent and received by rank."""
+def _expert_counts(point: Point, groups: Groups) -> dict[int, list[Any]]:
+    """The counts that a rank reads, by the dimensions of their tensor.
+
+    1: tokens of each local expert. 2: tokens sent to and received from each rank of the ep group.
+    """
     layout, shape, ep = point.layout, point.shape, groups.expert_parallel
-    own = groups.data_rank(groups.place)
-    by_rank = []  # [ep, experts], of a micro-batch of each rank of this one's ep group
-    for rank in range(own - ep.rank, own - ep.rank + ep.size):
+    first_rank = groups.data_rank(groups.place) - ep.rank
+    by_rank = []  # [ep, experts]: tokens in a micro-batch of each rank of the ep group
+    for rank in range(first_rank, first_rank + ep.size):
         cp = dataclasses.replace(groups.context_parallel, rank=rank % layout.cp)
-        places = cp.shard(torch.arange(layout.seq_length), dim=0)
-        chosen = experts_by_position(places, shape, layout.routing)
+        positions = cp.shard(torch.arange(layout.seq_length), dim=0)
+        chosen = experts_by_position(positions, shape, layout.routing)
         counts = torch.bincount(chosen.flatten(), minlength=shape.num_experts)
         by_rank.append(counts * layout.micro_batch_size)
-    coming = torch.stack(by_rank)[:, [*ep.local_experts(shape.num_experts)]]
+    incoming = torch.stack(by_rank)[:, [*ep.local_experts(shape.num_experts)]]
     sent = by_rank[ep.rank].view(ep.size, -1).sum(1)
-    return {1: coming.sum(0).tolist(), 2: torch.stack((sent, coming.sum(1))).tolist()}
+    return {1: incoming.sum(0).tolist(), 2: torch.stack((sent, incoming.sum(1))).tolist()}

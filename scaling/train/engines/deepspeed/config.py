@@ -62,8 +62,8 @@ def deepspeed_config(
       with `sequence_parallel_size` in this dict ZeRO 0 to 2 would not reduce them at all.
     - The secondary copy of ZeRO-3's parameters (hpZ) holds all matrices. By default DeepSpeed keeps
       every weight below 1e5 elements whole on every rank, in a small model all of them.
-    - Clipping is set even where it is off: DeepSpeed's default is a norm of 1.0.
-    - The throughput timer is off because it drains the device twice a micro-batch.
+    - Clipping is set even where it is off, since DeepSpeed's default is a norm of 1.0. The
+      throughput timer is off because it drains the device twice a micro-batch.
     """
     config: dict[str, Any] = {
         "train_batch_size": layout.global_batch_size * layout.cp,

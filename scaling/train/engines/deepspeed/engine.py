@@ -59,9 +59,8 @@ def join(port: int) -> None:
     """
     os.environ["MASTER_PORT"] = str(port)
     _log.setLevel(logging.WARNING)
-    # DeepSpeed would look for what it can build before it builds a shared-memory all-reduce for
-    # inference on CPUs, which training never calls. Looking starts a compiler in every rank, and
-    # building takes half a minute.
+    # Without this DeepSpeed would start a compiler in every rank and take half a minute to build a
+    # shared-memory all-reduce for inference on CPUs, which training never calls.
     vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     deepspeed.init_distributed()
 

@@ -78,12 +78,7 @@ class BalancedPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no
 
 
 def stage_bounds(is_layer: list[bool], layers_of_stages: tuple[int, ...]) -> list[int]:
-    """Indices of the parts at which stages begin, and the number of parts at the end.
-
-    Args:
-        is_layer: for each part of the model in order, whether it is a layer.
-        layers_of_stages: how many layers each stage gets.
-    """
+    """Indices of the model's parts at which stages begin, and the number of parts at the end."""
     begins, layers_before = [0], 0
     after_layer = [index + 1 for index, layer in enumerate(is_layer) if layer]
     for layers in layers_of_stages[:-1]:
