@@ -10,7 +10,7 @@ import torch
 from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.layout.axes import AXES
 from scaling.layout.kernels import ATTENTION, FUSED, Kernel, Package
-from scaling.predict.read import points
+from scaling.predict.read.attention import costed_as
 from scaling.probe.devices import prepare_task
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
@@ -97,8 +97,8 @@ def test_a_kernel_that_this_gpu_or_version_has_not_says_so(
 def test_the_prediction_takes_a_kernel_for_what_its_entry_says(register: Register) -> None:
     register(None)
     names = np.array(["made_up", "math", "cudnn", "flash2"])
-    assert points._cost_of(names).tolist() == ["flash3", "math", "flash3", "flash2"]
-    assert points._cost_of(np.array(["cudnn"])).tolist() == ["flash3"]
+    assert costed_as(names).tolist() == ["flash3", "math", "flash3", "flash2"]
+    assert costed_as(np.array(["cudnn"])).tolist() == ["flash3"]
 
 
 def test_axes_checks_and_calls_are_those_of_the_table() -> None:

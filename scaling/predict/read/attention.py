@@ -24,6 +24,14 @@ def flash_gain(attention: Strings, gpu: Gpu) -> Floats:
     return np.where(attention == "flash3", newer_gain, older_gain)
 
 
+def costed_as(attention: Strings) -> Strings:
+    """The kernel whose costs stand for each of ATTENTION's, (n,)."""
+    costs = attention.astype(object)
+    for name, kernel in ATTENTION.items():
+        costs[attention == name] = kernel.cost
+    return costs
+
+
 def attention_kernels(
     attention: Strings, heads: Floats, gpu: Gpu, stack: Stack
 ) -> dict[str, Flags | Floats]:
@@ -35,9 +43,7 @@ def attention_kernels(
         gpu: the GPU.
         stack: the software, which may choose the kernel itself.
     """
-    kernel = attention.astype(object)
-    for name, one in ATTENTION.items():
-        kernel[attention == name] = one.cost
+    kernel = costed_as(attention)
     if stack.newest_flash:
         kernel = np.where(np.isin(kernel, ["flash1", "flash2"]), "flash3", kernel)
     math, fused = kernel == "math", kernel == "fused_softmax"
