@@ -35,8 +35,7 @@ advised_choices as (
 ),
 advised_labels as (  -- each advised layout by the axes on which those of its setting differ
     select
-        setting_id,
-        layout,
+        setting_id, layout,
         string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where degree)
             as degrees,
         string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where not degree)

@@ -13,8 +13,7 @@ with leading_series as (  -- the one that the report speaks of
 ),
 standings as (
     select
-        setting_id,
-        layout,
+        setting_id, layout,
         min(world_size) filter (where position = 1) as fastest_from,
         count(distinct world_size) > 1 as at_several_sizes,
         avg(share_of_best) as mean_share
@@ -31,10 +30,7 @@ advice as (
     group by setting_id, layout
 )
 select
-    setting_id,
-    layout,
-    layout_name,
-    layout_lines,
+    setting_id, layout, layout_name, layout_lines,
     least(7, row_number() over (
         partition by setting_id
         order by

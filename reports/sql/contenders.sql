@@ -15,9 +15,7 @@ with_positions as (  -- few columns, because windows carry all of them
             partition by layouts.setting_id, layouts.series, layouts.world_size
             order by ranking.position nulls last, layouts.layout, layouts.stack_fingerprint
         ) as position,
-        ranking.share_of_best,
-        ranking.within_noise,
-        ranking.margin,
+        ranking.share_of_best, ranking.within_noise, ranking.margin,
         layouts.series != 'predicted' or tried.layout is null as drawn
     from layouts
     left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)

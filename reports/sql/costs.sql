@@ -10,18 +10,9 @@
 -- cheapest_front: the same in dollars, over all clusters with the same model and batch.
 with priced as (
     select
-        best.setting_id,
-        best.series,
-        best.world_size,
-        best.layout_name,
-        best.slot,
-        best.drawn,
-        settings.model,
-        settings.cluster,
-        settings.study_kind,
-        settings.seq_length,
-        settings.kept_batch_size,
-        settings.kept_choices,
+        best.setting_id, best.series, best.world_size, best.layout_name, best.slot, best.drawn,
+        settings.model, settings.cluster, settings.study_kind, settings.seq_length,
+        settings.kept_batch_size, settings.kept_choices,
         1 / best.tokens_per_s / 3600 as hours_per_token,
         1 / best.tokens_per_s_high / 3600 as hours_per_token_low,
         1 / best.tokens_per_s_low / 3600 as hours_per_token_high,

@@ -49,16 +49,9 @@ swaps as (
     where lead > 0 and to_lead < 0
 )
 select
-    setting_id,
-    series,
+    setting_id, series,
     world_size as from_world_size,
-    to_world_size,
-    before_layout,
-    before_name,
-    before_slot,
-    after_layout,
-    after_name,
-    after_slot,
+    to_world_size, before_layout, before_name, before_slot, after_layout, after_name, after_slot,
     before_position = 1 and to_position = 1 as of_fastest,
     world_size * exp(width * meets_at) as crossing,
     world_size * exp(width * case

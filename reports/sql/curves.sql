@@ -4,13 +4,9 @@
 -- observed vertex, which therefore stands in both.
 with vertices as (
     select
-        setting_id,
-        world_size,
-        series,
+        setting_id, world_size, series,
         if(series = 'predicted', 'predicted', 'observed') as style,
-        tokens_per_s,
-        tokens_per_s_per_gpu,
-        mfu,
+        tokens_per_s, tokens_per_s_per_gpu, mfu,
         model_flop_per_s_per_gpu
     from best
     where drawn

@@ -47,9 +47,7 @@ aggregated as (
 ),
 described as (
     select
-        setting_id,
-        series,
-        after_level.factor,
+        setting_id, series, after_level.factor,
         before_level.level as from_level,
         after_level.level as to_level,
         concat(

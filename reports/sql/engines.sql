@@ -35,9 +35,7 @@ tried_or_refused as (
     where tried_layouts.engine != refusals.engine
 )
 select
-    setting_id,
-    series,
-    world_size,
+    setting_id, series, world_size,
     first.engine as from_engine,
     second.engine as to_engine,
     coalesce(first.layout_name, second.layout_name) as layout_name,

@@ -10,11 +10,7 @@ with fixed as (
     group by setting_id, series
 )
 select
-    rivals.setting_id,
-    rivals.series,
-    rivals.world_size,
-    names.layout,
-    names.layout_name,
+    rivals.setting_id, rivals.series, rivals.world_size, names.layout, names.layout_name,
     rivals.tokens_per_s,
     rivals.tokens_per_s / rivals.world_size as tokens_per_s_per_gpu,
     rivals.share_of_best,

@@ -10,8 +10,7 @@ with with_first_unpaid as (
     from returns
 )
 select
-    setting_id,
-    series,
+    setting_id, series,
     (select knee_share from study.options) as knee_share,
     coalesce(any_value(unpaid_from), max(to_world_size)) as knee_world_size,
     any_value(unpaid_from) is null as beyond_data,

@@ -64,9 +64,7 @@ predicted as (
         if(fits, predicted_step_time_s, null) as step_time_s,
         if(fits, low, null) as step_time_low_s,
         if(fits, high, null) as step_time_high_s,
-        predicted_memory_bytes,
-        predicted_own_sigma,
-        predicted_size_sigma,
+        predicted_memory_bytes, predicted_own_sigma, predicted_size_sigma,
         coalesce(parameters_from, 'prediction') as stack_fingerprint,
         planned_points.* exclude (point_id)
     from study.predictions

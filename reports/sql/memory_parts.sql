@@ -30,8 +30,7 @@ select
     coalesce(sum(bytes) over parts_before, 0)::bigint as from_bytes,
     from_bytes + bytes as to_bytes,
     sum(bytes) over (partition by setting_id, world_size, place)::bigint as total_bytes,
-    peak_phase,
-    peak_memory_bytes,
+    peak_phase, peak_memory_bytes,
     capacity_bytes
 from parts
 window parts_before as (

@@ -7,8 +7,7 @@
 -- Other columns: the choice on each axis.
 with differences as (
     select
-        setting_id,
-        layout,
+        setting_id, layout,
         string_agg(words, ', ' order by axis_order) as layout_name,
         string_agg(short, ' ' order by axis_order) filter (where degree) as degrees,
         string_agg(short, ' ' order by axis_order) filter (where not degree) as other_choices
@@ -17,8 +16,7 @@ with differences as (
 ),
 only_layouts as (
     select
-        setting_id,
-        layout,
+        setting_id, layout,
         string_agg(words, ', ' order by axis_order) as words,
         string_agg(short, ' ' order by axis_order) as lines
     from worded_choices

@@ -6,8 +6,7 @@
 -- repeat_half_spread: half the distance between the fastest and the slowest repeat, the median over
 -- repeated_layouts; null if nothing was repeated.
 select
-    setting_id,
-    series,
+    setting_id, series,
     count(*) as layouts,
     median((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s) as interval_half_width,
     count(*) filter (where ok_runs > 1) as repeated_layouts,

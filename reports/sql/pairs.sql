@@ -3,11 +3,7 @@
 -- ratio: tokens_per_s at to_level over that at from_level, all else equal.
 -- factor: an axis, or 'tp against pp', which trades one for the other at equal tp * pp.
 select
-    matched_pairs.setting_id,
-    series,
-    world_size,
-    stack_fingerprint,
-    to_levels.factor,
+    matched_pairs.setting_id, series, world_size, stack_fingerprint, to_levels.factor,
     from_levels.level as from_level,
     to_levels.level as to_level,
     from_names.layout as from_layout,

@@ -68,11 +68,7 @@ points as (
 )
 select
     points.*,
-    peer.model,
-    peer.cluster,
-    peer.gpu,
-    peer.seq_length,
-    peer.total_params,
+    peer.model, peer.cluster, peer.gpu, peer.seq_length, peer.total_params,
     peer_id = points.setting_id as itself
 from points
 join settings as peer on peer.setting_id = peer_id

@@ -8,9 +8,7 @@ with steps as (
     where fastest and step_times_s is not null
 )
 select
-    setting_id,
-    series,
-    world_size,
+    setting_id, series, world_size,
     count(*) as steps,
     median(seconds) as step_time_s,
     quantile_cont(seconds, 0.95) as step_time_p95_s

@@ -43,7 +43,9 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
-        sentences.append(f"ended {len(points)} point(s) on this machine; a next run measures them")
+        sentences.append(
+            f"ended {len(points)} point(s) on this machine; the next run measures them"
+        )
     if snakemakes:
         sentences.append(f"ended {len(snakemakes)} snakemake(s) on this machine")
     sentences += [f"process {process.pid} has not ended yet" for process in left]

@@ -20,8 +20,7 @@ groups as (
 ),
 matched as (
     select
-        group_id,
-        factor_id,
+        group_id, factor_id,
         lag(place) over neighbours as from_place,
         place as to_place,
         lag(layout_id) over neighbours as from_layout_id,

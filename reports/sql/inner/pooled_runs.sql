@@ -4,11 +4,7 @@
 -- *_of_rate: the value per token/s; times tokens_per_s it gives the value.
 -- counts, log_means, squares, error_squares: of ln(step_time_s), see scaling/analyse/being_best.py.
 select
-    setting_id,
-    series,
-    world_size,
-    layout,
-    stack_fingerprint,
+    setting_id, series, world_size, layout, stack_fingerprint,
     any_value(dp) as dp,
     any_value(global_batch_size) as global_batch_size,
     any_value(gradient_accumulation_steps) as gradient_accumulation_steps,

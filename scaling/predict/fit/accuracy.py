@@ -1,4 +1,4 @@
-"""The accuracy table: every task of published rows, scored, beside what is simpler."""
+"""The accuracy table: scores on tasks of published rows, beside those of simpler baselines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ from scaling.published.table import published_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Rows to predict, and those that may be calibrated on first; None: data sheets alone."""
+    """Rows to predict, and rows to calibrate on first (None: data sheets alone)."""
 
     name: str
     table: str
@@ -35,7 +35,7 @@ class Task:
     test_where: str | None = None
 
 
-# Of the rows that are shipped, by their column `table`.
+# Tasks on the shipped rows, by their column `table`.
 SHIPPED = (
     Task(name="DGX Cloud, H100, data sheets", table="dgxc"),
     Task(name="DGX Cloud, to 128 GPUs -> from 1,024", table="dgxc",
@@ -51,7 +51,7 @@ SHIPPED = (
     Task(name="MoE ModelZoo, H100, data sheets", table="moe_zoo"),
 )  # fmt: skip
 
-# Of tables that lie in a folder, by the file's name.
+# Conditions to calibrate on for the tables of a folder, by file name; None: data sheets.
 FOLDER_TASKS = {
     "llama_layouts_a100": (
         None, "hash(row_index) % 2 = 0", "hash(row_index) % 2 = 1", "world_size < 128",
@@ -72,14 +72,14 @@ FOLDER_TASKS = {
     "modern_mlperf": (None, "cluster like 'h100%'"),
     "megatron_papers": (None,),
 }  # fmt: skip
-# Of a table that nobody named: data sheets, and one half from the other if it has so many rows.
+# For other tables: data sheets, and one half from the other if there are enough rows.
 _ANY: tuple[str | None, ...] = (None, "hash(row_index) % 2 = 0")
 _FEWEST_TO_HALVE = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Errors of something simpler on the same rows; None where it can say nothing."""
+    """Errors of a simpler method on the same rows, None where it predicts nothing."""
 
     mape: float | None
     regret: float | None
@@ -112,14 +112,14 @@ class Accuracy:
 
 
 def shipped_tasks() -> list[tuple[Task, pa.Table]]:
-    """The tasks of the rows that come with the project."""
+    """The tasks on shipped rows, with their rows."""
     table = published_table()
     names = np.array(table["table"].to_pylist())
     return [(task, table.filter(pa.array(names == task.table))) for task in SHIPPED]
 
 
 def tasks_of(path: Path) -> list[tuple[Task, pa.Table]]:
-    """The tasks of a table, or of every CSV of a folder that has steps in the project's names.
+    """The tasks on a table, or on every CSV of a folder that uses the project's column names.
 
     Raises:
         InputError: a file is no table.
@@ -144,7 +144,7 @@ def accuracy_of(
     models: Mapping[str, ModelShape] | None = None,
     clusters: Mapping[str, Cluster] | None = None,
 ) -> Accuracy:
-    """Score one task and what is simpler on the same rows.
+    """Score one task, and the baselines on the same rows.
 
     Raises:
         InputError: the table is none, or a condition leaves nothing to test.
@@ -202,7 +202,7 @@ def _baseline(
 
 
 def table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
-    """The table as text, heads first: what the terminal and docs/prediction_accuracy.md show."""
+    """The table as text, headings first: what the terminal and docs/prediction_accuracy.md show."""
     heads = [
         "task", "rows", "MAPE", "median", "RMS", "bias", "rank", "regret", "top 3",
         "false fits", "false OOM", "fit accuracy", "steps covered", "ratios covered",
@@ -230,7 +230,7 @@ def table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
 
 
 def baseline_table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
-    """MAPE, and regret behind a stroke, of the model and of what is simpler."""
+    """MAPE / regret of the model and of each baseline."""
     names = list(dict.fromkeys(name for line in lines for name in line.baselines))
     rows = []
     for line in lines:
@@ -250,7 +250,7 @@ def _both(one: Baseline | None) -> str:
 
 
 def covered(share: float | None, expected: list[float] | None) -> str:
-    """A share that is covered, and between what right intervals would have it 8 times in 10."""
+    """A covered share, with the range that correct intervals would have 8 times in 10."""
     if share is None or expected is None:
         return "–"
     low, high = (f"{100 * end:.0f}" for end in expected)

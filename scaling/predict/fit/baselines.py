@@ -1,6 +1,6 @@
-"""What one could do instead of modelling the machine: neighbours, trees, and a rule of thumb.
+"""Baselines to compare the model with: nearest neighbour, boosted trees, and a rule of thumb.
 
-Each says what a step takes from the rows it was given; none knows data sheets beyond a peak.
+They learn step times from rows; all they take from data sheets is the peak FLOP/s.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
 
 _FEWEST_TO_LEARN = 10
-# What neighbours are near by and trees split on; sizes and degrees as doublings.
+# Features for neighbours and trees, sizes and degrees as log2.
 _LOGARITHMS = (
     "num_layers", "hidden_size", "seq_length", "world_size", "tp", "pp", "cp", "dp",
     "micro_batch_size", "accumulation",
@@ -27,15 +27,15 @@ TREES_MISSING = "gradient-boosted trees are left out: scikit-learn is not instal
 
 
 def trees_available() -> bool:
-    """Whether scikit-learn, which only development needs, is here."""
+    """Whether scikit-learn is installed, which only development needs."""
     return importlib.util.find_spec("sklearn") is not None
 
 
 def neighbour_scaled(points: Points, observed: Observed, fitted: Flags, wanted: Flags) -> Floats:
-    """Seconds a step as the nearest measured layout took, scaled by work per GPU, (n,).
+    """Step seconds of the nearest measured layout, scaled by work per GPU, (n,); NaN without rows.
 
-    Work is the FLOPs of a step over GPUs times their peak; near is a small sum of absolute
-    differences, a doubling being 1. NaN where nothing was measured.
+    Work is the FLOPs of a step over GPUs times their peak. Distance is the sum of absolute feature
+    differences, where a doubling counts 1.
     """
 
     def nearest(about: Floats, log_share: Floats, about_wanted: Floats) -> Floats:
@@ -45,7 +45,7 @@ def neighbour_scaled(points: Points, observed: Observed, fitted: Flags, wanted: 
 
 
 def boosted_trees(points: Points, observed: Observed, fitted: Flags, wanted: Flags) -> Floats:
-    """Seconds a step by gradient-boosted trees on ln(time over work), (n,); NaN without rows.
+    """Step seconds by gradient-boosted trees on ln(time / work), (n,); NaN without rows.
 
     Raises:
         ImportError: scikit-learn is missing.
@@ -71,7 +71,10 @@ def _learned(
     *,
     fewest: int,
 ) -> Floats:
-    """Work times what is learned of ln(time over work) from so many rows at least, (n,)."""
+    """Work times exp of what `learner` predicts of ln(time / work), (n,).
+
+    NaN unless at least `fewest` rows can be learned from.
+    """
     about, work_s = _described(points)
     known = np.isfinite(work_s)
     seen, wanted = fitted & observed.timed & known, wanted & known
@@ -83,9 +86,9 @@ def _learned(
 
 
 def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float]:
-    """Regret of the rule of thumb: pp 1, tp 4, the largest micro-batch that ran; by setting.
+    """Regret, per setting, of the rule of thumb: pp 1, tp 4, the largest micro-batch that ran.
 
-    Where no such layout is there, the one with the fewest stages, then the nearest tp.
+    Without such a layout: the one with the fewest stages, then with the nearest tp.
     """
     values = {name: np.full(len(points), np.nan) for name in ("pp", "tp", "micro_batch_size")}
     for group in points.groups:
@@ -103,9 +106,9 @@ def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float
 
 
 def _described(points: Points) -> tuple[Floats, Floats]:
-    """Each layout in numbers, (n, k), and the seconds its step would take at the GPUs' peak, (n,).
+    """Features of each layout, (n, k), and its step seconds at the GPUs' peak, (n,).
 
-    FLOPs are 6 a matmul weight and token, 2 more under full checkpointing, and attention's.
+    FLOPs are 6 per matmul weight and token, 2 more under full checkpointing, and attention's.
     """
     about = np.zeros((len(points), len(_LOGARITHMS) + len(_PLAIN)))
     work_s = np.full(len(points), np.nan)

@@ -1,4 +1,4 @@
-"""How often intervals and odds hold, and how often right ones would on as many rows."""
+"""How often intervals and odds hold, and how often correct ones would on as many rows."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,21 +15,21 @@ from scaling.predict.read.calibration import Z_80
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
 
-# Of `steps` and of `ratios`: low and high; None where there are none.
+# Low and high share of `steps` and of `ratios` covered, None where there are none.
 Expected = dict[str, list[float] | None]
 _Rows = npt.NDArray[np.int64]
 
 _DRAWS = 200
-# Of so many rows as a prior is worth, and an 80 % quantile of n errors is off by 0.9 / sqrt(n).
+# Rows that a prior is worth; the 80 % quantile of n errors is off by 0.9 / sqrt(n).
 _ROWS_BEFORE, _QUANTILE_NOISE = 30, 0.9
 _SAID = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Two rows of one setting each, `a` and `b`, (n,).
+    """Pairs of rows of one setting, `a` and `b`, (n,).
 
-    `weight`: every setting counts as many times as it has rows.
+    `weight`: each setting has a total weight of its number of rows.
     """
 
     a: _Rows
@@ -38,14 +38,14 @@ class Pairs:
 
 
 def rows_by_setting(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
-    """Row numbers by what layouts must share to be rivals, world_size among it."""
+    """Row numbers by what layouts share to be rivals: software, model, cluster, size and work."""
     software = (points.framework, points.model, points.cluster)
     size = (points.world_size, points.seq_length, points.global_batch_size)
     return rows_by((*software, *size, points.setting), rows)
 
 
 def rows_by(columns: tuple[npt.NDArray[Any], ...], rows: Flags) -> dict[tuple[Any, ...], list[int]]:
-    """Row numbers by what the columns hold."""
+    """Row numbers by the values of the columns."""
     by_key: dict[tuple[Any, ...], list[int]] = {}
     keys = list(zip(*(column.tolist() for column in columns), strict=True))
     for row in np.flatnonzero(rows).tolist():
@@ -54,7 +54,7 @@ def rows_by(columns: tuple[npt.NDArray[Any], ...], rows: Flags) -> dict[tuple[An
 
 
 def pairs_of(points: Points, timed: Flags) -> Pairs:
-    """Every two timed rows that are rivals."""
+    """All pairs of timed rows that are rivals."""
     sides = [np.empty((3, 0))]
     for rows in rows_by_setting(points, timed).values():
         a, b = np.array(rows)[np.stack(np.triu_indices(len(rows), 1))]
@@ -64,7 +64,7 @@ def pairs_of(points: Points, timed: Flags) -> Pairs:
 
 
 def ratios_covered(observed: Observed, prediction: Prediction, pairs: Pairs) -> float | None:
-    """The share of ratios between rivals that lie in their 80 % interval."""
+    """Share of time ratios of rivals inside their 80 % interval, None without rivals."""
     if not len(pairs.a):
         return None
     off = np.log(observed.step_time_s / prediction.step_time_s)
@@ -76,7 +76,10 @@ def ratios_covered(observed: Observed, prediction: Prediction, pairs: Pairs) -> 
 def odds_calibration(
     observed: Observed, prediction: Prediction, pairs: Pairs
 ) -> list[dict[str, float]]:
-    """Of rivals said to be faster with these odds, how many were: from, pairs, said, held."""
+    """By bins of predicted odds that one of two rivals is faster, the share for which it held.
+
+    Records of `from` (lower end of the bin), `pairs`, `said` (mean odds) and `held`.
+    """
     step, own, measured = prediction.step_time_s, prediction.own_sigma, observed.step_time_s
     a, b = pairs.a, pairs.b
     odds = chance_faster(step[a], step[b], ratio_sigma(own[a], own[b]))
@@ -99,18 +102,18 @@ def odds_calibration(
 def expected_coverage(
     points: Points, prediction: Prediction, timed: Flags, pairs: Pairs, calibrated_rows: int
 ) -> Expected:
-    """Between what right intervals of these rows cover 8 times in 10: of `steps` and of `ratios`.
+    """Range of the share that correct intervals of these rows would cover, 8 times in 10.
 
-    Errors are drawn as the predictions say they are: normal, in part shared by a model and by a
-    size. So a table of one model is one draw of what it shares, however many rows it has. Widths
-    learned of n rows are themselves off by 0.9 / sqrt(n + 30) on a logarithmic scale.
+    Errors are drawn as predicted: normal, in part shared by a model and by a size. A table of one
+    model is thus one draw of what it shares, however many rows it has. Widths learned from n rows
+    are themselves off by 0.9 / sqrt(n + 30), log scale.
     """
     rows = np.flatnonzero(timed)
     if not rows.size:
         return {"steps": None, "ratios": None}
     own, size = prediction.own_sigma, prediction.size_sigma
     reach = np.log(prediction.step_time_s / prediction.low)
-    # what a stall adds to a layout's own part is in its ratios and in `high`
+    # stalls widen a layout's own error only in ratios and in `high`
     own_share = np.minimum(OWN_TAIL_FACTOR, reach / Z_80 / own)
     common = np.sqrt(np.maximum((reach / Z_80) ** 2 - (own_share * own) ** 2 - size**2, 0))
     of_model = (points.framework, points.cluster, points.model)

@@ -1,4 +1,4 @@
-"""What microbenchmarks say of a cluster's rates: better starting points than data sheets."""
+"""Start values of parameters from microbenchmarks, better than those of data sheets."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
@@ -14,16 +14,16 @@ from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpr
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.record.probe_row import ProbeKind
 
-# Bytes a ring moves per byte of message and rank, over (n - 1) / n (nccl-tests' bus factors).
+# Bus factors of nccl-tests over (n - 1) / n: bytes a ring moves per byte of message and rank.
 _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-_LARGE_BYTES = 64 * 2**20  # from here on bandwidth, not latency
-_SMALL_BYTES = 64 * 2**10  # up to here latency
+_LARGE_BYTES = 64 * 2**20  # messages from this size on measure bandwidth
+_SMALL_BYTES = 64 * 2**10  # messages up to this size measure latency
 
 
 def probed_parameters(
     columns: Columns, clusters: Mapping[str, Cluster] | None = None
 ) -> dict[str, dict[str, float]]:
-    """Parameters each cluster's probes tell, by cluster name, inside their physical bounds.
+    """Parameters from probes, by cluster name, clipped to their bounds.
 
     A probe is a row as `scaling probe` leaves them, of which are read: `cluster`,
     `kind` and `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention
@@ -67,7 +67,7 @@ def probed_parameters(
 
 
 def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
-    """Efficiency of a large GEMM and the size that loses half of it: least squares on logs."""
+    """Efficiency of large GEMMs and the size at half of it, by least squares on logs."""
     gpu = gpu_named(cluster.gpu)
     sustained = gpu.sustained(precision)
     if sustained is None:
@@ -92,7 +92,7 @@ def _flash(
     known = rows & np.isfinite(share)
     if not known.any():
         return {}
-    # small shapes wait for their launch, which the model counts elsewhere
+    # small shapes are bound by their launch, which the model counts elsewhere
     return {"flash2_efficiency": float(np.quantile(share[known], 0.9))}
 
 
@@ -101,8 +101,8 @@ def _collectives(
 ) -> dict[str, float]:
     """Latency from small messages, bus bandwidth from large ones, inside a node and across.
 
-    Over nodes only where every GPU of a node took part, in one group or in several at once: what
-    they send together is to be held against all NICs.
+    Across nodes only probes in which every GPU of a node took part count, in one group or in
+    several at once: together they use all NICs.
     """
     ring = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
     bus = ring * (v["ranks"] - 1) / v["ranks"] * v["message_bytes"] / v["seconds"]

@@ -1,4 +1,4 @@
-"""How wrong predictions are on rows that were not used to calibrate them."""
+"""Scores of predictions on rows that they were not calibrated on."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,10 +45,10 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Scores over all test rows and per model, cluster and world_size, and what they are of.
+    """Scores over all test rows, and by framework, model, cluster and world_size.
 
-    `fitted`, `tested`: rows of each part, bool (n,). notes: rows set aside, and what flatters the
-    scores.
+    `fitted`, `tested`: masks of the rows calibrated on and tested, (n,). notes: rows set aside, and
+    reasons why the scores may flatter.
     """
 
     points: Points
@@ -62,12 +62,12 @@ class Validation:
 
     @property
     def pairs(self) -> Pairs:
-        """Every two layouts tested that are rivals."""
+        """All pairs of tested layouts that are rivals."""
         return pairs_of(self.points, self._timed)
 
     @property
     def expected_80(self) -> Expected:
-        """Between what right intervals of these rows would cover 8 times in 10."""
+        """Range of the share that correct intervals would cover, 8 times in 10."""
         calibrated = int((self.fitted & self.observed.timed).sum())
         return expected_coverage(self.points, self.prediction, self._timed, self.pairs, calibrated)
 
@@ -82,12 +82,12 @@ class Validation:
 
     @property
     def tested_rows(self) -> int:
-        """Rows to be predicted, whether they could be or not."""
+        """Rows to test, including those that cannot be predicted."""
         return int(self.tested.sum())
 
     @property
     def assumptions(self) -> list[str]:
-        """What the table does not say and the predictions took for granted, a sentence each."""
+        """Sentences on what the table leaves open and the predictions assume."""
         return list(self.points.assumptions)
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Validation:
 def validate(
     points: Points, observed: Observed, prediction: Prediction, test: Flags
 ) -> tuple[Scores, list[tuple[dict[str, str | int], Scores]]]:
-    """Score predictions on the rows of `test`, bool (n,), over all and per group."""
+    """Score predictions on the rows of the mask `test`, (n,), over all and per group."""
     usable = test & prediction.predicted
     names = ("framework", "model", "cluster", "world_size")
     keys = rows_by(tuple(getattr(points, name) for name in names), usable)
@@ -160,7 +160,7 @@ def _step_time(measured: Floats, predicted: Floats) -> dict[str, float | None]:
 
 
 def _rank_correlation(a: Floats, b: Floats) -> float | None:
-    """Spearman's; None for fewer than three rows or rows that are all equal."""
+    """Spearman's; None for fewer than three rows or if all are equal."""
     if a.size < 3:
         return None
     if np.ptp(a) == 0 or np.ptp(b) == 0:
@@ -173,9 +173,9 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
 def regrets_of(
     points: Points, observed: Observed, prediction: Prediction, timed: Flags
 ) -> tuple[list[float], list[float]]:
-    """Regret of the layout picked, and of the best of the first three picked, setting by setting.
+    """Regret per setting of the layout picked, and of the best of the first three.
 
-    What memory would have refused is not picked, unless nothing else is there.
+    Layouts that likely run out of memory are picked only if there are no others.
     """
     first, three = [], []
     for rows in rows_by_setting(points, timed).values():
@@ -193,7 +193,7 @@ def regrets_of(
 def _memory(
     observed: Observed, prediction: Prediction, rows: Flags
 ) -> dict[str, float | int | None]:
-    """The confusion of fits and outcomes, and the error of measured peaks."""
+    """Confusion matrix of predicted fit and outcome, and the error of peak memory."""
     ran, oom = rows & observed.ran, rows & (observed.out_of_memory | observed.ambiguous)
     fits = prediction.fits
     false_fit = float(fits[oom].mean()) if oom.any() else None
