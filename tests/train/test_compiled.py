@@ -88,7 +88,9 @@ def test_a_graph_compiled_within_the_measured_steps_ends_the_point(attempt: Atte
     assert "compiled within the measured steps: warmup_steps=0" in failure.message
 
 
-def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
-    with pytest.raises(KernelUnavailable, match=r"needs a C\+\+ compiler"):
+def test_a_missing_compiler_is_named() -> None:
+    # the configuration's own patch: monkeypatch would leave the option deleted for later tests
+    missing = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with missing, pytest.raises(KernelUnavailable, match=r"needs a C\+\+ compiler"):
         require_compiler(torch.device("cpu"))
+    require_compiler(torch.device("cpu"))
