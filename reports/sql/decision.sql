@@ -23,7 +23,9 @@ sizes as (
     semi join leading_series using (setting_id, series)
 ),
 standings as (
-    select setting_id, series, layout, count(*) as sizes_ran, avg(share_of_best) as mean_share,
+    select setting_id, series, layout, count(*) as sizes_ran,
+        -- rounded: threads add up in any order, and equal layouts must keep their places
+        round(avg(share_of_best), 9) as mean_share,
         count(*) filter (where within_noise) as ties
     from rivals
     semi join leading_series using (setting_id, series)
