@@ -4,12 +4,13 @@ import json
 import re
 
 import pytest
+import vl_convert
 
 from scaling.report.charts.charts import ALL, CHARTS, drawable
-from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
+from scaling.report.charts.marks import CONFIG, INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
 from scaling.report.charts.steps import AXES
-from scaling.report.charts.svg import chart_specification, table_names
+from scaling.report.charts.svg import VEGA_LITE, chart_specification, table_names
 from scaling.report.columns import COLUMNS
 from scaling.report.page.html import read_caption
 from scaling.report.tables import Tables
@@ -195,3 +196,22 @@ def test_every_part_of_communication_that_is_tabled_has_a_colour():
     """A part that the scale does not know is left out of the bar."""
     query = (REPORTS / "sql" / "communication.sql").read_text(encoding="utf-8")
     assert re.findall(r"'axis'.*'part': '(\w+)'", query) == AXES
+
+
+def test_a_layout_measured_and_published_has_one_memory_text():
+    specification = chart_specification(CHARTS["memory"])
+    layout = {
+        "world_size": 8,
+        "layout_name": "tp 2",
+        "outcome": "ok",
+        "predicted_memory_bytes": None,
+    }
+    contenders = [
+        {**layout, "series": "published", "place": 1, "peak_memory_bytes": None},
+        {**layout, "series": "measured", "place": 2, "peak_memory_bytes": 40 * 2**30},
+    ]
+    tables = {name: [] for name in table_names(specification)} | {"contenders": contenders}
+    specification |= {"config": CONFIG, "width": 640, "datasets": tables}
+    drawn = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
+    assert "40 GiB" in drawn
+    assert "not measured" not in drawn

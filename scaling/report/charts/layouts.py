@@ -118,9 +118,15 @@ def memory() -> alt.LayerChart:
         rows.mark_text(align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}).encode(
             x=marks.LEFT, text=alt.Text("layout_name:N")
         ),
-        rows.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(
-            x=marks.RIGHT, text=alt.Text("words:N")
-        ),
+        # a layout with rows of several series has one text, of a row with memory if there is one
+        rows.transform_calculate(unmeasured="!isValid(datum.peak)")
+        .transform_window(
+            nth="row_number(place)", groupby=["world_size", "layout_name"],
+            sort=[alt.SortField("unmeasured"), alt.SortField("place")],
+        )
+        .transform_filter("datum.nth === 1")
+        .mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT)
+        .encode(x=marks.RIGHT, text=alt.Text("words:N")),
         height=alt.Step(32),
     )  # fmt: skip
 
