@@ -16,6 +16,16 @@ PROJECT = Path(__file__).parent.parent
 
 GOLDEN = PROJECT / "tests" / "golden"
 
+PUBLISHED = Path(os.environ.get("SCALING_PUBLISHED", PROJECT.parent / "shared" / "published"))
+
+
+def published_csv(name):
+    """The CSV of published rows of that name; skips the test where it is missing."""
+    path = PUBLISHED / f"{name}.csv"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not here: set SCALING_PUBLISHED to the folder that holds it")
+    return path
+
 
 # The same examples on every machine and day; `--hypothesis-profile=wide` looks for new ones.
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)

@@ -1,9 +1,7 @@
 """Rows that others published: taken as they are, nulls kept, told apart, and never guessed."""
 
 import csv
-import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, needed_sql, read, some_point
+from tests.conftest import published_csv
 from tests.report.large_study import predict_all
 from tests.report.synthetic_study import point, timed_row
 
@@ -199,16 +198,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         import_rows(tmp_path / "rows.csv", tmp_path / "study", {})
 
 
-PUBLISHED = Path(
-    os.environ.get("SCALING_PUBLISHED", Path(__file__).parents[2].parent / "shared" / "published")
-)
-
-
 @pytest.mark.parametrize("name", ["llama_layouts_h100", "llama_layouts_a100", "mpt_zero3"])
 def test_published_tables_give_the_best_layouts_that_the_rows_themselves_give(tmp_path, name):
-    source = PUBLISHED / f"{name}.csv"
-    if not source.is_file():
-        pytest.skip(f"{source.name} is not here: set SCALING_PUBLISHED to the published rows")
+    source = published_csv(name)
     rows = list(csv.DictReader(source.read_text(encoding="utf-8").splitlines()))
     fastest: dict[tuple[str, str, int], float] = {}
     for row in rows:

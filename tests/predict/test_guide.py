@@ -17,10 +17,9 @@ from scaling.predict.advise.surprise import Progress, choose_again, most_again
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.ratios import expected_gain
 from scaling.predict.read.points import points_of
-from tests.conftest import PROJECT
+from tests.conftest import published_csv
 from tests.predict.conftest import table_of
 
-PUBLISHED = PROJECT.parent / "shared" / "published"
 GUIDE = Guide(keep=0.15, spread=0.0, budget_gpu_s=None, steps=10, startup_s=0.0)
 
 
@@ -235,9 +234,7 @@ def test_the_predicted_cost_of_what_is_chosen_never_exceeds_the_budget(times, ke
 def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of_them(
     name, options
 ):
-    path = PUBLISHED / f"{name}.csv"
-    if not path.exists():
-        pytest.skip("the published rows are not beside this checkout")
+    path = published_csv(name)
     guide = Guide(**{"keep": 0.15, "budget_gpu_s": None, "steps": 13, **options})
     sizes = play(read_rows(path), str(path), guide)
     assert sum(one.measured for one in sizes) < 0.2 * sum(one.points for one in sizes)

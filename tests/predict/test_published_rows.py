@@ -1,8 +1,6 @@
 """What the predictor reaches on published measurements, where they lie beside the project."""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,21 +8,11 @@ from benchmarks import accuracy, coverage
 from scaling.foreign.reading import read_table
 from scaling.predict.fit.accuracy import Task
 from scaling.predict.fit.trial import trial
-
-FOLDER = Path(
-    os.environ.get("SCALING_PUBLISHED", Path(__file__).parents[2] / ".." / "shared" / "published")
-)
-
-
-def table_named(name):
-    path = FOLDER / f"{name}.csv"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not here: set SCALING_PUBLISHED to the folder that holds it")
-    return read_table(path)
+from tests.conftest import published_csv
 
 
 def on(name, **conditions):
-    return trial(table_named(name), f"{name}.csv", **conditions).overall
+    return trial(read_table(published_csv(name)), f"{name}.csv", **conditions).overall
 
 
 NUMBER = re.compile(r"\d+")
@@ -79,7 +67,7 @@ def test_llama_on_h100_beyond_the_sizes_calibrated():
 )
 def test_the_docs_state_what_intervals_cover(name, where):
     task = Task(name=name, table=f"{name}.csv", calibrate_where=where)
-    lines = coverage.coverage_table([coverage.hold_out(task, table_named(name))])
+    lines = coverage.coverage_table([coverage.hold_out(task, read_table(published_csv(name)))])
     text = accuracy.DOCUMENT.read_text(encoding="utf-8")
     written = [line for line in coverage.TABLES.part_of(text).splitlines() if f"| {name} |" in line]
     start, numbers = lines[1][:2], NUMBER.findall(" ".join(lines[1][2:]))
