@@ -74,7 +74,10 @@ def on_nodes(study: Study, nodes: Path) -> Measured:
 
 def test_the_others_say_what_they_saw_when_one_rank_dies(on_nodes: Measured, study: Study) -> None:
     row = on_nodes(
-        "if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if rank == 3:\n"
+        "    while len(files.beats()) < 3: time.sleep(0.02)\n"  # until the others are there
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "files.beat(rank, 'waits for rank 3')\n"
         "time.sleep(0.3)\nprint('peer is gone', flush=True)\ntime.sleep(60)"
     )
     assert (row.outcome, row.error_message) == ("error", "rank 3 was killed by SIGKILL")
