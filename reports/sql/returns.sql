@@ -21,15 +21,11 @@ with rates as (
     select
         setting_id, series, world_size, layout, stack_fingerprint, tokens_per_s, tokens_per_s_low,
         tokens_per_s_high, energy_j / step_time_s as power_w, speed_up, efficiency, drawn,
-        -- interval of the rate as factors, without the error that all sizes share
-        if(predicted_own_sigma is null or predicted_size_sigma is null,
-            tokens_per_s_low / tokens_per_s,
-            exp(-getvariable('z80') * sqrt(predicted_own_sigma ** 2 + predicted_size_sigma ** 2))
-        ) as low_factor,
-        if(predicted_own_sigma is null or predicted_size_sigma is null,
-            tokens_per_s_high / tokens_per_s,
-            exp(getvariable('z80') * sqrt(predicted_own_sigma ** 2 + predicted_size_sigma ** 2))
-        ) as high_factor
+        -- interval of the rate as factors; of a prediction that states its parts, without the error
+        -- that all sizes share
+        sqrt(predicted_own_sigma ** 2 + predicted_size_sigma ** 2) as sigma,
+        coalesce(exp(-getvariable('z80') * sigma), tokens_per_s_low / tokens_per_s) as low_factor,
+        coalesce(exp(getvariable('z80') * sigma), tokens_per_s_high / tokens_per_s) as high_factor
     from best
 ),
 -- n0, n1, n: sizes before and after the step, and the smallest one; the other columns likewise:

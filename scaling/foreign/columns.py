@@ -120,6 +120,7 @@ class Columns:
     def _raw_numbers(self, name: str) -> Floats:
         if name not in self:
             return np.full(len(self), np.nan)
+        # Arrow casts plain numbers at once; a column with any other cell is parsed below
         with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
             cast = pc.cast(self.table.column(name), pa.float64(), safe=False)
             return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)

@@ -87,9 +87,12 @@ def memory() -> alt.LayerChart:
             " : isValid(datum.peak_memory_bytes) ? format(datum.peak_memory_bytes"
             f" / {GIB}, '.3~r') + ' GiB' : isValid(datum.predicted_memory_bytes) ? 'predicted ' + "
             f"format(datum.predicted_memory_bytes / {GIB}, '.3~r') + ' GiB' : 'not measured'",
+            # a row with a measured peak before one without
+            order=f"datum.place + (isValid(datum.peak_memory_bytes) ? 0 : {SHOWN_LAYOUTS})",
         )
         .encode(y=marks.rows_by("layout_name", "place"))
     )
+    named = _one_per_layout(rows, "order")
     x = alt.X(
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
@@ -115,18 +118,12 @@ def memory() -> alt.LayerChart:
         .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
                               alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
         _capacity().encode(x=alt.X("edge:Q"), **marks.UPRIGHT),
-        rows.mark_text(align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}).encode(
-            x=marks.LEFT, text=alt.Text("layout_name:N")
+        named.mark_text(
+            align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}
+        ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
+        named.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(
+            x=marks.RIGHT, text=alt.Text("words:N")
         ),
-        # a layout with rows of several series has one text, of a row with memory if there is one
-        rows.transform_calculate(unmeasured="!isValid(datum.peak)")
-        .transform_window(
-            nth="row_number(place)", groupby=["world_size", "layout_name"],
-            sort=[alt.SortField("unmeasured"), alt.SortField("place")],
-        )
-        .transform_filter("datum.nth === 1")
-        .mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT)
-        .encode(x=marks.RIGHT, text=alt.Text("words:N")),
         height=alt.Step(32),
     )  # fmt: skip
 
@@ -140,6 +137,14 @@ def _capacity() -> alt.Chart:
         .mark_rule(color=marks.BAD, strokeWidth=1.5)
     )
     return capacity
+
+
+def _one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
+    """The first row by `order` of each layout, which several series or software stacks may have."""
+    first: alt.Chart = rows.transform_joinaggregate(
+        first=f"min({order})", groupby=["layout_name"]
+    ).transform_filter(f"datum.{order} === datum.first")
+    return first
 
 
 def layout_map() -> alt.LayerChart:
@@ -211,15 +216,13 @@ def layout_ranking() -> alt.LayerChart:
     rows = (
         marks.chart("contenders")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
-        # of a layout that two software stacks ran, the words of the faster one
-        .transform_joinaggregate(first="min(place)", groupby=["layout_name"])
         .transform_calculate(
             value="datum.outcome === 'ok' ? format(datum.tokens_per_s, '.3s') + ' · ' + "
             "format(datum.share_of_best, '.0%') : replace(datum.outcome, '_', ' ')",
         )
         .encode(y=marks.rows_by("layout_name", "place"))
     )
-    named = rows.transform_filter("datum.place === datum.first")
+    named = _one_per_layout(rows, "place")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
