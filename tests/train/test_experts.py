@@ -17,7 +17,7 @@ from tests.train.covering import Case, covering, product
 from tests.train.reference import Curve, model_curve
 from tests.train.test_model import blueprint
 from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
-from tests.train.test_parity import CLIPPING, bounds, keeps_no_norm, refused
+from tests.train.test_parity import CLIPPING, bounds, keeps_no_norm, learned_point, refused
 
 MIXED = dataclasses.replace(
     TINY,
@@ -158,7 +158,8 @@ def every_two() -> list[Case]:
 
 
 def mixture(gradient_clipping: float = 0.0, **layout: Any) -> Point:
-    point = tiny_point(shape=LEARNING, measured_steps=4, **{"routing": "learned"} | layout)
+    """Of two layers where no pipeline splits them, as test_parity's: one dense, one of experts."""
+    point = learned_point(LEARNING, {"routing": "learned"} | layout)
     return dataclasses.replace(point, gradient_clipping=gradient_clipping)
 
 
@@ -167,8 +168,9 @@ def name_of(point: Point) -> str:
 
 
 @functools.cache
-def curve_of_one_process(routing: str, gradient_clipping: float) -> Curve:
-    return model_curve(mixture(gradient_clipping, routing=routing))
+def curve_of_one_process(shape: ModelShape, routing: str, gradient_clipping: float) -> Curve:
+    point = dataclasses.replace(mixture(gradient_clipping, routing=routing), shape=shape)
+    return model_curve(point)
 
 
 @pytest.mark.ranks
@@ -183,7 +185,7 @@ def curve_of_one_process(routing: str, gradient_clipping: float) -> Curve:
 def test_a_mixture_learns_the_same_in_every_layout(learn: Learn, point: Point) -> None:
     clipping = point.gradient_clipping
     assert not list(engine_refusals(point.shape, point.layout, clipping))
-    alone = curve_of_one_process(point.layout.routing, clipping)
+    alone = curve_of_one_process(point.shape, point.layout.routing, clipping)
     loss, norm = bounds(point)
     for rank in learn(point):
         assert rank["losses"] == pytest.approx(alone.losses, abs=loss)

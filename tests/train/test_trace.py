@@ -114,6 +114,22 @@ def test_of_a_cpus_trace_operators_and_gloos_spans_are_kept() -> None:
     assert [event.name() for event in relevant_events(events)] == names
 
 
+def test_of_a_cpus_trace_an_operator_that_another_has_called_is_left_out() -> None:
+    spans = {
+        "aten::linear": (0, 10, 1),
+        "aten::addmm": (2, 8, 1),  # called by it
+        "aten::copy_": (2, 3, 2),  # on another thread
+        "aten::add": (10, 2, 1),
+        "aten::mul": (11, 4, 1),  # ends after the one before
+    }
+    events = [
+        Recorded(name, start_ns=start, duration_ns=duration, thread=thread)
+        for name, (start, duration, thread) in spans.items()
+    ]
+    kept = [event.name() for event in relevant_events(events)]
+    assert kept == [name for name in spans if name != "aten::addmm"]
+
+
 _ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
 
 

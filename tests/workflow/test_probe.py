@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(300)
 def test_probes_come_before_the_points_and_a_second_run_repeats_neither(small):
     path = small / "config" / "studies" / "small.yaml"
     study = yaml.safe_load(path.read_text())
-    study |= {"layouts": [{"world_size": 2, "zero_stage": 1}], "probe": {"enabled": True}}
+    study |= {"layouts": [{"world_size": 2, "pp": 2, "zero_stage": 1}], "probe": {"enabled": True}}
     path.write_text(yaml.safe_dump(study))
     stand_in(small)
     ran = scaling_warm(small, "run", "small")

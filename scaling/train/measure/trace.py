@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +90,13 @@ def to_events(recorded: Iterable[Any]) -> list[Event]:
 def relevant_events(recorded: Iterable[Any]) -> list[Any]:
     """The events that `split_step_time` reads; most of a trace's millions are other host calls.
 
-    On a GPU the only host operators kept are those that launched an NCCL kernel.
+    On a GPU the only host operators kept are those that launched an NCCL kernel; on a CPU, those
+    that no other of their thread has called, since a called one covers no further time.
     """
     recorded = list(recorded)
     on_device = [e for e in recorded if e.device_type() != DeviceType.CPU]
     if not on_device:
-        return [e for e in recorded if e.name().startswith((*_OURS, *COMPUTING, "gloo:"))]
+        return list(_without_called(recorded))
     nccl_calls = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
     on_host = (e for e in recorded if e.device_type() == DeviceType.CPU)
     return on_device + [
@@ -106,6 +107,23 @@ def relevant_events(recorded: Iterable[Any]) -> list[Any]:
         if e.name().startswith(_OURS)
         or (e.correlation_id() in nccl_calls and not e.linked_correlation_id())
     ]
+
+
+def _without_called(on_host: Iterable[Any]) -> Iterator[Any]:
+    """Our annotations, gloo's spans, and operators within no earlier one of their thread."""
+    last: dict[int, tuple[int, int]] = {}  # operator of each thread: its start and end, ns
+    for event in on_host:
+        name = event.name()
+        if name.startswith(COMPUTING):
+            start, thread = event.start_ns(), event.start_thread_id()
+            end = start + event.duration_ns()
+            began, ended = last.get(thread, (0, -1))
+            if began <= start and end <= ended:
+                continue
+            last[thread] = start, end
+            yield event
+        elif name.startswith((*_OURS, "gloo:")):
+            yield event
 
 
 def _to_event(event: Any, origin_ns: int) -> Event:
