@@ -149,19 +149,22 @@ def project(tmp_path):
 STEPS = "warmup_steps: 3\n  measured_steps: 10\n"
 FEW_STEPS = "warmup_steps: 1\n  measured_steps: 5\n"
 
+TOKENS, FEW_TOKENS = "seq_length: 128\n", "seq_length: 64\n"
+
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory):
-    """The quickstart from its YAML to its report, as a new user runs it, but with fewer steps.
+    """The quickstart from its YAML to its report, with fewer steps of half as many tokens.
 
-    Tests look at whether its points were trained, not at how precisely they were measured. Only its
-    ranks import anew.
+    Tests look at whether its points were trained, not at how precisely they were measured. Only
+    what starts ranks imports anew; test_package runs a study as a new user does.
     """
     root = copy_project(tmp_path_factory.mktemp("quickstart"))
     study = root / "config" / "studies" / "quickstart.yaml"
     shipped = study.read_text()
     assert STEPS in shipped
-    study.write_text(shipped.replace(STEPS, FEW_STEPS))
+    assert TOKENS in shipped
+    study.write_text(shipped.replace(STEPS, FEW_STEPS).replace(TOKENS, FEW_TOKENS))
     ran = scaling_warm(root, "run", "quickstart")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     yield Ran(root, "quickstart", ran.stdout)
