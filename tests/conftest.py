@@ -147,8 +147,7 @@ def project(tmp_path):
 
 
 STEPS = "warmup_steps: 3\n  measured_steps: 10\n"
-FEW_STEPS = "warmup_steps: 1\n  measured_steps: 5\n"
-
+FEW_STEPS = "warmup_steps: 1\n  measured_steps: {at_least: 5, at_most: 10, until: 0.5}\n"
 TOKENS, FEW_TOKENS = "seq_length: 128\n", "seq_length: 64\n"
 
 
