@@ -1,9 +1,10 @@
 """Names as nvidia-smi and rocm-smi print them."""
 
 import pytest
+import torch
 
 from scaling.cluster.hardware import GPUS
-from scaling.train.device import gpu_mismatch
+from scaling.train.device import gpu_mismatch, software_stack
 from scaling.train.program import take_device
 from tests.points import tiny_point
 
@@ -55,3 +56,13 @@ def test_another_device_than_the_study_says_is_named(said: str, name: str, gib: 
 
 def test_a_study_of_cpus_takes_none() -> None:
     assert take_device(tiny_point(), 0).type == "cpu"
+
+
+def test_in_a_job_a_host_has_the_name_by_which_slurm_can_exclude_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node1.cluster.local")
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    layout = tiny_point().layout
+
+    assert software_stack(torch.device("cpu"), layout).host == "node1"
