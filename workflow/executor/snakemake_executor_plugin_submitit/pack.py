@@ -32,7 +32,7 @@ OUR_TURN_S = 2.0
 # Until the scheduler ends an allocation that it requeues.
 _REQUEUE_S = 60.0
 _POLL_S = 0.05
-# A longer gap between two polls means that all of it was suspended, such as by `scontrol suspend`.
+# A longer gap between two polls means that all of it was suspended from outside.
 _SUSPENDED_S = 15.0
 _LOOK_EVERY_S = 2.0  # for a withdrawal, on a shared file system
 
