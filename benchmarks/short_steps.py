@@ -15,7 +15,9 @@ error    extended step over the median full step, less 1: from all rounds of a v
 floor    likewise, median full step of every other round over that of the remaining rounds, less 1:
          the error of full steps themselves, with half of the steps in each median.
 point    median absolute error with only the rounds of a point of ten steps.
-covered  share of such points whose 80 % interval contains the median full step of their visit.
+covered  share of such points whose 80 % interval contains the median full step of their visit. The
+         summary adds the share that right intervals would have: less than 80 %, because the median
+         of the full steps is uncertain too.
 saved    share of the seconds that such a point takes in full, warm-up included.
 stolen   share of the cores' time that the hypervisor gave to others.
 load     load average before it began.
@@ -39,7 +41,8 @@ from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.extension import Extension, estimate_full_step
+from scaling.record.extension import LEVEL, Extension, estimate_full_step
+from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
@@ -55,7 +58,7 @@ SHAPE = ModelShape(
 )
 
 WARMUP, STEPS = 3, 10  # of a point as studies ask for it
-FEWEST_ROUNDS, MOST_ROUNDS = 10, 400
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 400
 IMPORTED = [
     f"scaling.train.engines.{engine}.{part}"
     for engine in ("deepspeed", "torch")
@@ -170,9 +173,10 @@ def judged(visits: list[dict[str, Any]]) -> dict[str, Any]:
     """The columns of a layout, from the step times of its visits."""
     each = [_judged(line) for line in visits]
     means = ("error", "floor", "step_time_s", "seconds_in_full", "seconds_saved", "load", "stolen")
+    lists = ("points", "covered", "expected")
     return {
         **{key: statistics.fmean(one[key] for one in each) for key in means},
-        **{key: [value for one in each for value in one[key]] for key in ("points", "covered")},
+        **{key: [value for one in each for value in one[key]] for key in lists},
         "rounds": sum(one["rounds"] for one in each),
         "linear": all(one["linear"] for one in each),
     }
@@ -192,6 +196,10 @@ def _judged(line: dict[str, Any]) -> dict[str, Any]:
     step_time_s = statistics.median(full)
     a_point = short_step_rounds(STEPS) * kinds
     points = [of(steps[at : at + a_point]) for at in range(0, len(steps) - a_point + 1, a_point)]
+    truth = median_interval(full)
+    assert truth.low is not None
+    assert truth.high is not None
+    truth_sigma_s = (truth.high - truth.low) / 2 / _z(0.95)
     smallest = statistics.median(s for c, s in steps if c == min(counts))
     in_full = (WARMUP + STEPS) * step_time_s
     in_short = WARMUP * smallest + short_step_rounds(STEPS) * sum(s for _, s in steps) / len(full)
@@ -200,6 +208,7 @@ def _judged(line: dict[str, Any]) -> dict[str, Any]:
         "floor": statistics.median(full[::2]) / statistics.median(full[1::2]) - 1,
         "points": [point.step_time_s / step_time_s - 1 for point in points],
         "covered": [point.low_s <= step_time_s <= point.high_s for point in points],
+        "expected": [_chance_to_hold(point, truth_sigma_s) for point in points],
         "linear": of(steps).linear,
         "rounds": len(full),
         "step_time_s": step_time_s,
@@ -208,6 +217,17 @@ def _judged(line: dict[str, Any]) -> dict[str, Any]:
         "load": line["load"],
         "stolen": line.get("stolen", math.nan),
     }
+
+
+def _chance_to_hold(point: Extension, truth_sigma_s: float) -> float:
+    """Chance that a right 80 % interval holds a truth that is itself uncertain."""
+    half_s = point.half_width * point.step_time_s
+    sigma_s = math.hypot(half_s / _z(LEVEL), truth_sigma_s)
+    return 2 * statistics.NormalDist().cdf(half_s / sigma_s) - 1 if sigma_s else 1.0
+
+
+def _z(level: float) -> float:
+    return statistics.NormalDist().inv_cdf((1 + level) / 2)
 
 
 HEADER = f"{'layout':58} ranks rounds  full s   error   floor   point  covered  saved stolen  load"
@@ -233,12 +253,14 @@ def summary(every: list[dict[str, Any]]) -> str:
     errors, floors = ([abs(one[key]) for one in used] for key in ("error", "floor"))
     points = [error for one in used for error in one["points"]]
     covered = [held for one in used for held in one["covered"]]
+    expected = [chance for one in used for chance in one["expected"]]
     saved = sum(one["seconds_saved"] for one in used)
     return (
         f"{len(used)} of {len(every)} layouts on a line: error median "
         f"{statistics.median(errors):.2%}, worst {max(errors):.2%}; full steps against themselves "
         f"median {statistics.median(floors):.2%}, worst {max(floors):.2%}; {len(points)} points of "
-        f"{STEPS} steps: median error {_size(points):.2%}, covered {_share(covered):.0%}; saved "
+        f"{STEPS} steps: median error {_size(points):.2%}, covered {_share(covered):.0%} "
+        f"(right intervals {statistics.fmean(expected):.0%}); saved "
         f"{saved:.0f} s of {sum(one['seconds_in_full'] for one in used):.0f} s; load "
         f"{statistics.median(one['load'] for one in every):.1f}"
     )
