@@ -71,12 +71,13 @@ def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, writ
 def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
     study = load_study(write_study(), config)
     assert planning.fitting_plan(study) == grid.expand_grid(study)
-    assert planning.fitting_plan_and_spend(study) == (planning.fitting_plan(study), None)
+    planned = grid.expand_grid(study)
+    assert planning.fit(study, planned) == (planned, None)
 
 
 def test_the_spending_is_hours_times_price_and_power(config, write_study):
     study = study_of(config, write_study)
-    planned, spent = planning.fitting_plan_and_spend(study)
+    planned, spent = planning.fit(study, grid.expand_grid(study))
     assert planned == planning.fitting_plan(study)
     assert spent.points == 1
     assert spent.gpu_hours > 0
@@ -93,11 +94,13 @@ def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeyp
 
     monkeypatch.setattr(predictions, "predict_points", counted)
     study = study_of(config, write_study)
-    planning.fitting_plan_and_spend(study)
+    planning.fit(study, grid.expand_grid(study))
     assert counts == [len(grid.expand_grid(study).points)]
 
 
-def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, write_study):
+def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(
+    config, write_study, monkeypatch
+):
     def probed(**changes):
         study = load_study(write_study(**changes), config)
         return planning.plan_probe(study, planning.fitting_plan(study))
@@ -109,7 +112,9 @@ def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, 
     assert probed(axes=gpus).world_size == 16
     assert probed(axes=gpus, probe={"world_size": 8}).world_size == 8
     assert probed(axes=gpus, probe=False) is None
-    assert probed(axes=gpus, mode="predict") is None
+    monkeypatch.chdir(config.parent)
+    predicted = planning.plan_study(str(write_study(axes=gpus, mode="predict")))
+    assert predicted.probe_plan is None
     with pytest.raises(InputError, match=r"probe\.world_size=12: must be at most 8 or whole nodes"):
         probed(axes=gpus, probe={"world_size": 12})
 

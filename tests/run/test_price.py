@@ -9,6 +9,7 @@ from scaling.cli import show
 from scaling.errors import InputError
 from scaling.run import planning, price
 from scaling.run.price import budget_gpu_hours
+from scaling.study import grid
 from tests.run.test_planning import study_of
 
 GRID = {
@@ -42,7 +43,7 @@ def test_what_surprises_add_at_most_is_priced_apart(config, write_study):
 
 def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
-    points, _ = planning.fitting_plan_and_spend(study)
+    points, _ = planning.fit(study, grid.expand_grid(study))
     both = [point for point in points.points if point.accumulation == "both"]
     assert {point.world_size for point in both} == {8, 16}
     assert len(both) <= 4
@@ -66,7 +67,8 @@ def test_a_budget_in_money_is_one_in_gpu_hours(config, write_study):
 def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, capsys):
     study = study_of(config, write_study, measure=SHORT, **GRID)
     plan = planning.fitting_plan(study)
-    show.show_plan(study, plan, None, None, price.prices(study, plan))
+    costs = price.Costs(ways=price.prices(study, plan))
+    show.show_plan(study, plan, None, None, costs)
     printed = capsys.readouterr().out
     for words in ("full", "guided (keep: 0.15)", "accumulation: short *", "guided and short"):
         assert words in printed
@@ -77,7 +79,8 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     plan = planning.fitting_plan(study)
     ways = price.prices(study, plan)
     keys, cheap = price.cheapest_settings(study, plan)
-    show.show_plan(study, plan, None, None, ways, affordable=(keys, cheap), elsewhere=1.5)
+    costs = price.Costs(ways=ways, cheapest=(keys, cheap), points_on_a_node=1.5)
+    show.show_plan(study, plan, None, None, costs)
     printed = capsys.readouterr().out
     assert cheap.gpu_hours < ways[0].gpu_hours < 10  # so few are told with a decimal
     sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {ways[0].gpu_hours:.1f}"
