@@ -103,12 +103,17 @@ def choose(
 ) -> None:
     """Choose which points of a size are measured: by predictions, or as possible winners."""
     from scaling.run import choose, planning
-    from scaling.study.study import load_study, study_folder
 
-    loaded = load_study(study, mode=mode, cluster=cluster)
-    planned, folder = planning.fitting_plan(loaded), study_folder(loaded, RESULTS)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     sentence = choose.choose(
-        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, elsewhere=elsewhere
+        planned.study,
+        planned.plan,
+        world_size,
+        planned.folder,
+        out,
+        repeat=repeat,
+        turn=again,
+        elsewhere=elsewhere,
     )
     typer.echo(sentence)
 

@@ -76,16 +76,6 @@ def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None
     )
 
 
-def fitting_plan(study: Study) -> Plan:
-    """The study's plan, without points that cannot fit unless it says `measure_oom: true`.
-
-    Raises:
-        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
-    """
-    planned = expand_grid(study)
-    return fit(study, planned)[0] if study.mode == "measure" else planned
-
-
 def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
     """The plan of what can fit, with time limits, and what measuring it is predicted to cost.
 
@@ -258,8 +248,3 @@ def allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
     exclusive = cluster.slurm.exclusive
     gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
     return gpus * allocation.minutes / 60
-
-
-def points_to_measure(study: Study, planned: Plan) -> tuple[Point, ...]:
-    """The points that are to leave a row: none in a study that only predicts."""
-    return planned.points if study.mode == "measure" else ()

@@ -47,7 +47,7 @@ def run_study(
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
     plan_writer.write_plan(planned)
     loaded, plan, folder = planned.study, planned.plan, planned.folder
-    watcher = watch_study(loaded, planning.points_to_measure(loaded, plan), folder)
+    watcher = watch_study(loaded, plan.points, folder)
     overrides = {"mode": mode, "cluster": cluster}
     if dry_run.DRY_RUN & set(options):
         command = _command(loaded.path, dry_run.without_job_files(options), overrides)
