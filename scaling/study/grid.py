@@ -156,9 +156,10 @@ def _cluster_refusals(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
         product = " x ".join(f"{name}={axes[name]}" for name in REPLICA_AXES)
         yield f"world_size={world_size} is not divisible by {product} = {replica}"
     if world_size > per_node * cluster.nodes:
+        nodes = f"{cluster.nodes} node{'s' * (cluster.nodes > 1)} of {per_node}"
         yield (
             f"world_size={world_size} is more than the {per_node * cluster.nodes} GPUs of "
-            f"cluster {axes['cluster']} ({cluster.nodes} nodes of {per_node})"
+            f"cluster {axes['cluster']} ({nodes})"
         )
     elif world_size > per_node and world_size % per_node:
         yield f"world_size={world_size} is not whole nodes of {per_node} GPUs"

@@ -23,6 +23,24 @@ def test_brackets_in_a_title_are_shown_as_they_are(config, write_study, capsys, 
     assert title in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_studys_name_where_its_folder_is_meant_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("results/mine").mkdir(parents=True)
+    for verb in ("report", "tabulate", "compare"):
+        monkeypatch.setattr("sys.argv", ["scaling", verb, "mine"])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert capsys.readouterr().err == "mine: no such folder: did you mean results/mine?\n"
+
+
+def test_a_folder_that_is_nowhere_is_named_as_it_was_given(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["scaling", "tabulate", ".", "--sql", "nowhere"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("nowhere: holds no .sql file")
+
+
 def test_signs_that_steer_a_terminal_are_spelt_out(capsys, monkeypatch):
     assert printable("a\x1b[2Jb\r\u202ec\x00") == "a\\x1b[2Jb\\r\\u202ec\\x00"
     assert printable("ümlaut × – µ") == "ümlaut × – µ"

@@ -1,11 +1,12 @@
 """Names as nvidia-smi and rocm-smi print them."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from scaling.cluster.hardware import GPUS
-from scaling.train.device import gpu_mismatch
-from scaling.train.program import take_device
-from tests.points import tiny_point
+from scaling.train.device import gpu_mismatch, take_device
 
 GIB = 2**30
 SAME = [
@@ -54,4 +55,20 @@ def test_another_device_than_the_study_says_is_named(said: str, name: str, gib: 
 
 
 def test_a_study_of_cpus_takes_none() -> None:
-    assert take_device(tiny_point(), 0).type == "cpu"
+    assert take_device("cpu", 0).type == "cpu"
+
+
+def test_a_rank_with_another_gpu_than_the_study_says_takes_none(monkeypatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA A100-SXM4-80GB", total_memory=79 * GIB)
+    for name, answer in {
+        "is_available": True,
+        "device_count": 1,
+        "set_device": None,
+        "get_device_properties": properties,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    assert take_device("a100-80gb", 0) == torch.device("cuda", 0)
+    with pytest.raises(RuntimeError, match="'h100-80gb' and this rank has NVIDIA A100"):
+        take_device("h100-80gb", 0)
+    with pytest.raises(RuntimeError, match="for local rank 1 there is none"):
+        take_device("a100-80gb", 1)
