@@ -31,7 +31,6 @@ PLAIN_LINE_EVERY_S = 15.0  # without a terminal, as each line goes into a log
 def run_study(
     study: str,
     options: list[str],
-    results: Path,
     *,
     mode: str | None = None,
     cluster: str | None = None,
@@ -46,9 +45,9 @@ def run_study(
     """
     console = Console(highlight=False)
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
-    folder = plan_writer.write_plan(planned, results)
-    loaded, plan = planned.study, planned.plan
-    watcher = watch_study(loaded, planning.points_to_measure(loaded, plan), folder)
+    plan_writer.write_plan(planned)
+    loaded, plan, folder = planned.study, planned.plan, planned.folder
+    watcher = watch_study(loaded, plan.points, folder)
     overrides = {"mode": mode, "cluster": cluster}
     if dry_run.DRY_RUN & set(options):
         command = _command(loaded.path, dry_run.without_job_files(options), overrides)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 RESULTS, LOGS = Path("results"), Path("logs")
 _RETRIED = "retried"
+_HOSTS = "hosts.json"
 
 _PACKAGE = Path(__file__).parents[1]
 # Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
@@ -37,7 +38,7 @@ class StudyPaths:
         # measurements
         self.chosen = folder / "chosen"
         self.probes = folder / "probes.parquet"
-        self.hosts = hosts_beside(self.probes)
+        self.hosts = folder / _HOSTS
         self.rows = folder / "rows"
         self.retried = self.rows / _RETRIED
         self.excluded = folder / "excluded.json"
@@ -98,7 +99,7 @@ class LogPaths:
 
 def hosts_beside(probes: Path) -> Path:
     """The facts about the hosts of these probes."""
-    return probes.with_name("hosts.json")
+    return probes.with_name(_HOSTS)
 
 
 def running_marker(row: Path) -> Path:
