@@ -13,8 +13,7 @@ from scaling.report.page.html import page_html
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story
 from scaling.report.sections.study import engine_section, order_section, replication_section
-from scaling.report.tables import read_tables
-from scaling.report.text import page_text
+from scaling.report.tables import page_text, read_tables
 from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows

@@ -3,6 +3,8 @@
 A sentence that the data cannot carry says so.
 """
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from scaling.report.charts.charts import chart_parameters, drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
-from scaling.report.text import device_words, fill_words, with_series
+from scaling.report.text import device_words, with_series
 
 # Series with 80 % intervals, and what those are intervals of.
 _EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
@@ -28,29 +30,28 @@ def story(everything: Tables) -> dict[str, Any]:
     tables = everything.of_series(series)
     predictions = everything.of_series("predicted")
     words = device_words(setting["vendor"]) | {"interval": interval_words(everything)}
-    batch, short = batch_words(setting, words), batch_short(setting)
-    advised = advice(tables, series, words).json()
-    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
-    price = float(advised["usd_per_gpu_hour"] or 0)
-    cost = "Cost of the run ($)" if price else "{GPU}-hours of the run"
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     ran = [row["world_size"] for row in tables["best"]]
+    # plain values for the page; sizes that are keys become text
+    advised = json.loads(json.dumps(dataclasses.asdict(advice(tables, series, words))))
+    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
+    price = float(advised["usd_per_gpu_hour"] or 0)
+    cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
     titles = {
         "throughput": over_sizes.throughput_title(tables, words),
         "returns": over_sizes.returns_title(tables, words),
         "cost": over_sizes.cost_title(tables, words),
+        "effects": findings.effects_title(tables),
     }
     knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
-    price_note = over_sizes.price_note(setting, everything["costs"], words)
-    titles["effects"] = findings.effects_title(tables)
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
-        "batch": batch,
-        "batch_short": short,
-        "words": words | {"cost": fill_words(cost, words)},
+        "batch": batch_words(setting, words),
+        "batch_short": batch_short(setting),
+        "words": words | {"cost": cost},
         "sizes": sizes,
         "tried": tried,
         "shown_size": max(ran or tried, default=None),
@@ -62,17 +63,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "drawn": drawable(everything),
         "parameters": chart_parameters(sizes, tokens, price),
         "knee": " ".join(filter(None, knee)),
-        "price_note": price_note,
-        "accuracy": findings.accuracy_note(everything),
-        "slow_hosts": findings.slow_hosts_note(everything),
-        "at_size": {
-            str(size): {
-                "layouts": findings.layouts_title(tables, predictions, size, words),
-                "map": findings.map_title(everything, size, words),
-                "memory": findings.memory_title(everything, tables, size, words),
-            }
-            for size in tried
-        },
+        "price_note": over_sizes.price_note(setting, everything["costs"], words),
         "titles": {
             **{section: with_series(title, series) for section, title in titles.items()},
             "time": findings.time_title(everything, words),
@@ -81,6 +72,16 @@ def story(everything: Tables) -> dict[str, Any]:
             "collectives": findings.collectives_title(everything),
             "statistics": answer.statistics_title(tables, series),
         },
+        "at_size": {
+            str(size): {
+                "layouts": findings.layouts_title(tables, predictions, size, words),
+                "map": findings.map_title(everything, size, words),
+                "memory": findings.memory_title(everything, tables, size, words),
+            }
+            for size in tried
+        },
+        "accuracy": findings.accuracy_note(everything),
+        "slow_hosts": findings.slow_hosts_note(everything),
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
         "note": answer.note(tables, series, words),
