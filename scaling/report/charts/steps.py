@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.legends import category, part_colour, tooltips
+from scaling.report.charts.marks import category, part_colour, tooltips
 from scaling.report.charts.palette import variable
 
 TIME = [

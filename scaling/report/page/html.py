@@ -14,8 +14,7 @@ from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.report import text
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.marks import CONFIG, FONT
-from scaling.report.charts.palette import css
+from scaling.report.charts.palette import CONFIG, FONT, css
 from scaling.report.charts.svg import SERIES_KEY, chart_specification
 from scaling.report.page import decision
 from scaling.report.tables import COLUMNS, Tables
