@@ -91,16 +91,16 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     if points.exists() and not refused.exists():
         raise InputError(f"{refused}: is missing; `scaling plan` writes it")
     planned = [points] if points.exists() else []
-    choices = sorted(paths.chosen.glob("*.parquet"))
-    elsewhere = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
-    predictions = [paths.predictions] if paths.predictions.exists() else []
     connection.execute("create schema study")
     unusable = _create_rows(connection, paths, imported)
+    choices = sorted(paths.chosen.glob("*.parquet"))
+    elsewhere = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
     _create_points_and_refusals(
         connection, [*planned, *elsewhere, *imported], [refused] if planned else [], choices
     )
     _create_planned_rows(connection)
     _create_latest_rows(connection)
+    predictions = [paths.predictions] if paths.predictions.exists() else []
     _make_view(connection, "study.predictions", _PREDICTION, predictions)
     unusable += _create_probes(connection, paths.probes)
     sentences = [

@@ -86,10 +86,10 @@ def tabulate(
         connection.execute("set preserve_insertion_order = false")
         # reuse the memory of dropped tables instead of asking the system for it page by page
         connection.execute("set block_allocator_memory = '2GiB'")
-        attach_catalogue(connection, clusters or {})
         cursors = [connection.cursor() for _ in range(_AT_ONCE)]
         for cursor in cursors:
             set_variables(cursor)
+        attach_catalogue(connection, clusters or {})
         unusable = attach(connection, paths)
         connection.execute(
             "create table study.options as select ?::varchar as mode, ?::double as knee_share",

@@ -11,6 +11,7 @@ from scaling.report.charts.palette import HATCH, variable
 
 SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
+_ON_DARK = variable("s-ink")
 _TAKEN = (
     f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
     f"datum.predicted_memory_bytes) / {GIB}"
@@ -159,11 +160,9 @@ def layout_map() -> alt.LayerChart:
     steps = alt.Scale(
         type="threshold",
         domain=[0.5, 0.7, 0.8, 0.9, 0.97],
-        range=[variable(f"s{step}") for step in range(1, 7)],
+        range=marks.RAMPS["s"],
     )
-    ink = alt.condition(
-        "datum.share_of_best >= 0.8", alt.value(variable("s-ink")), alt.value(marks.INK)
-    )
+    ink = alt.condition("datum.share_of_best >= 0.8", alt.value(_ON_DARK), alt.value(marks.INK))
     tips = tooltips(
         "layout_name", "text", "series", "mfu", "tokens_per_s", "tokens_per_s_per_gpu",
         "share_of_best", "tried", "failed",

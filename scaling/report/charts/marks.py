@@ -76,7 +76,7 @@ _FINER = [digit * decade for decade in _DECADES for digit in (1, 1.2, 1.5, 2, 2.
 # plot's own width changes while it is laid out.
 _BOX = "(width && containerSize()[0] || 640)"
 CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
-RAMPS = {ramp: [variable(f"{ramp}{n}") for n in range(1, 7)] for ramp in ("p", "t")}
+RAMPS = {ramp: [variable(f"{ramp}{n}") for n in range(1, 7)] for ramp in "pst"}
 
 
 def _log_ticks(channel: str) -> alt.ExprRef:

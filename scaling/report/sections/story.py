@@ -27,9 +27,12 @@ def story(everything: Tables) -> dict[str, Any]:
     """
     setting = everything["settings"][0]
     series = main_series(everything)
+    interval, short = interval_words(everything), batch_short(setting)
     tables = everything.of_series(series)
     predictions = everything.of_series("predicted")
-    words = device_words(setting["vendor"]) | {"interval": interval_words(everything)}
+    words = device_words(setting["vendor"]) | {"interval": interval}
+    batch = batch_words(setting, words)
+    drawn = drawable(everything)
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     ran = [row["world_size"] for row in tables["best"]]
@@ -42,15 +45,30 @@ def story(everything: Tables) -> dict[str, Any]:
         "throughput": over_sizes.throughput_title(tables, words),
         "returns": over_sizes.returns_title(tables, words),
         "cost": over_sizes.cost_title(tables, words),
-        "effects": findings.effects_title(tables),
     }
     knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
+    price_note = over_sizes.price_note(setting, everything["costs"], words)
+    titles["effects"] = findings.effects_title(tables)
+    titles = {section: with_series(title, series) for section, title in titles.items()} | {
+        "time": findings.time_title(everything, words),
+        "accuracy": findings.accuracy_title(everything),
+        "peers": findings.peers_title(everything, words),
+        "collectives": findings.collectives_title(everything),
+    }
+    at_size = {
+        str(size): {
+            "layouts": findings.layouts_title(tables, predictions, size, words),
+            "map": findings.map_title(everything, size, words),
+            "memory": findings.memory_title(everything, tables, size, words),
+        }
+        for size in tried
+    }
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
-        "batch": batch_words(setting, words),
-        "batch_short": batch_short(setting),
+        "batch": batch,
+        "batch_short": short,
         "words": words | {"cost": cost},
         "sizes": sizes,
         "tried": tried,
@@ -60,28 +78,14 @@ def story(everything: Tables) -> dict[str, Any]:
         "advice": advised,
         "tokens": tokens,
         "price": price,
-        "drawn": drawable(everything),
+        "drawn": drawn,
         "parameters": chart_parameters(sizes, tokens, price),
         "knee": " ".join(filter(None, knee)),
-        "price_note": over_sizes.price_note(setting, everything["costs"], words),
-        "titles": {
-            **{section: with_series(title, series) for section, title in titles.items()},
-            "time": findings.time_title(everything, words),
-            "accuracy": findings.accuracy_title(everything),
-            "peers": findings.peers_title(everything, words),
-            "collectives": findings.collectives_title(everything),
-            "statistics": answer.statistics_title(tables, series),
-        },
-        "at_size": {
-            str(size): {
-                "layouts": findings.layouts_title(tables, predictions, size, words),
-                "map": findings.map_title(everything, size, words),
-                "memory": findings.memory_title(everything, tables, size, words),
-            }
-            for size in tried
-        },
+        "price_note": price_note,
+        "at_size": at_size,
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
+        "titles": titles | {"statistics": answer.statistics_title(tables, series)},
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
         "note": answer.note(tables, series, words),
