@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, StudyDir, check_choice
+from scaling.cli.options import AsJson, NewStudyDir, OtherStudyDir, StudyDir, check_choice
 from scaling.errors import InputError, printable, shortened
 from scaling.study.paths import local_or_shipped
 
@@ -57,7 +57,7 @@ def report(
 
 def import_(
     rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
-    study_dir: StudyDir,
+    study_dir: NewStudyDir,
 ) -> None:
     """Import rows that others published into a study, as a separate series."""
     from scaling.analyse import importing
@@ -100,10 +100,7 @@ def convert(
 
 def compare(
     before: StudyDir,
-    after: Annotated[
-        Path | None,
-        typer.Argument(metavar="[AFTER]", help="Another study; or give --split."),
-    ] = None,
+    after: OtherStudyDir = None,
     split: Annotated[
         datetime.datetime | None,
         typer.Option(

@@ -81,7 +81,7 @@ def _snakemakes_of(name: str) -> list[psutil.Process]:
     snakemakes = []
     for process in snakemakes_in(Path.cwd()):
         studies = [word[6:] for word in process.info["cmdline"] if word.startswith("study=")]
-        if name in (Path(study).stem for study in studies or ["quickstart"]):
+        if name in map(plan_file.study_name, studies or ["quickstart"]):
             snakemakes.append(process)
     return snakemakes
 

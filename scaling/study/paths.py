@@ -16,8 +16,9 @@ SHIPPED = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.
 
 
 def local_or_shipped(path: str | Path) -> Path:
-    """The path itself if it exists in the current folder, else the one that ships with us."""
-    return Path(path) if Path(path).exists() else SHIPPED / path
+    """The path itself if it exists in the current folder or nowhere, else the one that ships."""
+    path = Path(path)
+    return path if path.exists() or not (SHIPPED / path).exists() else SHIPPED / path
 
 
 class StudyPaths:

@@ -23,7 +23,6 @@ from scaling.report import tables
 from scaling.report.sections.study import replication_section
 from scaling.run import planning, retry
 from scaling.run.progress import Watcher
-from scaling.study import study
 from scaling.study.grid import Plan
 from scaling.study.schema import Measure
 from tests.analyse.conftest import SQL, some_point
@@ -104,20 +103,12 @@ def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
 
 def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys):
     halved(file_of(folder))
-    monkeypatch.setattr(
-        study,
-        "load_study",
-        lambda *_given, **_named: SimpleNamespace(
-            name="s",
-            path=Path("s.yaml"),
-            mode="measure",
-            measure=Measure(exclude_slow_nodes=False),
-        ),
+    planned = SimpleNamespace(
+        study=SimpleNamespace(mode="measure", measure=Measure(exclude_slow_nodes=False)),
+        plan=Plan(points=tuple(POINTS), refusals=()),
+        folder=folder.parent,
     )
-    monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
-    monkeypatch.setattr(planning, "points_to_measure", lambda _study, _plan: POINTS)
-    folder.parent.rename(folder.parent.with_name("s"))
-    monkeypatch.setattr(folders, "RESULTS", folder.parent.parent)
+    monkeypatch.setattr(planning, "plan_study", lambda *_given, **_named: planned)
     for _ in range(2):  # until the point has run again
         folders.status("s")
         told = capsys.readouterr()

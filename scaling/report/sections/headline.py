@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.tables import Record, Tables
 from scaling.report.text import SERIES_LABELS, gpu_count, listed, percent
@@ -76,7 +76,7 @@ def headline(
         _clause("", [], by_change),
     ]
     first, *others = stretches
-    ending = _last_step(steps, series)
+    ending = last_step(steps, series)
     short_ending = ending.replace(" of its cost", "")
     versions = [*((clause, ending) for clause in clauses), (clauses[-1], short_ending)]
     ends = [degrees(layout) for layout in (advised[0], advised[-1])]
@@ -141,7 +141,7 @@ def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series:
     return f"; {name} {verb} as fast at {last.to_size}"
 
 
-def _last_step(steps: Sequence[Step], series: str) -> str:
+def last_step(steps: Sequence[Step], series: str) -> str:
     """What the last step returns of its cost."""
     predicted = series == "predicted"
     if not steps:
@@ -149,7 +149,7 @@ def _last_step(steps: Sequence[Step], series: str) -> str:
     step = steps[-1]
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
-    if (step.high if step.high is not None else step.returned + NOISE_FLOOR) < 0:
+    if return_end(step.returned, step.high, step.to_size / step.from_size, 1 + UNSTATED_FLOOR) < 0:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
     share = f"{percent(step.returned)} of its cost"
     if step.returned >= FULL_COST:
@@ -157,6 +157,20 @@ def _last_step(steps: Sequence[Step], series: str) -> str:
     elif step.returned <= NOISE_FLOOR:
         share = "nothing"
     return f"{what} {'would return' if predicted else 'returns'} {share}."
+
+
+def return_end(returned: float, stated: float | None, growth: float, noise: float) -> float:
+    """An end of the interval of what a step returned, which some rates do not state.
+
+    Args:
+        returned: share of the step's cost.
+        stated: the end, if it is known.
+        growth: ratio of the two sizes.
+        noise: the factor on the ratio of the two rates at this end, for rates without an interval.
+    """
+    if stated is not None:
+        return stated
+    return ((1 + returned * (growth - 1)) * noise - 1) / (growth - 1)
 
 
 def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tuple[str, list[str]]:
