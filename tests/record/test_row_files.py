@@ -87,7 +87,9 @@ def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(
     assert kept.read_bytes() == content
     assert not file_of(folder).exists()
     assert row_files.set_unreadable_aside(folder) == []
-    assert row_files.unreadable_set_aside(folder / "unreadable") == [row_files.Unusable(kept, told.reason)]
+    assert row_files.unreadable_set_aside(folder / "unreadable") == [
+        row_files.Unusable(kept, told.reason)
+    ]
     assert (watcher.look().done, watcher.look().left) == (2, 1)
 
 
