@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from scaling.predict.advise.surprise import most_again
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
+from scaling.run.planning import StudyPlan
 from scaling.run.predictions import Floats
+from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
 from scaling.study.point import Point
 from scaling.study.schema import Measure
@@ -51,6 +53,28 @@ class Price:
     def gpu_hours(self) -> float:
         """GPU-hours of steps and start-up."""
         return self.step_gpu_hours + self.startup_gpu_hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What `scaling plan` shows of the price of measuring a study."""
+
+    ways: Sequence[Price] = ()  # to measure it, the full one first
+    # keys of `measure` that make it cheap, and the price with them
+    cheapest: tuple[Mapping[str, object], Price] | None = None
+    points_on_a_node: float = 0.0  # expected; they run once more where that node is found slow
+
+
+def costs_of(planned: StudyPlan) -> Costs:
+    """The costs of a study that is measured."""
+    study, points = planned.study, planned.plan.points
+    ways = prices(study, planned.plan)
+    has_reruns = Sweep(study, points, planned.folder).has_reruns
+    return Costs(
+        ways=ways,
+        cheapest=cheapest_settings(study, planned.plan) if ways else None,
+        points_on_a_node=float(chance_on_node(study, points).sum()) if has_reruns else 0.0,
+    )
 
 
 WAYS = ("full", "guided", "short", "both")

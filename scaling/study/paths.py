@@ -7,7 +7,7 @@ path: code that needs a point's id has the point.
 from pathlib import Path
 
 RESULTS, LOGS = Path("results"), Path("logs")
-_RETRIED = "retried"
+_RETRIED, _UNREADABLE, _HOSTS = "retried", "unreadable", "hosts.json"
 
 _PACKAGE = Path(__file__).parents[1]
 # Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
@@ -37,9 +37,10 @@ class StudyPaths:
         # measurements
         self.chosen = folder / "chosen"
         self.probes = folder / "probes.parquet"
-        self.hosts = hosts_beside(self.probes)
+        self.hosts = folder / _HOSTS
         self.rows = folder / "rows"
         self.retried = self.rows / _RETRIED
+        self.unreadable = self.rows / _UNREADABLE
         self.excluded = folder / "excluded.json"
         self.published = folder / "published.parquet"
         # results
@@ -98,7 +99,7 @@ class LogPaths:
 
 def hosts_beside(probes: Path) -> Path:
     """The facts about the hosts of these probes."""
-    return probes.with_name("hosts.json")
+    return probes.with_name(_HOSTS)
 
 
 def running_marker(row: Path) -> Path:
@@ -113,7 +114,7 @@ def retried(row: Path, attempt: int) -> Path:
 
 def unreadable(row: Path, number: int) -> Path:
     """Where a file that holds no valid row is kept, next to a .txt with the reason."""
-    return row.parent / "unreadable" / f"{row.stem}.{number}.parquet"
+    return row.parent / _UNREADABLE / f"{row.stem}.{number}.parquet"
 
 
 def row_of_unreadable(kept: Path) -> Path:

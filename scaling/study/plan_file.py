@@ -3,7 +3,6 @@
 Snakemake imports this on every parse, so it needs the standard library only.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -59,10 +58,6 @@ class PlanFile:
     resources: dict[str, str | int]  # Slurm resources of every job
     probe: Allocation | None
     probe_asked: str  # digest of the probe plan
-
-    def to_json(self) -> str:
-        """The content of plan.json."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
 def study_path(study: str | Path, config: Path = CONFIG) -> Path:
