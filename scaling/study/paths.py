@@ -7,8 +7,7 @@ path: code that needs a point's id has the point.
 from pathlib import Path
 
 RESULTS, LOGS = Path("results"), Path("logs")
-_RETRIED = "retried"
-_HOSTS = "hosts.json"
+_RETRIED, _UNREADABLE, _HOSTS = "retried", "unreadable", "hosts.json"
 
 _PACKAGE = Path(__file__).parents[1]
 # Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
@@ -41,6 +40,7 @@ class StudyPaths:
         self.hosts = folder / _HOSTS
         self.rows = folder / "rows"
         self.retried = self.rows / _RETRIED
+        self.unreadable = self.rows / _UNREADABLE
         self.excluded = folder / "excluded.json"
         self.published = folder / "published.parquet"
         # results
@@ -114,7 +114,7 @@ def retried(row: Path, attempt: int) -> Path:
 
 def unreadable(row: Path, number: int) -> Path:
     """Where a file that holds no valid row is kept, next to a .txt with the reason."""
-    return row.parent / "unreadable" / f"{row.stem}.{number}.parquet"
+    return row.parent / _UNREADABLE / f"{row.stem}.{number}.parquet"
 
 
 def row_of_unreadable(kept: Path) -> Path:
