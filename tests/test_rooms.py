@@ -12,7 +12,6 @@ SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
 HELD_BY = {
     "analyse.catalogue": "analyse/test_warehouse.py",
     "analyse.series": "analyse/test_short_step_tables.py",
-    "analyse.views": "analyse/test_warehouse.py",
     "cli.tables": "study/test_hostile_input.py",
     "cli.options": "cli/test_following.py",
     "cli.memory": "check/test_oracle.py",

@@ -79,7 +79,7 @@ def report_set_aside_rows(study_dir: Path) -> None:
     from scaling.record import row_files
 
     row_files.set_unreadable_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).rows):
+    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).unreadable):
         typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 

@@ -129,33 +129,32 @@ def _wait(
 ) -> tuple[int, bool]:
     """Show progress until snakemake ends; its exit code, and whether it was told to end.
 
-    Ctrl-C reaches snakemake too, which then ends by itself. SIGTERM is passed on: snakemake starts
-    nothing more and lets running jobs finish.
+    Signals are passed on, whenever they come: after SIGINT (Ctrl-C) snakemake ends, after SIGTERM
+    it starts nothing more and lets running jobs finish.
     """
     told_to_end = False
 
-    def pass_on(*_: object) -> None:
+    def pass_on(number: int, _: object) -> None:
         nonlocal told_to_end
         told_to_end = True
-        process.terminate()
+        process.send_signal(number)
 
-    before = signal.signal(signal.SIGTERM, pass_on)
+    before = {number: signal.signal(number, pass_on) for number in _heeded()}
     next_print = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
-    last_printed = ""
+    last_printed, said = "", False
     with contextlib.ExitStack() as stack:
-        stack.callback(signal.signal, signal.SIGTERM, before)
+        for number, handler in before.items():
+            stack.callback(signal.signal, number, handler)
         live = stack.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
                 return process.wait(timeout=1.0), told_to_end
             except subprocess.TimeoutExpired:
                 progress = watcher.look()
-            except KeyboardInterrupt:
-                told_to_end = True
+            if told_to_end and not said:
+                said = True
                 console.print("Stopping: what is measured is kept.")
-                os.kill(process.pid, signal.SIGINT)
-                continue
             if time.monotonic() >= next_ask:
                 waiting = _describe_queue()
                 next_ask = time.monotonic() + _ASK_SLURM_EVERY_S
@@ -166,6 +165,12 @@ def _wait(
             if not console.is_terminal and is_due:
                 console.print(line, soft_wrap=True)
                 next_print, last_printed = time.monotonic() + PLAIN_LINE_EVERY_S, content
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals to pass on; a background job of a script ignores SIGINT, as snakemake does."""
+    signals = [signal.SIGTERM, signal.SIGINT]
+    return [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
 
 
 def _describe_queue() -> str:

@@ -10,8 +10,7 @@ from scaling.errors import InputError, did_you_mean
 
 CONFIG, RESULTS, LOGS = Path("config"), Path("results"), Path("logs")
 _YAML = (".yaml", ".yml")
-_RETRIED = "retried"
-_HOSTS = "hosts.json"
+_RETRIED, _UNREADABLE, _HOSTS = "retried", "unreadable", "hosts.json"
 
 _PACKAGE = Path(__file__).parents[1]
 # Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
@@ -73,6 +72,7 @@ class StudyPaths:
         self.hosts = folder / _HOSTS
         self.rows = folder / "rows"
         self.retried = self.rows / _RETRIED
+        self.unreadable = self.rows / _UNREADABLE
         self.excluded = folder / "excluded.json"
         self.published = folder / "published.parquet"
         # results
@@ -146,7 +146,7 @@ def retried(row: Path, attempt: int) -> Path:
 
 def unreadable(row: Path, number: int) -> Path:
     """Where a file that holds no valid row is kept, next to a .txt with the reason."""
-    return row.parent / "unreadable" / f"{row.stem}.{number}.parquet"
+    return row.parent / _UNREADABLE / f"{row.stem}.{number}.parquet"
 
 
 def row_of_unreadable(kept: Path) -> Path:

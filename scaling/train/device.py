@@ -3,13 +3,12 @@
 import importlib.metadata
 import os
 import re
-import socket
 from pathlib import Path
 
 import torch
 
 from scaling.cluster.hardware import Gpu, gpu_named
-from scaling.cluster.node import visible_devices
+from scaling.cluster.node import host_name, visible_devices
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
 from scaling.record.rank_files import Stack
@@ -76,7 +75,7 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
     on_gpu = device.type == "cuda"
     fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
     return Stack(
-        host=socket.gethostname(),
+        host=host_name(os.environ),
         torch_version=torch.__version__,
         # part of the fingerprint, so that only this engine's rows depend on it
         deepspeed_version=(

@@ -47,6 +47,26 @@ def test_a_scheduler_that_does_not_answer_has_ended_nothing(run, cluster, tmp_pa
     assert "give the same command again" in sentences[0]
 
 
+def test_what_was_sent_by_a_snakemake_that_died_before_it_knew_the_id_is_cancelled(
+    run, cluster, tmp_path
+):
+    sent(run, tmp_path, "one/a")
+    for note in (tmp_path / "ledger").glob("*/*/submitted.json"):
+        note.unlink()
+    assert stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")[1]
+    assert cluster.cancelled == ["100"]
+
+
+def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    monkeypatch.setattr(cluster, "cancel", lambda _: False)
+    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert not ended
+    assert sentences == ["the scheduler does not answer: give the same command again"]
+
+
 def claim(tmp_path, **facts):
     owners = tmp_path / "ledger" / "index" / "owners"
     owners.mkdir(parents=True, exist_ok=True)
@@ -87,6 +107,27 @@ def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
         if prefix == "results/two/":
             assert owner.poll() is None
             os.kill(owner.pid, signal.SIGKILL)
+
+
+def test_an_owner_that_ignores_interrupts_is_told_to_send_nothing_more(
+    cluster, tmp_path, monkeypatch
+):
+    # as a job that a script has put into the background
+    monkeypatch.setattr(stopping, "HEED_S", 0.2)
+    program = (
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        created = psutil.Process(owner.pid).create_time()
+        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
+        sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert ended
+    assert len(sentences) == 1
+    assert sentences[0].endswith("was interrupted")
+    assert owner.returncode == -signal.SIGTERM
 
 
 def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, capsys):

@@ -87,7 +87,9 @@ def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(
     assert kept.read_bytes() == content
     assert not file_of(folder).exists()
     assert row_files.set_unreadable_aside(folder) == []
-    assert row_files.unreadable_set_aside(folder) == [row_files.Unusable(kept, told.reason)]
+    assert row_files.unreadable_set_aside(folder / "unreadable") == [
+        row_files.Unusable(kept, told.reason)
+    ]
     assert (watcher.look().done, watcher.look().left) == (2, 1)
 
 
@@ -96,7 +98,7 @@ def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
         halved(file_of(folder))
         row_files.set_unreadable_aside(folder)
         write_rows(file_of(folder), [timed_row(POINTS[0], 2.0)])
-    assert row_files.unreadable_set_aside(folder) == []
+    assert row_files.unreadable_set_aside(folder / "unreadable") == []
     names = sorted(path.name for path in (folder / "unreadable").glob("*.parquet"))
     assert names == [f"{POINTS[0].point_id}.{number}.parquet" for number in (1, 2)]
 
@@ -151,7 +153,7 @@ def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
 
 def test_a_folder_that_is_not_there_holds_no_rows(tmp_path):
     assert row_files.set_unreadable_aside(tmp_path / "rows") == []
-    assert row_files.unreadable_set_aside(tmp_path / "rows") == []
+    assert row_files.unreadable_set_aside(tmp_path / "rows" / "unreadable") == []
 
 
 CELLS: tuple[Any, ...] = (

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from scaling.cluster.hardware import GPUS
-from scaling.train.device import gpu_mismatch, take_device
+from scaling.train.device import gpu_mismatch, software_stack, take_device
+from tests.points import tiny_point
 
 GIB = 2**30
 SAME = [
@@ -72,3 +73,13 @@ def test_a_rank_with_another_gpu_than_the_study_says_takes_none(monkeypatch) -> 
         take_device("h100-80gb", 0)
     with pytest.raises(RuntimeError, match="for local rank 1 there is none"):
         take_device("a100-80gb", 1)
+
+
+def test_in_a_job_a_host_has_the_name_by_which_slurm_can_exclude_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node1.cluster.local")
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    layout = tiny_point().layout
+
+    assert software_stack(torch.device("cpu"), layout).host == "node1"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of, told_apart
+from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
 from scaling.report.sections.headline import FULL_COST, return_end
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
@@ -40,21 +40,22 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
         ran = "is predicted" if predicted else "ran"
         return f"Only {gpu_count(best[0]['world_size'], words)} {ran}: scaling needs a second size"
     first, last = best[0], best[-1]
+    highest = leaders(best)
     growth = last["tokens_per_s"] / first["tokens_per_s"]
+    is_noise = abs(math.log(growth)) <= math.hypot(margin(first), margin(last))
     factor = last["world_size"] / first["world_size"]
     where = (
         f"From {first['world_size']} to {gpu_count(last['world_size'], words)} ({times(factor)})"
     )
     would, s = ("would ", "") if predicted else ("", "s")
     change = f"grow{s} {times(growth)}" if growth >= 1 else f"fall{s} to {times(growth)}"
-    if abs(math.log(growth)) <= math.hypot(margin(first), margin(last)):
+    if is_noise:
         change = f"stay{s} the same"
     title = f"{where} throughput {would}{change}, from {amount(first['tokens_per_s'])} tokens/s"
-    tops = leaders(best)
-    if last in tops:
+    if last in highest:
         return title
-    highest = listed([str(size) for size in sorted(row["world_size"] for row in tops)])
-    return f"{title}; it is highest at {highest}"
+    sizes = listed([str(size) for size in sorted(row["world_size"] for row in highest)])
+    return f"{title}; it is highest at {sizes}"
 
 
 def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -236,7 +237,7 @@ def _across_sizes(row: Record) -> Record:
 
 def is_ahead(faster: Record, slower: Record, rate: str = "tokens_per_s") -> bool:
     """Whether the lead of one row over another is above their noise."""
-    return told_apart(float(faster[rate]), float(slower[rate]), (margin(faster), margin(slower)))
+    return math.log(faster[rate] / slower[rate]) > math.hypot(margin(faster), margin(slower))
 
 
 def leaders(rows: Sequence[Record], rate: str = "tokens_per_s") -> list[Record]:

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Ownership:
 
     def _owner_lives(self, path: Path, other: dict[str, Any], say: Callable[[str], None]) -> bool:
         if other["host"] == socket.gethostname():
-            return _is_running(other)
+            return is_running(other)
         heard = path.stat().st_mtime
         self.heartbeat()  # to read the file server's clock, as in the other's heartbeats
         silent_s = self._file.stat().st_mtime - heard
@@ -127,15 +127,19 @@ def live_owners(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
         except (FileNotFoundError, json.JSONDecodeError):  # released just now
             continue
         here = owner["host"] == socket.gethostname()
-        lives = _is_running(owner) if here else heard_s < SILENCE_S
+        lives = is_running(owner) if here else heard_s < SILENCE_S
         if lives and any(name.startswith(prefix) for name in owner["outputs"]):
             owners.append((path, owner))
     return owners
 
 
-def _is_running(owner: dict[str, Any]) -> bool:
+def is_running(owner: Mapping[str, Any]) -> bool:
+    """Whether this owner on this host still runs; a reused pid does not count."""
     try:
-        created = psutil.Process(owner["pid"]).create_time()
+        process = psutil.Process(owner["pid"])
+        created = process.create_time()
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
     except psutil.NoSuchProcess:
         return False
     return bool(abs(created - owner["created"]) < 1)  # else the pid was reused
