@@ -6,8 +6,8 @@ from scaling.analyse.series import SERIES
 from scaling.report.charts.marks import POINTS
 from scaling.report.charts.svg import SERIES_KEY
 from scaling.report.sections.story import interval_words
-from scaling.report.tables import Tables, _plain
-from scaling.report.text import page_text, with_series
+from scaling.report.tables import Tables, _plain, page_text
+from scaling.report.text import with_series
 
 
 @pytest.mark.parametrize(
