@@ -12,8 +12,7 @@ from rich.console import Console
 
 from scaling.errors import InputError
 from scaling.record.running import runners_here
-from scaling.study import plan_file
-from scaling.study.paths import StudyPaths
+from scaling.study.paths import StudyPaths, study_name, study_path
 
 # The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
@@ -32,7 +31,7 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     Raises:
         InputError: there is no such study.
     """
-    name = plan_file.study_path(study).stem
+    name = study_path(study).stem
     paths = StudyPaths(results / name)
     sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
     # snakemakes first: without the executor one would start the next point after its current one
@@ -81,7 +80,7 @@ def _snakemakes_of(name: str) -> list[psutil.Process]:
     snakemakes = []
     for process in snakemakes_in(Path.cwd()):
         studies = [word[6:] for word in process.info["cmdline"] if word.startswith("study=")]
-        if name in (Path(study).stem for study in studies or ["quickstart"]):
+        if name in map(study_name, studies or ["quickstart"]):
             snakemakes.append(process)
     return snakemakes
 

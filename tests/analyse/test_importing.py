@@ -102,6 +102,16 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
     ]
 
 
+def test_sequence_parallel_without_tensor_parallel_is_the_same_training_and_no_rival(imported):
+    table = imported(
+        {"tp": "1", "sequence_parallel": "true"},
+        {"tp": "1", "sequence_parallel": "false", "step_time_s": "0.6"},
+    )
+    (best,) = table("best")
+    assert best["runner_up_layout"] is None
+    assert table("pairs") == []
+
+
 def test_releases_of_one_framework_are_never_averaged(imported):
     releases = ({"release": "26.02", "step_time_s": "0.9"}, {"release": "26.06"})
     found = imported(*releases)("layouts")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import pack as pack_module
@@ -88,6 +89,22 @@ def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_on
     assert settled(folder, 1)["code"] == 0
     child = int((tmp_path / "child").read_text())
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_time_in_which_all_of_it_was_suspended_counts_against_no_limit(pack, tmp_path, monkeypatch):
+    folder = pack("touch runs; sleep 1", limit_s=25)
+    clock = time.monotonic
+    # as if an hour had passed since the job began
+    later = SimpleNamespace(
+        monotonic=lambda: clock() + 3600 * (tmp_path / "runs").exists(),
+        time=time.time,
+        sleep=time.sleep,
+    )
+    monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.time", later)
+
+    Pack(str(folder), 0)()
+
+    assert (settled(folder, 0)["reason"], settled(folder, 0)["code"]) == ("ended", 0)
 
 
 def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):

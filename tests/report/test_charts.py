@@ -7,12 +7,12 @@ import pytest
 import vl_convert
 
 from scaling.report.charts.charts import ALL, CHARTS, drawable
-from scaling.report.charts.marks import CONFIG, INTERVALS, POINTS, SEGMENTS
-from scaling.report.charts.palette import COLOURS
+from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
+from scaling.report.charts.palette import COLOURS, CONFIG
 from scaling.report.charts.steps import AXES
 from scaling.report.charts.svg import VEGA_LITE, chart_specification, table_names
 from scaling.report.columns import COLUMNS
-from scaling.report.page.html import read_caption
+from scaling.report.page.page import read_caption
 from scaling.report.tables import Tables
 from tests.report.conftest import REPORTS
 

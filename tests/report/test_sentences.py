@@ -100,7 +100,7 @@ def test_the_answer_names_layouts_sizes_and_the_last_return(told):
 @of(curve([8.0, 4.0, 5.0]))
 def test_falling_throughput_is_called_falling(told):
     assert text(told).endswith("The last doubling makes training slower.")
-    assert told["titles"]["returns"] == "After 2 GPUs more GPUs make training slower"
+    assert told["titles"]["returns"] == "The step from 2 to 4 GPUs makes training slower"
     assert told["titles"]["throughput"] == (
         "From 1 to 4 GPUs (4×) throughput grows 1.6×, from 128 tokens/s; it is highest at 2"
     )

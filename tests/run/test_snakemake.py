@@ -23,24 +23,32 @@ def test_a_profile_that_is_named_either_way_takes_the_place_of_our_own(options):
 
 
 class Impatient:
-    """Looks once, and tells this process to end while it does."""
+    """Looks, and sends this process a signal while it does."""
+
+    def __init__(self, number):
+        self.number = number
 
     def look(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), self.number)
         return Progress(total=1, done=0, running=1, seconds_left=None)
 
 
-def test_sigterm_is_handed_on_and_the_code_is_that_of_what_it_came_to(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
-    script = f"trap 'exit 5' TERM; touch {tmp_path}/ready; while true; do sleep 0.05; done"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it_came_to(
+    tmp_path, number
+):
+    before = signal.getsignal(number)
+    script = f"trap 'exit 5' {number.name}; touch {tmp_path}/ready; while true; do sleep 0.05; done"
     child = subprocess.Popen(["bash", "-c", script])
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
 
-    code, told_to_end = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
+    code, told_to_end = snakemake._wait(
+        child, Impatient(number), Console(quiet=True), time.monotonic()
+    )
 
     assert (code, told_to_end) == (5, True)
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
 def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_is_not(

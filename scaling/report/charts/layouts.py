@@ -6,11 +6,12 @@ import altair as alt
 
 from scaling.cluster.hardware import GIB
 from scaling.report.charts import marks
-from scaling.report.charts.legends import category, category_points, part_colour, tooltips
+from scaling.report.charts.marks import category, category_points, part_colour, tooltips
 from scaling.report.charts.palette import HATCH, variable
 
 SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
+_ON_DARK = variable("s-ink")
 _TAKEN = (
     f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
     f"datum.predicted_memory_bytes) / {GIB}"
@@ -20,6 +21,7 @@ _FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
 
 def memory_time() -> alt.LayerChart:
     """Memory against step time at one size; a line joins the layouts that none beats in both."""
+    capacity = _capacity()
     rows = (
         marks.chart("contenders")
         .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
@@ -43,7 +45,7 @@ def memory_time() -> alt.LayerChart:
         "step_time_s:Q",
         title="Seconds per step (log scale)",
         scale=marks.log(20),
-        axis=marks.log_time_axis(),
+        axis=marks.LOG_TIMES,
     )
     y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
     stage = category("stage:N")
@@ -55,7 +57,7 @@ def memory_time() -> alt.LayerChart:
         *tooltips("share_of_best"),
     ]
     return marks.finish(
-        _capacity().encode(y=alt.Y("edge:Q"), **marks.ACROSS),
+        capacity.encode(y=alt.Y("edge:Q"), **marks.ACROSS),
         front.mark_line(color=marks.SOFT, strokeWidth=1, interpolate="step-after").encode(
             x=x, y=y, order=alt.Order("step_time_s:Q")
         ),
@@ -92,7 +94,7 @@ def memory() -> alt.LayerChart:
         )
         .encode(y=marks.rows_by("layout_name", "place"))
     )
-    named = _one_per_layout(rows, "order")
+    named = marks.one_per_layout(rows, "order")
     x = alt.X(
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
@@ -139,14 +141,6 @@ def _capacity() -> alt.Chart:
     return capacity
 
 
-def _one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
-    """The first row by `order` of each layout, which several series or software stacks may have."""
-    first: alt.Chart = rows.transform_joinaggregate(
-        first=f"min({order})", groupby=["layout_name"]
-    ).transform_filter(f"datum.{order} === datum.first")
-    return first
-
-
 def layout_map() -> alt.LayerChart:
     """Map of tp by pp at one size: each cell the best of all other choices, failures hatched."""
     plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False}
@@ -166,11 +160,9 @@ def layout_map() -> alt.LayerChart:
     steps = alt.Scale(
         type="threshold",
         domain=[0.5, 0.7, 0.8, 0.9, 0.97],
-        range=[variable(f"s{step}") for step in range(1, 7)],
+        range=marks.RAMPS["s"],
     )
-    ink = alt.condition(
-        "datum.share_of_best >= 0.8", alt.value(variable("s-ink")), alt.value(marks.INK)
-    )
+    ink = alt.condition("datum.share_of_best >= 0.8", alt.value(_ON_DARK), alt.value(marks.INK))
     tips = tooltips(
         "layout_name", "text", "series", "mfu", "tokens_per_s", "tokens_per_s_per_gpu",
         "share_of_best", "tried", "failed",
@@ -211,7 +203,7 @@ def layout_ranking() -> alt.LayerChart:
     """
     up, down = -7, 7
     x = alt.X(
-        "tokens_per_s:Q", title="Tokens per second", scale=marks.FROM_ZERO, axis=marks.amount_axis()
+        "tokens_per_s:Q", title="Tokens per second", scale=marks.FROM_ZERO, axis=marks.AMOUNTS
     )
     rows = (
         marks.chart("contenders")
@@ -222,7 +214,7 @@ def layout_ranking() -> alt.LayerChart:
         )
         .encode(y=marks.rows_by("layout_name", "place"))
     )
-    named = _one_per_layout(rows, "place")
+    named = marks.one_per_layout(rows, "place")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))

@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.legends import category, part_colour, tooltips
+from scaling.report.charts.marks import category, part_colour, tooltips
 from scaling.report.charts.palette import variable
 
 TIME = [
@@ -13,6 +13,7 @@ TIME = [
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
 AXES = ["tp", "cp", "dp", "pp", "ep"]
+_ON_DARK, _ON_LIGHT = variable("t-ink"), variable("t-ink2")
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
 
 
@@ -70,7 +71,7 @@ def step_bounds() -> alt.LayerChart:
         .mark_text()
         .encode(
             **numbers,
-            color=alt.condition(dark, alt.value(variable("t-ink")), alt.value(variable("t-ink2"))),
+            color=alt.condition(dark, alt.value(_ON_DARK), alt.value(_ON_LIGHT)),
         ),
         shares.transform_filter("datum.part_order === 5")
         .mark_text(color=marks.INK)

@@ -136,12 +136,11 @@ def _setting_names(settings: dict[int, Record]) -> dict[int, str]:
 def _order_headline(sizes: list[Record]) -> str:
     if not sizes:
         return "How the steps were measured"
-    doubtful = [row for row in sizes if row["probability_of_winner"] <= UNRESOLVED[1]]
-    if not doubtful:
-        return "At every size the fastest layout is the best beyond doubt"
-    if len(doubtful) == len(sizes):
-        return "At no size is it beyond doubt which layout is the best"
-    return f"At {len(doubtful)} of {len(sizes)} sizes it is not beyond doubt which layout is best"
+    clear = sum(row["probability_of_winner"] > UNRESOLVED[1] for row in sizes)
+    at = f"At {clear or 'none'} of {len(sizes)} sizes compared one layout is"
+    if len(sizes) == 1:
+        at = f"At the only size compared {'one' if clear else 'no'} layout is"
+    return f"{at} the best with a probability above {percent(UNRESOLVED[1])}"
 
 
 def _extension(rows: list[Record]) -> list[str]:
