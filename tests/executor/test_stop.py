@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit import stop as stopping
 from snakemake_executor_plugin_submitit.ledger import Ledger
 
@@ -82,6 +85,19 @@ def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, clus
     assert not ended
     assert sentences == ["snakemake (pid 1 on elsewhere) makes these files: stop it there"]
     assert cluster.cancelled == []  # it would send them again
+
+
+def test_how_long_an_owner_elsewhere_was_silent_is_told_by_the_clock_of_its_files(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    claim(tmp_path, host="elsewhere", pid=1, created=0.0)
+    now = time.time()
+    # this host's clock is ahead of the file server's
+    monkeypatch.setattr(ownership, "time", SimpleNamespace(time=lambda: now + 3600.0))
+    _, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert not ended
+    assert cluster.cancelled == []
 
 
 @pytest.mark.parametrize("prefix", ["results/one/", "results/two/"])

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 import uuid
@@ -120,10 +121,11 @@ class Ownership:
 def live_owners(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
     """Live owners of files whose names begin with `prefix`, with the files of their claims."""
     owners = []
+    now = _server_time(folder)
     for path in folder.glob("*.json"):
         try:
             owner = json.loads(path.read_text())
-            heard_s = time.time() - path.stat().st_mtime
+            heard_s = now - path.stat().st_mtime
         except (FileNotFoundError, json.JSONDecodeError):  # released just now
             continue
         here = owner["host"] == socket.gethostname()
@@ -131,6 +133,15 @@ def live_owners(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
         if lives and any(name.startswith(prefix) for name in owner["outputs"]):
             owners.append((path, owner))
     return owners
+
+
+def _server_time(folder: Path) -> float:
+    """The time by the clock of the file server, as of heartbeats; else by this host's."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # no such folder, or no room for a file
+        return time.time()
 
 
 def is_running(owner: Mapping[str, Any]) -> bool:

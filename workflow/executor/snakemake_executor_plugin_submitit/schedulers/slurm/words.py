@@ -12,7 +12,7 @@ _ENDED = {
 
 # Reasons for which a job may wait for ever unless somebody does something.
 _STUCK = re.compile(
-    "held|Held|Limit$|^Partition(Down|Inactive|Config)|BadConstraints|Not(Allowed|Avail)"
+    "held|Held|(?<!^JobArrayTask)Limit$|^Partition(Down|Inactive|Config)|BadConstraints|Not(Allowed|Avail)"
     "|Invalid(Account|QOS)|ReservationDeleted|NeverSatisfied|^Nodes required for job are DOWN"
 )
 
