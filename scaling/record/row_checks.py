@@ -1,5 +1,6 @@
 """Rules that every row must satisfy, whoever wrote it, each with a sentence for a violation."""
 
+import functools
 import typing
 from collections.abc import Iterator, Mapping
 
@@ -65,6 +66,7 @@ _OTHER_RULES = {
 }  # fmt: skip
 
 
+@functools.cache
 def invalid_row_reason_sql() -> str:
     """An SQL expression over a row's columns and `series`: why the row is invalid, else null.
 
@@ -73,6 +75,7 @@ def invalid_row_reason_sql() -> str:
     return _first_violation(_rules())
 
 
+@functools.cache
 def invalid_probe_reason_sql() -> str:
     """The same over the columns of a probe."""
     return _first_violation(_probe_rules())

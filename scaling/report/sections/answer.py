@@ -76,8 +76,10 @@ def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             "Nothing ran that these predictions could be compared with; "
             "docs/prediction_accuracy.md has the predictor's errors on published rows."
         )
-    sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
-    if best and sizes and min(sizes) < best[0]["world_size"]:
+    tried = [row for row in tables["outcomes"] if row["outcome"] is not None]
+    smaller = [row for row in tried if best and row["world_size"] < best[0]["world_size"]]
+    # what ran there in another series is not in `best`
+    if smaller and all(row["outcome"] != "ok" for row in smaller):
         sentences.append(f"Below {gpu_count(best[0]['world_size'], words)} no layout tried ran.")
     if any(
         row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1
