@@ -151,6 +151,7 @@ def too_large_for_one(model):
 @of(too_large_for_one)
 def test_sizes_below_the_first_that_fits_are_named(told):
     assert "Below 2 GPUs no layout tried ran." in told["note"]
+    assert "full steps only" not in told["note"]
 
 
 def in_two_series(model):
@@ -166,6 +167,7 @@ def in_two_series(model):
 def test_a_smaller_size_that_ran_in_another_series_is_not_said_to_have_failed(told):
     assert text(told).startswith("Measured in short steps: ")
     assert "no layout tried ran" not in told["note"]
+    assert "Layouts with full steps only" in told["note"]
 
 
 @of(curve([8.0, 2.0]))

@@ -35,6 +35,7 @@ LEFT, RIGHT, FOOT = value("X", 0), value("X", "width"), value("Y", "height")
 ACROSS: dict[str, Any] = {"x": LEFT, "x2": value("X2", "width")}  # the whole plot
 UPRIGHT: dict[str, Any] = {"y": value("Y", 0), "y2": value("Y2", "height")}
 
+SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 POINT_SIZE = 64  # square pixels
 POINTS: dict[str, dict[str, Any]] = {
     "measured": {"shape": "circle", "filled": True},
