@@ -125,6 +125,6 @@ def compare(
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
     from scaling.study.catalogues import load_clusters
-    from scaling.study.plan_file import CONFIG
+    from scaling.study.paths import CONFIG
 
     return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}

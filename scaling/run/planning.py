@@ -16,10 +16,9 @@ from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.run import predictions
 from scaling.run.choices import refusal_columns, setting_key
-from scaling.study import plan_file
 from scaling.study.grid import Plan, Refusal, expand_grid, nothing_runs
-from scaling.study.paths import RESULTS
-from scaling.study.plan_file import CONFIG, Allocation
+from scaling.study.paths import CONFIG, RESULTS, study_path
+from scaling.study.plan_file import Allocation, inputs_digest
 from scaling.study.point import Point, can_be_short
 from scaling.study.short_steps import Accumulation, total_micro_batches
 from scaling.study.study import (
@@ -55,9 +54,9 @@ def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None
     Raises:
         InputError: the study is wrong, no point of it can run, or its folder is another's.
     """
-    path = plan_file.study_path(name)
+    path = study_path(name)
     # before the files are read: if one is edited meanwhile, this plan must count as stale
-    made_from = plan_file.inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
+    made_from = inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
     study = load_study(path, mode=mode, cluster=cluster)
     folder, about = study_folder(study, RESULTS), study_info_json(study)
     replication_queries(study)  # report a wrong name before anything runs

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.errors import InputError, did_you_mean
-from scaling.study.paths import RESULTS, SHIPPED, StudyPaths, local_or_shipped
+from scaling.errors import InputError
+from scaling.study.paths import CONFIG, RESULTS, StudyPaths, study_path
 
-CONFIG = Path("config")
-_YAML = (".yaml", ".yml")
 _TRIES = 3  # if the study is edited while it is planned
 _PACKAGE = Path(__file__).parents[1]
 _PLANNING = ("layout", "cluster", "study", "run", "predict")  # packages that make plans
@@ -58,35 +56,6 @@ class PlanFile:
     resources: dict[str, str | int]  # Slurm resources of every job
     probe: Allocation | None
     probe_asked: str  # digest of the probe plan
-
-
-def study_path(study: str | Path, config: Path = CONFIG) -> Path:
-    """The study's YAML file: a path that ends in .yaml, or a name in `config`/studies.
-
-    A name that is not there may be that of a study that ships with us.
-
-    Raises:
-        InputError: there is no such file.
-    """
-    studies, path = config / "studies", Path(study)
-    try:
-        if path.suffix not in _YAML:
-            path = local_or_shipped(studies / f"{study}.yaml")
-        exists = path.is_file()
-    except OSError:  # a name longer than any file system allows
-        exists = False
-    if not exists:
-        folders = {studies, SHIPPED / studies}
-        files = [file for folder in folders for file in folder.glob("*.yaml")]
-        names = {file.stem for file in files if file.is_file()}
-        raise InputError(f"{path}: no such study: {did_you_mean(study_name(study), names)}")
-    return path
-
-
-def study_name(study: str | Path) -> str:
-    """The name of a study that is given by its name or by the path of its YAML file."""
-    path = Path(study)
-    return path.stem if path.suffix in _YAML else path.name
 
 
 def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:

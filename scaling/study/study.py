@@ -16,8 +16,7 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import StudyPaths, local_or_shipped
-from scaling.study.plan_file import CONFIG, study_path
+from scaling.study.paths import CONFIG, StudyPaths, local_or_shipped, study_path
 from scaling.study.point import StudyKind
 from scaling.study.schema import (
     GUIDES,
@@ -179,9 +178,9 @@ def _check_axes(study: Study) -> None:
             f": cluster {name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
             "budget_gpu_hours",
         )
-    for key in GUIDES:
+    for key in GUIDES if not study.is_predictable else ():
         value = getattr(measure, key)
-        if value is not None and not study.is_predictable:
+        if value is not None:
             raise wrong(
                 f"measure.{key}={value:g}",
                 ": the predictions it goes by need a GPU's data sheet, and cluster "
@@ -226,7 +225,9 @@ def read_study_info(folder: Path) -> StudyInfo:
         return StudyInfo()
     except ValidationError as error:
         reason = first_problem(error, StudyInfo)
-        raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
+        raise InputError(
+            f"{path}: is not what `scaling plan` writes: {reason}; `scaling plan` mends it"
+        ) from None
 
 
 def study_folder(study: Study, results: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scaling.errors import InputError
-from scaling.run import planning, predictions
+from scaling.run import plan_writer, planning, predictions
 from scaling.study import grid
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study
@@ -118,7 +118,7 @@ def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(
         probed(axes=gpus, probe={"world_size": 12})
 
 
-def test_a_plan_is_read_straight_down_from_its_study_to_its_points():
+def test_a_plan_is_read_straight_down_from_its_study_to_its_files(tmp_path, monkeypatch):
     """Functions in the order in which a reader meets them; a stay is a run of them in one file."""
     met: dict[tuple[str, str], None] = {}
 
@@ -128,13 +128,14 @@ def test_a_plan_is_read_straight_down_from_its_study_to_its_points():
         if event == "call" and ours and not code.co_name.startswith("<"):
             met.setdefault((code.co_filename, code.co_qualname))
 
-    study = PROJECT / "config/studies/quickstart.yaml"
-    fitting_plan(load_study(study, PROJECT / "config"))  # what it imports is no reading
+    (tmp_path / "config").symlink_to(PROJECT / "config")
+    monkeypatch.chdir(tmp_path)
+    planning.plan_study("quickstart")  # what it imports is no reading
     sys.setprofile(meet)
     try:
-        fitting_plan(load_study(study, PROJECT / "config"))
+        plan_writer.write_plan(planning.plan_study("quickstart"))
     finally:
         sys.setprofile(None)
     stays = [name for name, _ in itertools.groupby(path for path, _ in met)]
-    assert len(met) > 40
-    assert len(stays) <= 24, "\n".join(stays)
+    assert len(met) > 80
+    assert len(stays) <= 34, "\n".join(stays)
