@@ -428,6 +428,16 @@ def test_a_framework_that_shards_everything_says_the_stage_that_no_column_does(f
     assert [stage.tolist() for stage in stages] == [[3], [0]]
 
 
+@pytest.mark.parametrize(
+    ("release", "named"),
+    [("26.08 NeMo", "26.06"), ("v26.06", "26.06"), ("NeMo 26.02", ""), ("0.3", ""), ("", "")],
+)
+def test_a_release_is_found_wherever_its_cell_has_it(release: str, named: str) -> None:
+    row = {"dp": 8, "cluster": "gb200-186gb", "framework": "Megatron-Bridge", "release": release}
+    (group,) = checked(row).groups
+    assert group.stack.since == named
+
+
 def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
     row = {**ROW, "num_kv_heads": None, "framework": "NeMo", "num_experts": 8,
            "experts_per_token": 2, "expert_ffn_hidden_size": 4096}  # fmt: skip
