@@ -15,6 +15,7 @@ from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study, read_study_info
+from tests.plans import fitting_plan
 from tests.points import TINY_GPT, TINY_T5, tiny_point
 
 READERS = {
@@ -28,16 +29,16 @@ def texts(tmp_path_factory):
     study = load_study("quickstart")
     probe = planning.plan_probe(
         load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
-        planning.fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
+        fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
     )
     assert probe is not None
-    return {"point": planning.fitting_plan(study).points[0].to_json(), "probe": probe.to_json()}
+    return {"point": fitting_plan(study).points[0].to_json(), "probe": probe.to_json()}
 
 
 def test_every_point_of_a_study_is_a_point(tmp_path):
     path = tmp_path / "a.json"
     points = [
-        *planning.fitting_plan(load_study("quickstart")).points,
+        *fitting_plan(load_study("quickstart")).points,
         tiny_point(shape=TINY_GPT, fused_norm=False),
         tiny_point(shape=TINY_T5),
     ]
