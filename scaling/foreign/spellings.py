@@ -125,7 +125,7 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("^(flash|fa)[a-z-]*2(?!\\d)|^flash-?att[a-z-]*$|^(torch-)?sdpa$|^flex", "flash2"),
         ("^(eager|naive|unfused|torch)$", "math"),
         ("fused-softmax|megatron-fused", "fused_softmax"),
-        ("^(te-)?fused$|^te$", "cudnn"),  # Megatron's names of Transformer Engine's kernels
+        ("^fused$", "cudnn"),  # so Megatron calls Transformer Engine's kernels
     ),
     "activation_checkpointing": (
         ("^(no|off|false|disabled|without|0)$", "none"),
