@@ -89,7 +89,9 @@ def story(everything: Tables) -> dict[str, Any]:
         "titles": titles | {"statistics": answer.statistics_title(tables, series)},
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
-        "note": answer.note(tables, series, words),
+        "note": answer.note(
+            tables, series, words, unranked=answer.ran_in_full_only(everything, series)
+        ),
         "figures": answer.figures(tables, words),
     }
 
