@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from scaling.analyse.catalogue import make_table
 from scaling.errors import InputError, shortened
 from scaling.layout.axes import AXES
-from scaling.record.probe_row import Probe
 from scaling.record.row import PointColumns, fields_of
-from scaling.record.row_checks import COLUMNS, SQL_TYPES, invalid_probe_reason_sql
+from scaling.record.row_checks import COLUMNS, PROBE_COLUMNS, SQL_TYPES, invalid_probe_reason_sql
 from scaling.record.row_files import (
     Unusable,
     find_invalid_rows,
@@ -64,7 +63,6 @@ _PREDICTION = {
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }
-_PROBE = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).items()}
 
 
 def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unusable]:
@@ -177,7 +175,7 @@ def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _create_probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
     """Create study.probes without its invalid rows."""
-    _make_view(connection, "study.every_probe", _PROBE, [path] if path.exists() else [])
+    _make_view(connection, "study.every_probe", PROBE_COLUMNS, [path] if path.exists() else [])
     try:
         connection.execute(
             f"create table study.judged_probe as select *, {invalid_probe_reason_sql()} as reason "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
+from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, check_choice
 from scaling.study.paths import RESULTS, StudyPaths
 
 # Another project on the package index has this name and installs to the same place.
@@ -92,6 +92,7 @@ def stop(
     """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study
 
+    check_choice("--scheduler", scheduler, ("slurm", "local"))
     sentences, ended = stop_study(study, RESULTS, scheduler)
     for sentence in sentences or ["Nothing of this study was running."]:
         typer.echo(sentence)

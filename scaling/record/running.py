@@ -24,7 +24,7 @@ _ROUNDING_S = 2.0  # of the system's start, from which processes are dated
 
 @contextlib.contextmanager
 def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
-    """Keep the marker while the point runs."""
+    """Keep the marker while the point runs, unless a restart of it has taken the marker over."""
     marker = running_marker(row_path)
     facts = {
         "pid": os.getpid(),
@@ -32,11 +32,14 @@ def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         "time_limit_s": time_limit_s,
     }
-    write_text(marker, json.dumps(facts) + "\n")
+    text = json.dumps(facts) + "\n"
+    write_text(marker, text)
     try:
         yield
     finally:
-        marker.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if marker.read_text(encoding="utf-8") == text:
+                marker.unlink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

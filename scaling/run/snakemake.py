@@ -23,6 +23,7 @@ from scaling.run.status import use_of_allocations
 from scaling.study.paths import LOGS, LogPaths, local_or_shipped
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
+_SHOWN_LINES = 15  # of the log of a run that failed
 PLAIN_LINE_EVERY_S = 15.0  # without a terminal, as each line goes into a log
 
 
@@ -60,7 +61,7 @@ def run_study(
         console.print(f"Set aside, its point runs again: {unusable}")
     before = watcher.look()
     report = watcher.paths.report
-    report_time_ns = report.stat().st_mtime_ns if report.exists() else None
+    report_time_ns = _time_ns(report)
     log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
@@ -68,6 +69,7 @@ def run_study(
     measures_here = not on_cluster and before.left > 0
     server = local_fork_server(points[0] if measures_here else None, log.parent)
     with log.open("a", encoding="utf-8") as sink, server as environment:
+        earlier_bytes = sink.tell()
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
@@ -76,25 +78,36 @@ def run_study(
     if code:
         code = 128 - code if code < 0 else code  # as a shell reports the signal that ended it
         # an interrupted snakemake may end with a traceback, which means nothing
-        _print_failure(console, code, log, stopped=after if told_to_end else None)
+        _print_failure(console, code, log, earlier_bytes, stopped=after if told_to_end else None)
         return code
-    if before.finished and report.stat().st_mtime_ns == report_time_ns:
+    if before.finished and report_time_ns is not None and _time_ns(report) == report_time_ns:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
         console.print(f"Nothing to do: {done}.")
     else:
         console.print(f"Finished in {duration(time.monotonic() - started)}: {after.line()}")
         if (use := use_of_allocations(watcher.paths)) is not None:
             console.print(use)
-    console.print(f"The report: {report}")
+    if report.exists():  # options such as --until may end before it
+        console.print(f"The report: {report}")
     return 0
 
 
-def _print_failure(console: Console, code: int, log: Path, *, stopped: Progress | None) -> None:
-    """Say that snakemake was stopped and how far it got, or show the last lines of its log."""
+def _time_ns(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
+
+
+def _print_failure(
+    console: Console, code: int, log: Path, earlier_bytes: int, *, stopped: Progress | None
+) -> None:
+    """Say that snakemake was stopped and how far it got, or show the last lines of its log.
+
+    The log's first `earlier_bytes` are of earlier runs.
+    """
     if stopped is not None:
         console.print(f"Stopped: {stopped.line()}. The same command continues. Full log: {log}")
         return
-    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+    text = log.read_bytes()[earlier_bytes:].decode(errors="replace")
+    tail = text.splitlines()[-_SHOWN_LINES:]
     console.print("\n".join(printable(line) for line in tail))
     console.print(f"snakemake ended with exit code {code}; full log: {log}")
 

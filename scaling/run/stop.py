@@ -38,7 +38,10 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
     runners = runners_here(paths.rows)
-    points = [psutil.Process(run.pid) for run in runners if psutil.pid_exists(run.pid)]
+    points = []
+    for run in runners:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            points.append(psutil.Process(run.pid))
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:

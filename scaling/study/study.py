@@ -225,7 +225,9 @@ def read_study_info(folder: Path) -> StudyInfo:
         return StudyInfo()
     except ValidationError as error:
         reason = first_problem(error, StudyInfo)
-        raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
+        raise InputError(
+            f"{path}: is not what `scaling plan` writes: {reason}; `scaling plan` mends it"
+        ) from None
 
 
 def study_folder(study: Study, results: Path) -> Path:

@@ -291,3 +291,16 @@ def test_restarted_too_often_it_gives_up(pack, monkeypatch):
         Pack(str(folder), 2, SlurmContext())()
 
     assert not (folder / "0.settled.json").exists()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_allocation_that_slurm_does_not_requeue_waits_for_no_restart(
+    tmp_path, monkeypatch, code
+):
+    for name, text in (("squeue", "echo RUNNING"), ("scontrol", f"exit {code}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    assert SlurmContext().requeue() == (code == 0)

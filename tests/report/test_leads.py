@@ -236,6 +236,14 @@ def test_throughput_that_falls_and_grows_again_is_said_of_one_step():
     )
 
 
+def test_a_predicted_step_would_perhaps_return_less():
+    given = returns((0.47, 0.2, 0.8), series="predicted")
+    assert over_sizes.returns_title(given, GPUS) == (
+        "The step from 1 to 2 GPUs would perhaps return less than half of its cost: "
+        "0.47 [0.20–0.80]"
+    )
+
+
 def test_a_full_cost_that_may_be_half_of_it_is_said_with_its_interval():
     assert over_sizes.returns_title(returns((0.97, 0.3, 1.7)), GPUS) == (
         "The one step returns 0.97 [0.30–1.70] of its cost"

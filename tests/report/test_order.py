@@ -85,7 +85,7 @@ def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) ->
     html = write_report(study, REPORTS, charts=False).read_text()
     section = html.split('<section id="order">')[1].split("</section>")[0]
     for words in (
-        "At none of 4 sizes compared one layout is the best with a probability above 95\u202f%</a>",
+        "At no size compared is one layout the best with a probability above 95\u202f%</a>",
         "the short ones is off by 0.5\u202f% in the median and 0.5\u202f% at most",
         "its 80 % interval holds the measured step in",
         "Drift: over ",

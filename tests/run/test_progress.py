@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record import files
+from scaling.record.running import mark_running
 from scaling.run import retry
 from scaling.run.progress import Progress, Watcher, duration, progress_of
 from scaling.study import grid
@@ -115,6 +116,13 @@ def test_a_process_of_this_host_counts_beyond_its_limit_and_by_whatever_clock_it
 def test_a_process_that_is_younger_than_the_marker_got_the_number_of_another(points, tmp_path):
     mark(tmp_path, points[0], pid=os.getpid(), ago_s=1e6)
     assert Watcher(tmp_path, points).look().running == 0
+
+
+def test_who_ends_late_leaves_the_marker_of_the_restart_on_another_host(points, tmp_path):
+    row = tmp_path / "rows" / f"{points[0].point_id}.parquet"
+    with mark_running(row, time_limit_s=60.0):
+        mark(tmp_path, points[0], pid=1, host="elsewhere")
+    assert Watcher(tmp_path, points).look().running == 1
 
 
 def test_a_row_that_is_set_aside_is_wanted_again(points, tmp_path):

@@ -51,14 +51,40 @@ def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize(
+    ("stated", "name"),
+    [("config/studies/mine.yaml", "mine"), ("mine", "mine"), ("v1.2", "v1.2")],
+)
 def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_is_not(
-    tmp_path, monkeypatch
+    stated, name, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     program = "import time; time.sleep(60)  # snakemake"
-    words = [sys.executable, "-c", program, "--config", "study=config/studies/mine.yaml"]
+    words = [sys.executable, "-c", program, "--config", f"study={stated}"]
     with subprocess.Popen(words) as first:
-        with pytest.raises(InputError, match=rf"^mine: runs already, as process {first.pid} of"):
-            stop.refuse_second_run("mine")
-        stop.refuse_second_run("another")
+        with pytest.raises(InputError, match=rf"^{name}: runs already, as process {first.pid} of"):
+            stop.refuse_second_run(name)
+        stop.refuse_second_run("v1")
         first.kill()
+
+
+def test_a_failure_shows_the_log_of_its_own_run_only(tmp_path, capsys):
+    log = tmp_path / "snakemake.log"
+    log.write_text("3 of 3 steps (100%) done\nError: no such profile\n")
+
+    snakemake._print_failure(Console(), 1, log, 25, stopped=None)
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("Error: no such profile\nsnakemake ended with exit code 1")
+
+
+def test_a_run_that_leaves_no_report_names_none(config, write_study, monkeypatch, capsys):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["true"])  # as with --until or --unlock
+
+    assert snakemake.run_study("one", []) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("Finished in ")
+    assert "report" not in shown

@@ -35,6 +35,7 @@ LEFT, RIGHT, FOOT = value("X", 0), value("X", "width"), value("Y", "height")
 ACROSS: dict[str, Any] = {"x": LEFT, "x2": value("X2", "width")}  # the whole plot
 UPRIGHT: dict[str, Any] = {"y": value("Y", 0), "y2": value("Y2", "height")}
 
+SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 POINT_SIZE = 64  # square pixels
 POINTS: dict[str, dict[str, Any]] = {
     "measured": {"shape": "circle", "filled": True},
@@ -92,9 +93,12 @@ def _log_ticks(channel: str) -> alt.ExprRef:
 LAYOUT_COLOUR = alt.Color("slot:O", scale=_SLOTS, legend=None)  # names a layout
 
 FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
-_BILLIONS = "replace(format(datum.value, '~s'), 'G', 'B')"
-# Labels `0`, `500k`, `2B`; d3 alone would print `0k` and `2G`.
-AMOUNTS = alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {_BILLIONS}", tickCount=5)
+_BILLIONS = (
+    "abs(datum.value) < 1 ? format(datum.value, '~g')"
+    " : replace(format(datum.value, '~s'), 'G', 'B')"
+)
+# Labels `0`, `0.5`, `500k`, `2B`; d3 alone would print `0k`, `500m` and `2G`.
+AMOUNTS = alt.Axis(labelExpr=_BILLIONS, tickCount=5)
 LOG_AMOUNTS = alt.Axis(
     values=_log_ticks("y"), tickCount=5, labelExpr=_BILLIONS, labelOverlap="greedy",
     labelSeparation=6,

@@ -59,8 +59,17 @@ def predicted_beyond(tables: Tables, words: Mapping[str, str]) -> str:
     return sentence
 
 
-def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
-    """What a reader of the answer must know, in small type."""
+def ran_in_full_only(everything: Tables, series: str) -> bool:
+    """Whether sentences stand on extended steps, and some layout of a size has none of these."""
+    ran: dict[str, set[tuple[int, str]]] = {"measured": set(), "extended": set()}
+    for row in everything["contenders"]:
+        if row["series"] in ran and row["tokens_per_s"] is not None:
+            ran[row["series"]].add((row["world_size"], row["layout_name"]))
+    return series == "extended" and not ran["measured"] <= ran["extended"]
+
+
+def note(tables: Tables, series: str, words: Mapping[str, str], *, unranked: bool = False) -> str:
+    """What a reader of the answer must know, in small type; `unranked` is `ran_in_full_only`."""
     setting, best = tables["settings"][0], tables["best"]
     sentences = []
     if series == "published" and best:
@@ -70,14 +79,21 @@ def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             "All ranks share the cores of one machine: the curves are about that machine, "
             "not about GPUs."
         )
+    if unranked:
+        sentences.append(
+            "Layouts with full steps only (short ones would have saved them little, or were not on "
+            "a line) are not ranked here: they are a series of their own, measured."
+        )
     sentences += [_tie_rule(tables, series, words)]
     if series == "predicted":
         sentences.append(
             "Nothing ran that these predictions could be compared with; "
             "docs/prediction_accuracy.md has the predictor's errors on published rows."
         )
-    sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
-    if best and sizes and min(sizes) < best[0]["world_size"]:
+    tried = [row for row in tables["outcomes"] if row["outcome"] is not None]
+    smaller = [row for row in tried if best and row["world_size"] < best[0]["world_size"]]
+    # what ran there in another series is not in `best`
+    if smaller and all(row["outcome"] != "ok" for row in smaller):
         sentences.append(f"Below {gpu_count(best[0]['world_size'], words)} no layout tried ran.")
     if any(
         row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1

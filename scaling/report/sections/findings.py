@@ -98,7 +98,7 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
     parts = []
     pairs = [
         row
-        for row in tables["effects"]
+        for row in advised["effects"]
         if row["factor"] == "ZeRO" and row["memory_pairs"] >= FEW_PAIRS
     ]
     if pairs:
@@ -111,10 +111,8 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
         )
     for row in tables["accuracy"]:
         if row["judged"]:
-            right = percent(row["told_right"] / row["judged"])
-            parts.append(
-                f"predicted memory is right about what fits for {right} of {row['judged']} points"
-            )
+            right = f"{row['told_right']} of {row['judged']}"
+            parts.append(f"predicted memory is right about what fits for {right} points")
     if parts:
         sentence = "; ".join(parts)
         series = pairs[0]["series"] if pairs else "measured"

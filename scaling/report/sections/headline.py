@@ -185,7 +185,7 @@ def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tup
             ", ".join([degrees(layout), *other_choices(layout, axes, gpus_per_node)])
             for layout in layouts
         ]
-    return degrees(layouts[0]), [
+    return degrees(max(layouts, key=lambda layout: layout.get("ep") or 1)), [
         listed([words for name in axes if (words := choice(layout, name, gpus_per_node))])
         for layout in layouts
     ]
@@ -208,7 +208,8 @@ def degrees(choices: Choices) -> str:
         if name not in ("tp", "pp", "cp") and choices.get(name) not in (None, DEFAULTS[name])
     ]
     if not parts:
-        return "plain data parallelism"
+        # experts that are spread over the replicas make it less than plain
+        return "data parallelism" if (choices.get("ep") or 1) > 1 else "plain data parallelism"
     return " with ".join([parts[0], listed(parts[1:])] if parts[1:] else parts)
 
 

@@ -80,7 +80,7 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{this} {'would make' if would else 'makes'} training slower"
     perhaps = "" if high < threshold else "perhaps "
     less = f"less than {_share(threshold)} of its cost: {_returned(step)}"
-    return f"{this} {perhaps}{returns} {less}"
+    return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
 
 
 def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:

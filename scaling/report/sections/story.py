@@ -40,6 +40,7 @@ def story(everything: Tables) -> dict[str, Any]:
     advised = json.loads(json.dumps(dataclasses.asdict(advice(tables, series, words))))
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
+    parameters = chart_parameters(sizes, tokens, price)
     cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
     titles = {
         "throughput": over_sizes.throughput_title(tables, words),
@@ -79,7 +80,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "tokens": tokens,
         "price": price,
         "drawn": drawn,
-        "parameters": chart_parameters(sizes, tokens, price),
+        "parameters": parameters,
         "knee": " ".join(filter(None, knee)),
         "price_note": price_note,
         "at_size": at_size,
@@ -88,7 +89,9 @@ def story(everything: Tables) -> dict[str, Any]:
         "titles": titles | {"statistics": answer.statistics_title(tables, series)},
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
-        "note": answer.note(tables, series, words),
+        "note": answer.note(
+            tables, series, words, unranked=answer.ran_in_full_only(everything, series)
+        ),
         "figures": answer.figures(tables, words),
     }
 

@@ -137,9 +137,11 @@ def _order_headline(sizes: list[Record]) -> str:
     if not sizes:
         return "How the steps were measured"
     clear = sum(row["probability_of_winner"] > UNRESOLVED[1] for row in sizes)
-    at = f"At {clear or 'none'} of {len(sizes)} sizes compared one layout is"
-    if len(sizes) == 1:
-        at = f"At the only size compared {'one' if clear else 'no'} layout is"
+    at = f"At {clear} of {len(sizes)} sizes compared one layout is"
+    if not clear:
+        at = "At no size compared is one layout"
+    elif len(sizes) == 1:
+        at = "At the only size compared one layout is"
     return f"{at} the best with a probability above {percent(UNRESOLVED[1])}"
 
 
