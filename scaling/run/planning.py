@@ -19,7 +19,7 @@ from scaling.run.choices import refusal_columns, setting_key
 from scaling.study.grid import Plan, Refusal, expand_grid, nothing_runs
 from scaling.study.paths import CONFIG, RESULTS, study_path
 from scaling.study.plan_file import Allocation, inputs_digest
-from scaling.study.point import Point, can_be_short
+from scaling.study.point import Point
 from scaling.study.short_steps import Accumulation, total_micro_batches
 from scaling.study.study import (
     Study,
@@ -84,10 +84,11 @@ def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
         InputError: no point can fit.
     """
     if not study.is_predictable:
-        return _with_full_runs(study, planned), None
+        points = with_full_runs(study, planned.points)
+        return dataclasses.replace(planned, points=points), None
     measure = study.measure
-    points, prediction = predictions.predict_points(study, planned.points)
-    reasons = {} if measure.measure_oom else memory_refusals(points, prediction)
+    asked, prediction = predictions.predict_points(study, planned.points)
+    reasons = {} if measure.measure_oom else memory_refusals(asked, prediction)
     refused = [
         Refusal(
             **refusal_columns(planned.points[row]),
@@ -107,64 +108,46 @@ def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
     if not kept:
         raise nothing_runs(study, refusals)
     ranked_s = predictions.ranking_times(prediction)
-    fitting = Plan(points=tuple(kept.values()), refusals=refusals)
-    fitting = _with_full_runs(study, fitting, [ranked_s[row] for row in kept])
+    points = with_full_runs(study, list(kept.values()), [ranked_s[row] for row in kept])
     counted = {  # repeats of contenders are added as needed
         row: point
-        for row, point in zip(kept, fitting.points, strict=True)
+        for row, point in zip(kept, points, strict=True)
         if not (measure.repeats.only and point.repeat)
     }
     rows, run_s = list(counted), prediction.step_time_s.copy()
     run_s[rows] = predictions.predict_run_s(study, list(counted.values()), run_s[rows])
-    return fitting, spend_of(points, prediction, run_s=run_s, rows=rows)
+    spend = spend_of(asked, prediction, run_s=run_s, rows=rows)
+    return Plan(points=points, refusals=refusals), spend
 
 
-def _with_full_runs(
-    study: Study, planned: Plan, ranked_s: Sequence[float | None] | None = None
-) -> Plan:
-    """The plan with those short points marked that run in full as well, to check the others."""
-    in_full = rows_in_full(study, planned.points, ranked_s)
-    points = [
-        dataclasses.replace(point, accumulation="both") if row in in_full else point
-        for row, point in enumerate(planned.points)
-    ]
-    return dataclasses.replace(planned, points=tuple(points))
-
-
-def rows_in_full(
-    study: Study,
-    points: Sequence[Point],
-    ranked_s: Sequence[float | None] | None = None,
-    *,
-    every: bool = False,
-) -> set[int]:
-    """Rows of short points that run in full as well, to measure the error of the extension.
+def with_full_runs(
+    study: Study, points: Sequence[Point], ranked_s: Sequence[float | None] | None = None
+) -> tuple[Point, ...]:
+    """The points, with those short ones marked that run in full too, to check the extension.
 
     `in_full: advised` takes the predicted best of each size and setting, and one of each size drawn
     by the seed. A share draws that many of each size, at least one. `ranked_s` are
-    `predictions.ranking_times`, None without predictions. `every` treats all points as short.
+    `predictions.ranking_times`, None without predictions.
     """
-    share = study.measure.in_full
+    share, seed = study.measure.in_full, study.measure.seed
     by_size: dict[int, list[int]] = {}
     best: dict[tuple[object, ...], tuple[float, int]] = {}  # by size and setting: time and row
     for row, point in enumerate(points):
-        short = can_be_short(study, point.layout) if every else point.accumulation == "short"
-        if not short or point.repeat:
+        if point.accumulation != "short" or point.repeat or share == 0:
             continue
         by_size.setdefault(point.world_size, []).append(row)
         if ranked_s is not None and (seconds := ranked_s[row]) is not None:
             setting = (point.world_size, setting_key(point))
             best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
-    if share == 0:
-        return set()
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for rows in by_size.values():
         count = 1 if isinstance(share, str) else max(1, round(share * len(rows)))
-        rows.sort(
-            key=lambda row: random_fraction(study.measure.seed, points[row].point_id, "in full")
-        )
+        rows.sort(key=lambda row: random_fraction(seed, points[row].point_id, "in full"))
         chosen |= set(rows[:count])
-    return chosen
+    return tuple(
+        dataclasses.replace(point, accumulation="both") if row in chosen else point
+        for row, point in enumerate(points)
+    )
 
 
 def _with_time_limit(study: Study, point: Point, step_time_s: float) -> Point:

@@ -18,7 +18,7 @@ from scaling.run.planning import StudyPlan
 from scaling.run.predictions import Floats
 from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
-from scaling.study.point import Point
+from scaling.study.point import Point, can_be_short
 from scaling.study.schema import Measure
 from scaling.study.study import Study
 
@@ -90,12 +90,14 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
         return []
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = predictions.predict_points(study, once)
-    ranked_s = predictions.ranking_times(prediction)
-    in_full = planning.rows_in_full(study, once, ranked_s, every=True)
-    candidates = [
-        dataclasses.replace(point, accumulation="both" if row in in_full else "short")
-        for row, point in enumerate(once)
+    full = [dataclasses.replace(point, accumulation="full") for point in once]
+    short: Sequence[Point] = [
+        dataclasses.replace(point, accumulation="short")
+        if can_be_short(study, point.layout)
+        else point
+        for point in full
     ]
+    short = planning.with_full_runs(study, short, predictions.ranking_times(prediction))
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
     on_a_node = chance_on_node(study, once)
@@ -104,10 +106,10 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
     hours_per_s = repeats * points.world_size / 3600  # GPU-hours per second of each point
     priced = []
     for way in ways:
-        guided, short = way in ("guided", "both"), way in ("short", "both")
-        run_s = predictions.predict_run_s(study, candidates, prediction.step_time_s, short)
+        of_way = short if way in ("short", "both") else full
+        run_s = predictions.predict_run_s(study, of_way, prediction.step_time_s)
         runs, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
-        if guided:
+        if way in ("guided", "both"):
             guide = guide_of(study, STARTUP_S, run_s, keep=SHOWN_KEEP)
             chosen = _simulate_choices(points, prediction, guide)
             surprising[most_again(points, prediction, chosen, guide)] = True

@@ -1,6 +1,7 @@
 """What a job reads is checked whole before it does anything: a sentence, never a traceback."""
 
 import copy
+import datetime
 import json
 import os
 import random
@@ -124,7 +125,9 @@ def test_a_broken_marker_marks_nothing(text, tmp_path):
     marker = tmp_path / "a.running"
     marker.write_bytes(text.encode("latin-1"))
     assert not live_runner(marker)
-    marker.write_text(json.dumps({"pid": os.getpid(), "host": os.uname()[1], "time_limit_s": 9}))
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    facts = {"pid": os.getpid(), "host": os.uname()[1], "started_at": now, "time_limit_s": 9}
+    marker.write_text(json.dumps(facts))
     assert live_runner(marker)
 
 

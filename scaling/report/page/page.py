@@ -1,6 +1,7 @@
 """`write_report`: tables become sentences, charts and one page that needs no network."""
 
 import base64
+import functools
 import hashlib
 import json
 import re
@@ -236,9 +237,14 @@ def read_caption(path: Path) -> Caption:
 
 def _template(page_dir: Path) -> jinja2.Template:
     """The page's template. It escapes every value but those of `_json` and `_inline`."""
-    sources = {name: _source(page_dir / name) for name in TEMPLATES}
+    return _compiled(tuple((name, _source(page_dir / name)) for name in TEMPLATES))
+
+
+@functools.cache
+def _compiled(sources: tuple[tuple[str, str], ...]) -> jinja2.Template:
+    """The first of these templates, (name, text) each; compiling them takes as long as a page."""
     environment = jinja2.Environment(
-        loader=jinja2.DictLoader(sources),
+        loader=jinja2.DictLoader(dict(sources)),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
