@@ -3,16 +3,21 @@
     python benchmarks/short_steps.py short_steps.jsonl     # 40 layouts on CPU ranks, two at most
     python benchmarks/short_steps.py short_steps.jsonl     # again: measures what is missing
 
-Each layout trains once, in one process group, and appends a line to the file; an interrupted run
-continues with the next layout. A round is one full step and one of each short kind in random order,
-so that a busy machine or a drift slows short and full steps alike. As many rounds run as fit into
---seconds. Each rank has a core of its own and, where permitted, priority (nice -15). Columns:
+Each visit to a layout trains it in a process group of its own and appends a line to the file; an
+interrupted run continues with the next layout. --visits goes over all layouts several times,
+because noise that lasts for minutes is the same in all steps of one visit. A round is one full step
+and one of each short kind in random order, so that a busy machine or a drift slows short and full
+steps alike. As many rounds run as fit into --seconds. Each rank has a core of its own and, where
+permitted, priority (nice -15). Columns:
 
-error    extended step over the median full step, less 1, from all rounds.
-floor    median full step of every other round over that of the remaining rounds, less 1: the error
-         of full steps themselves, with half of the steps in each median.
+error    extended step over the median full step, less 1: from all rounds of a visit; the mean of
+         the visits.
+floor    likewise, median full step of every other round over that of the remaining rounds, less 1:
+         the error of full steps themselves, with half of the steps in each median.
 point    median absolute error with only the rounds of a point of ten steps.
-covered  share of such points whose 80 % interval contains the median of all full steps.
+covered  share of such points whose 80 % interval contains the median full step of their visit. The
+         summary adds the share that right intervals would have: less than 80 %, because the median
+         of the full steps is uncertain too.
 saved    share of the seconds that such a point takes in full, warm-up included.
 stolen   share of the cores' time that the hypervisor gave to others.
 load     load average before it began.
@@ -20,6 +25,7 @@ load     load average before it began.
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -35,7 +41,8 @@ from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.extension import Extension, estimate_full_step
+from scaling.record.extension import LEVEL, Extension, estimate_full_step
+from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
@@ -51,7 +58,7 @@ SHAPE = ModelShape(
 )
 
 WARMUP, STEPS = 3, 10  # of a point as studies ask for it
-FEWEST_ROUNDS, MOST_ROUNDS = 10, 400
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 400
 IMPORTED = [
     f"scaling.train.engines.{engine}.{part}"
     for engine in ("deepspeed", "torch")
@@ -108,23 +115,29 @@ def main() -> None:
     """Measure the layouts that the file lacks, and print the file as a table."""
     asked = _asked()
     lines = asked.file.read_text().splitlines() if asked.file.exists() else []
-    done = {(one["layout"], one["world_size"]): one for one in map(json.loads, lines)}
+    done: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for line in map(json.loads, lines):
+        if "times" in line:
+            done.setdefault((line["layout"], line["world_size"]), []).append(line)
     every = layouts(asked.full)
     # imported once, in the ranks' environment, in a process that only forks ranks
     os.environ.update(rank_environment(_point(every[0]), os.environ))
     multiprocessing.set_forkserver_preload(IMPORTED)
     print(HEADER, flush=True)
     end = time.monotonic() + asked.at_most
-    for layout in every:
-        key = layout.label, layout.world_size
-        if "times" not in done.get(key, {}):
-            if time.monotonic() > end:
-                break
-            done[key] = measured(layout, asked.seconds)
+    for visit, layout in itertools.product(range(1, asked.visits + 1), every):
+        visits = done.setdefault((layout.label, layout.world_size), [])
+        if len(visits) < visit and time.monotonic() < end:
+            line = measured(layout, asked.seconds)
             with asked.file.open("a") as file:
-                file.write(json.dumps(done[key]) + "\n")
-        print(table_line(done[key]), flush=True)
-    print(summary([judged(one) for one in done.values() if "times" in one]))
+                file.write(json.dumps(line) + "\n")
+            if "times" not in line:
+                print(f"{layout.label:58} {layout.world_size:5} failed", flush=True)
+                continue
+            visits.append(line)
+        if len(visits) == visit:
+            print(table_line(visits), flush=True)
+    print(summary([judged(visits) for visits in done.values() if visits]))
 
 
 def measured(layout: Layout, seconds: float) -> dict[str, Any]:
@@ -156,8 +169,20 @@ def _stolen() -> tuple[int, int]:
     return ticks[7], sum(ticks)
 
 
-def judged(line: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a line, from its step times."""
+def judged(visits: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of a layout, from the step times of its visits."""
+    each = [_judged(line) for line in visits]
+    means = ("error", "floor", "step_time_s", "seconds_in_full", "seconds_saved", "load", "stolen")
+    lists = ("points", "covered", "expected")
+    return {
+        **{key: statistics.fmean(one[key] for one in each) for key in means},
+        **{key: [value for one in each for value in one[key]] for key in lists},
+        "rounds": sum(one["rounds"] for one in each),
+        "linear": all(one["linear"] for one in each),
+    }
+
+
+def _judged(line: dict[str, Any]) -> dict[str, Any]:
     counts, times, whole = line["counts"], line["times"], max(line["counts"])
     full = [seconds for count, seconds in zip(counts, times, strict=True) if count == whole]
     steps = [one for one in zip(counts, times, strict=True) if one[0] != whole]
@@ -171,6 +196,10 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
     step_time_s = statistics.median(full)
     a_point = short_step_rounds(STEPS) * kinds
     points = [of(steps[at : at + a_point]) for at in range(0, len(steps) - a_point + 1, a_point)]
+    truth = median_interval(full)
+    assert truth.low is not None
+    assert truth.high is not None
+    truth_sigma_s = (truth.high - truth.low) / 2 / _z(0.95)
     smallest = statistics.median(s for c, s in steps if c == min(counts))
     in_full = (WARMUP + STEPS) * step_time_s
     in_short = WARMUP * smallest + short_step_rounds(STEPS) * sum(s for _, s in steps) / len(full)
@@ -179,6 +208,7 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
         "floor": statistics.median(full[::2]) / statistics.median(full[1::2]) - 1,
         "points": [point.step_time_s / step_time_s - 1 for point in points],
         "covered": [point.low_s <= step_time_s <= point.high_s for point in points],
+        "expected": [_chance_to_hold(point, truth_sigma_s) for point in points],
         "linear": of(steps).linear,
         "rounds": len(full),
         "step_time_s": step_time_s,
@@ -189,17 +219,26 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _chance_to_hold(point: Extension, truth_sigma_s: float) -> float:
+    """Chance that a right 80 % interval holds a truth that is itself uncertain."""
+    half_s = point.half_width * point.step_time_s
+    sigma_s = math.hypot(half_s / _z(LEVEL), truth_sigma_s)
+    return 2 * statistics.NormalDist().cdf(half_s / sigma_s) - 1 if sigma_s else 1.0
+
+
+def _z(level: float) -> float:
+    return statistics.NormalDist().inv_cdf((1 + level) / 2)
+
+
 HEADER = f"{'layout':58} ranks rounds  full s   error   floor   point  covered  saved stolen  load"
 
 
-def table_line(line: dict[str, Any]) -> str:
+def table_line(visits: list[dict[str, Any]]) -> str:
     """One layout."""
-    name = f"{line['layout']:58} {line['world_size']:5}"
-    if "times" not in line:
-        return f"{name} failed"
-    one = judged(line)
+    one = judged(visits)
     return (
-        f"{name} {one['rounds']:6} {one['step_time_s']:7.3f} {one['error']:+7.2%} "
+        f"{visits[0]['layout']:58} {visits[0]['world_size']:5} {one['rounds']:6} "
+        f"{one['step_time_s']:7.3f} {one['error']:+7.2%} "
         f"{one['floor']:+7.2%} {_size(one['points']):7.2%} {_share(one['covered']):8.0%} "
         f"{one['seconds_saved'] / one['seconds_in_full']:6.0%} {one['stolen']:6.1%} "
         f"{one['load']:5.1f}" + ("" if one["linear"] else "  on no line: runs in full")
@@ -214,12 +253,14 @@ def summary(every: list[dict[str, Any]]) -> str:
     errors, floors = ([abs(one[key]) for one in used] for key in ("error", "floor"))
     points = [error for one in used for error in one["points"]]
     covered = [held for one in used for held in one["covered"]]
+    expected = [chance for one in used for chance in one["expected"]]
     saved = sum(one["seconds_saved"] for one in used)
     return (
         f"{len(used)} of {len(every)} layouts on a line: error median "
         f"{statistics.median(errors):.2%}, worst {max(errors):.2%}; full steps against themselves "
         f"median {statistics.median(floors):.2%}, worst {max(floors):.2%}; {len(points)} points of "
-        f"{STEPS} steps: median error {_size(points):.2%}, covered {_share(covered):.0%}; saved "
+        f"{STEPS} steps: median error {_size(points):.2%}, covered {_share(covered):.0%} "
+        f"(right intervals {statistics.fmean(expected):.0%}); saved "
         f"{saved:.0f} s of {sum(one['seconds_in_full'] for one in used):.0f} s; load "
         f"{statistics.median(one['load'] for one in every):.1f}"
     )
@@ -338,6 +379,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("file", type=Path, help="where the lines go")
     parser.add_argument("--full", type=int, default=24, help="micro-batches of the full step")
     parser.add_argument("--seconds", type=float, default=13.0, help="of counted steps, a layout")
+    parser.add_argument("--visits", type=int, default=1, help="how often each layout is started")
     parser.add_argument(
         "--at-most", type=float, default=math.inf, help="seconds until no other layout begins"
     )

@@ -12,7 +12,6 @@ SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
 HELD_BY = {
     "analyse.catalogue": "analyse/test_warehouse.py",
     "analyse.series": "analyse/test_short_step_tables.py",
-    "analyse.views": "analyse/test_warehouse.py",
     "cli.tables": "study/test_hostile_input.py",
     "cli.options": "cli/test_following.py",
     "cli.memory": "check/test_oracle.py",
@@ -51,6 +50,7 @@ HELD_BY = {
     "train.engines.torch.optimizer_step": "train/test_parity.py",
     "train.engines.trainer": "train/test_engines.py",
     "train.parallel": "train/test_parity.py",
+    "train.program": "train/test_parity.py",
     "train.rehearsal.limits": "check/test_oracle.py",
     "train.rehearsal.waits": "train/test_rehearsal.py",
 }

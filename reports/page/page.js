@@ -106,5 +106,5 @@ $$('[data-live]').forEach(at => { at.hidden = false; });
 $$('figure[data-chart]').forEach(scaffold);
 $('#find').oninput = statistics;
 budgetControls();
-$('#downloads .dl').append(...Object.keys(tables).filter(name => tables[name].length).map(name => { const control = button(`${name}.csv `, () => saveCsv(name, tables[name])); control.append(element('small', `${tables[name].length} rows`)); return control; }));
+$('#downloads .dl').append(...Object.keys(tables).filter(name => tables[name].length).map(name => { const control = button(`${name}.csv `, () => saveCsv(name, tables[name])); control.append(element('small', `${tables[name].length} row${tables[name].length === 1 ? '' : 's'}`)); return control; }));
 update().then(() => go(hash.at));

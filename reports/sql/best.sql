@@ -1,6 +1,7 @@
 -- Grain: one row per setting, series and world_size at which a layout ran: the fastest layout.
 -- Needs: layouts, ranking, colours, differing_choices, advised, coinciding, names
--- runner_up_*: the fastest other layout.   tied: it is not told apart from the fastest.
+-- runner_up_*: the fastest other layout, not one that coincides with the fastest there.
+-- tied: it is not told apart from the fastest.
 -- advised_layout, advised_layout_name: the layout to use, the fastest or one not told apart from
 -- it.
 -- advised_row_layout, _name, _stack: the row that measured it, possibly as a layout it coincides
@@ -14,12 +15,16 @@
 -- Predictions drawn beside rows that ran have the smallest size of those, since a chart has one
 -- ideal line.
 -- tokens_per_joule: as measured, all devices.   power_per_gpu_w: mean watts of one device.
--- slowest_share: tokens_per_s of the slowest layout that ran, as a share of the fastest.
+-- slowest_share: tokens_per_s of the slowest layout that ran in the software of the fastest, as a
+-- share of it; null if none other did.
 with runner_up as (
     select second.*
     from ranking as second
     join ranking as first using (setting_id, series, world_size)
     where first.position = 1 and second.layout != first.layout
+        and (setting_id, world_size, first.layout, second.layout) not in (
+            select (setting_id, world_size, layout, same_as) from coinciding
+        )
     qualify row_number() over (
         partition by setting_id, series, world_size order by second.position
     ) = 1
@@ -129,11 +134,13 @@ select
     with_baselines.mean_power_w / world_size as power_per_gpu_w,
     shares.slowest_share
 from with_baselines
-left join runner_up using (setting_id, series, world_size)
 join (
-    select setting_id, series, world_size, min(share_of_best) as slowest_share
+    select
+        setting_id, series, world_size, stack_fingerprint,
+        if(count(*) > 1, min(share_of_best), null) as slowest_share
     from ranking
-    group by setting_id, series, world_size
-) as shares using (setting_id, series, world_size)
+    group by setting_id, series, world_size, stack_fingerprint
+) as shares using (setting_id, series, world_size, stack_fingerprint)
+left join runner_up using (setting_id, series, world_size)
 window sizes as (partition by setting_id, series order by world_size)
 order by setting_id, series, world_size

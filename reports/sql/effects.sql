@@ -5,7 +5,7 @@
 -- ratio_at_smallest, ratio_at_largest: mean at the smallest and the largest size with pairs, which
 -- shows how the effect changes with scale.
 -- near_ratio: mean over near_pairs, the pairs near the fastest layouts (see `matched_pairs`): what
--- the choice is worth where it matters. near_low, near_high: its 95 % bootstrap interval, null
+-- the choice is worth where it matters. near_low, near_high: its 95 % interval over pairs, null
 -- below three pairs.
 -- memory_ratio: mean ratio of memory over memory_pairs; less_memory: pairs that need less.
 -- name: for example `micro-batch 2, against 1`.

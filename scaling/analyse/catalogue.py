@@ -7,16 +7,15 @@ import pyarrow as pa
 
 from scaling.analyse import ties
 from scaling.analyse.series import SERIES
-from scaling.analyse.views import make_table
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.axes import AXES, axis_levels
-from scaling.record.row_files import quoted
 
 
 def attach_catalogue(
     connection: duckdb.DuckDBPyConnection, clusters: Mapping[str, Cluster]
 ) -> None:
-    """Create catalogue.gpus and catalogue.clusters (prices)."""
+    """Create catalogue.gpus, catalogue.clusters (prices), catalogue.axes and catalogue.levels."""
+    connection.execute("create schema catalogue")
     facts = ("name", "vendor", "memory_bytes", "tdp_w")
     gpus = [{fact: getattr(gpu, fact) for fact in facts} for gpu in GPUS.values()]
     prices = pa.table(
@@ -29,31 +28,6 @@ def attach_catalogue(
     )
     make_table(connection, "catalogue.gpus", pa.Table.from_pylist(gpus))
     make_table(connection, "catalogue.clusters", prices)
-
-
-def kept_choices_sql() -> str:
-    """SQL for the choices of a point or refusal on its setting's axes, in words; '' by default.
-
-    Null counts as the default: the file is older than the axis, or the row was published.
-    """
-    choices = []
-    for axis in AXES.values():
-        if axis.setting:
-            default = "null" if axis.default is None else quoted(str(axis.default).lower())
-            value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
-            choices.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
-    return f"concat_ws({', '.join([quoted(', '), 'null', *choices])})"
-
-
-def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
-    """Set what SQL reads by `getvariable`; each cursor needs its own."""
-    variables = {"axes": list(AXES), "series_order": list(SERIES)} | ties.VARIABLES
-    for name, value in variables.items():
-        connection.execute(f"set variable {name} = $1", [value])
-
-
-def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create catalogue.axes and catalogue.levels from the table of axes."""
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
         axes.append(
@@ -74,3 +48,17 @@ def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
         levels += [{"name": axis.name, **level} for level in axis_levels(axis)]
     make_table(connection, "catalogue.axes", pa.Table.from_pylist(axes))
     make_table(connection, "catalogue.levels", pa.Table.from_pylist(levels))
+
+
+def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Set what SQL reads by `getvariable`; each cursor needs its own."""
+    variables = {"axes": list(AXES), "series_order": list(SERIES)} | ties.VARIABLES
+    for name, value in variables.items():
+        connection.execute(f"set variable {name} = $1", [value])
+
+
+def make_table(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    """Copy an Arrow table into the database."""
+    connection.register("source", table)
+    connection.execute(f"create table {name} as from source")
+    connection.unregister("source")

@@ -42,11 +42,12 @@ def replicate(study_dir: Path, folder: Path) -> None:
     paths = StudyPaths(study_dir)
     answers: list[dict[str, Any]] = []
     with duckdb.connect() as connection:
-        names = {path.stem for path in paths.tables.glob("*.parquet")} - {FOLDER}
-        for name in names:
-            connection.read_parquet(str(paths.table(name))).create_view(name)
+        tables = {path.stem: path for path in paths.tables.glob("*.parquet")}
+        tables.pop(FOLDER, None)
+        for name, path in tables.items():
+            connection.read_parquet(str(path)).create_view(name)
         for path in sorted(folder.glob("*.sql")):
-            answers += _answers(connection, path, names)
+            answers += _answers(connection, path, set(tables))
     write_table(paths.table(FOLDER), pa.Table.from_pylist(answers, schema=SCHEMA))
 
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals of the returns of steps between sizes, and of the mean of an effect."""
+"""Intervals of the returns of steps between sizes (bootstrap) and of the mean of an effect."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scaling.analyse.ties import Z95
 from scaling.record.interval import resampled_medians
 
 Rates = npt.NDArray[np.float64]
@@ -95,8 +94,6 @@ def step_values(
 
 
 FEWEST_PAIRS = 3  # fewer do not show how other pairs would spread
-# Of more pairs than this, a bootstrap gives the normal interval, which is cheaper.
-_MANY_PAIRS = 100
 
 _EFFECT = ("setting_id", "series", "factor_id", "from_place", "to_place")
 EFFECTS = pa.schema(
@@ -111,25 +108,21 @@ EFFECTS = pa.schema(
 def effect_intervals(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per effect with at least FEWEST_PAIRS pairs near the fastest layouts.
 
-    95 % percentile bootstrap interval of the mean ratio, drawing pairs with replacement.
+    95 % interval of the geometric mean ratio by Student's t over the pairs. A bootstrap of three
+    pairs holds the mean 73 times in 100, of ten 90 times.
     """
+    from scipy.special import stdtrit  # takes a quarter of a second, needed only with rows
+
     effects = connection.execute(
         f"select {', '.join(_EFFECT)}, list(ln(ratio) order by world_size, to_layout_id) "
         f"from matched_pairs where near group by all having count(*) >= {FEWEST_PAIRS} order by all"
     ).fetchall()
-    random = np.random.default_rng(_SEED)
     records = []
     for *keys, logarithms in effects:
-        low, high = _mean_interval(np.asarray(logarithms), random)
+        values = np.asarray(logarithms)
+        error = values.std(ddof=1) / len(values) ** 0.5
+        half = stdtrit(len(values) - 1, _LEVELS[1]) * error
+        low, high = values.mean() - half, values.mean() + half
         ends = {"near_low": float(np.exp(low)), "near_high": float(np.exp(high))}
         records.append({**dict(zip(_EFFECT, keys, strict=True)), **ends})
     return pa.Table.from_pylist(records, schema=EFFECTS)
-
-
-def _mean_interval(values: Rates, random: np.random.Generator) -> tuple[float, float]:
-    if len(values) > _MANY_PAIRS:
-        half = Z95 * float(values.std(ddof=1)) / len(values) ** 0.5
-        return float(values.mean()) - half, float(values.mean()) + half
-    drawn = random.integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)

@@ -1,4 +1,7 @@
-"""What the SQL files read: the Parquet files of a study as views, and the catalogue."""
+"""What the SQL files read of a study: its Parquet files as views of fixed columns.
+
+The columns are the same whatever version wrote the files.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,14 +9,13 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from scaling.analyse.catalogue import attach_axes, attach_catalogue, kept_choices_sql
-from scaling.analyse.views import make_table, make_view, select_from, unreadable
-from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError
-from scaling.record.probe_row import Probe
+from scaling.analyse.catalogue import make_table
+from scaling.errors import InputError, shortened
+from scaling.layout.axes import AXES
 from scaling.record.row import PointColumns, fields_of
-from scaling.record.row_checks import COLUMNS, SQL_TYPES, invalid_probe_reason_sql
+from scaling.record.row_checks import COLUMNS, PROBE_COLUMNS, SQL_TYPES, invalid_probe_reason_sql
 from scaling.record.row_files import (
     Unusable,
     find_invalid_rows,
@@ -61,22 +63,18 @@ _PREDICTION = {
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }
-_PROBE = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).items()}
 
 
-def attach(
-    connection: duckdb.DuckDBPyConnection, study_dir: Path, clusters: Mapping[str, Cluster]
-) -> list[Unusable]:
-    """Create what SQL reads: study.points, .rows, .refused, .predictions, ... and the catalogue.
+def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unusable]:
+    """Create what SQL reads of a study: study.points, .rows, .refused, .predictions, .probes, ...
 
     Most are views, so that a query reads only the columns it names from disk; rows of small files
     are held in memory. Columns that a file lacks are null, unknown columns are dropped.
 
     Args:
         connection: an empty database.
-        study_dir: results/<study>, with a plan (points.parquet) or imported rows
-            (published.parquet); all else may be missing.
-        clusters: by name, for their prices.
+        paths: of a study with a plan (points.parquet) or imported rows (published.parquet); all
+            else may be missing.
 
     Returns:
         Files and rows that are not valid; they are in no view but study.unusable.
@@ -84,61 +82,59 @@ def attach(
     Raises:
         InputError: neither plan nor imported rows, or a file that is no Parquet of this project.
     """
-    paths = StudyPaths(study_dir)
     points, published, refused = paths.points_table, paths.published, paths.refused
     imported = [published] if published.exists() else []
     if not points.exists() and not imported:
         raise InputError(f"{points}: is missing; `scaling plan` writes it")
     if points.exists() and not refused.exists():
         raise InputError(f"{refused}: is missing; `scaling plan` writes it")
-    connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
+    connection.execute("create schema study")
+    unusable = _create_rows(connection, paths, imported)
     choices = sorted(paths.chosen.glob("*.parquet"))
     elsewhere = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
-    point_files = [*planned, *elsewhere, *imported]
-    make_view(connection, "study.every_point", POINT, [point_files])
-    make_view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
-    make_view(connection, "study.chosen", _CHOSEN, [choices])
-    try:
-        _create_points_and_refusals(connection, guided=bool(choices))
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise unreadable(point_files, error) from error
-    unusable = _create_rows(connection, study_dir, imported)
+    _create_points_and_refusals(
+        connection, [*planned, *elsewhere, *imported], [refused] if planned else [], choices
+    )
     _create_planned_rows(connection)
     _create_latest_rows(connection)
     predictions = [paths.predictions] if paths.predictions.exists() else []
-    make_view(connection, "study.predictions", _PREDICTION, [predictions])
+    _make_view(connection, "study.predictions", _PREDICTION, predictions)
     unusable += _create_probes(connection, paths.probes)
-    _create_unusable(connection, study_dir, unusable)
-    attach_catalogue(connection, clusters)
-    attach_axes(connection)
+    sentences = [
+        str(one).removeprefix(f"{paths.folder}/")
+        for one in (*unusable, *unreadable_set_aside(paths.unreadable))
+    ]
+    reasons = pa.table({"reason": pa.array(sentences, pa.string())})
+    make_table(connection, "study.unusable", reasons)
     return unusable
 
 
 def _create_rows(
-    connection: duckdb.DuckDBPyConnection, study_dir: Path, imported: Sequence[Path]
+    connection: duckdb.DuckDBPyConnection, paths: StudyPaths, imported: Sequence[Path]
 ) -> list[Unusable]:
     """Create study.rows: small files as a table in memory, large ones queried where they are."""
     unusable: list[Unusable] = []
-    nulls = ", ".join(f'null::{kind} as "{column}"' for column, kind in ROW.items())
-    parts = [f"select {nulls}, null::varchar as series limit 0"]
-    columns = ", ".join(f'"{column}"' for column in ROW)
-    for series, files in (
-        ("measured", row_files_in(StudyPaths(study_dir).rows)),
-        ("published", imported),
-    ):
+    small: dict[str, pa.Table] = {}
+    large: list[tuple[str, Path, list[int]]] = []  # series, file, invalid rows of it
+    for series, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
         sizes = {path: path.stat().st_size for path in sorted(files)}
-        small = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
-        unusable += small.unusable
-        make_table(connection, f"study.small_{series}", small.table)
+        read = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
+        readable, invalid = find_invalid_rows(
+            [path for path in sizes if sizes[path] > _LARGE_BYTES], series=series
+        )
+        unusable += [*read.unusable, *invalid]
+        small[series] = read.table
+        large += [(series, path, [o.row for o in invalid if o.path == path]) for path in readable]
+    columns = ", ".join(f'"{column}"' for column in ROW)
+    parts = []
+    for series, table in small.items():
+        make_table(connection, f"study.small_{series}", table)
         parts.append(f"select {columns}, {quoted(series)} as series from study.small_{series}")
-        large = [path for path in sizes if sizes[path] > _LARGE_BYTES]
-        readable, invalid = find_invalid_rows(large, series=series)
-        unusable += invalid
-        for path in readable:
-            numbers = ", ".join(str(one.row) for one in invalid if one.path == path)
-            where = f" where file_row_number not in ({numbers})" if numbers else ""
-            parts.append(select_from(connection, ROW, [path], series, where))
+    for series, path, invalid_rows in large:
+        numbers = ", ".join(map(str, invalid_rows))
+        where = f" where file_row_number not in ({numbers})" if numbers else ""
+        parts.append(_select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
     return unusable
 
@@ -179,14 +175,14 @@ def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _create_probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
     """Create study.probes without its invalid rows."""
-    make_view(connection, "study.every_probe", _PROBE, [[path] if path.exists() else []])
+    _make_view(connection, "study.every_probe", PROBE_COLUMNS, [path] if path.exists() else [])
     try:
         connection.execute(
             f"create table study.judged_probe as select *, {invalid_probe_reason_sql()} as reason "
             "from study.every_probe"
         )
     except (duckdb.Error, UnicodeDecodeError) as error:
-        raise unreadable([path], error) from error
+        raise _unreadable([path], error) from error
     connection.execute(
         "create view study.probes as select * exclude (reason) from study.judged_probe "
         "where reason is null"
@@ -197,41 +193,40 @@ def _create_probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Un
     return [Unusable(path, f"a probe's {reason}") for (reason,) in reasons]
 
 
-def _create_unusable(
-    connection: duckdb.DuckDBPyConnection, study_dir: Path, unusable: Sequence[Unusable]
+def _create_points_and_refusals(
+    connection: duckdb.DuckDBPyConnection,
+    point_files: Sequence[Path],
+    refused: Sequence[Path],
+    choices: Sequence[Path],
 ) -> None:
-    """Create study.unusable (reason): sentences about rows left out now or set aside before."""
-    sentences = [
-        str(one).removeprefix(f"{study_dir}/")
-        for one in (*unusable, *unreadable_set_aside(StudyPaths(study_dir).rows))
-    ]
-    reasons = pa.table({"reason": pa.array(sentences, pa.string())})
-    make_table(connection, "study.unusable", reasons)
-
-
-def _create_points_and_refusals(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
     """Create study.points and study.refused; points that a guided sweep skips count as refused.
 
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: choices on the axes that belong to the setting.
     """
+    _make_view(connection, "study.every_point", POINT, point_files)
+    _make_view(connection, "study.impossible", _REFUSAL, refused)
+    _make_view(connection, "study.chosen", _CHOSEN, choices)
     connection.execute(  # a point left out by one choice may be taken by a later one
         "create view study.skipped as from study.chosen where not chosen "
         "and point_id not in (select point_id from study.chosen where chosen)"
     )
     kept = (
         "if(study_kind = 'strong', global_batch_size, global_batch_size // world_size) "
-        f"as kept_batch_size, {kept_choices_sql()} as kept_choices"
+        f"as kept_batch_size, {_kept_choices_sql()} as kept_choices"
     )
     columns = ", ".join(_REFUSAL)
     measured, skipped = "", ""
-    if guided:
+    if choices:
         measured = " anti join study.skipped using (point_id)"
         skipped = f" union all select {columns} from study.skipped where repeat = 0"
-    connection.execute(  # an enum: grouping and joining a million rows by it is faster
-        "create type study.layout as enum "
-        "(select distinct layout from study.every_point where layout is not null order by layout)"
-    )
+    try:
+        connection.execute(  # an enum: grouping and joining a million rows by it is faster
+            "create type study.layout as enum (select distinct layout from study.every_point "
+            "where layout is not null order by layout)"
+        )
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        raise _unreadable(point_files, error) from error
     connection.execute(
         f"create view study.points as select * replace (layout::study.layout as layout), {kept} "
         f"from study.every_point{measured}"
@@ -240,3 +235,79 @@ def _create_points_and_refusals(connection: duckdb.DuckDBPyConnection, *, guided
         f"create view study.refused as select *, {kept} "
         f"from (select {columns} from study.impossible{skipped})"
     )
+
+
+def _kept_choices_sql() -> str:
+    """SQL for the choices of a point or refusal on its setting's axes, in words; '' by default.
+
+    Null counts as the default: the file is older than the axis, or the row was published.
+    """
+    choices = []
+    for axis in AXES.values():
+        if axis.setting:
+            default = "null" if axis.default is None else quoted(str(axis.default).lower())
+            value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
+            choices.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
+    return f"concat_ws({', '.join([quoted(', '), 'null', *choices])})"
+
+
+def _make_view(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    types: Mapping[str, str],
+    files: Sequence[Path],
+) -> None:
+    """Create a view of these columns over several files; it is empty without a file."""
+    empty = ", ".join(f'null::{kind} as "{column}"' for column, kind in types.items())
+    body = _select_from(connection, types, files) if files else f"select {empty} limit 0"
+    connection.execute(f"create view {name} as {body}")
+
+
+def _select_from(
+    connection: duckdb.DuckDBPyConnection,
+    types: Mapping[str, str],
+    files: Sequence[Path],
+    series: str | None = None,
+    where: str = "",
+) -> str:
+    """A query for the stated columns of several files, and their series if it is given."""
+    listed = ", ".join(quoted(str(file)) for file in files)
+    source = (
+        f"read_parquet([{listed}], union_by_name=true, file_row_number=true, "
+        "hive_partitioning=false)"
+    )
+    try:
+        kinds = {row[0]: row[1] for row in connection.execute(f"describe from {source}").fetchall()}
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        raise _unreadable(files, error) from error
+    for column in types.keys() & kinds.keys():
+        if not _casts(kinds[column], types[column]):
+            place = files[0] if len(files) == 1 else files[0].parent
+            raise InputError(
+                f"{place}: column {column} holds {shortened(kinds[column])}, must hold "
+                f"{types[column]}: the file is of another version, write it anew"
+            )
+    columns = ", ".join(
+        f'"{column}"::{kind} as "{column}"' if column in kinds else f'null::{kind} as "{column}"'
+        for column, kind in types.items()
+    )
+    stated = f", {quoted(series)} as series" if series else ""
+    return f"select {columns}{stated} from {source}{where}"
+
+
+def _casts(given: str, wanted: str) -> bool:
+    """Whether one SQL type may be cast to another: no text to numbers, no list to a value."""
+    if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
+        return given == '"NULL"'
+    return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))
+
+
+def _unreadable(files: Sequence[Path], error: Exception) -> InputError:
+    """An error that names the first unreadable file; DuckDB may name another."""
+    for file in files:
+        try:
+            pq.read_schema(file)
+        except (pa.ArrowInvalid, OSError) as reason:
+            sentence = str(reason).splitlines()[0]
+            return InputError(f"{file}: is no Parquet file of this project: {sentence}")
+    return InputError(f"{files[0].parent}: its files do not go together: {error}")

@@ -38,8 +38,3 @@ VARIABLES = {
 def margin_of(floor: float) -> float:
     """The margin of two rates that are told apart if one leads by more than `floor`, a ratio."""
     return math.log1p(floor) / math.sqrt(2)
-
-
-def told_apart(faster: float, slower: float, margins: tuple[float, float]) -> bool:
-    """Whether one rate is faster than another beyond the interval of their ratio."""
-    return math.log(faster / slower) > math.hypot(*margins)

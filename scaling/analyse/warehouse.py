@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 
 from scaling.analyse import advice, being_best, drift, laws, losses, resampling
 from scaling.analyse import slow_hosts as slow
-from scaling.analyse.catalogue import set_variables
+from scaling.analyse.catalogue import attach_catalogue, make_table, set_variables
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
-from scaling.analyse.views import make_table
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row_files import Unusable, quoted
@@ -78,7 +77,8 @@ def tabulate(
     queries = _read(sql_dir) | inner
     if not queries:
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
-    about = read_study_info(study_dir)
+    needs = all_needs(queries, sql_dir)
+    about, paths = read_study_info(study_dir), StudyPaths(study_dir)
     share = about.knee_share if knee_share is None else knee_share
     if not 0 < share <= 1:
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
@@ -86,20 +86,20 @@ def tabulate(
         connection.execute("set preserve_insertion_order = false")
         # reuse the memory of dropped tables instead of asking the system for it page by page
         connection.execute("set block_allocator_memory = '2GiB'")
-        unusable = attach(connection, study_dir, clusters or {})
+        cursors = [connection.cursor() for _ in range(_AT_ONCE)]
+        for cursor in cursors:
+            set_variables(cursor)
+        attach_catalogue(connection, clusters or {})
+        unusable = attach(connection, paths)
         connection.execute(
             "create table study.options as select ?::varchar as mode, ?::double as knee_share",
             [about.mode, share],
         )
-        needs = all_needs(queries, sql_dir)
-        cursors = [connection.cursor() for _ in range(_AT_ONCE)]
-        for cursor in cursors:
-            set_variables(cursor)
         _make_all(cursors, needs, queries, sql_dir)
         outer = [name for name in needs if name not in inner]
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
-        _write_tables(cursors, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
+        _write_tables(cursors, outer, paths.tables, sql_dir, kept=kept)
     return unusable
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
+from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, check_choice
 from scaling.study.paths import RESULTS, StudyPaths
 
 # Another project on the package index has this name and installs to the same place.
@@ -59,14 +59,11 @@ def status(
     from scaling.run.price import budget_gpu_hours
     from scaling.run.progress import watch_study
     from scaling.run.status import status_of
-    from scaling.study.study import load_study, study_folder
 
-    loaded = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.points_to_measure(loaded, planning.fitting_plan(loaded))
-    folder = study_folder(loaded, RESULTS)
-    report_set_aside_rows(folder)
-    watcher = watch_study(loaded, wanted, folder)
-    budget = budget_gpu_hours(loaded)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
+    report_set_aside_rows(planned.folder)
+    watcher = watch_study(planned.study, planned.plan.points, planned.folder)
+    budget = budget_gpu_hours(planned.study)
     while True:
         now = status_of(watcher, budget_gpu_hours=budget)
         if watch and not as_json:
@@ -82,7 +79,7 @@ def report_set_aside_rows(study_dir: Path) -> None:
     from scaling.record import row_files
 
     row_files.set_unreadable_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).rows):
+    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).unreadable):
         typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 
@@ -95,6 +92,7 @@ def stop(
     """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study
 
+    check_choice("--scheduler", scheduler, ("slurm", "local"))
     sentences, ended = stop_study(study, RESULTS, scheduler)
     for sentence in sentences or ["Nothing of this study was running."]:
         typer.echo(sentence)

@@ -30,8 +30,8 @@ def memory(
 ) -> None:
     """Count the bytes of a rank, phase by phase, by running the engine on tensors without data.
 
-    Needs no GPU, for any number of ranks. Does not see NCCL, kernel workspaces, fragmentation and
-    memory that a side stream holds longer.
+    Needs no GPU, for any number of ranks. Does not see NCCL, kernel workspaces,
+    fragmentation and memory that a side stream holds longer.
     """
     from scaling.train.rehearsal.limits import memory_refusal
 

@@ -10,12 +10,32 @@ from typing import Annotated
 import typer
 
 from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.study.paths import RESULTS
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
 ]
+
+
+def _existing_folder(folder: Path | None) -> Path | None:
+    """The folder itself; the study's name instead of its folder is a frequent mistake."""
+    if folder is None or folder.is_dir():
+        return folder
+    meant = RESULTS / folder.stem
+    hint = f"did you mean {meant}?" if meant.is_dir() else "give a folder with a study's results"
+    raise InputError(f"{folder}: no such folder: {hint}")
+
+
+_RESULTS_HELP = "The study's results, e.g. results/quickstart."
+NewStudyDir = Annotated[Path, typer.Argument(metavar="STUDY_DIR", help=_RESULTS_HELP)]
 StudyDir = Annotated[
-    Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
+    Path, typer.Argument(metavar="STUDY_DIR", help=_RESULTS_HELP, callback=_existing_folder)
+]
+OtherStudyDir = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[AFTER]", help="Another study; or give --split.", callback=_existing_folder
+    ),
 ]
 Mode = Annotated[str | None, typer.Option(help="measure or predict, overriding the study.")]
 ClusterName = Annotated[

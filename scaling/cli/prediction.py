@@ -156,7 +156,7 @@ def recommend(
     ] = DEFAULTS["engine"],
     setting: Annotated[
         list[str] | None,
-        typer.Option(metavar="AXIS=VALUE", help="A fixed axis, e.g. routing=learned."),
+        typer.Option(metavar="AXIS=VALUE", help="What the layouts share: routing=learned."),
     ] = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,

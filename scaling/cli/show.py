@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import yaml
@@ -16,7 +16,7 @@ from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
 from scaling.run import planning
-from scaling.run.price import SHOWN_KEEP, Price
+from scaling.run.price import SHOWN_KEEP, Costs, Price
 from scaling.run.progress import duration
 from scaling.study.grid import Plan
 from scaling.study.study import Study
@@ -31,16 +31,9 @@ def show_plan(
     planned: Plan,
     spend: Spend | None,
     probe_plan: ProbePlan | None,
-    ways: Sequence[Price] = (),
-    affordable: tuple[Mapping[str, object], Price] | None = None,
-    elsewhere: float = 0.0,
+    costs: Costs | None = None,
 ) -> None:
-    """Print points and refusals by model and world size, and what they will cost.
-
-    `ways` are prices of ways to measure the study, the full one first. `affordable` are keys of
-    `measure` that make it cheap, and the price with them. `elsewhere` is the expected number of
-    points that each slow node makes run once more.
-    """
+    """Print points and refusals by model and world size, and what they will cost."""
     console = Console(highlight=False)
     say = _printer(console)
     unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
@@ -55,9 +48,10 @@ def show_plan(
     if study.mode == "predict":
         say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
-    measure = study.measure
-    if affordable is not None and 2 * affordable[1].gpu_hours <= (full := ways[0].gpu_hours):
-        keys, cheap = affordable
+    measure, costs = study.measure, costs or Costs()
+    ways, cheapest = costs.ways, costs.cheapest
+    if cheapest is not None and 2 * cheapest[1].gpu_hours <= (full := ways[0].gpu_hours):
+        keys, cheap = cheapest
         text = yaml.safe_dump(dict(keys), default_flow_style=True, sort_keys=False, width=1000)
         cheap_hours, full_hours = (f"{h:,.{int(h < 10)}f}" for h in (cheap.gpu_hours, full))
         prices = f"about {cheap_hours} GPU-hours instead of {full_hours}"
@@ -85,10 +79,10 @@ def show_plan(
                 f"where rows differ from predictions, it adds at most {own.surprise_points} "
                 f"points, {own.surprise_gpu_hours:,.1f} {unit}-hours"
             )
-    if elsewhere:
+    if reruns := costs.points_on_a_node:
         price = "" if own is None else f", about {own.slow_node_gpu_hours:,.1f} {unit}-hours"
         say(
-            f"each node found slow makes about {elsewhere:,.1f} points run once more on other "
+            f"each node found slow makes about {reruns:,.1f} points run once more on other "
             f"nodes{price} (exclude_slow_nodes: false prevents that)"
         )
     if measure.repeats.only:

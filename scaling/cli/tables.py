@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, StudyDir, check_choice
+from scaling.cli.options import AsJson, NewStudyDir, OtherStudyDir, StudyDir, check_choice
 from scaling.errors import InputError, printable, shortened
 from scaling.study.paths import local_or_shipped
 
@@ -21,14 +21,15 @@ KneeShare = Annotated[
 
 def tabulate(
     study_dir: StudyDir,
-    sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
+    sql: Annotated[
+        Path, typer.Option(help="The folder of SQL files.", callback=local_or_shipped)
+    ] = Path("reports/sql"),
     knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     from scaling.analyse import replication, warehouse
     from scaling.study.study import read_study_info
 
-    sql = local_or_shipped(sql)
     for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
         typer.echo(f"Left out: {unusable}", err=True)
     replicates = read_study_info(study_dir).replicates
@@ -38,9 +39,10 @@ def tabulate(
 
 def report(
     study_dir: StudyDir,
-    reports: Annotated[Path, typer.Option(help="The folder of captions, SQL and page.")] = Path(
-        "reports"
-    ),
+    reports: Annotated[
+        Path,
+        typer.Option(help="The folder of captions, SQL and page.", callback=local_or_shipped),
+    ] = Path("reports"),
     tables: Annotated[bool, typer.Option(help="First make the tables again.")] = True,
     charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
     knee_share: KneeShare = None,
@@ -48,7 +50,6 @@ def report(
     """Write report.html from what has been measured so far."""
     from scaling.report.page import page
 
-    reports = local_or_shipped(reports)
     if tables:
         tabulate(study_dir, reports / "sql", knee_share)
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
@@ -56,7 +57,7 @@ def report(
 
 def import_(
     rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
-    study_dir: StudyDir,
+    study_dir: NewStudyDir,
 ) -> None:
     """Import rows that others published into a study, as a separate series."""
     from scaling.analyse import importing
@@ -99,10 +100,7 @@ def convert(
 
 def compare(
     before: StudyDir,
-    after: Annotated[
-        Path | None,
-        typer.Argument(metavar="[AFTER]", help="Another study; or give --split."),
-    ] = None,
+    after: OtherStudyDir = None,
     split: Annotated[
         datetime.datetime | None,
         typer.Option(
@@ -127,6 +125,6 @@ def compare(
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
     from scaling.study.catalogues import load_clusters
-    from scaling.study.plan_file import CONFIG
+    from scaling.study.paths import CONFIG
 
     return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}

@@ -36,24 +36,13 @@ def plan(
     """Expand a study: show what would run, what is refused and why, and the predicted cost."""
     from scaling.cli import show
     from scaling.run import plan_writer, planning, price
-    from scaling.run.sweep import Sweep
-    from scaling.study.study import study_folder
 
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
-    loaded, points = planned.study, planned.plan.points
-    ways = price.prices(loaded, planned.plan)
-    has_reruns = Sweep(loaded, points, study_folder(loaded, RESULTS)).has_reruns
-    show.show_plan(
-        loaded,
-        planned.plan,
-        planned.spend,
-        planned.probe_plan,
-        ways,
-        affordable=price.cheapest_settings(loaded, planned.plan) if ways else None,
-        elsewhere=float(price.chance_on_node(loaded, points).sum()) if has_reruns else 0.0,
-    )
+    loaded, plan = planned.study, planned.plan
+    costs = price.costs_of(planned) if loaded.mode == "measure" else None
+    show.show_plan(loaded, plan, planned.spend, planned.probe_plan, costs)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -69,7 +58,7 @@ def run(
     """Run what is missing of a study with Snakemake, and show its progress."""
     from scaling.run.snakemake import run_study
 
-    raise typer.Exit(run_study(study, snakemake or [], RESULTS, mode=mode, cluster=cluster))
+    raise typer.Exit(run_study(study, snakemake or [], mode=mode, cluster=cluster))
 
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
@@ -114,12 +103,17 @@ def choose(
 ) -> None:
     """Choose which points of a size are measured: by predictions, or as possible winners."""
     from scaling.run import choose, planning
-    from scaling.study.study import load_study, study_folder
 
-    loaded = load_study(study, mode=mode, cluster=cluster)
-    planned, folder = planning.fitting_plan(loaded), study_folder(loaded, RESULTS)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     sentence = choose.choose(
-        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, elsewhere=elsewhere
+        planned.study,
+        planned.plan,
+        world_size,
+        planned.folder,
+        out,
+        repeat=repeat,
+        turn=again,
+        elsewhere=elsewhere,
     )
     typer.echo(sentence)
 

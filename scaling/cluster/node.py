@@ -27,6 +27,11 @@ class NvidiaGpu:
     bus_id: str
 
 
+def host_name(environment: Mapping[str, str]) -> str:
+    """The name of this host; in a job Slurm's, as sbatch excludes no `hostname` with a domain."""
+    return environment.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def nvidia_gpus() -> tuple[list[NvidiaGpu], str | None]:
     """The NVIDIA GPUs of this node; where NVML fails, none and its reason."""
     import pynvml

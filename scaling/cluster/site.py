@@ -1,6 +1,5 @@
-"""A cluster's Slurm options, and how a Snakemake rule states them as resources."""
+"""A cluster's Slurm options."""
 
-import shlex
 from dataclasses import dataclass
 
 
@@ -20,24 +19,3 @@ class Slurm:
     setup: tuple[str, ...] = ()
     srun_args: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
-
-
-def slurm_resources(site: Slurm) -> dict[str, str | int]:
-    """The Slurm resources shared by all points; nodes and ranks depend on the layout.
-
-    Lists of options become one string quoted for the shell, and set-up lines one text.
-    """
-    resources: dict[str, str | int | None] = {
-        "slurm_partition": site.partition,
-        "slurm_account": site.account,
-        "slurm_qos": site.qos,
-        "slurm_constraint": site.constraint,
-        "slurm_reservation": site.reservation,
-        "slurm_exclusive": 1 if site.exclusive else None,
-        "cpus_per_task": site.cpus_per_task,
-        "mem_mb": site.mem_mb,
-        "slurm_setup": "\n".join(site.setup) or None,
-        "srun_args": shlex.join(site.srun_args) or None,
-        "slurm_extra": shlex.join(site.extra) or None,
-    }
-    return {name: value for name, value in resources.items() if value is not None}

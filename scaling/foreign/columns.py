@@ -1,7 +1,6 @@
 """Read and check the columns of a table that comes from elsewhere."""
 
 import contextlib
-import re
 from collections.abc import Collection, Iterable
 from functools import partialmethod
 
@@ -12,43 +11,17 @@ import pyarrow.compute as pc
 
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.numbers import parse_number
 from scaling.foreign.reading import row_place
 from scaling.foreign.spellings import canonical_word
 
 MAX_COUNT = 10_000_000  # the largest size or degree that a study file allows
 MAX_EXACT_INT = 2**53  # exact in double precision; the limit for bytes and FLOPs
 
-_TRUE = {"true", "1", "1.0", "yes", "y", "on", "enabled"}
-_FALSE = {"false", "0", "0.0", "no", "n", "off", "disabled"}
-# Cells of a numeric column without a number: a dash, or the reason why there is none.
-_NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|nan|(cuda )?oom|out[ -]of[ -]memory)?")
-_THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
-# A number with a unit, a ZeRO stage, or "±" and a deviation around it.
-_DECORATED = re.compile(
-    r"(?i)(?:zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*(?:±.*)?"
-)
-
-
-def _parse_number(text: str, column: str) -> float:
-    """The number in a cell, NaN if it says that there is none.
-
-    Raises:
-        ValueError: the cell is something else.
-    """
-    if _NO_NUMBER.fullmatch(text):
-        return np.nan
-    number = _THOUSANDS_SEPARATOR.sub("", text)
-    number = re.sub(r"(?i)^([\d.]+)\s*ms$", r"\1e-3", number)
-    if decorated := _DECORATED.fullmatch(number):
-        number = decorated[1]
-    if column.startswith("tokens_per_s"):  # 12.1k and 1.2M
-        number = re.sub(r"(?i)^([\d.]+)\s*k$", r"\1e3", number)
-        number = re.sub(r"(?i)^([\d.]+)\s*M$", r"\1e6", number)
-    if column == "seq_length":  # 8k is 8192
-        number = re.sub(r"^(\d+) ?[kK]$", lambda match: str(1024 * int(match[1])), number)
-    if "_" in number:  # which Python would accept
-        raise ValueError(text)
-    return float(number)
+_TRUE = {"true", "t", "1", "1.0", "yes", "y", "on", "enabled", "✓", "✔"}
+_FALSE = {"false", "f", "0", "0.0", "no", "n", "off", "disabled", "✗", "✘"}
+# Cells of a text column that say nothing, unless one is a word of the column.
+_NOTHING = {"", "-", "–", "—", "/", "n/a", "#n/a", "na", "nan", "none", "null"}
 
 
 class Columns:
@@ -128,7 +101,7 @@ class Columns:
         values = np.full(len(texts), np.nan)
         for code, text in enumerate(texts):
             try:
-                values[code] = _parse_number(text, name)
+                values[code] = parse_number(text, name)
             except ValueError:
                 row = int(np.flatnonzero(codes == code)[0])
                 raise self.cell_error(name, row, "must be a number") from None
@@ -149,9 +122,12 @@ class Columns:
             if allowed is not None and not silent:
                 self._assume_default(name, len(self), default)
             return np.full(len(self), default, dtype=object)
+        words = {*(allowed or ()), default}
         codes, texts = self._encoded(name, default)
+        # a dash or `None` says nothing, unless it is a word of the column
+        texts = [default if t.lower() in _NOTHING - words else t for t in texts]
         if allowed is not None:
-            known = {*allowed, default}
+            known = words
             texts = [self._canonical(name, text, known) for text in texts]
             for unknown in dict.fromkeys(text for text in texts if text not in known):
                 rows = self._rows_with(codes, texts, {unknown})
@@ -208,7 +184,7 @@ class Columns:
                 self._assume_default(name, len(self), default)
             return np.broadcast_to(np.asarray(default, dtype=bool), (len(self),)).copy()
         codes, texts = self._encoded(name, "")
-        texts = [text.lower() for text in texts]
+        texts = ["" if text.lower() in _NOTHING else text.lower() for text in texts]
         if unknown := {*texts} - _TRUE - _FALSE - {""}:
             row = self._rows_with(codes, texts, unknown)[0]
             raise self.cell_error(name, row, "must be true or false")
@@ -218,10 +194,11 @@ class Columns:
             self._assume_default(name, int(missing.sum()), default)
         return np.where(missing, default, values)
 
-    def is_given(self, name: str) -> Flags:
-        """Which cells of a present column are not empty, bool (n,)."""
+    def is_given(self, name: str, words: Collection[str] = ()) -> Flags:
+        """Which cells of a present column say something, bool (n,); each of `words` does."""
         codes, texts = self._encoded(name, "")
-        return np.array([text != "" for text in texts], dtype=bool)[codes]
+        said = [text != "" and text.lower() not in _NOTHING - {*words} for text in texts]
+        return np.array(said, dtype=bool)[codes]
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
         """The error about one cell: file, line, column, value, and what would be right."""
@@ -251,4 +228,4 @@ class Columns:
         if not rows:
             return
         value = default if np.ndim(default) == 0 else "what the other columns imply"  # type: ignore[arg-type]
-        self.assumptions.append(f"{name} is not given in {rows} rows: taken as {value}")
+        self.assume(f"{name} is not given in {rows} rows: taken as {value}")

@@ -65,8 +65,9 @@ def fsdp_ranks(columns: Columns) -> Floats:
     if name not in columns:
         return np.ones(len(columns))
     ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "1").tolist()])
-    for row in np.flatnonzero(np.isnan(ranks)).tolist():
-        error = columns.cell_error(name, row, "must be a number of ranks, or on or off")
+    unknown = np.flatnonzero(np.isnan(ranks)).tolist()
+    for row in unknown:  # all of them are reported by the place of the first
+        error = columns.cell_error(name, unknown[0], "must be a number of ranks, or on or off")
         columns.skip_row(row, str(error))
     return ranks
 

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections import Counter
+from math import isfinite
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
-from scaling.foreign.spellings import canonical_columns
+from scaling.foreign.numbers import parse_number
+from scaling.foreign.spellings import canonical_column, canonical_columns
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
@@ -27,6 +29,7 @@ _TEXT = {
 } | {"framework": pa.string(), "source": pa.string()}
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
+_NONE_IS_A_WORD = ("activation_checkpointing", "optimizer_offload")
 _CSV = b"csv"  # metadata key: the file of the table, to find line numbers
 
 
@@ -69,7 +72,7 @@ def read_table(path: Path) -> pa.Table:
         if not path.is_file():
             problem = "is a folder" if path.is_dir() else "no such file"
             raise InputError(f"{path}: {problem}; give a CSV or Parquet table")
-        table = pq.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
+        table = _decoded(pq.read_table(path)) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -85,7 +88,14 @@ def read_table(path: Path) -> pa.Table:
     table = table.rename_columns([name for name, _ in renamed])
     for index, (name, factor) in enumerate(renamed):
         if factor != 1.0:
-            table = table.set_column(index, name, _multiplied(table.column(index), factor))
+            try:
+                column = _multiplied(table.column(index), name, factor)
+            except pa.ArrowException:
+                kind = table.column(index).type
+                raise InputError(
+                    f"{path}: column {shortened(names[index])} holds {kind}, not numbers"
+                ) from None
+            table = table.set_column(index, name, column)
     table = table.select([name for name, _ in renamed if name])
     return _with_precision(table).replace_schema_metadata(metadata)
 
@@ -101,15 +111,27 @@ def _with_precision(table: pa.Table) -> pa.Table:
     return table.append_column("precision", precisions)
 
 
-def _multiplied(column: pa.ChunkedArray, factor: float) -> pa.ChunkedArray:
-    """A column in another unit. In a text column, cells that are not numbers stay as they are."""
+def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:
+    """A column in our unit. In a text column, cells that are not numbers stay as they are."""
     if not pa.types.is_string(column.type):
         return pc.multiply(pc.cast(column, pa.float64()), factor)
     cells = column.to_pylist()
     for row, cell in enumerate(cells):
         with contextlib.suppress(ValueError):
-            cells[row] = cell and repr(float(cell.replace(",", "")) * factor)
+            if cell and isfinite(number := parse_number(cell.strip(), name, factor)):
+                cells[row] = repr(number)
     return pa.chunked_array([cells], pa.string())
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """The table with plain text in place of categories and of long strings."""
+    for index, column in enumerate(table.columns):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            kind = pa.string()
+        if kind != column.type:
+            table = table.set_column(index, table.field(index).name, pc.cast(column, kind))
+    return table
 
 
 def _read_csv(path: Path) -> pa.Table:
@@ -133,13 +155,28 @@ def _read_csv(path: Path) -> pa.Table:
             )
     if not header.strip():
         raise InputError(f"{path}: its first line is empty; it must name the columns")
-    return pyarrow.csv.read_csv(
-        io.BytesIO(content),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            strings_can_be_null=True, column_types=_TEXT, null_values=_EMPTY
-        ),
-    )
+    if header.lstrip()[:1] in ("{", "["):
+        raise InputError(f"{path}: is JSON; give the rows as CSV or Parquet")
+
+    def read(empty: list[str], only: list[str]) -> pa.Table:
+        return pyarrow.csv.read_csv(
+            io.BytesIO(content),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(
+                strings_can_be_null=True,
+                column_types=_TEXT | dict.fromkeys(only, pa.string()),
+                null_values=empty,
+                include_columns=only,
+            ),
+        )
+
+    table = read(_EMPTY, [])
+    # where `none` is a word of the column, `None` is not an empty cell
+    names = [name for name in table.column_names if canonical_column(name)[0] in _NONE_IS_A_WORD]
+    if names and len({*names}) == len(names) and b"None" in content:
+        for name, column in zip(names, read([""], names).columns, strict=True):
+            table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def row_place(table: pa.Table, row: int) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from scaling.cluster.hardware import GPUS
+from scaling.cluster.hardware import GIB, GPUS, Gpu
 from scaling.record.row import Row, fields_of
 
 # Our columns -> other spellings: Megatron's arguments, Hugging Face's configurations and headers of
@@ -44,18 +44,22 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "max_seq_length", "max_sequence_length", "context_length", "ctx", "ctx_len", "ctx_length",
         "max_context_length", "tokens_per_sequence",
     ),
-    "num_layers": ("layers", "hidden_layers"),
-    "hidden_size": ("hidden", "hidden_dim", "d_model", "model_dim"),
-    "num_heads": ("heads", "attention_heads", "query_heads"),
+    "num_layers": ("layers", "layer", "hidden_layers"),
+    "hidden_size": ("hidden", "hidden_dim", "d_model", "model_dim", "embd"),
+    "num_heads": ("heads", "head", "attention_heads", "query_heads"),
     "num_kv_heads": ("kv_heads", "key_value_heads", "query_groups"),
     "head_dim": ("head_dim", "kv_channels"),
     "ffn_hidden_size": ("ffn_hidden", "intermediate", "ffn", "ffn_dim", "d_ff"),
     "vocab_size": ("vocab", "vocabulary", "padded_vocab"),
     "num_experts": ("experts", "moe_experts", "local_experts", "routed_experts"),
-    "experts_per_token": ("experts_per_tok", "topk", "top_k", "router_topk", "moe_router_topk"),
+    "experts_per_token": (
+        "experts_per_tok", "topk", "top_k", "router_topk", "moe_router_topk", "moe_topk",
+    ),
     "expert_ffn_hidden_size": (
         "expert_ffn_hidden", "moe_ffn_hidden", "moe_intermediate", "expert_intermediate",
     ),
+    "shared_experts": ("shared_experts",),
+    "tied_embeddings": ("tie_embeddings", "tie_word_embeddings", "tied_word_embeddings"),
     "dense_layers": ("dense_layers", "first_k_dense_replace", "first_k_dense"),
     "precision": (
         "dtype", "data_type", "compute_dtype", "mixed_precision", "training_precision", "numerics",
@@ -69,6 +73,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "zero_stage": ("zero",),
     "sequence_parallel": ("sequence",),
     "framework": ("software", "library", "trainer"),
+    "release": ("framework_version", "container", "container_tag"),
     "outcome": ("status",),
     "gpu": ("gpu_type", "gpu_model", "hardware", "accelerator", "system"),
     "model": ("model_name",),
@@ -99,9 +104,10 @@ _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tok
              "toks": "tokens", "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 # Units of a header -> factor to the unit of our column.
+_TIMES = {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+          "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0}  # fmt: skip
 _UNITS: Mapping[str, Mapping[str, float]] = {
-    "step_time_s": {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
-                    "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0},
+    "step_time_s": _TIMES,
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
     **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
 }  # fmt: skip
@@ -119,24 +125,35 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("^(flash|fa)[a-z-]*2(?!\\d)|^flash-?att[a-z-]*$|^(torch-)?sdpa$|^flex", "flash2"),
         ("^(eager|naive|unfused|torch)$", "math"),
         ("fused-softmax|megatron-fused", "fused_softmax"),
+        ("^fused$", "cudnn"),  # so Megatron calls Transformer Engine's kernels
     ),
     "activation_checkpointing": (
         ("^(no|off|false|disabled|without|0)$", "none"),
         ("select|core-?att|norm|act$|moe", "selective"),
-        ("^(yes|on|true|enabled|all|1|block|uniform|layers?)$|full|every", "full"),
+        ("^(yes|on|true|enabled|all|1|block|uniform|layers?)$|full|every-layer", "full"),
     ),
     "outcome": (
+        ("oom-(or-)?(crash|error)", "oom_or_crash"),
         ("(?<![a-z])oom(?![a-z])|out-?of-?memory", "oom"),
         ("^(success|succeeded|successful|completed?|pass|passed|done|finished|ran|true)$", "ok"),
         ("^(fail|failed|failure|crash|crashed|false)$", "error"), ("^timed-?out$", "timeout"),
+    ),
+    "pipeline_schedule": (
+        ("^interleaved-?1f1b$", "interleaved"), ("^zbv-?zero-?bubble$", "zbv"),
+        ("^(interleaved-?)?zero-?bubble$", "zero_bubble"),
+    ),
+    "cp_style": (("^p2p$", "ring"), ("^(a2a|ulysses)$", "all_to_all")),
+    "optimizer_offload": (
+        ("^(no|off|false|0)$", "none"), ("^(yes|on|true|1)$", "cpu"),
     ),
 }  # fmt: skip
 
 # Words that may accompany a GPU's name without making it another product.
 _GPU_EXTRAS = re.compile(
-    r"nvidia|amd|instinct|[dh]gx|sxm\d?|oam|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
+    r"nvidia|amd|instinct|tesla|[dh]gx|sxm\d?|ac|oam|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
     r"|systems?|superpod|precision|bf16|(mx)?fp8|nvfp4"
 )
+_HOST_MEMORY = {"480gb"}  # of Grace, in the driver's name of a GH200
 
 
 def canonical_column(header: str) -> tuple[str, float]:
@@ -146,7 +163,7 @@ def canonical_column(header: str) -> tuple[str, float]:
     """
     text = re.sub(r"\b([km])(?=tok)", r"\1 ", header.lower())
     parts = re.findall("[a-z0-9]+", text.replace("/", " per ").replace("#", " n "))
-    if "_".join(parts) in _COLUMNS:
+    if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
     words = [_SYNONYMS.get(word, word) for word in parts if word not in _IGNORED]
     if {*words} - _COUNTING == {"gpu"} and _COUNTING & {*parts}:
@@ -163,6 +180,19 @@ def canonical_column(header: str) -> tuple[str, float]:
             if _BY_SPELLING.get(without_unit) == column:
                 return column, units[unit]
     return header.lower(), 1.0
+
+
+def unit_factor(column: str, unit: str) -> float:
+    """The factor from a unit that stands in a cell to the unit of our column.
+
+    Raises:
+        ValueError: the column has no such unit.
+    """
+    units = _UNITS.get(column, _TIMES if column.endswith("_s") else {})
+    word = unit.lower()
+    if (factor := units.get(_SYNONYMS.get(word, word))) is None:
+        raise ValueError(f"{unit} is no unit of {column}")
+    return factor
 
 
 def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
@@ -185,6 +215,8 @@ def canonical_word(column: str, text: str, known: Collection[str]) -> str:
     if text in known or lower in known:
         return text if text in known else lower
     plain = re.sub(r"[\W_]+", "-", lower).strip("-")
+    if (ours := plain.replace("-", "_")) in known:
+        return ours
     matches = (word for pattern, word in _WORDS.get(column, ()) if re.search(pattern, plain))
     word = next(matches, text)
     return word if word in known else text
@@ -217,7 +249,9 @@ _OPTIONAL = {"a3b", "a22b", "32k", "gpt"}
 
 def _model_words(name: str) -> set[str]:
     """The words and numbers of a model's name: `llama3.1-70B` is llama, 3 (no minor), 70b."""
-    plain = re.sub(r"\(.*?\)|\b\d+[- ]?nodes?\b", " ", name.lower())
+    plain = re.sub(r"\((\W|\d|v|bf16|fp8|seq\w*|k|nodes?)*\)", " ", name.lower())
+    plain = re.sub(r"\b\d+[- ]?nodes?\b", " ", plain)
+    plain = re.sub(r"\bllama3(?=[1-3][-_ ])", "llama3.", plain)  # llama31_8b
     plain = re.sub(r"(?<=\d) (?=[bt]\b)", "", re.sub(r"gpt-?3(?=\D)", "gpt", plain))
     plain = re.sub(r"(?<=\d)\.\d+(?!\d*b)", "", plain)
     return set(re.findall(r"\d+x\d+b|a?\d+[bkt](?![a-z])|v?\d+|[a-z]+?(?=v?\d|[^a-z]|$)", plain))
@@ -229,13 +263,20 @@ def find_gpu(text: str) -> str | None:
     A word that no GPU's name has, such as a site's name, makes it unknown, so that a typo does not
     become another cluster.
     """
-    words = set(re.findall(r"[a-z0-9]+", re.sub(r"\b\d+\s*x\s*(?=[a-z])", " ", text.lower())))
+    plain = re.sub(r"\b\d+\s*[x×*]\s*(?=[a-z])", " ", text.lower())
+    plain = re.sub(r"(?<![a-z\d])(\d+) ?g(i?b)?\b", r"\1gb", plain)
+    words = set(re.findall(r"[a-z0-9]+", plain))
     product = {word for word in words if not _GPU_EXTRAS.fullmatch(word)}
+    memory = {int(word[:-2]) for word in words - _HOST_MEMORY if re.fullmatch(r"\d+gb", word)}
     candidates = [
         name
-        for name in GPUS
+        for name, gpu in GPUS.items()
         if product == {word for word in name.split("-") if not re.fullmatch(r"\d+gb", word)}
+        and all(_is_memory_of(gpu, gb) for gb in memory)
     ]
-    exact = [name for name in candidates if set(name.split("-")) <= words]
-    matches = exact or candidates
-    return matches[0] if len(matches) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _is_memory_of(gpu: Gpu, gb: int) -> bool:
+    """Whether a GPU is sold or reported with so much memory: 180, 186 and 192 GB are a B200's."""
+    return gpu.memory_bytes is not None and abs(gb / (gpu.memory_bytes / GIB) - 1) < 0.15

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
 import statistics
 import sys
 import time
@@ -203,7 +202,7 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     shown = shown_devices(gpus, node.visible_devices(environment))
     if shown >= needed:
         return None
-    host = slurm.node_name(environment) or socket.gethostname()
+    host = node.host_name(environment)
     text = f"{host} shows {shown} of the {needed} GPUs that the point needs on a node"
     return f"{text} ({reason})" if reason else text
 

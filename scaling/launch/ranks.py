@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scaling.cluster.node import host_name
 from scaling.launch.judge import Limits, Verdict, verdict, watch
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import last_line
@@ -38,7 +38,7 @@ class FinishedRun:
     stacks: dict[int, Stack] = field(default_factory=dict)
     load_average: float | None = None
     excluded_hosts: list[str] = field(default_factory=list)
-    launched_on: str = field(default_factory=socket.gethostname)
+    launched_on: str = field(default_factory=lambda: host_name(os.environ))
 
 
 def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) -> FinishedRun:

@@ -8,12 +8,12 @@ import json
 import math
 import os
 import platform
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import scaling
+from scaling.cluster.node import host_name
 from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
@@ -65,7 +65,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
             "duration_s": run.duration_s,
             "load_average": run.load_average,
             # each host once, in rank order; this one if no rank got so far
-            "hosts": list(dict.fromkeys(hosts)) or [socket.gethostname()],
+            "hosts": list(dict.fromkeys(hosts)) or [host_name(os.environ)],
             "excluded_hosts": run.excluded_hosts or None,
             "job_id": slurm.job_id(os.environ),
             "started_at": started.isoformat(timespec="seconds"),

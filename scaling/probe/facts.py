@@ -3,12 +3,13 @@
 import os
 import platform
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from scaling.cluster.node import host_name
 
 _TIMEOUT_S = 30.0
 # nvidia-smi's names; with one that the driver does not know the whole query fails
@@ -25,7 +26,7 @@ def host_facts(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
     """
     on_gpu = device.type == "cuda"
     facts: dict[str, Any] = {
-        "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "host": host_name(os.environ),
         "device": device.index if on_gpu else None,
         "gpu_name": torch.cuda.get_device_name(device) if on_gpu else None,
         "memory_bytes": torch.cuda.get_device_properties(device).total_memory if on_gpu else None,

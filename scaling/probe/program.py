@@ -18,9 +18,10 @@ from scaling.probe.collectives import ELEMENT_BYTES, RankGroup, exchange, messag
 from scaling.probe.devices import prepare_task, time_samples
 from scaling.probe.facts import host_facts
 from scaling.probe.plan import Group, ProbePlan, Task
-from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
-from scaling.record.row import Outcome
+from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFiles
+from scaling.train.device import take_device
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
+from scaling.train.outcomes import failure_of
 from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
 _DEVICE_TASK_S = 0.05
@@ -28,6 +29,7 @@ _MESSAGE_TASK_S = 0.25
 _DEVICES_SHARE = 0.4  # of the time at most, since links are probed after devices
 _COLLECTIVE_MARGIN_S = 120.0  # the parent ends a late rank, so no collective needs to
 _SAVE_EVERY_S = 5.0
+_LONGEST_MESSAGE = 400
 
 
 def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
@@ -44,9 +46,7 @@ def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
         leave_process_group()
     except BaseException as error:
         traceback.print_exc()
-        outcome, message = _failure(error)
-        failed = RankFailure(outcome=outcome, message=message, failed_at=time.time())
-        files.write(rank_id.rank, failed)
+        files.write(rank_id.rank, failure_of(error))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -58,7 +58,7 @@ class Prober:
 
     def __init__(self, plan: ProbePlan, files: RankFiles, rank_id: RankId) -> None:
         self.plan, self.files, self.rank_id = plan, files, rank_id
-        self.device = _device(plan, rank_id.local_rank)
+        self.device = take_device(plan.gpu, rank_id.local_rank)
         first = rank_id.local_rank == 0
         files.beat(rank_id.rank, "asking what the host is")
         self.facts = host_facts(self.device, first_on_host=first) | {
@@ -101,20 +101,20 @@ class Prober:
         try:
             work = prepare_task(task, self.device)
         except (KernelUnavailable, MemoryError, RuntimeError) as error:
-            record["outcome"], record["message"] = _failure(error)
+            record |= _outcome_and_message(error)
         self._align()
         try:
             if work is not None:
                 samples = time_samples(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
                 record["samples"] = samples
         except (MemoryError, RuntimeError) as error:
-            record["outcome"], record["message"] = _failure(error)
+            record |= _outcome_and_message(error)
         self.records.append(record)
 
     def _in_groups(self, index: int, task: Task, group: RankGroup | None) -> None:
         """Run a collective in its groups; `group` is this rank's, None if it only waits."""
         assert task.message_bytes is not None
-        collective, failure = None, ""
+        collective, failure = None, {}
         if group is not None:
             elements = message_elements(task.message_bytes, len(group.ranks))
             try:
@@ -123,10 +123,10 @@ class Prober:
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                collective, failure = None, _failure(error)[1]
+                collective, failure = None, _outcome_and_message(error)
         if self._largest(float(bool(failure))):  # no rank may wait for one that cannot send
             if failure:
-                self.records.append({"task": index, "outcome": "oom", "message": failure})
+                self.records.append({"task": index, **failure})
             return
         wrong = False
         if collective is not None:
@@ -196,21 +196,7 @@ class Prober:
             self._saved_at = now
 
 
-def _device(plan: ProbePlan, local_rank: int) -> torch.device:
-    if plan.gpu == "cpu":
-        return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise RuntimeError(
-            f"the probe wants gpu {plan.gpu!r} for local rank {local_rank}, and this process sees "
-            f"{torch.cuda.device_count()} CUDA devices"
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
-
-
-def _failure(error: BaseException) -> tuple[Outcome, str]:
-    """The outcome of an exception, and a one-line message."""
-    message = " ".join(str(error).split())[:400]
-    if isinstance(error, KernelUnavailable):
-        return "kernel_unavailable", message
-    return "oom" if is_out_of_memory(error) else "error", f"{type(error).__name__}: {message}"
+def _outcome_and_message(error: BaseException) -> dict[str, Any]:
+    """Both columns of a record whose task failed."""
+    failure = failure_of(error)
+    return {"outcome": failure.outcome, "message": failure.message[:_LONGEST_MESSAGE]}

@@ -139,12 +139,12 @@ def write_points(directory: Path, plan: Plan) -> None:
 
     A file that would not change is not written, so that its time says when it changed.
     """
-    paths = StudyPaths(directory)
-    for point in plan.points:
-        write_text_if_changed(paths.point(point.point_id), point.to_json())
-    records = [point_columns(point) for point in plan.points]
-    table = pa.Table.from_pylist(records, schema=arrow_schema(PointColumns))
-    _write_table_if_changed(paths.points_table, table)
+    paths, schema = StudyPaths(directory), arrow_schema(PointColumns)
+    texts = {paths.point(point.point_id): point.to_json() for point in plan.points}
+    points = pa.Table.from_pylist([point_columns(point) for point in plan.points], schema=schema)
+    for path, text in texts.items():
+        write_text_if_changed(path, text)
+    _write_table_if_changed(paths.points_table, points)
     _write_table_if_changed(paths.refused, table_of(plan.refusals, Refusal))
 
 

@@ -1,5 +1,6 @@
 """Rules that every row must satisfy, whoever wrote it, each with a sentence for a violation."""
 
+import functools
 import typing
 from collections.abc import Iterator, Mapping
 
@@ -22,6 +23,7 @@ _OWN = ("attempt", "duration_s", "started_at")  # not needed in published rows
 _SCALARS = {"str": "varchar", "int": "bigint", "float": "double", "bool": "boolean"}
 SQL_TYPES = _SCALARS | {f"list[{kind}]": f"{of}[]" for kind, of in _SCALARS.items()}
 COLUMNS: Mapping[str, str] = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Row).items()}
+PROBE_COLUMNS = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).items()}
 
 _NOT_ABOVE_0 = 'not isfinite("{0}") or "{0}" <= 0'
 _TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
@@ -64,6 +66,7 @@ _OTHER_RULES = {
 }  # fmt: skip
 
 
+@functools.cache
 def invalid_row_reason_sql() -> str:
     """An SQL expression over a row's columns and `series`: why the row is invalid, else null.
 
@@ -72,6 +75,7 @@ def invalid_row_reason_sql() -> str:
     return _first_violation(_rules())
 
 
+@functools.cache
 def invalid_probe_reason_sql() -> str:
     """The same over the columns of a probe."""
     return _first_violation(_probe_rules())
@@ -151,10 +155,10 @@ def _probe_rules() -> Rules:
     for name in ("cluster", "kind", "outcome"):
         yield f"{name} is null", f"'{name} is missing'"
     yield from _word_rules(Probe)
-    for name, (kind, _) in fields_of(Probe).items():
-        if kind == "float":
+    for name, kind in PROBE_COLUMNS.items():
+        if kind == "double":
             yield _NOT_ABOVE_0.format(name), _sentence(name, "must be a finite number above 0")
-        if kind == "int":
+        if kind == "bigint":
             yield f'"{name}" < 0', _sentence(name, "must be at least 0")
 
 

@@ -212,9 +212,9 @@ def set_unreadable_aside(folder: Path) -> list[Unusable]:
 
 
 def unreadable_set_aside(folder: Path) -> list[Unusable]:
-    """The files set aside earlier whose points have no row since."""
+    """The files set aside earlier in rows/unreadable/ whose points have no row since."""
     kept = []
-    for path in sorted(unreadable(folder / "any", 1).parent.glob("*.txt")):
+    for path in sorted(folder.glob("*.txt")):
         if not row_of_unreadable(path).exists():
             reason = path.read_text(encoding="utf-8", errors="replace").strip()
             kept.append(Unusable(path.with_suffix(".parquet"), _one_line(reason)))

@@ -16,25 +16,30 @@ from scaling.record.files import write_text
 from scaling.study.paths import running_marker
 from scaling.study.plan_file import read_json_object
 
-# A marker that is older than its point's time limit by this much was left by a killed process.
+# A marker of another host that is older than its point's time limit by this much was left by a
+# killed process. On this host one can see: a point may wait or be suspended beyond its limit.
 STALE_AFTER_LIMIT_S = 120.0
+_ROUNDING_S = 2.0  # of the system's start, from which processes are dated
 
 
 @contextlib.contextmanager
 def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
-    """Keep the marker while the point runs."""
+    """Keep the marker while the point runs, unless a restart of it has taken the marker over."""
     marker = running_marker(row_path)
     facts = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         "time_limit_s": time_limit_s,
     }
-    write_text(marker, json.dumps(facts) + "\n")
+    text = json.dumps(facts) + "\n"
+    write_text(marker, text)
     try:
         yield
     finally:
-        marker.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if marker.read_text(encoding="utf-8") == text:
+                marker.unlink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +59,23 @@ class Runner:
 def live_runner(marker: Path) -> Runner | None:
     """The process that wrote this marker, or None if it seems to have ended.
 
-    On this host the process must exist and be no younger than the marker, because process numbers
-    are reused. A marker of another host counts until its point's time limit is long past.
+    On this host the process must exist and be no younger than what the marker says, by this host's
+    clock, because process numbers are reused. A marker of another host counts until its point's
+    time limit is long past.
     """
     try:
-        facts, since = read_json_object(marker), marker.stat().st_mtime
+        facts = read_json_object(marker)
+        since = datetime.datetime.fromisoformat(facts["started_at"]).timestamp()
         runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
         limit_s = float(facts["time_limit_s"])
     # the marker has just been removed, or is broken
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    if time.time() - since > limit_s + STALE_AFTER_LIMIT_S:
-        return None
     if not runner.is_here:
-        return runner
+        return None if time.time() - since > limit_s + STALE_AFTER_LIMIT_S else runner
     try:
         process = psutil.Process(runner.pid)
-        is_old_enough = process.create_time() <= since + 1.0
+        is_old_enough = process.create_time() <= since + _ROUNDING_S
         return runner if is_old_enough and process.status() != psutil.STATUS_ZOMBIE else None
     except (psutil.Error, ValueError, OverflowError):  # no such process, or no access to it
         return None

@@ -33,8 +33,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
         "tokens_per_step", "margin", "advised_layout_name", "advised_row_name",
-        "predicted_own_sigma", "ideal_tokens_per_s", "speed_up", "efficiency",
-        "runner_up_layout_name", "runner_up_tokens_per_s", "tied", "slowest_share", "runs",
+        "predicted_own_sigma", "predicted_size_sigma", "ideal_tokens_per_s", "speed_up",
+        "efficiency", "runner_up_layout_name", "runner_up_tokens_per_s",
+        "runner_up_stack_fingerprint", "tied", "slowest_share", "runs",
         "predicted_memory_bytes", "energy_j", "tokens_per_joule", "power_per_gpu_w",
         "stack_fingerprint",
     ),

@@ -1,6 +1,7 @@
 """The tables of a study, read with the columns, rows and plain values that the report needs."""
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.report.columns import COLUMNS as COLUMNS
 from scaling.report.columns import SENTENCE_COLUMNS
-from scaling.report.text import page_text
 from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
@@ -33,11 +33,16 @@ _FILTERS = {
     "losses": "where not agrees",
 }
 _ORDER = {
-    "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat",
+    "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat, "
+    "series, point_id",
     "contenders": "setting_id, world_size, place",
-    "refused": f"setting_id, world_size, {', '.join(AXES)}",
+    "refused": f"setting_id, world_size, {', '.join(AXES)}, reason",
 }
 _LEADING = {"statistics": "tokens_per_s"}  # the column that decides the order of a long list
+
+# Unicode categories printed as numbers: controls, formats (text direction), surrogates, private
+# and unassigned characters, line and paragraph separators.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +161,14 @@ def _plain(column: Sequence[Any]) -> Sequence[Any]:
         texts = {text: None if text is None else page_text(text) for text in set(column)}
         return [texts[text] for text in column]
     return column
+
+
+def page_text(text: str) -> str:
+    """Text from outside: unprintable characters as their numbers, line ends and tabs as spaces."""
+    if text.isprintable():
+        return text
+    text = " ".join(text.split("\n")).replace("\t", " ").replace("\r", " ")
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in _UNPRINTABLE else char
+        for char in text
+    )

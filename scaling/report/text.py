@@ -1,6 +1,5 @@
 """Numbers, lists and device names as the report writes them."""
 
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,13 @@ from scaling.cluster.hardware import GIB
 UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
 MINUS = "\u2212"
+# What starts a sentence about a series.
+SERIES_LABELS = {
+    "extended": "Measured in short steps:",
+    "measured": "Measured:",
+    "published": "Published:",
+    "predicted": "Predicted:",
+}
 # Number formats, shared with the scripts of the page (data.js).
 FORMATS: dict[str, Any] = {
     "unknown": UNKNOWN,
@@ -21,20 +27,6 @@ FORMATS: dict[str, Any] = {
         [1e15, 1e15, "P"], [1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"],
     ],
 }  # fmt: skip
-# Unicode categories printed as numbers: controls, formats (text direction), surrogates, private
-# and unassigned characters, line and paragraph separators.
-_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-def page_text(text: str) -> str:
-    """Text from outside: unprintable characters as their numbers, line ends and tabs as spaces."""
-    if text.isprintable():
-        return text
-    text = " ".join(text.split("\n")).replace("\t", " ").replace("\r", " ")
-    return "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char) in _UNPRINTABLE else char
-        for char in text
-    )
 
 
 def device_words(vendor: str | None) -> dict[str, str]:
@@ -54,11 +46,6 @@ def gpu_count(number: int, words: Mapping[str, str]) -> str:
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
 
 
-def series_label(series: str) -> str:
-    """The label that starts a sentence about a series: `Predicted:`, `Published:`."""
-    return "Measured in short steps:" if series == "extended" else f"{series.capitalize()}:"
-
-
 def with_series(title: str, series: str) -> str:
     """`title` behind its series' label, unless it was measured; its first letter becomes small.
 
@@ -68,7 +55,7 @@ def with_series(title: str, series: str) -> str:
         return title
     if title.split(" ", 1)[0][1:].islower():
         title = title[0].lower() + title[1:]
-    return f"{series_label(series)} {title}"
+    return f"{SERIES_LABELS[series]} {title}"
 
 
 def digits(value: float, places: int) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from scaling.errors import InputError
+from scaling.run.planning import allocation_of
+from scaling.run.progress import Watcher
 from scaling.study.plan_file import Allocation
 
 DRY_RUN = {"--dry-run", "--dryrun", "-n"}
@@ -24,6 +26,18 @@ def without_job_files(options: Sequence[str]) -> list[str]:
     if any(word.startswith("--quiet") or word == "-q" for word in options):
         return [*options]
     return [*options, "--quiet", QUIET]
+
+
+def show(command: list[str], options: Sequence[str], watcher: Watcher) -> int:
+    """Let snakemake show its jobs, then print what they would allocate; snakemake's exit code."""
+    watcher.look()
+    code = subprocess.run(command, check=False).returncode
+    if code == 0:
+        missing = [point.point_id for point in watcher.missing()]
+        wanted = {point.point_id: allocation_of(point) for point in watcher.points}
+        for line in describe_allocations(wanted, missing, options):
+            print(line)  # noqa: T201 (the output of a dry run)
+    return code
 
 
 def describe_allocations(

@@ -41,7 +41,7 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
     """
     paths = StudyPaths(study_dir)
     if not any(paths.tables.glob("*")):
-        raise InputError(f"{paths.tables}: holds no tables; scaling tabulate {study_dir} first")
+        raise InputError(f"{paths.tables}: empty; `scaling tabulate {study_dir}` fills it")
     if out.suffix != ".zip" or not out.absolute().parent.is_dir():
         raise InputError(f"{out}: must be a .zip in an existing folder")
     with tempfile.TemporaryDirectory() as folder:

@@ -8,21 +8,21 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import shlex
 import time
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-from scaling.cluster.site import slurm_resources
+from scaling.cluster.site import Slurm
 from scaling.errors import InputError, shortened
 from scaling.record import files
 from scaling.run import planning
 from scaling.run.planning import StudyPlan
 from scaling.run.sweep import Sweep
-from scaling.study import grid, plan_file
-from scaling.study.paths import RESULTS, StudyPaths
-from scaling.study.plan_file import Allocation, PlanFile
-from scaling.study.point import Point, point_from_json, random_fraction
-from scaling.study.study import Study, study_folder, study_info_json
+from scaling.study import plan_file
+from scaling.study.grid import Plan
+from scaling.study.paths import StudyPaths
+from scaling.study.plan_file import PlanFile
+from scaling.study.point import Point, point_from_json
 
 # Temporary files older than this have no writer any more: one needs seconds, and clocks differ.
 PARTS_ARE_DEAD_AFTER_S = 3600.0
@@ -33,28 +33,34 @@ _MEASURED_FIELDS = (
 )  # fmt: skip
 
 
-def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
-    """Write a plan into its study's folder, and return that; unchanged files keep their time.
+def write_plan(planned: StudyPlan) -> None:
+    """Write a plan into its study's folder; unchanged files keep their time.
 
     Raises:
-        InputError: the folder belongs to another study, or has rows of other points with these ids.
+        InputError: the folder has rows of other points with these ids.
     """
-    folder = study_folder(planned.study, results)
-    sweep, paths = Sweep(planned.study, planned.plan.points, folder), StudyPaths(folder)
+    paths = StudyPaths(planned.folder)
     with _plan_lock(paths):
         _refuse_other_points(paths, planned.plan.points)
         files.write_points(paths.folder, planned.plan)
-        files.write_text_if_changed(paths.study, study_info_json(planned.study))
+        files.write_text_if_changed(paths.study, planned.about)
         if planned.probe_plan is not None:
             files.write_text_if_changed(paths.probe_plan, planned.probe_plan.to_json())
-        files.write_text_if_changed(paths.plan, _plan_file(planned, sweep, paths).to_json())
-        _remove_stale_files(paths, sweep.choice_files)
-    return folder
+        sweep = Sweep(planned.study, planned.plan.points, planned.folder)
+        plan = json.dumps(dataclasses.asdict(_plan_file(planned, paths, sweep)), indent=1)
+        files.write_text_if_changed(paths.plan, plan + "\n")
+        # last and file by file, so that a valid choice is never missing
+        for path in set(paths.chosen.glob("*.parquet")).difference(sweep.choice_files):
+            path.unlink(missing_ok=True)
+        for path in paths.folder.rglob(".*.part"):
+            with contextlib.suppress(FileNotFoundError):  # its writer has just finished
+                if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
+                    path.unlink()
 
 
-def _plan_file(planned: StudyPlan, sweep: Sweep, paths: StudyPaths) -> PlanFile:
+def _plan_file(planned: StudyPlan, paths: StudyPaths, sweep: Sweep) -> PlanFile:
     study, points, probe_plan = planned.study, planned.plan.points, planned.probe_plan
-    repeats = study.measure.repeats
+    repeats, measured = study.measure.repeats, study.mode == "measure"
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     written = [paths.points_table, paths.refused, paths.study]
@@ -65,38 +71,53 @@ def _plan_file(planned: StudyPlan, sweep: Sweep, paths: StudyPaths) -> PlanFile:
         made_from=planned.made_from,
         files={name: digest for name, digest in digests.items() if digest},
         study=str(study.path),
-        points=_ordered_allocations(study, points),
-        contended=repeats.at_most - 1 if repeats.only and study.mode == "measure" else 0,
+        asked=plan_digest(planned.plan),
+        clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
+        resources=slurm_resources(cluster.slurm),
+        points=planning.ordered_allocations(study, points),
+        predicted=study.is_predictable,
+        contended=repeats.at_most - 1 if repeats.only and measured else 0,
         exclude=study.measure.exclude_slow_nodes,
         elsewhere=sweep.has_reruns,
         refused=len(planned.plan.refusals),
-        measured=study.mode == "measure",
+        measured=measured,
         again=sweep.turns,
-        guide=study.measure.guidance if study.mode == "measure" else "",
-        asked=grid.plan_digest(planned.plan),
-        clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        predicted=study.is_predictable,
+        guide=study.measure.guidance if measured else "",
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=cluster.nodes,
         gres=cluster.slurm.gres,
-        resources=slurm_resources(cluster.slurm),
         probe=planning.allocation_of(probe_plan) if probe_plan else None,
         probe_asked=probe_plan.digest if probe_plan else "",
     )
 
 
-def _ordered_allocations(study: Study, points: Sequence[Point]) -> dict[str, Allocation]:
-    """The allocation of each point, in the order in which points run.
+def plan_digest(plan: Plan) -> str:
+    """Digest of all points and refusals of a plan."""
+    texts = [point.to_json() for point in plan.points]
+    texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in plan.refusals]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
-    Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
-    drift over time would look like a property of the layouts that happened to run then.
+
+def slurm_resources(site: Slurm) -> dict[str, str | int]:
+    """The Slurm resources shared by all points; nodes and ranks depend on the layout.
+
+    Lists of options become one string quoted for the shell, and set-up lines one text.
     """
-    seed = study.measure.seed
-    ordered = sorted(
-        points, key=lambda p: (p.world_size, p.repeat, random_fraction(seed, p.point_id))
-    )
-    return {point.point_id: planning.allocation_of(point) for point in ordered}
+    resources: dict[str, str | int | None] = {
+        "slurm_partition": site.partition,
+        "slurm_account": site.account,
+        "slurm_qos": site.qos,
+        "slurm_constraint": site.constraint,
+        "slurm_reservation": site.reservation,
+        "slurm_exclusive": 1 if site.exclusive else None,
+        "cpus_per_task": site.cpus_per_task,
+        "mem_mb": site.mem_mb,
+        "slurm_setup": "\n".join(site.setup) or None,
+        "srun_args": shlex.join(site.srun_args) or None,
+        "slurm_extra": shlex.join(site.extra) or None,
+    }
+    return {name: value for name, value in resources.items() if value is not None}
 
 
 @contextlib.contextmanager
@@ -134,16 +155,3 @@ def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
                 f"this id has {other}={shortened(now[other])} now; give the cluster another name "
                 f"in clusters.yaml, or move {paths.folder} away"
             )
-
-
-def _remove_stale_files(paths: StudyPaths, choices: Collection[Path]) -> None:
-    """Remove choices about sizes that are no longer asked for, and temporary files of dead writers.
-
-    Done last and file by file, so that a valid choice is never missing.
-    """
-    for path in set(paths.chosen.glob("*.parquet")).difference(choices):
-        path.unlink(missing_ok=True)
-    for path in paths.folder.rglob(".*.part"):
-        with contextlib.suppress(FileNotFoundError):  # its writer has just finished
-            if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
-                path.unlink()

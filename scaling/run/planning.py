@@ -5,23 +5,29 @@ calibration on this cluster, the prediction rests on data sheets alone.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
-from scaling.predict.cost.model import Prediction
-from scaling.predict.read.features import Points
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.run import predictions
 from scaling.run.choices import refusal_columns, setting_key
-from scaling.study import grid, plan_file
-from scaling.study.grid import Plan, Refusal
-from scaling.study.plan_file import CONFIG, Allocation
-from scaling.study.point import Point, can_be_short, random_fraction
+from scaling.study.grid import Plan, Refusal, expand_grid, nothing_runs
+from scaling.study.paths import CONFIG, RESULTS, study_path
+from scaling.study.plan_file import Allocation, inputs_digest
+from scaling.study.point import Point
 from scaling.study.short_steps import Accumulation, total_micro_batches
-from scaling.study.study import Study, load_study, replication_queries
+from scaling.study.study import (
+    Study,
+    load_study,
+    replication_queries,
+    study_folder,
+    study_info_json,
+)
 from scaling.study.time_limits import point_limits
 
 # Start-up and clean-up of a point, and of a probe, on top of its own limit.
@@ -34,78 +40,55 @@ class StudyPlan:
     """A loaded study and its plan; `made_from` is the digest of everything the plan depends on."""
 
     study: Study
+    about: str  # the content of study.json
+    folder: Path
     plan: Plan
     spend: Spend | None
     probe_plan: ProbePlan | None
     made_from: str
 
 
-def plan_study(study: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
+def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
     """Plan a study without writing anything.
 
     Raises:
-        InputError: the study is wrong, or no point of it can run.
+        InputError: the study is wrong, no point of it can run, or its folder is another's.
     """
-    path = plan_file.study_path(study)
+    path = study_path(name)
     # before the files are read: if one is edited meanwhile, this plan must count as stale
-    made_from = plan_file.inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
-    loaded = load_study(path, mode=mode, cluster=cluster)
-    replication_queries(loaded)  # report a wrong name before anything runs
-    plan, spend = fitting_plan_and_spend(loaded)
+    made_from = inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
+    study = load_study(path, mode=mode, cluster=cluster)
+    folder, about = study_folder(study, RESULTS), study_info_json(study)
+    replication_queries(study)  # report a wrong name before anything runs
+    plan, spend, probe = expand_grid(study), None, None
+    if study.mode == "measure":  # in a prediction, what does not fit is part of the answer
+        plan, spend = fit(study, plan)
+        probe = plan_probe(study, plan)
     return StudyPlan(
-        study=loaded,
+        study=study,
+        about=about,
+        folder=folder,
         plan=plan,
         spend=spend,
-        probe_plan=plan_probe(loaded, plan),
+        probe_plan=probe,
         made_from=made_from,
     )
 
 
-def fitting_plan_and_spend(study: Study) -> tuple[Plan, Spend | None]:
-    """The plan, and what measuring it is predicted to cost (None: nothing runs or is predictable).
+def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
+    """The plan of what can fit, with time limits, and what measuring it is predicted to cost.
+
+    Nothing is left out and there is no cost where nothing can be predicted.
 
     Raises:
-        InputError: as `fitting_plan`.
+        InputError: no point can fit.
     """
-    planned, kept, predicted = _fitting(study)
-    if predicted is None:
-        return planned, None
-    points, prediction = predicted
-    # repeats of contenders are not counted: they are added as needed
-    only_contenders = study.measure.repeats.only
-    counted = {
-        row: point
-        for row, point in zip(kept, planned.points, strict=True)
-        if not (only_contenders and point.repeat)
-    }
-    rows, run_s = list(counted), prediction.step_time_s.copy()
-    run_s[rows] = predictions.predict_run_s(study, list(counted.values()), run_s[rows])
-    return planned, spend_of(points, prediction, run_s=run_s, rows=rows)
-
-
-def fitting_plan(study: Study) -> Plan:
-    """The study's plan, without points that cannot fit unless it says `measure_oom: true`.
-
-    Raises:
-        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
-    """
-    return _fitting(study)[0]
-
-
-def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] | None]:
-    """The plan, the rows of the grid that it kept, and the grid's prediction if it has one."""
-    planned = grid.expand_grid(study)
-    if study.mode == "predict":
-        return planned, [], None  # there, what does not fit is part of the answer
     if not study.is_predictable:
-        return _with_full_runs(study, planned), [], None
-    points, prediction = predictions.predict_points(study, planned.points)
-    reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
-    rows = [row for row in range(len(planned.points)) if row not in reasons]
-    kept = [planned.points[row] for row in rows]
-    for index, row in enumerate(rows):
-        if prediction.predicted[row]:
-            kept[index] = _with_time_limit(study, kept[index], float(prediction.step_time_s[row]))
+        points = with_full_runs(study, planned.points)
+        return dataclasses.replace(planned, points=points), None
+    measure = study.measure
+    asked, prediction = predictions.predict_points(study, planned.points)
+    reasons = {} if measure.measure_oom else memory_refusals(asked, prediction)
     refused = [
         Refusal(
             **refusal_columns(planned.points[row]),
@@ -114,59 +97,57 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
         for row, reason in reasons.items()
         if planned.points[row].repeat == 0
     ]
-    fitting = Plan(points=tuple(kept), refusals=(*planned.refusals, *refused))
-    grid.require_points(study, kept, fitting.refusals)
-    ranked_s = predictions.ranking_times(prediction)
-    fitting = _with_full_runs(study, fitting, [ranked_s[row] for row in rows])
-    return fitting, rows, (points, prediction)
-
-
-def _with_full_runs(
-    study: Study, planned: Plan, ranked_s: Sequence[float | None] | None = None
-) -> Plan:
-    """The plan with those short points marked that run in full as well, to check the others."""
-    in_full = rows_in_full(study, planned.points, ranked_s)
-    points = [
-        dataclasses.replace(point, accumulation="both") if row in in_full else point
+    refusals = (*planned.refusals, *refused)
+    kept = {  # by row of the grid
+        row: _with_time_limit(study, point, float(prediction.step_time_s[row]))
+        if prediction.predicted[row]
+        else point
         for row, point in enumerate(planned.points)
-    ]
-    return dataclasses.replace(planned, points=tuple(points))
+        if row not in reasons
+    }
+    if not kept:
+        raise nothing_runs(study, refusals)
+    ranked_s = predictions.ranking_times(prediction)
+    points = with_full_runs(study, list(kept.values()), [ranked_s[row] for row in kept])
+    counted = {  # repeats of contenders are added as needed
+        row: point
+        for row, point in zip(kept, points, strict=True)
+        if not (measure.repeats.only and point.repeat)
+    }
+    rows, run_s = list(counted), prediction.step_time_s.copy()
+    run_s[rows] = predictions.predict_run_s(study, list(counted.values()), run_s[rows])
+    spend = spend_of(asked, prediction, run_s=run_s, rows=rows)
+    return Plan(points=points, refusals=refusals), spend
 
 
-def rows_in_full(
-    study: Study,
-    points: Sequence[Point],
-    ranked_s: Sequence[float | None] | None = None,
-    *,
-    every: bool = False,
-) -> set[int]:
-    """Rows of short points that run in full as well, to measure the error of the extension.
+def with_full_runs(
+    study: Study, points: Sequence[Point], ranked_s: Sequence[float | None] | None = None
+) -> tuple[Point, ...]:
+    """The points, with those short ones marked that run in full too, to check the extension.
 
     `in_full: advised` takes the predicted best of each size and setting, and one of each size drawn
     by the seed. A share draws that many of each size, at least one. `ranked_s` are
-    `predictions.ranking_times`, None without predictions. `every` treats all points as short.
+    `predictions.ranking_times`, None without predictions.
     """
-    share = study.measure.in_full
+    share, seed = study.measure.in_full, study.measure.seed
     by_size: dict[int, list[int]] = {}
     best: dict[tuple[object, ...], tuple[float, int]] = {}  # by size and setting: time and row
     for row, point in enumerate(points):
-        short = can_be_short(study, point.layout) if every else point.accumulation == "short"
-        if not short or point.repeat:
+        if point.accumulation != "short" or point.repeat or share == 0:
             continue
         by_size.setdefault(point.world_size, []).append(row)
         if ranked_s is not None and (seconds := ranked_s[row]) is not None:
             setting = (point.world_size, setting_key(point))
             best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
-    if share == 0:
-        return set()
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for rows in by_size.values():
         count = 1 if isinstance(share, str) else max(1, round(share * len(rows)))
-        rows.sort(
-            key=lambda row: random_fraction(study.measure.seed, points[row].point_id, "in full")
-        )
+        rows.sort(key=lambda row: random_fraction(seed, points[row].point_id, "in full"))
         chosen |= set(rows[:count])
-    return chosen
+    return tuple(
+        dataclasses.replace(point, accumulation="both") if row in chosen else point
+        for row, point in enumerate(points)
+    )
 
 
 def _with_time_limit(study: Study, point: Point, step_time_s: float) -> Point:
@@ -187,10 +168,9 @@ def plan_probe(study: Study, planned: Plan) -> ProbePlan | None:
     Raises:
         InputError: `probe.world_size` is no possible allocation of this cluster.
     """
-    if study.mode == "predict" or study.probe.enabled is False:
-        return None
     first = planned.points[0]
-    if study.probe.enabled is None and first.gpu == "cpu":
+    wanted = first.gpu != "cpu" if study.probe.enabled is None else study.probe.enabled
+    if not wanted:
         return None
     largest = max(point.world_size for point in planned.points)
     world_size = study.probe.world_size or largest
@@ -202,6 +182,28 @@ def plan_probe(study: Study, planned: Plan) -> ProbePlan | None:
             f"nodes of {per_node}, up to the {per_node * cluster.nodes} of cluster {first.cluster}"
         )
     return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
+
+
+def ordered_allocations(study: Study, points: Sequence[Point]) -> dict[str, Allocation]:
+    """The allocation of each point, in the order in which points run.
+
+    Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
+    drift over time would look like a property of the layouts that happened to run then.
+    """
+    seed = study.measure.seed
+    ordered = sorted(
+        points, key=lambda p: (p.world_size, p.repeat, random_fraction(seed, p.point_id))
+    )
+    return {point.point_id: allocation_of(point) for point in ordered}
+
+
+def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:
+    """A pseudo-random number in [0, 1) that depends on seed, point and purpose only.
+
+    Sorting by it gives a random order that does not change when other points come or go.
+    """
+    digest = hashlib.sha256(f"{purpose}:{seed}:{point_id}".encode()).digest()
+    return int.from_bytes(digest[:7], "big") / 2**56
 
 
 def allocation_of(task: Point | ProbePlan) -> Allocation:
@@ -228,8 +230,3 @@ def allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
     exclusive = cluster.slurm.exclusive
     gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
     return gpus * allocation.minutes / 60
-
-
-def points_to_measure(study: Study, planned: Plan) -> tuple[Point, ...]:
-    """The points that are to leave a row: none in a study that only predicts."""
-    return planned.points if study.mode == "measure" else ()

@@ -12,8 +12,8 @@ from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from scaling.study.point import Point, can_be_short
-from scaling.study.short_steps import Accumulation, short_step_rounds, short_step_sizes
+from scaling.study.point import Point
+from scaling.study.short_steps import short_step_rounds, short_step_sizes
 from scaling.study.study import Study
 
 Floats = npt.NDArray[np.float64]
@@ -41,20 +41,17 @@ def ranking_times(prediction: Prediction) -> list[float | None]:
     return [float(seconds) if fits else None for seconds, fits in pairs]
 
 
-def predict_run_s(
-    study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any], short: bool | None = None
-) -> Floats:
+def predict_run_s(study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any]) -> Floats:
     """Predicted seconds of all steps of one run of each point, without its start-up, (n,).
 
-    `step_time_s`, (n,), is predicted for full steps. `short` says whether steps are short; None: as
-    each point says. Short steps are predicted as steps of a smaller batch. Where steps stop by
-    themselves the fewest are counted: on a quiet GPU these suffice.
+    `step_time_s`, (n,), is predicted for full steps. Short steps are predicted as steps of a
+    smaller batch. Where steps stop by themselves the fewest are counted: on a quiet GPU these
+    suffice.
     """
     measure = study.measure
     warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
     seconds: Floats = np.asarray((warmup + steps) * step_time_s, dtype=np.float64)
-    kinds = [_accumulation(study, point, short) for point in points]
-    rows = [row for row, kind in enumerate(kinds) if kind != "full"]
+    rows = [row for row, point in enumerate(points) if point.accumulation != "full"]
     if not rows:
         return seconds
     short_steps_s = []  # of the three short steps of a round
@@ -66,15 +63,7 @@ def predict_run_s(
             shorter.append(dataclasses.replace(point, layout=layout))
         short_steps_s.append(predict_points(study, shorter)[1].step_time_s)
     rounds_s = short_step_rounds(steps) * np.sum(short_steps_s, axis=0)
-    also_full = np.array([kinds[row] == "both" for row in rows])
+    also_full = np.array([points[row].accumulation == "both" for row in rows])
     only_short = rounds_s + warmup * short_steps_s[0]
     seconds[rows] = np.where(also_full, seconds[rows] + rounds_s, only_short)
     return seconds
-
-
-def _accumulation(study: Study, point: Point, short: bool | None) -> Accumulation:
-    if short is None:
-        return point.accumulation
-    if not short or not can_be_short(study, point.layout):
-        return "full"
-    return "both" if point.accumulation == "both" else "short"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ from scaling.predict.advise.surprise import most_again
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
+from scaling.run.planning import StudyPlan
 from scaling.run.predictions import Floats
+from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
-from scaling.study.point import Point
+from scaling.study.point import Point, can_be_short
 from scaling.study.schema import Measure
 from scaling.study.study import Study
 
@@ -53,6 +55,28 @@ class Price:
         return self.step_gpu_hours + self.startup_gpu_hours
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What `scaling plan` shows of the price of measuring a study."""
+
+    ways: Sequence[Price] = ()  # to measure it, the full one first
+    # keys of `measure` that make it cheap, and the price with them
+    cheapest: tuple[Mapping[str, object], Price] | None = None
+    points_on_a_node: float = 0.0  # expected; they run once more where that node is found slow
+
+
+def costs_of(planned: StudyPlan) -> Costs:
+    """The costs of a study that is measured."""
+    study, points = planned.study, planned.plan.points
+    ways = prices(study, planned.plan)
+    has_reruns = Sweep(study, points, planned.folder).has_reruns
+    return Costs(
+        ways=ways,
+        cheapest=cheapest_settings(study, planned.plan) if ways else None,
+        points_on_a_node=float(chance_on_node(study, points).sum()) if has_reruns else 0.0,
+    )
+
+
 WAYS = ("full", "guided", "short", "both")
 
 
@@ -66,22 +90,26 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
         return []
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = predictions.predict_points(study, once)
-    ranked_s = predictions.ranking_times(prediction)
-    in_full = planning.rows_in_full(study, once, ranked_s, every=True)
-    candidates = [
-        dataclasses.replace(point, accumulation="both" if row in in_full else "short")
-        for row, point in enumerate(once)
+    full = [dataclasses.replace(point, accumulation="full") for point in once]
+    short: Sequence[Point] = [
+        dataclasses.replace(point, accumulation="short")
+        if can_be_short(study, point.layout)
+        else point
+        for point in full
     ]
+    short = planning.with_full_runs(study, short, predictions.ranking_times(prediction))
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
     on_a_node = chance_on_node(study, once)
+    # a study that measures has only one cluster
+    usd_per_hour = study.clusters[once[0].cluster].usd_per_gpu_hour or math.nan
     hours_per_s = repeats * points.world_size / 3600  # GPU-hours per second of each point
     priced = []
     for way in ways:
-        guided, short = way in ("guided", "both"), way in ("short", "both")
-        run_s = predictions.predict_run_s(study, candidates, prediction.step_time_s, short)
+        of_way = short if way in ("short", "both") else full
+        run_s = predictions.predict_run_s(study, of_way, prediction.step_time_s)
         runs, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
-        if guided:
+        if way in ("guided", "both"):
             guide = guide_of(study, STARTUP_S, run_s, keep=SHOWN_KEEP)
             chosen = _simulate_choices(points, prediction, guide)
             surprising[most_again(points, prediction, chosen, guide)] = True
@@ -89,13 +117,14 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
         steps = hours_per_s * np.where(runs, run_s, 0.0)
         startup = hours_per_s * np.where(runs, STARTUP_S, 0.0)
         added = hours_per_s * np.where(surprising, run_s + STARTUP_S, 0.0)
+        usd = usd_per_hour * float((steps + startup).sum())
         priced.append(
             Price(
                 way=way,
                 points=repeats * int(runs.sum()),
                 step_gpu_hours=float(steps.sum()),
                 startup_gpu_hours=float(startup.sum()),
-                usd=_usd(points, steps + startup),
+                usd=usd if math.isfinite(usd) else None,
                 surprise_points=repeats * int(surprising.sum()),
                 surprise_gpu_hours=float(added.sum()),
                 slow_node_gpu_hours=float((on_a_node * (steps + startup)).sum()) / repeats,
@@ -113,25 +142,21 @@ def chance_on_node(study: Study, points: Sequence[Point]) -> Floats:
 def cheapest_settings(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:
     """The keys of `measure` that make a study cheap, with a budget, and the price with them.
 
-    None where the study is guided or short already, or cannot be priced.
+    None where the study is guided or short already. The study must have a price.
     """
     measure = study.measure
     if measure.guided or measure.accumulation == "short":
         return None
 
-    def priced(keys: dict[str, Any]) -> Price | None:
+    def priced(keys: dict[str, Any]) -> Price:
         given = Measure.model_validate(keys)
         cheap = measure.model_copy(update={name: getattr(given, name) for name in keys})
-        ways = prices(dataclasses.replace(study, measure=cheap), planned, ("both",))
-        return ways[0] if ways else None
+        (price,) = prices(dataclasses.replace(study, measure=cheap), planned, ("both",))
+        return price
 
-    unbounded = priced(CHEAPEST)
-    if unbounded is None:
-        return None
-    budget = float(f"{BUDGET_SHARE * unbounded.gpu_hours:.2g}")
+    budget = float(f"{BUDGET_SHARE * priced(CHEAPEST).gpu_hours:.2g}")
     keys = {**CHEAPEST, "budget_gpu_hours": int(budget) if budget.is_integer() else budget}
-    bounded = priced(keys)
-    return None if bounded is None else (keys, bounded)
+    return keys, priced(keys)
 
 
 def _simulate_choices(
@@ -145,16 +170,6 @@ def _simulate_choices(
         choices = choose(points, prediction, size, guide, spent_gpu_s=spent)
         chosen[[choice.row for choice in choices if choice.chosen]] = True
     return chosen
-
-
-def _usd(points: Points, gpu_hours: Floats) -> float | None:
-    """The price of these GPU-hours; None where a cluster has no price."""
-    prices = [group.cluster.usd_per_gpu_hour for group in points.groups]
-    hours = [float(gpu_hours[group.rows].sum()) for group in points.groups]
-    if None in prices:
-        return None
-    total = math.fsum(of * (price or 0.0) for of, price in zip(hours, prices, strict=True))
-    return total if math.isfinite(total) else None
 
 
 def guide_of(study: Study, startup_s: float, run_s: Floats, *, keep: float | None = None) -> Guide:

@@ -117,9 +117,9 @@ def time_left(
 
 
 def watch_study(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":
-    """A watcher of the study's folder, for the points that it shall measure."""
-    sweep = Sweep(study, points, study_dir)
-    repeats = [p for p in points if p.repeat] if study.measure.repeats.only else []
+    """A watcher of the study's folder, for those of its points that shall leave a row."""
+    sweep = Sweep(study, points if study.mode == "measure" else (), study_dir)
+    repeats = [p for p in sweep.points if p.repeat] if study.measure.repeats.only else []
     return Watcher(
         study_dir,
         sweep.all_points,

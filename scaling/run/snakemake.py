@@ -20,18 +20,16 @@ from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import use_of_allocations
-from scaling.study import plan_file
-from scaling.study.paths import LOGS, LogPaths, StudyPaths, local_or_shipped
-from scaling.study.plan_file import PlanFile
+from scaling.study.paths import LOGS, LogPaths, local_or_shipped
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
+_SHOWN_LINES = 15  # of the log of a run that failed
 PLAIN_LINE_EVERY_S = 15.0  # without a terminal, as each line goes into a log
 
 
 def run_study(
     study: str,
     options: list[str],
-    results: Path,
     *,
     mode: str | None = None,
     cluster: str | None = None,
@@ -46,31 +44,32 @@ def run_study(
     """
     console = Console(highlight=False)
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
-    folder = plan_writer.write_plan(planned, results)
-    loaded, plan = planned.study, planned.plan
-    watcher = watch_study(loaded, planning.points_to_measure(loaded, plan), folder)
+    plan_writer.write_plan(planned)
+    loaded, points = planned.study, planned.plan.points
+    watcher = watch_study(loaded, points, planned.folder)
     overrides = {"mode": mode, "cluster": cluster}
     if dry_run.DRY_RUN & set(options):
         command = _command(loaded.path, dry_run.without_job_files(options), overrides)
-        return _dry_run(command, plan_file.read_plan(folder, planned.made_from), options, watcher)
+        return dry_run.show(command, options, watcher)
     command = _command(loaded.path, options, overrides)
     stop.refuse_second_run(loaded.name)
     stop.clear_stale_lock(Path.cwd(), command, console)
     on_cluster = _names_profile(options)
     if not on_cluster:  # on a cluster the executor finds running jobs again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_unreadable_aside(StudyPaths(folder).rows):
+    for unusable in row_files.set_unreadable_aside(watcher.paths.rows):
         console.print(f"Set aside, its point runs again: {unusable}")
     before = watcher.look()
-    report = StudyPaths(folder).report
-    report_time_ns = report.stat().st_mtime_ns if report.exists() else None
+    report = watcher.paths.report
+    report_time_ns = _time_ns(report)
     log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     # on a cluster every allocation has its own fork servers
     measures_here = not on_cluster and before.left > 0
-    server = local_fork_server(plan.points[0] if measures_here else None, log.parent)
+    server = local_fork_server(points[0] if measures_here else None, log.parent)
     with log.open("a", encoding="utf-8") as sink, server as environment:
+        earlier_bytes = sink.tell()
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
@@ -79,38 +78,36 @@ def run_study(
     if code:
         code = 128 - code if code < 0 else code  # as a shell reports the signal that ended it
         # an interrupted snakemake may end with a traceback, which means nothing
-        _print_failure(console, code, log, stopped=after if told_to_end else None)
+        _print_failure(console, code, log, earlier_bytes, stopped=after if told_to_end else None)
         return code
-    if before.finished and report.stat().st_mtime_ns == report_time_ns:
+    if before.finished and report_time_ns is not None and _time_ns(report) == report_time_ns:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
         console.print(f"Nothing to do: {done}.")
     else:
         console.print(f"Finished in {duration(time.monotonic() - started)}: {after.line()}")
         if (use := use_of_allocations(watcher.paths)) is not None:
             console.print(use)
-    console.print(f"The report: {report}")
+    if report.exists():  # options such as --until may end before it
+        console.print(f"The report: {report}")
     return 0
 
 
-def _dry_run(
-    command: list[str], plan: PlanFile | None, options: list[str], watcher: Watcher
-) -> int:
-    watcher.look()
-    code = subprocess.run(command, check=False).returncode
-    if code == 0 and plan is not None:
-        missing = [point.point_id for point in watcher.missing()]
-        wanted = {point.point_id: planning.allocation_of(point) for point in watcher.points}
-        for line in dry_run.describe_allocations(wanted, missing, options):
-            print(line)  # noqa: T201 (the output of a dry run)
-    return code
+def _time_ns(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
-def _print_failure(console: Console, code: int, log: Path, *, stopped: Progress | None) -> None:
-    """Say that snakemake was stopped and how far it got, or show the last lines of its log."""
+def _print_failure(
+    console: Console, code: int, log: Path, earlier_bytes: int, *, stopped: Progress | None
+) -> None:
+    """Say that snakemake was stopped and how far it got, or show the last lines of its log.
+
+    The log's first `earlier_bytes` are of earlier runs.
+    """
     if stopped is not None:
         console.print(f"Stopped: {stopped.line()}. The same command continues. Full log: {log}")
         return
-    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+    text = log.read_bytes()[earlier_bytes:].decode(errors="replace")
+    tail = text.splitlines()[-_SHOWN_LINES:]
     console.print("\n".join(printable(line) for line in tail))
     console.print(f"snakemake ended with exit code {code}; full log: {log}")
 
@@ -145,33 +142,32 @@ def _wait(
 ) -> tuple[int, bool]:
     """Show progress until snakemake ends; its exit code, and whether it was told to end.
 
-    Ctrl-C reaches snakemake too, which then ends by itself. SIGTERM is passed on: snakemake starts
-    nothing more and lets running jobs finish.
+    Signals are passed on, whenever they come: after SIGINT (Ctrl-C) snakemake ends, after SIGTERM
+    it starts nothing more and lets running jobs finish.
     """
     told_to_end = False
 
-    def pass_on(*_: object) -> None:
+    def pass_on(number: int, _: object) -> None:
         nonlocal told_to_end
         told_to_end = True
-        process.terminate()
+        process.send_signal(number)
 
-    before = signal.signal(signal.SIGTERM, pass_on)
+    before = {number: signal.signal(number, pass_on) for number in _heeded()}
     next_print = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
-    last_printed = ""
+    last_printed, said = "", False
     with contextlib.ExitStack() as stack:
-        stack.callback(signal.signal, signal.SIGTERM, before)
+        for number, handler in before.items():
+            stack.callback(signal.signal, number, handler)
         live = stack.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
                 return process.wait(timeout=1.0), told_to_end
             except subprocess.TimeoutExpired:
                 progress = watcher.look()
-            except KeyboardInterrupt:
-                told_to_end = True
+            if told_to_end and not said:
+                said = True
                 console.print("Stopping: what is measured is kept.")
-                os.kill(process.pid, signal.SIGINT)
-                continue
             if time.monotonic() >= next_ask:
                 waiting = _describe_queue()
                 next_ask = time.monotonic() + _ASK_SLURM_EVERY_S
@@ -182,6 +178,12 @@ def _wait(
             if not console.is_terminal and is_due:
                 console.print(line, soft_wrap=True)
                 next_print, last_printed = time.monotonic() + PLAIN_LINE_EVERY_S, content
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals to pass on; a background job of a script ignores SIGINT, as snakemake does."""
+    signals = [signal.SIGTERM, signal.SIGINT]
+    return [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
 
 
 def _describe_queue() -> str:

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from scaling.errors import InputError
 from scaling.record.running import runners_here
-from scaling.study import plan_file
-from scaling.study.paths import StudyPaths
+from scaling.study.paths import StudyPaths, study_name, study_path
 
 # The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
@@ -32,14 +31,17 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     Raises:
         InputError: there is no such study.
     """
-    name = plan_file.study_path(study).stem
+    name = study_path(study).stem
     paths = StudyPaths(results / name)
     sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
     # snakemakes first: without the executor one would start the next point after its current one
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
     runners = runners_here(paths.rows)
-    points = [psutil.Process(run.pid) for run in runners if psutil.pid_exists(run.pid)]
+    points = []
+    for run in runners:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            points.append(psutil.Process(run.pid))
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
@@ -81,7 +83,7 @@ def _snakemakes_of(name: str) -> list[psutil.Process]:
     snakemakes = []
     for process in snakemakes_in(Path.cwd()):
         studies = [word[6:] for word in process.info["cmdline"] if word.startswith("study=")]
-        if name in (Path(study).stem for study in studies or ["quickstart"]):
+        if name in map(study_name, studies or ["quickstart"]):
             snakemakes.append(process)
     return snakemakes
 

@@ -10,7 +10,7 @@ from scaling.cluster.hardware import GBIT_PER_S, GPUS, Cluster
 from scaling.cluster.site import Slurm
 from scaling.layout.optional_parts import PART_NAMES, PART_SIZES, OptionalParts, part_errors
 from scaling.layout.shapes import Family, ModelShape
-from scaling.study.plan_file import CONFIG
+from scaling.study.paths import CONFIG
 from scaling.study.schema import Count, File, Flag, Name
 from scaling.study.yaml_files import load_yaml
 

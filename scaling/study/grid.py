@@ -1,9 +1,6 @@
 """Expand a study into points, and into refusals of the combinations that cannot run."""
 
-import dataclasses
-import hashlib
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -76,40 +73,24 @@ def expand_grid(study: "Study") -> Plan:
             f"{study.path}: layouts: the grid holds {count} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
-    require_points(study, placed, refused)
-    return Plan(points=_points(study, placed), refusals=tuple(refused))
-
-
-def require_points(study: "Study", runnable: Sequence[object], refused: Sequence[Refusal]) -> None:
-    """Check that anything can run.
-
-    Raises:
-        InputError: `runnable` is empty; the sentence has the reason of the first refusal.
-    """
-    if not runnable:
-        first = refused[0].reason if refused else "it has no combination"
-        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
-
-
-def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> tuple[Point, ...]:
-    """The points of all repeats. Points whose ids collide by chance get longer ids."""
-    repeats = study.measure.repeats
+    if not placed:
+        raise nothing_runs(study, refused)
     # predictions are not repeated for contenders
-    runs = 1 if repeats.only and study.mode == "predict" else repeats.at_most
-    combinations = [(axes, layout, repeat) for axes, layout in placed for repeat in range(runs)]
-    points = [make_point(study, *combination) for combination in combinations]
+    repeated = range(1 if repeats.only and study.mode == "predict" else repeats.at_most)
+    runs = [(axes, layout, repeat) for axes, layout in placed for repeat in repeated]
+    points = [make_point(study, *run) for run in runs]
     uses = Counter(point.point_id for point in points)
     for index, point in enumerate(points):
-        if uses[point.point_id] > 1:
-            points[index] = make_point(study, *combinations[index], digits=LONG_DIGEST)
-    return tuple(sorted(points, key=lambda p: (p.world_size, p.repeat, p.point_id)))
+        if uses[point.point_id] > 1:  # ids collide by chance
+            points[index] = make_point(study, *runs[index], digits=LONG_DIGEST)
+    points.sort(key=lambda point: (point.layout.world_size, point.repeat, point.point_id))
+    return Plan(points=tuple(points), refusals=tuple(refused))
 
 
-def plan_digest(plan: Plan) -> str:
-    """Digest of all points and refusals of a plan."""
-    texts = [point.to_json() for point in plan.points]
-    texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in plan.refusals]
-    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+def nothing_runs(study: "Study", refused: Sequence[Refusal]) -> InputError:
+    """The error that no point can run, with the reason of the first refusal."""
+    first = refused[0].reason if refused else "it has no combination"
+    return InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
 
 
 def unique_combinations(study: "Study") -> list[dict[str, Any]]:
@@ -161,6 +142,7 @@ def _place(study: "Study", axes: dict[str, Any], *, engine_must_run_it: bool) ->
         gradient_accumulation_steps=global_batch_size // sequences_at_once,
         seq_length=axes["seq_length"],
     )
+    assert layout.world_size == axes["world_size"]
     reasons = list(refusals(shape, layout))
     if engine_must_run_it:
         reasons += engine_refusals(shape, layout, study.measure.gradient_clipping)
@@ -174,9 +156,10 @@ def _cluster_refusals(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
         product = " x ".join(f"{name}={axes[name]}" for name in REPLICA_AXES)
         yield f"world_size={world_size} is not divisible by {product} = {replica}"
     if world_size > per_node * cluster.nodes:
+        nodes = f"{cluster.nodes} node{'s' * (cluster.nodes > 1)} of {per_node}"
         yield (
             f"world_size={world_size} is more than the {per_node * cluster.nodes} GPUs of "
-            f"cluster {axes['cluster']} ({cluster.nodes} nodes of {per_node})"
+            f"cluster {axes['cluster']} ({nodes})"
         )
     elif world_size > per_node and world_size % per_node:
         yield f"world_size={world_size} is not whole nodes of {per_node} GPUs"

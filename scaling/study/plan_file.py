@@ -3,7 +3,6 @@
 Snakemake imports this on every parse, so it needs the standard library only.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -13,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.errors import InputError, did_you_mean
-from scaling.study.paths import RESULTS, StudyPaths
+from scaling.errors import InputError
+from scaling.study.paths import CONFIG, RESULTS, StudyPaths, study_path
 
-CONFIG = Path("config")
 _TRIES = 3  # if the study is edited while it is planned
 _PACKAGE = Path(__file__).parents[1]
 _PLANNING = ("layout", "cluster", "study", "run", "predict")  # packages that make plans
@@ -58,29 +56,6 @@ class PlanFile:
     resources: dict[str, str | int]  # Slurm resources of every job
     probe: Allocation | None
     probe_asked: str  # digest of the probe plan
-
-    def to_json(self) -> str:
-        """The content of plan.json."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
-
-
-def study_path(study: str | Path, config: Path = CONFIG) -> Path:
-    """The study's YAML file: a path that ends in .yaml, or a name in `config`/studies.
-
-    Raises:
-        InputError: there is no such file.
-    """
-    path = Path(study)
-    if path.suffix not in (".yaml", ".yml"):
-        path = config / "studies" / f"{study}.yaml"
-    try:
-        exists = path.is_file()
-    except OSError:  # a name longer than any file system allows
-        exists = False
-    if not exists:
-        names = [other.stem for other in (config / "studies").glob("*.yaml") if other.is_file()]
-        raise InputError(f"{path}: no such study: {did_you_mean(Path(study).stem, names)}")
-    return path
 
 
 def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:

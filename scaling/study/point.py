@@ -85,7 +85,6 @@ _NO_COLUMNS = (  # fields that the row replaces by its own columns
 def point_columns(point: Point) -> dict[str, Any]:
     """The columns of the row that are known before the point runs, by name."""
     shape, layout = point.shape, point.layout
-    tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
     columns = dataclasses.asdict(point)
     for name in _NO_COLUMNS:
         del columns[name]
@@ -93,14 +92,14 @@ def point_columns(point: Point) -> dict[str, Any]:
         **columns,
         **dataclasses.asdict(shape),
         **dataclasses.asdict(layout),
+        "world_size": point.world_size,
         "layout": layout.label,
-        "world_size": layout.world_size,
         "global_batch_size": layout.global_batch_size,
         # a model without experts has no router
         **({} if shape.num_experts else {"router": None, "normalised_router": None}),
         "total_params": shape.total_params,
         "active_params": shape.active_params,
-        "tokens_per_step": layout.global_batch_size * tokens_per_sequence,
+        "tokens_per_step": layout.global_batch_size * shape.tokens_per_sequence(layout.seq_length),
         "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
         "hardware_flops_per_token": hardware_flops_per_token(
             shape, layout.seq_length, layout.activation_checkpointing
@@ -172,12 +171,3 @@ def can_be_short(study: "Study", layout: Layout) -> bool:
     return is_worth_shortening(
         layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least
     )
-
-
-def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:
-    """A pseudo-random number in [0, 1) that depends on seed, point and purpose only.
-
-    Sorting by it gives a random order that does not change when other points come or go.
-    """
-    digest = hashlib.sha256(f"{purpose}:{seed}:{point_id}".encode()).digest()
-    return int.from_bytes(digest[:7], "big") / 2**56

@@ -21,6 +21,7 @@ from scaling.study.point import StudyKind
 from scaling.study.yaml_files import SAFE
 
 Mode = Literal["measure", "predict"]
+Block = dict[str, tuple[Any, ...]]  # axis -> values
 
 
 def _as_list(value: object) -> object:
@@ -62,6 +63,11 @@ class _Grid(File):
     global_batch_size: Counts = UNSET
     batch_size_per_gpu: Counts = UNSET
     seq_length: Counts = UNSET
+
+    def stated(self) -> Block:
+        """The axes that the file states, without duplicate values."""
+        names = sorted(self.model_fields_set)
+        return {name: tuple(dict.fromkeys(getattr(self, name))) for name in names}
 
 
 def _axis_type(axis: Axis) -> Any:

@@ -7,7 +7,7 @@ be right.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,15 +16,21 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import StudyPaths, local_or_shipped
-from scaling.study.plan_file import CONFIG, study_path
+from scaling.study.paths import CONFIG, StudyPaths, local_or_shipped, study_path
 from scaling.study.point import StudyKind
-from scaling.study.schema import GUIDES, Axes, Measure, Mode, Name, Probing, Reporting, StudyFile
+from scaling.study.schema import (
+    GUIDES,
+    Block,
+    Measure,
+    Mode,
+    Name,
+    Probing,
+    Reporting,
+    StudyFile,
+)
 from scaling.study.yaml_files import SAFE, first_problem, load_yaml
 
 SAFE_NAME = re.compile(SAFE)
-
-Block = dict[str, tuple[Any, ...]]  # axis -> values
 
 AXIS_DEFAULTS: Block = {name: (default,) for name, default in DEFAULTS.items()}
 
@@ -83,10 +89,10 @@ def load_study(
             "letters, digits, '_', '-' and '.' only, at most 64"
         )
     file = load_yaml(path, StudyFile)
+    axes = {**AXIS_DEFAULTS, **file.axes.stated()}
+    layouts = tuple(block.stated() for block in file.layouts)
     clusters = load_clusters(config / "clusters.yaml")
     models = load_models(config / "models.yaml")
-    axes = {**AXIS_DEFAULTS, **_stated(file.axes)}
-    layouts = tuple(map(_stated, file.layouts))
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
     if mode is not None and mode not in get_args(Mode):
@@ -96,12 +102,6 @@ def load_study(
     loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **keys)
     _check_axes(loaded)
     return loaded
-
-
-def _stated(block: Axes) -> Block:
-    """The axes that the file states, without duplicate values."""
-    names = sorted(block.model_fields_set)
-    return {name: tuple(dict.fromkeys(getattr(block, name))) for name in names}
 
 
 def _on_one_cluster(
@@ -178,9 +178,9 @@ def _check_axes(study: Study) -> None:
             f": cluster {name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
             "budget_gpu_hours",
         )
-    for key in GUIDES:
+    for key in GUIDES if not study.is_predictable else ():
         value = getattr(measure, key)
-        if value is not None and not study.is_predictable:
+        if value is not None:
             raise wrong(
                 f"measure.{key}={value:g}",
                 ": the predictions it goes by need a GPU's data sheet, and cluster "
@@ -225,7 +225,9 @@ def read_study_info(folder: Path) -> StudyInfo:
         return StudyInfo()
     except ValidationError as error:
         reason = first_problem(error, StudyInfo)
-        raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
+        raise InputError(
+            f"{path}: is not what `scaling plan` writes: {reason}; `scaling plan` mends it"
+        ) from None
 
 
 def study_folder(study: Study, results: Path) -> Path:

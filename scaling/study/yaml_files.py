@@ -178,6 +178,8 @@ def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
     match kind:
         case "missing":
             return f"{key}: is missing"
+        case "json_invalid":
+            return f"invalid JSON: {context['error']}"
         case "extra_forbidden":
             name = problem["loc"][-1]
             hint = did_you_mean(name, _allowed_keys(schema, problem["loc"]))

@@ -3,17 +3,15 @@
 import importlib.metadata
 import os
 import re
-import socket
 from pathlib import Path
 
 import torch
 
 from scaling.cluster.hardware import Gpu, gpu_named
-from scaling.cluster.node import visible_devices
+from scaling.cluster.node import host_name, visible_devices
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
 from scaling.record.rank_files import Stack
-from scaling.study.point import Point
 from scaling.train.kernels.availability import version_of
 
 # A driver keeps a little of a GPU's memory and counts in GiB, while data sheets may count in GB.
@@ -22,18 +20,18 @@ _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
 _CARDS = ("pcie", "nvl")
 
 
-def take_device(point: Point, local_rank: int) -> torch.device:
-    """The GPU of this rank, or the CPU where the study's cluster is one.
+def take_device(gpu: str, local_rank: int) -> torch.device:
+    """The GPU of this rank, which is the catalogue's `gpu`; the CPU where that is `cpu`.
 
     Raises:
         RuntimeError: the study names a GPU and this rank has none or another.
     """
-    if point.gpu == "cpu":
+    if gpu == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
         raise RuntimeError(
-            f"the point wants gpu {point.gpu!r} for local rank {local_rank}, and this process sees "
-            f"{torch.cuda.device_count()} CUDA devices"
+            f"the study says gpu {gpu!r}, and for local rank {local_rank} there is none: this "
+            f"process sees {torch.cuda.device_count()} CUDA devices"
         )
     torch.cuda.set_device(local_rank)
     if not all(entry.isdigit() for entry in visible_devices(os.environ) or []):
@@ -42,7 +40,7 @@ def take_device(point: Point, local_rank: int) -> torch.device:
         ]  # CUDA has read it, and an engine may accept only numbers
     device = torch.device("cuda", local_rank)
     properties = torch.cuda.get_device_properties(device)
-    reason = gpu_mismatch(gpu_named(point.gpu), properties.name, properties.total_memory)
+    reason = gpu_mismatch(gpu_named(gpu), properties.name, properties.total_memory)
     if reason is not None:
         raise RuntimeError(reason)
     return device
@@ -77,7 +75,7 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
     on_gpu = device.type == "cuda"
     fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
     return Stack(
-        host=socket.gethostname(),
+        host=host_name(os.environ),
         torch_version=torch.__version__,
         # part of the fingerprint, so that only this engine's rows depend on it
         deepspeed_version=(

@@ -72,7 +72,7 @@ def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult
     rank = rank_id.rank
     foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
     with note_foreign_memory(foreign):
-        device = take_device(point, rank_id.local_rank)
+        device = take_device(point.gpu, rank_id.local_rank)
         files.write(rank, software_stack(device, point.layout))
         require_kernels(point.shape, point.layout, device)
         files.beat(rank, "meeting the other ranks")

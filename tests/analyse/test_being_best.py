@@ -1,5 +1,8 @@
 """Who may be the best, and by how much the winner of many is flattered."""
 
+import math
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from scaling.analyse.being_best import (
     between_run_sigma,
     odds_of_best,
 )
+from scaling.analyse.ties import Z95
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import timed_row
 
@@ -65,6 +69,19 @@ def test_the_winner_of_many_is_flattered_as_much_as_it_is_on_average():
         said.append(odds_of_best(once(*times)).optimism)
     assert np.mean(said) == pytest.approx(np.mean(flattered), rel=0.35)
     assert odds_of_best(once(1.0)).optimism == pytest.approx(0, abs=1e-3)
+
+
+def test_a_single_run_that_states_no_noise_is_as_uncertain_as_the_tie_rule_says(tabulated):
+    """A lead of 5 % is 1.96 errors of the ratio, and a little less with the spread of runs."""
+    points = [some_point(2, zero_stage=1), some_point(2, zero_stage=3)]
+    rows = [
+        timed_row(point, seconds, step_time_low_s=None, step_time_high_s=None)
+        for point, seconds in zip(points, (1.0, 1.05), strict=True)
+    ]
+    best = max(one["probability_best"] for one in tabulated(points, rows)("odds"))
+    sigma = math.sqrt(USUAL_SIGMA**2 + (math.log(1.05) / math.sqrt(2) / Z95) ** 2)
+    assert sigma == pytest.approx(0.019, abs=0.0005)  # as the page says
+    assert best == pytest.approx(NormalDist().cdf(math.log(1.05) / math.sqrt(2) / sigma), abs=1e-3)
 
 
 def test_odds_and_optimism_are_tables(tabulated):

@@ -3,12 +3,11 @@
 import pytest
 
 from scaling.analyse.compare import Side, compare
-from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
 from scaling.report.page import comparison
 from scaling.study.grid import Plan
-from tests.analyse.conftest import needed_sql, some_point
+from tests.analyse.conftest import some_point, tabulate_only
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import row
 
@@ -22,7 +21,7 @@ def study(tmp_path):
         write_points(folder, Plan(points=tuple(points), refusals=()))
         for number, one in enumerate(rows):
             write_rows(folder / "rows" / f"{number}.parquet", [one])
-        tabulate(folder, needed_sql(tmp_path / f"sql_{name}", "measurements", "settings"))
+        tabulate_only(folder, tmp_path / f"sql_{name}", "measurements", "settings")
         return folder
 
     return run

@@ -57,8 +57,11 @@ def test_both_axes_of_a_cost_carry_the_interval_of_the_rate():
             assert ratios == pytest.approx([1 / 1.1, 1.1])
 
 
-def matched(*layouts):
-    """Pairs of layouts that differ in one factor: (place, rate, bytes) each."""
+def matched(*layouts, same_at=1):
+    """Pairs of layouts that differ in one factor: (place, rate, bytes) each.
+
+    The first two are the same training at `same_at` GPUs; all ran at 8.
+    """
     rows = [
         {
             "setting_id": 1, "series": "measured", "world_size": 8, "stack_fingerprint": "s",
@@ -71,7 +74,8 @@ def matched(*layouts):
         {"layout_id": number, "factor_id": 1, "others": number // 2, "place": place, "rank": number}
         for number, (place, *_) in enumerate(layouts)
     ]
-    return run_sql("inner/matched_pairs", layouts=rows, factors=factors)
+    same = [{"setting_id": 1, "world_size": same_at, "layout_id": 0, "same_id": 1}]
+    return run_sql("inner/matched_pairs", layouts=rows, factors=factors, coinciding=same)
 
 
 def test_a_pair_is_near_where_both_are_within_30_per_cent_of_the_fastest():
@@ -82,6 +86,12 @@ def test_a_pair_is_near_where_both_are_within_30_per_cent_of_the_fastest():
     ]
 
 
+def test_two_layouts_that_are_the_same_training_are_no_pair():
+    layouts = ((1, 100.0, 8), (2, 99.0, 8), (1, 100.0, 8), (2, 80.0, 6))
+    assert len(matched(*layouts)) == 2
+    assert [row["ratio"] for row in matched(*layouts, same_at=8)] == [pytest.approx(0.8)]
+
+
 def test_the_interval_of_an_effect_is_over_pairs_and_one_pair_has_none():
     with duckdb.connect() as connection:
         connection.execute(
@@ -89,17 +99,18 @@ def test_the_interval_of_an_effect_is_over_pairs_and_one_pair_has_none():
             "pairs as factor_id, 1.0::double as from_place, 2.0::double as to_place, "
             "8 as world_size, number as to_layout_id, true as near, "
             "exp(if(number % 2 = 0, 0.1, 0.2)) as ratio "
-            "from (values (1::bigint), (2), (40), (400)) as sizes(pairs), range(400) as r(number) "
-            "where number < pairs"
+            "from (values (1::bigint), (2), (4), (40), (400)) as sizes(pairs), "
+            "range(400) as r(number) where number < pairs"
         )
         found = effect_intervals(connection).to_pylist()
-    assert [row["factor_id"] for row in found] == [40, 400]
-    for row in found:
-        half = 1.96 * 0.05 / math.sqrt(row["factor_id"])
+    assert [row["factor_id"] for row in found] == [4, 40, 400]
+    # 95 % quantiles of Student's t with 3, 39 and 399 degrees of freedom
+    for row, quantile in zip(found, (3.182, 2.023, 1.966), strict=True):
+        half = quantile * 0.05 / math.sqrt(row["factor_id"] - 1)
         middle = (math.log(row["near_low"]) + math.log(row["near_high"])) / 2
-        assert middle == pytest.approx(0.15, abs=half / 4)
+        assert middle == pytest.approx(0.15)
         width = math.log(row["near_high"] / row["near_low"]) / 2
-        assert width == pytest.approx(half, rel=0.2)
+        assert width == pytest.approx(half, rel=1e-3)
 
 
 def peers(*rows):

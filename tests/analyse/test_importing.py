@@ -13,7 +13,7 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
-from tests.analyse.conftest import SQL, needed_sql, read, some_point
+from tests.analyse.conftest import SQL, read, some_point, tabulate_only
 from tests.conftest import published_csv
 from tests.report.large_study import predict_all
 from tests.report.synthetic_study import point, timed_row
@@ -45,7 +45,7 @@ def imported(tmp_path):
         run.said = import_rows(source, tmp_path / study, clusters or {}, models)
 
         def table(name):
-            tabulate(tmp_path / study, needed_sql(tmp_path / "sql" / name, name))
+            tabulate_only(tmp_path / study, tmp_path / "sql" / name, name)
             return read(tmp_path / study / "tables" / f"{name}.parquet")
 
         return table
@@ -100,6 +100,16 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
         (1, "published: Other"),
         (2, "published: Somebody 1.0"),
     ]
+
+
+def test_sequence_parallel_without_tensor_parallel_is_the_same_training_and_no_rival(imported):
+    table = imported(
+        {"tp": "1", "sequence_parallel": "true"},
+        {"tp": "1", "sequence_parallel": "false", "step_time_s": "0.6"},
+    )
+    (best,) = table("best")
+    assert best["runner_up_layout"] is None
+    assert table("pairs") == []
 
 
 def test_releases_of_one_framework_are_never_averaged(imported):

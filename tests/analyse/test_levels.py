@@ -47,8 +47,7 @@ def test_each_word_of_others_is_a_level_of_its_own():
     defaults = {name: str(axis.default) for name, axis in AXES.items()}
     words = [f"their kernel {number}" for number in range(300)]
     with duckdb.connect() as connection:
-        connection.execute("create schema catalogue")
-        catalogue.attach_axes(connection)
+        catalogue.attach_catalogue(connection, {})
         catalogue.set_variables(connection)
         chosen = [
             {"setting_id": 1, "layout": word, "name": name, "value": value}

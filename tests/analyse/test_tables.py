@@ -187,6 +187,29 @@ def test_a_second_stack_of_the_same_layout_is_no_runner_up(tabulated):
     assert found["runner_up_layout"] is None
 
 
+def test_a_layout_that_is_the_same_training_there_is_no_runner_up(tabulated):
+    """A shard group of two ranks of two replicas is plain ZeRO-3."""
+    points = [
+        some_point(2, zero_stage=3),
+        some_point(2, zero_stage=3, zero_shard_size=2),
+        some_point(2, zero_stage=1),
+    ]
+    rates = (100, 99.5, 90)
+    rows = [ran(one, rate, noise=0.001) for one, rate in zip(points, rates, strict=True)]
+    (found,) = tabulated(points, rows)("best")
+    assert found["runner_up_layout_name"] == "ZeRO 1"
+    assert found["tied"] is False
+
+
+def test_what_a_choice_is_worth_leaves_out_other_software(tabulated):
+    points = [some_point(2, zero_stage=stage) for stage in (1, 3, 2)]
+    rows = [ran(points[0], 100), ran(points[1], 80), ran(points[2], 50, stack_fingerprint="b")]
+    (found,) = tabulated(points, rows)("best")
+    assert found["slowest_share"] == pytest.approx(0.8)
+    (alone,) = tabulated(points[::2], rows[::2])("best")
+    assert alone["slowest_share"] is None
+
+
 def test_the_label_says_what_differs_and_only_where_it_changes(tabulated):
     points = [some_point(1), some_point(2), some_point(4, tp=2, zero_stage=3)]
     rows = [ran(one, 100) for one in points]

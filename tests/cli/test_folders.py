@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaling.cli import folders
+from scaling.errors import InputError
 
 OURS = SimpleNamespace(value="scaling.cli.verbs:main")
 
@@ -25,3 +26,8 @@ def test_this_project_alone_is_no_clash(monkeypatch, points):
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     assert folders.name_clash() is None
+
+
+def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended():
+    with pytest.raises(InputError, match="--scheduler pbs: allowed: local, slurm"):
+        folders.stop("quickstart", "pbs")

@@ -4,16 +4,16 @@ import json
 
 from scaling.cli import folders
 from scaling.record.files import write_rows
-from scaling.run import planning
 from scaling.study.paths import StudyPaths
 from scaling.study.study import load_study
+from tests.plans import fitting_plan
 from tests.rows import row_of
 
 
 def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = write_study(name="watched", axes={"world_size": 1})
-    (point,) = planning.fitting_plan(load_study(path, config)).points
+    (point,) = fitting_plan(load_study(path, config)).points
     waited = []
 
     def measured_meanwhile(seconds):

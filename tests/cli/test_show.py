@@ -12,14 +12,33 @@ from scaling.cli.verbs import app, main
 from scaling.errors import InputError, printable
 from scaling.run import planning
 from scaling.study.study import load_study
+from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
 
 @pytest.mark.parametrize("title", ["a [/b] b", "[bf16] or [fp32]?", "[link=x]y[/link]", "\\[a]"])
 def test_brackets_in_a_title_are_shown_as_they_are(config, write_study, capsys, title):
     study = load_study(write_study(title=title), config)
-    show.show_plan(study, planning.fitting_plan(study), None, None)
+    show.show_plan(study, fitting_plan(study), None, None)
     assert title in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_studys_name_where_its_folder_is_meant_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("results/mine").mkdir(parents=True)
+    for verb in ("report", "tabulate", "compare"):
+        monkeypatch.setattr("sys.argv", ["scaling", verb, "mine"])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert capsys.readouterr().err == "mine: no such folder: did you mean results/mine?\n"
+
+
+def test_a_folder_that_is_nowhere_is_named_as_it_was_given(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["scaling", "tabulate", ".", "--sql", "nowhere"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("nowhere: holds no .sql file")
 
 
 def test_signs_that_steer_a_terminal_are_spelt_out(capsys, monkeypatch):
@@ -41,7 +60,7 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     limit = {"time_limit_s": 600.0}
     axes = {"world_size": 2, "global_batch_size": 8}
     study = study_of(config, write_study, measure=limit, exclusive=exclusive, **axes)
-    planned = planning.fitting_plan(study)
+    planned = fitting_plan(study)
     (asked,) = [planning.allocation_of(point) for point in planned.points]
     assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
     show.show_plan(study, planned, None, None)
@@ -52,7 +71,7 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
 def test_a_plan_of_nine_sizes_can_be_read_in_eighty_columns(capsys):
     """A line for each size: beside each other they would cut the models' names to three letters."""
     study = load_study(Path("config/studies/hardware_scaling.yaml"), Path("config"))
-    show.show_plan(study, planning.fitting_plan(study), None, None)
+    show.show_plan(study, fitting_plan(study), None, None)
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("llama2_13b", "llama2_70b", "tinyllama_1b"))
     assert "│ 2048 GPUs │" in printed
@@ -80,7 +99,7 @@ def test_a_plan_is_wrapped_between_words_on_a_terminal(config, write_study, caps
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     study = load_study(write_study(), config)
-    show.show_plan(study, planning.fitting_plan(study), None, None)
+    show.show_plan(study, fitting_plan(study), None, None)
     assert max(map(len, lines_of(capsys))) <= 60
 
 

@@ -50,7 +50,7 @@ class Cluster:
         self.queries["squeue"] += 1
         return dict(self.known) if self.answers else None
 
-    def find(self, batch, request):
+    def find(self, batch, request=None):
         if not self.answers:
             return None
         mine = [job for job, folder in self.folders.items() if folder.parent.name == batch]
@@ -58,6 +58,7 @@ class Cluster:
 
     def cancel(self, identities):
         self.cancelled += [identity["job"] for identity in identities]
+        return self.answers
 
     def begin(self, job, number):
         write_json(self.folders[job] / "started.json", {})

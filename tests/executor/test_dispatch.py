@@ -86,16 +86,54 @@ def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, clust
     ]
 
 
-def test_a_held_job_is_told_of_once(run, cluster, tmp_path):
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "launch failed requeued held",
+        "PartitionTimeLimit",
+        "PartitionDown",
+        "ReqNodeNotAvail, UnavailableNodes:node4",
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
+        "partitions",
+    ],
+)
+def test_a_reason_to_wait_that_may_last_for_ever_is_told_once_for_all_allocations(
+    run, cluster, tmp_path, reason
+):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
+    listener.take()
+    cluster.known |= dict.fromkeys(("100", "101"), state_of("PENDING", reason))
+
+    dispatcher.poll()
+    dispatcher.poll()
+
+    assert listener.take("say") == [("say", f"job 100 waits: {reason}")]
+
+
+def test_jobs_that_wait_for_their_turn_are_not_told_of(run, cluster, tmp_path):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
+    listener.take()
+    cluster.known |= {"100": state_of("PENDING", "Priority"), "101": state_of("RUNNING", "None")}
+
+    dispatcher.poll()
+
+    assert listener.take("say") == []
+
+
+def test_a_cancellation_that_the_scheduler_did_not_take_is_said(run, cluster, tmp_path):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
     listener.take()
-    cluster.known["100"] = state_of("PENDING", "launch failed requeued held")
+    cluster.answers = False
 
-    dispatcher.poll()
-    dispatcher.poll()
+    assert dispatcher.cancel() == 0
 
-    assert listener.take("say") == [("say", "job 100 waits: launch failed requeued held")]
+    assert listener.take("say") == [
+        ("say", "the scheduler does not answer: 1 allocations were not cancelled; they run nothing "
+         "more, as their jobs are withdrawn")
+    ]  # fmt: skip
 
 
 def test_a_job_cancelled_from_outside_costs_an_attempt_only_of_the_point_that_ran(

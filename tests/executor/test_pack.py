@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import pack as pack_module
@@ -88,6 +89,22 @@ def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_on
     assert settled(folder, 1)["code"] == 0
     child = int((tmp_path / "child").read_text())
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_time_in_which_all_of_it_was_suspended_counts_against_no_limit(pack, tmp_path, monkeypatch):
+    folder = pack("touch runs; sleep 1", limit_s=25)
+    clock = time.monotonic
+    # as if an hour had passed since the job began
+    later = SimpleNamespace(
+        monotonic=lambda: clock() + 3600 * (tmp_path / "runs").exists(),
+        time=time.time,
+        sleep=time.sleep,
+    )
+    monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.time", later)
+
+    Pack(str(folder), 0)()
+
+    assert (settled(folder, 0)["reason"], settled(folder, 0)["code"]) == ("ended", 0)
 
 
 def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
@@ -274,3 +291,16 @@ def test_restarted_too_often_it_gives_up(pack, monkeypatch):
         Pack(str(folder), 2, SlurmContext())()
 
     assert not (folder / "0.settled.json").exists()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_allocation_that_slurm_does_not_requeue_waits_for_no_restart(
+    tmp_path, monkeypatch, code
+):
+    for name, text in (("squeue", "echo RUNNING"), ("scontrol", f"exit {code}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    assert SlurmContext().requeue() == (code == 0)

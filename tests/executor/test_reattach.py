@@ -1,5 +1,6 @@
 """A second run, and what the first one has sent."""
 
+from snakemake_executor_plugin_submitit.ledger import digest_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -58,3 +59,10 @@ def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, clu
     assert (cluster.folders["100"] / "0.withdrawn").exists()
     assert first.cancel() == 1
     assert cluster.cancelled == ["100"]
+
+
+def test_a_job_that_runs_is_taken_up_though_other_hosts_are_to_be_left_out_by_now():
+    before = digest_of("measure p.json --excluded='' > log", "")
+
+    assert digest_of("measure p.json --excluded=n1,n2 > log", "n1,n2") == before
+    assert digest_of("measure q.json --excluded=n1,n2 > log", "n1,n2") != before

@@ -80,6 +80,16 @@ def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command
     assert not squeue.exists()
 
 
+def test_a_job_that_only_accounting_calls_alive_is_gone(command, slurm):
+    # slurmdbd has missed its end, and would say so for ever
+    command("squeue", b"1|RUNNING|None|c\n")
+    command("sacct", b"7|RUNNING\n8|COMPLETED\n")
+
+    states = slurm.states([{"job": job} for job in "178"])
+
+    assert {job: state.word for job, state in states.items()} == {"1": "RUNNING", "8": "COMPLETED"}
+
+
 class Nowhere:
     """A scheduler that somebody has made up."""
 

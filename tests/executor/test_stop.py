@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit import stop as stopping
 from snakemake_executor_plugin_submitit.ledger import Ledger
 
@@ -47,6 +50,26 @@ def test_a_scheduler_that_does_not_answer_has_ended_nothing(run, cluster, tmp_pa
     assert "give the same command again" in sentences[0]
 
 
+def test_what_was_sent_by_a_snakemake_that_died_before_it_knew_the_id_is_cancelled(
+    run, cluster, tmp_path
+):
+    sent(run, tmp_path, "one/a")
+    for note in (tmp_path / "ledger").glob("*/*/submitted.json"):
+        note.unlink()
+    assert stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")[1]
+    assert cluster.cancelled == ["100"]
+
+
+def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    monkeypatch.setattr(cluster, "cancel", lambda _: False)
+    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert not ended
+    assert sentences == ["the scheduler does not answer: give the same command again"]
+
+
 def claim(tmp_path, **facts):
     owners = tmp_path / "ledger" / "index" / "owners"
     owners.mkdir(parents=True, exist_ok=True)
@@ -62,6 +85,19 @@ def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, clus
     assert not ended
     assert sentences == ["snakemake (pid 1 on elsewhere) makes these files: stop it there"]
     assert cluster.cancelled == []  # it would send them again
+
+
+def test_how_long_an_owner_elsewhere_was_silent_is_told_by_the_clock_of_its_files(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    claim(tmp_path, host="elsewhere", pid=1, created=0.0)
+    now = time.time()
+    # this host's clock is ahead of the file server's
+    monkeypatch.setattr(ownership, "time", SimpleNamespace(time=lambda: now + 3600.0))
+    _, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert not ended
+    assert cluster.cancelled == []
 
 
 @pytest.mark.parametrize("prefix", ["results/one/", "results/two/"])
@@ -87,6 +123,27 @@ def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
         if prefix == "results/two/":
             assert owner.poll() is None
             os.kill(owner.pid, signal.SIGKILL)
+
+
+def test_an_owner_that_ignores_interrupts_is_told_to_send_nothing_more(
+    cluster, tmp_path, monkeypatch
+):
+    # as a job that a script has put into the background
+    monkeypatch.setattr(stopping, "HEED_S", 0.2)
+    program = (
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        created = psutil.Process(owner.pid).create_time()
+        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
+        sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert ended
+    assert len(sentences) == 1
+    assert sentences[0].endswith("was interrupted")
+    assert owner.returncode == -signal.SIGTERM
 
 
 def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, capsys):

@@ -35,6 +35,11 @@ from scaling.study.catalogues import load_models
         ("activation_checkpointing", "every_layer", "full"),
         ("activation_checkpointing", "disabled", "none"),
         ("activation_checkpointing", "norm, act", "selective"),
+        ("activation_checkpointing", "every other layer", "every other layer"),  # is not full
+        ("pipeline_schedule", "Interleaved1F1B", "interleaved"),
+        ("optimizer_offload", "False", "none"),
+        ("outcome", "OOM/crash", "oom_or_crash"),
+        ("outcome", "OOM or crash", "oom_or_crash"),
         ("outcome", "torch.OutOfMemoryError", "oom"),
         ("outcome", "CUDA OOM", "oom"),
         ("outcome", "Passed", "ok"),
@@ -42,7 +47,7 @@ from scaling.study.catalogues import load_models
     ],
 )
 def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
-    words = {**AXIS_WORDS, "outcome": ("ok", "oom", "error")}
+    words = {**AXIS_WORDS, "outcome": ("ok", "oom", "error", "oom_or_crash")}
     assert canonical_word(column, cell, words[column]) == word
 
 
@@ -77,6 +82,10 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("GPU", "gpu", 1),
         ("LBS", "local_batch_size", 1),
         ("sharding_strategy", "fsdp", 1),
+        ("Fused norm", "fused_norm", 1),
+        ("n_embd", "hidden_size", 1),
+        ("n_shared_experts", "shared_experts", 1),
+        ("tie_word_embeddings", "tied_embeddings", 1),
     ],
 )
 def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
@@ -99,6 +108,11 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
         ("Llama3 70B 2-node", "llama3_70b"),
         ("Next-80B-A3B", None),
         ("llama3.1-405b-proxy", None),
+        ("Llama 3.1 405B (proxy)", None),
+        ("Llama 3 8B (4 layers)", None),
+        ("Llama 3 8B (seq 8k)", "llama3_8b"),
+        ("llama31_8b", "llama3_8b"),
+        ("llama33b", None),
         ("llama-13b", None),  # of Llama or Llama 2, of 32,000 or 128,000 words
         ("Qwen2.5 7B", None),
         ("deepseek-v2", None),
@@ -141,6 +155,13 @@ def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
         ("A100-SXM4-40GB", "a100-40gb"),
         ("A100", None),  # of 40 or of 80 GB
         ("H100 PCIe", None),
+        ("V100-16GB", None),  # another memory is another product
+        ("H100 96GB", None),
+        ("NVIDIA GH200 480GB", "gh200-96gb"),  # 480 GB are Grace's
+        ("H100 80 GB", "h100-80gb"),
+        ("a100_80g", "a100-80gb"),
+        ("Tesla V100-SXM2-32GB", "v100-32gb"),
+        ("NVIDIA B300 SXM6 AC", "b300-288gb"),
         ("h100-80gb-efs", None),
         ("", None),
     ],

@@ -1,6 +1,7 @@
 """What a job reads is checked whole before it does anything: a sentence, never a traceback."""
 
 import copy
+import datetime
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study, read_study_info
+from tests.plans import fitting_plan
 from tests.points import TINY_GPT, TINY_T5, tiny_point
 
 READERS = {
@@ -28,16 +30,16 @@ def texts(tmp_path_factory):
     study = load_study("quickstart")
     probe = planning.plan_probe(
         load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
-        planning.fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
+        fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
     )
     assert probe is not None
-    return {"point": planning.fitting_plan(study).points[0].to_json(), "probe": probe.to_json()}
+    return {"point": fitting_plan(study).points[0].to_json(), "probe": probe.to_json()}
 
 
 def test_every_point_of_a_study_is_a_point(tmp_path):
     path = tmp_path / "a.json"
     points = [
-        *planning.fitting_plan(load_study("quickstart")).points,
+        *fitting_plan(load_study("quickstart")).points,
         tiny_point(shape=TINY_GPT, fused_norm=False),
         tiny_point(shape=TINY_T5),
     ]
@@ -123,7 +125,9 @@ def test_a_broken_marker_marks_nothing(text, tmp_path):
     marker = tmp_path / "a.running"
     marker.write_bytes(text.encode("latin-1"))
     assert not live_runner(marker)
-    marker.write_text(json.dumps({"pid": os.getpid(), "host": os.uname()[1], "time_limit_s": 9}))
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    facts = {"pid": os.getpid(), "host": os.uname()[1], "started_at": now, "time_limit_s": 9}
+    marker.write_text(json.dumps(facts))
     assert live_runner(marker)
 
 

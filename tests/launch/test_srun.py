@@ -103,6 +103,37 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
     assert exits == {0: RankExit(code)}
 
 
+STARTS = """\
+#!/bin/bash
+while [ "$1" != bash ]; do shift; done
+export SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURMD_NODENAME=localhost
+setsid "$@" &
+echo $! > {folder}/step.pid
+wait
+"""
+ANSWERS_THE_THIRD_TIME = """\
+#!/bin/bash
+echo asked >> {folder}/asked
+[ $(wc -l < {folder}/asked) -lt 3 ] && exit 1
+kill -KILL -- -$(cat {folder}/step.pid)
+"""
+
+
+def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("srun", STARTS), ("scancel", ANSWERS_THE_THIRD_TIME)):
+        (tmp_path / name).write_text(text.format(folder=tmp_path))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(slurm, "_SILENT_PAUSE_S", 0.01)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    step = start_step(Launch(["sleep", "600"], tiny_point(), dict(os.environ), tmp_path))
+
+    step.kill()
+
+    assert (tmp_path / "asked").read_text() == "asked\n" * 3
+
+
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
     allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
     point = tiny_point(dp=16, gpus_per_node=8)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
@@ -99,6 +100,14 @@ def test_every_value_stays_inside_its_physical_bounds(calibrated):
     for name, fitted in only(calibrated).parameters.items():
         known = PARAMETERS[name]
         assert known.low <= fitted.low <= fitted.value <= fitted.high <= known.high
+
+
+def test_a_fit_is_the_same_whatever_number_of_threads_its_machine_gives(sweep):
+    texts = set()
+    for threads in (1, 2):
+        with threadpool_limits(threads, "blas"):
+            texts.add(fitted_on(sweep, bands=False).to_json())
+    assert len(texts) == 1
 
 
 def test_one_stalled_row_does_not_move_the_fit(sweep):

@@ -132,6 +132,11 @@ def test_a_batch_no_gpu_count_divides_is_said_to_be_one():
         ask(gpus=[37], global_batch_size=3, clusters=odd)
 
 
+def test_a_setting_that_the_model_cannot_have_is_refused_with_its_reason():
+    with pytest.raises(InputError, match="--setting: routing=learned is among experts, and this"):
+        ask(gpus=[8], setting={"routing": "learned"})
+
+
 def test_an_unknown_cluster_is_named_with_the_nearest():
     with pytest.raises(InputError, match="unknown cluster 'sit': did you mean 'site'"):
         ask(cluster="sit")
@@ -335,6 +340,11 @@ def test_the_assumed_batch_is_printed_and_a_huge_one_is_a_warning():
     assert "warning: 16384 GPUs: 16,384 sequences, 67.1 M tokens a step" in huge
     assert "assumed" not in huge
     assert "warning" not in said()
+
+
+def test_software_that_is_not_known_by_name_is_told_with_what_is_assumed():
+    assert "framework megtron is not known by name; assumed: " in said(framework="megtron")
+    assert "known by name" not in said(framework="Megatron-LM") + said()
 
 
 def test_an_engine_without_interleaving_is_told_from_what_was_published():

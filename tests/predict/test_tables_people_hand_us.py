@@ -80,6 +80,9 @@ TOKENS = 256 * 8192
     [
         ("step_time_s", {"Step time (ms)": 20500}),
         ("step_time_s", {"step_time": "20.5 s"}),
+        ("step_time_s", {"Step time (ms)": "20500 ± 30"}),
+        ("step_time_s", {"Step time (ms)": "20 500"}),
+        ("step_time_s", {"Step time (ms)": "20.5 s"}),
         ("step_time_s", {"tokens/sec/GPU": f"{TOKENS / 20.5 / 64:,.3f}"}),
         ("step_time_s", {"Tokens per second": TOKENS / 20.5}),
         ("step_time_s outcome", {"samples_per_second": 256 / 20.5, "status": "Success"}),
@@ -100,6 +103,9 @@ TOKENS = 256 * 8192
         ("", {"ep": 0, "attention_kind": "GQA"}),
         ("precision", {"dtype": "bf16_with_fp8_current_scaling_mixed"}),
         ("zero_stage", {"ZeRO": "ZeRO-1"}),
+        ("zero_stage", {"ZeRO": "stage 1"}),
+        ("cluster", {"cluster": "H100-80GB"}),
+        ("activation_checkpointing", {"recompute": "None"}),
         ("sequence_parallel", {"Sequence Parallel": "On"}),
         ("activation_checkpointing", {"recompute": "disabled"}),
         ("num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size", {}),
@@ -412,3 +418,62 @@ def test_a_row_that_cannot_be_is_set_aside_and_named(changes: Any, sentence: str
     (note,) = [note for note in validation.notes if "cannot be" in note]
     assert note.startswith("1 rows are set aside")
     assert re.search(sentence, note)
+
+
+@pytest.mark.parametrize("framework", ["DeepSpeed ZeRO-3", "PyTorch FSDP2", "llm-foundry"])
+def test_a_framework_that_shards_everything_says_the_stage_that_no_column_does(framework):
+    row = {"dp": 8, "framework": framework}
+    stages = [checked({**row, **more}).groups[0].features.zero_stage
+              for more in ({}, {"zero_stage": 0})]  # fmt: skip
+    assert [stage.tolist() for stage in stages] == [[3], [0]]
+
+
+@pytest.mark.parametrize(
+    ("release", "named"),
+    [("26.08 NeMo", "26.06"), ("v26.06", "26.06"), ("NeMo 26.02", ""), ("0.3", ""), ("", "")],
+)
+def test_a_release_is_found_wherever_its_cell_has_it(release: str, named: str) -> None:
+    row = {"dp": 8, "cluster": "gb200-186gb", "framework": "Megatron-Bridge", "release": release}
+    (group,) = checked(row).groups
+    assert group.stack.since == named
+
+
+def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
+    row = {**ROW, "num_kv_heads": None, "framework": "NeMo", "num_experts": 8,
+           "experts_per_token": 2, "expert_ffn_hidden_size": 4096}  # fmt: skip
+    found = points_of(Columns(pa.Table.from_pylist([row, {**ROW, "source": ""}]), "t"))
+    assert {
+        "num_kv_heads is not given in 1 rows: taken as num_heads",
+        "virtual_stages is not given in 2 rows: taken as the software's",
+        "ep is not given in 1 rows of models with experts: taken as 1",
+        "framework is not given in 1 rows: taken as software usual for their GPUs",
+    } <= set(found.assumptions)
+
+
+def test_conditions_that_leave_nothing_to_test_say_which_one_did() -> None:
+    table = table_of({"dp": 8, "step_time_s": 9.0})
+    for conditions, option in (
+        ({"test_where": "false"}, "widen --test-where"),
+        ({"calibrate_where": "true"}, "narrow --calibrate-where"),
+    ):
+        with pytest.raises(InputError, match=option):
+            trial(table, "t", **conditions)
+
+
+def test_rows_that_only_failed_are_not_taken_for_ours() -> None:
+    (group,) = checked({"dp": 8, "framework": None, "outcome": "oom"}).groups
+    assert group.framework == "unnamed"
+
+
+def test_parquet_of_categories_and_words_for_nothing_is_the_same_rows(tmp_path: Path) -> None:
+    words = {name: pa.array([str(cell)]) for name, cell in ROW.items()}
+    words |= {"fsdp": pa.array(["nan"]), "Step time (ms)": pa.array(["20500"])}
+    del words["step_time_s"]
+    pq.write_table(pa.table(words), tmp_path / "text.parquet")
+    encoded = pa.table({name: cells.dictionary_encode() for name, cells in words.items()})
+    pq.write_table(encoded, tmp_path / "categories.parquet")
+    steps = [
+        trial(read_table(tmp_path / f"{kind}.parquet"), kind).overall.step_time
+        for kind in ("text", "categories")
+    ]
+    assert steps[0] == steps[1] == trial(pa.Table.from_pylist([ROW]), "t").overall.step_time

@@ -134,3 +134,11 @@ def test_a_buffer_that_does_not_fit_is_out_of_memory_and_stops_nothing(probed):
     copy = Task(kind="memory_copy", message_bytes=MIB)
     rows = probed(dataclasses.replace(plan, tasks=(huge, one, copy)))
     assert [row.outcome for row in rows] == ["oom", "ok", "ok"]
+
+
+def test_ranks_on_another_gpu_than_the_study_says_measure_nothing(probed):
+    plan = probe_plan([tiny_point(dp=1)], world_size=1, time_limit_s=60)
+    plan = dataclasses.replace(plan, gpu="h100-80gb", tasks=plan.tasks[:1])
+    (row,) = probed(plan)
+    assert (row.outcome, row.seconds) == ("error", None)
+    assert "the study says gpu 'h100-80gb', and for local rank 0 there is none" in row.error_message

@@ -23,7 +23,6 @@ from scaling.report import tables
 from scaling.report.sections.study import replication_section
 from scaling.run import planning, retry
 from scaling.run.progress import Watcher
-from scaling.study import study
 from scaling.study.grid import Plan
 from scaling.study.schema import Measure
 from tests.analyse.conftest import SQL, some_point
@@ -88,7 +87,9 @@ def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(
     assert kept.read_bytes() == content
     assert not file_of(folder).exists()
     assert row_files.set_unreadable_aside(folder) == []
-    assert row_files.unreadable_set_aside(folder) == [row_files.Unusable(kept, told.reason)]
+    assert row_files.unreadable_set_aside(folder / "unreadable") == [
+        row_files.Unusable(kept, told.reason)
+    ]
     assert (watcher.look().done, watcher.look().left) == (2, 1)
 
 
@@ -97,27 +98,19 @@ def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
         halved(file_of(folder))
         row_files.set_unreadable_aside(folder)
         write_rows(file_of(folder), [timed_row(POINTS[0], 2.0)])
-    assert row_files.unreadable_set_aside(folder) == []
+    assert row_files.unreadable_set_aside(folder / "unreadable") == []
     names = sorted(path.name for path in (folder / "unreadable").glob("*.parquet"))
     assert names == [f"{POINTS[0].point_id}.{number}.parquet" for number in (1, 2)]
 
 
 def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys):
     halved(file_of(folder))
-    monkeypatch.setattr(
-        study,
-        "load_study",
-        lambda *_given, **_named: SimpleNamespace(
-            name="s",
-            path=Path("s.yaml"),
-            mode="measure",
-            measure=Measure(exclude_slow_nodes=False),
-        ),
+    planned = SimpleNamespace(
+        study=SimpleNamespace(mode="measure", measure=Measure(exclude_slow_nodes=False)),
+        plan=Plan(points=tuple(POINTS), refusals=()),
+        folder=folder.parent,
     )
-    monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
-    monkeypatch.setattr(planning, "points_to_measure", lambda _study, _plan: POINTS)
-    folder.parent.rename(folder.parent.with_name("s"))
-    monkeypatch.setattr(folders, "RESULTS", folder.parent.parent)
+    monkeypatch.setattr(planning, "plan_study", lambda *_given, **_named: planned)
     for _ in range(2):  # until the point has run again
         folders.status("s")
         told = capsys.readouterr()
@@ -160,7 +153,7 @@ def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
 
 def test_a_folder_that_is_not_there_holds_no_rows(tmp_path):
     assert row_files.set_unreadable_aside(tmp_path / "rows") == []
-    assert row_files.unreadable_set_aside(tmp_path / "rows") == []
+    assert row_files.unreadable_set_aside(tmp_path / "rows" / "unreadable") == []
 
 
 CELLS: tuple[Any, ...] = (

@@ -3,16 +3,18 @@
 import json
 import re
 
+import altair as alt
 import pytest
 import vl_convert
 
+from scaling.report.charts import marks
 from scaling.report.charts.charts import ALL, CHARTS, drawable
-from scaling.report.charts.marks import CONFIG, INTERVALS, POINTS, SEGMENTS
-from scaling.report.charts.palette import COLOURS
+from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
+from scaling.report.charts.palette import COLOURS, CONFIG
 from scaling.report.charts.steps import AXES
 from scaling.report.charts.svg import VEGA_LITE, chart_specification, table_names
 from scaling.report.columns import COLUMNS
-from scaling.report.page.html import read_caption
+from scaling.report.page.page import read_caption
 from scaling.report.tables import Tables
 from tests.report.conftest import REPORTS
 
@@ -215,3 +217,12 @@ def test_a_layout_measured_and_published_has_one_memory_text():
     drawn = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
     assert "40 GiB" in drawn
     assert "not measured" not in drawn
+
+
+def test_amounts_below_one_are_numbers_and_no_thousandths():
+    """d3 alone would write half a GPU-hour as `500m`."""
+    values = alt.Data(values=[{"hours": hours} for hours in (0.5, 0.9)])
+    chart = alt.Chart(values).mark_point().encode(y=marks.amounts("hours", "GPU-hours"))
+    drawn = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=VEGA_LITE)
+    assert ">0.4<" in drawn
+    assert not re.search(r">\d+m<", drawn)

@@ -9,7 +9,7 @@ from scaling.report.page.decision import (
     steps_by_size,
     summary,
 )
-from scaling.report.page.html import opening_selection
+from scaling.report.page.page import opening_selection
 
 
 def told(number, model, cluster, **advice):

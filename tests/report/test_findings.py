@@ -58,6 +58,18 @@ def test_what_zero_saves_is_counted_in_matched_pairs():
     )
 
 
+def test_what_zero_saves_is_that_of_the_series_of_the_answer_and_right_predictions_are_counted():
+    measured = zero("ZeRO 1, against 0", 0.75, 44, 45)
+    foretold = zero("ZeRO 3, against 1", 0.1, 9, 9) | {"series": "predicted"}
+    accuracy = [{"judged": 300, "told_right": 299}]
+    everything = Tables({"effects": [measured, foretold], "accuracy": accuracy})
+    advised = Tables({"effects": [measured], "accuracy": accuracy})
+    assert findings.memory_title(everything, advised, 8, GPUS) == (
+        "ZeRO 1 (against 0) needs less memory in 44 of 45 pairs, ×0.75 on average; predicted "
+        "memory is right about what fits for 299 of 300 points"
+    )
+
+
 def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
     part = {"world_size": 8, "series": "measured", "profiled_s": 0.234}
     parts = [

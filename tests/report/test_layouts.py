@@ -23,6 +23,7 @@ def layout(**choices):
     ("choices", "words"),
     [
         ({}, "plain data parallelism"),
+        ({"ep": 8}, "data parallelism"),
         ({"tp": 2}, "tensor parallel 2"),
         ({"pp": 2}, "two pipeline stages"),
         ({"pp": 16}, "16 pipeline stages"),

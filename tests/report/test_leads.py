@@ -1,12 +1,14 @@
 """No title names a winner that noise could have chosen."""
 
+import dataclasses
 import math
 import random
 
 import pytest
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, margin_of
-from scaling.report.sections import findings, over_sizes
+from scaling.report.sections import answer, findings, over_sizes
+from scaling.report.sections.headline import Step, last_step
 from scaling.report.sections.over_sizes import is_ahead, leaders
 from scaling.report.tables import Tables
 
@@ -121,23 +123,24 @@ def returns(*steps, series="measured"):
         ([(1.03, None, None)], "The one step returns its full cost", "no knee"),
         (
             [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
-            "After 2 GPUs a step returns less than half of its cost: 0.30 [0.20–0.40]",
+            "The step from 2 to 4 GPUs returns less than half of its cost: 0.30 [0.20–0.40]",
             "The knee is at 2 GPUs: up to there every doubling returned at least half of its "
-            "cost, the next step 0.30.",
+            "cost, the next step returned 0.30.",
         ),
         (
             [(0.49, 0.4, 0.6)],
-            "After 1 GPU a step perhaps returns less than half of its cost: 0.49 [0.40–0.60]",
+            "The step from 1 to 2 GPUs perhaps returns less than half of its cost: "
+            "0.49 [0.40–0.60]",
             "The knee is perhaps at 1 GPU",
         ),
         (
             [(0.47, None, None)],
-            "After 1 GPU a step perhaps returns less than half of its cost: 0.47",
+            "The step from 1 to 2 GPUs perhaps returns less than half of its cost: 0.47",
             "The knee is perhaps at 1 GPU",
         ),
         (
             [(-0.3, -0.4, -0.2)],
-            "After 1 GPU more GPUs make training slower",
+            "The step from 1 to 2 GPUs makes training slower",
             "The knee is at 1 GPU, the smallest size: the step to 2 returned \u22120.30.",
         ),
     ],
@@ -224,3 +227,107 @@ def costs(series, *rows, noise=0.01):
 )
 def test_the_title_of_the_cost_says_what_the_largest_size_saves_and_adds(given, title):
     assert over_sizes.cost_title(given, GPUS) == title
+
+
+def test_throughput_that_falls_and_grows_again_is_said_of_one_step():
+    given = returns((0.6, 0.5, 0.7), (-0.2, -0.3, -0.1), (0.9, 0.8, 1.0))
+    assert (
+        over_sizes.returns_title(given, GPUS) == "The step from 2 to 4 GPUs makes training slower"
+    )
+
+
+def test_a_predicted_step_would_perhaps_return_less():
+    given = returns((0.47, 0.2, 0.8), series="predicted")
+    assert over_sizes.returns_title(given, GPUS) == (
+        "The step from 1 to 2 GPUs would perhaps return less than half of its cost: "
+        "0.47 [0.20–0.80]"
+    )
+
+
+def test_a_full_cost_that_may_be_half_of_it_is_said_with_its_interval():
+    assert over_sizes.returns_title(returns((0.97, 0.3, 1.7)), GPUS) == (
+        "The one step returns 0.97 [0.30–1.70] of its cost"
+    )
+
+
+def test_a_step_of_more_than_a_doubling_is_not_called_one():
+    given = returns((0.8, 0.7, 0.9))
+    given["returns"][0]["to_world_size"] = given["knees"][0]["knee_world_size"] = 4
+    assert over_sizes.knee_sentence(given, GPUS) == (
+        "Every step up to 4 GPUs gave at least ×1.50 the throughput for each doubling in it, as "
+        "the study asks of it: no knee within the data."
+    )
+
+
+def test_a_loss_within_the_unstated_noise_is_no_slower_training():
+    step = Step(from_size=2, to_size=4, returned=-0.03, low=None, high=None)
+    assert last_step([step], "measured") == "The last doubling returns nothing."
+    surely = dataclasses.replace(step, returned=-0.06)
+    assert last_step([surely], "measured") == "The last doubling makes training slower."
+
+
+def test_sizes_are_compared_with_the_error_that_predictions_of_a_size_share():
+    common = {"series": "predicted", "margin": 0.01, "predicted_size_sigma": 0.1}
+    best = [
+        common | {"world_size": size, "tokens_per_s": rate} for size, rate in ((8, 100), (16, 115))
+    ]
+    costs = [
+        {
+            "series": "predicted", "world_size": row["world_size"],
+            "hours_per_token": 1 / row["tokens_per_s"],
+            "gpu_hours_per_token": row["world_size"] / row["tokens_per_s"],
+        }
+        for row in best
+    ]  # fmt: skip
+    given = Tables({"best": best, "costs": costs})
+    assert "would stay the same" in over_sizes.throughput_title(given, GPUS)
+    assert over_sizes.cost_title(given, GPUS).startswith("16 GPUs would finish a run no sooner")
+
+
+def ran(size, *, low=None, high=None, runs=1, runner_up="b", stack="s", other="s"):
+    """The fastest of a size, and its contender's row."""
+    noise = {"tokens_per_s_low": low, "tokens_per_s_high": high}
+    best = {
+        "world_size": size, "tied": False, "runner_up_layout_name": runner_up,
+        "stack_fingerprint": stack, "runner_up_stack_fingerprint": other,
+    } | noise  # fmt: skip
+    return best, {"outcome": "ok", "ok_runs": runs, "mfu": None, "world_size": size} | noise
+
+
+def note(*rows):
+    best, contenders = zip(*rows, strict=True)
+    given = Tables(
+        {
+            "best": list(best), "contenders": list(contenders), "returns": [], "outcomes": [],
+            "settings": [{"vendor": "nvidia"}], "progress": [{"waiting": 0}],
+        }
+    )  # fmt: skip
+    return answer.note(given, "measured", GPUS)
+
+
+KNOWN = "A lead below 2\u202f% counts as a tie between runs, however narrow their intervals"
+
+
+def test_the_tie_rule_is_that_of_the_rows_and_is_not_said_where_nothing_is_compared():
+    unknown = "below 5\u202f% counts as a tie between rows that state no noise"
+    assert note(ran(8, low=1.0, high=1.1)) == f"{KNOWN}."
+    assert note(ran(8, runs=3)) == f"{KNOWN}."
+    assert note(ran(8)) == f"A lead {unknown}."
+    assert note(ran(8), ran(16, low=1.0, high=1.1)) == f"{KNOWN} and {unknown}."
+    assert note(ran(8, runner_up=None), ran(16, runner_up=None)) == ""
+
+
+def test_an_order_between_two_software_stacks_is_said_to_be_one():
+    assert note(ran(8, runs=3, other="t"), ran(16, runs=3)) == (
+        f"{KNOWN}. At 8 GPUs the two fastest layouts ran in different software, so their order "
+        "compares software too."
+    )
+
+
+def test_one_empty_cell_holds_and_two_hold_nothing():
+    given = tables(0.3)
+    empty = given["map"][0] | {"tp": 4, "status": "oom"}
+    given["map"].append(empty)
+    assert findings.map_title(given, 8, GPUS).endswith("; 1 of 3 cells holds nothing that runs")
+    given["map"].append(empty | {"tp": 8})
+    assert findings.map_title(given, 8, GPUS).endswith("; 2 of 4 cells hold nothing that runs")

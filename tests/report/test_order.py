@@ -85,7 +85,7 @@ def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) ->
     html = write_report(study, REPORTS, charts=False).read_text()
     section = html.split('<section id="order">')[1].split("</section>")[0]
     for words in (
-        "At no size is it beyond doubt which layout is the best</a>",
+        "At no size compared is one layout the best with a probability above 95\u202f%</a>",
         "the short ones is off by 0.5\u202f% in the median and 0.5\u202f% at most",
         "its 80 % interval holds the measured step in",
         "Drift: over ",
@@ -121,7 +121,9 @@ def rows(**changes: object) -> dict[str, list[dict[str, object]]]:
 def test_a_winner_beyond_doubt_is_called_one_and_nothing_is_said_of_what_was_not_tested() -> None:
     said = order_section(Tables(rows()))
     assert said is not None
-    assert said["headline"] == "At every size the fastest layout is the best beyond doubt"
+    assert said["headline"] == (
+        "At the only size compared one layout is the best with a probability above 95\u202f%"
+    )
     assert said["notes"] == []
 
 

@@ -100,7 +100,7 @@ def test_the_answer_names_layouts_sizes_and_the_last_return(told):
 @of(curve([8.0, 4.0, 5.0]))
 def test_falling_throughput_is_called_falling(told):
     assert text(told).endswith("The last doubling makes training slower.")
-    assert told["titles"]["returns"] == "After 2 GPUs more GPUs make training slower"
+    assert told["titles"]["returns"] == "The step from 2 to 4 GPUs makes training slower"
     assert told["titles"]["throughput"] == (
         "From 1 to 4 GPUs (4×) throughput grows 1.6×, from 128 tokens/s; it is highest at 2"
     )
@@ -151,6 +151,23 @@ def too_large_for_one(model):
 @of(too_large_for_one)
 def test_sizes_below_the_first_that_fits_are_named(told):
     assert "Below 2 GPUs no layout tried ran." in told["note"]
+    assert "full steps only" not in told["note"]
+
+
+def in_two_series(model):
+    points, [full, other] = curve([8.0, 4.0])(model)
+    extended = {f"extended_{name}_s": s for name, s in (("step_time", 4), ("low", 3), ("high", 5))}
+    times = [f.name for f in dataclasses.fields(other) if f.name.startswith("step_time")]
+    unmeasured = dict.fromkeys(times) | {"losses": None, "grad_norms": None}
+    short = {**unmeasured, **extended, "step_time_kind": "extended"}
+    return points, [full, dataclasses.replace(other, **short)]
+
+
+@of(in_two_series)
+def test_a_smaller_size_that_ran_in_another_series_is_not_said_to_have_failed(told):
+    assert text(told).startswith("Measured in short steps: ")
+    assert "no layout tried ran" not in told["note"]
+    assert "Layouts with full steps only" in told["note"]
 
 
 @of(curve([8.0, 2.0]))

@@ -1,13 +1,16 @@
 """What others wrote is printed as text, and an interval is called what it is."""
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse.series import SERIES
 from scaling.report.charts.marks import POINTS
 from scaling.report.charts.svg import SERIES_KEY
 from scaling.report.sections.story import interval_words
-from scaling.report.tables import Tables, _plain
-from scaling.report.text import page_text, with_series
+from scaling.report.tables import Tables, _plain, _read, page_text
+from scaling.report.text import with_series
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,18 @@ def test_every_series_has_its_mark_in_the_key_that_a_saved_chart_carries():
 )
 def test_a_title_says_what_its_values_are_unless_they_were_measured(title, series, called_title):
     assert with_series(title, series) == called_title
+
+
+def test_rows_that_tie_keep_their_order_however_the_file_has_them(tmp_path):
+    columns = ("setting_id", "tokens_per_s", "world_size", "layout_name", "repeat")
+    rows = [
+        {**dict.fromkeys(columns, 1), "series": series, "point_id": point}
+        for series, point in (("measured", "b"), ("published", "a"), ("measured", "a"))
+    ]
+    read = []
+    for number in (1, -1):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows[::number]), path)
+        with duckdb.connect() as connection:
+            read.append(_read(connection, path, "statistics", ("series", "point_id")))
+    assert read[0] == read[1]

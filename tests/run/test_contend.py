@@ -4,11 +4,11 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows
-from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.run.choose import choose
 from scaling.study.paths import StudyPaths
 from scaling.study.study import load_study
+from tests.plans import fitting_plan
 from tests.rows import row_of
 
 EXTENDED = {
@@ -32,7 +32,7 @@ def test_who_may_be_the_best_runs_once_more_whatever_kind_its_step_is(
     config, write_study, tmp_path
 ):
     study = study_of(config, write_study, {"at_most": 2, "for": "contenders"})
-    planned = planning.fitting_plan(study)
+    planned = fitting_plan(study)
     said = {0: {"step_time_s": 1.0}, 1: EXTENDED, 2: {"outcome": "oom"}, 3: {"step_time_s": 1.5}}
     for point in planned.points:
         if not point.repeat:
@@ -47,6 +47,6 @@ def test_who_may_be_the_best_runs_once_more_whatever_kind_its_step_is(
 
 def test_a_study_that_repeats_no_contenders_is_told_what_to_write(config, write_study, tmp_path):
     study = study_of(config, write_study, 2)
-    planned = planning.fitting_plan(study)
+    planned = fitting_plan(study)
     with pytest.raises(InputError, match=r"repeats: \{at_most: 2, for: contenders\}"):
         choose(study, planned, 2, tmp_path, tmp_path / "out", repeat=1)

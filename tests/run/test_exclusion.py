@@ -15,6 +15,7 @@ from scaling.run.sweep import Sweep, hosts_to_avoid
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
 from scaling.study.point import point_from_json
+from tests.plans import fitting_plan
 from tests.rows import row_of
 from tests.run.test_planning import study_of
 
@@ -29,7 +30,7 @@ def swept(config, write_study, tmp_path):
 
     def sweep(**measure):
         study = study_of(config, write_study, measure=MEASURE | measure, zero_stage=[1, 3], **GRID)
-        plan = planning.fitting_plan(study)
+        plan = fitting_plan(study)
         first = [point for point in plan.points if not point.repeat]
         measured(first, study, StudyPaths(tmp_path), slow=lambda place: place % 2)
         out = StudyPaths(tmp_path).choice_of_repeat(8, 1)
@@ -51,7 +52,7 @@ def plain(config, write_study):
             for name, cluster in study.clusters.items()
         }
         study = dataclasses.replace(study, clusters=clusters)
-        return study, planning.fitting_plan(study)
+        return study, fitting_plan(study)
 
     return make
 
@@ -188,7 +189,7 @@ def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_where_there_are_eno
 ):
     paths = StudyPaths(tmp_path)
     study = study_of(config, write_study, measure=MEASURE)
-    (again,) = [p for p in planning.fitting_plan(study).points if p.repeat == 1]
+    (again,) = [p for p in fitting_plan(study).points if p.repeat == 1]
     hosts = {again.point_id: ["n1", "n2"]}
     write_table(paths.choice_of_repeat(8, 1), choice_table([again], {}, {"hosts": hosts}))
     paths.excluded.write_text(json.dumps({"n3": "slow"}))

@@ -75,5 +75,5 @@ def test_a_crate_says_of_each_file_what_it_is(exported):
 
 
 def test_a_study_without_tables_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match="holds no tables"):
+    with pytest.raises(InputError, match="empty; `scaling tabulate"):
         export(tmp_path / "none", tmp_path / "out.zip", REPORTS)

@@ -4,12 +4,12 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows
-from scaling.run import planning
 from scaling.run import sweep as sweeps
 from scaling.run.choices import chosen_ids
 from scaling.run.choose import choose
 from scaling.run.progress import watch_study
 from scaling.study.paths import StudyPaths
+from tests.plans import fitting_plan
 from tests.rows import row_of
 from tests.run.test_planning import study_of
 
@@ -30,7 +30,7 @@ class Sweep:
         self.study = study_of(
             config, write_study, measure={"keep": 0.0, "spread": 0.0} | measure, **GRID
         )
-        self.planned, self.folder = planning.fitting_plan(self.study), folder
+        self.planned, self.folder = fitting_plan(self.study), folder
         self.paths = StudyPaths(folder)
 
     def choose(self, turn=0, world_size=8):

@@ -8,12 +8,13 @@ import pytest
 import yaml
 
 from scaling.errors import InputError
-from scaling.run import planning, predictions
+from scaling.run import plan_writer, planning, predictions
 from scaling.study import grid
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from scaling.study.time_limits import point_limits
 from tests.conftest import CLUSTERS, MODELS, PROJECT
+from tests.plans import fitting_plan
 
 
 def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
@@ -32,7 +33,7 @@ def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
 
 def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(config, write_study):
     study = study_of(config, write_study, model=["mini", "huge"])
-    planned = planning.fitting_plan(study)
+    planned = fitting_plan(study)
     assert {point.model for point in planned.points} == {"mini"}
     (refused,) = planned.refusals
     assert refused.model == "huge"
@@ -42,7 +43,7 @@ def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(config, wr
 
 def test_measure_oom_runs_it_all_the_same(config, write_study):
     study = study_of(config, write_study, model=["mini", "huge"], measure={"measure_oom": True})
-    planned = planning.fitting_plan(study)
+    planned = fitting_plan(study)
     assert [p.point_id for p in planned.points] == [
         p.point_id for p in grid.expand_grid(study).points
     ]
@@ -50,34 +51,33 @@ def test_measure_oom_runs_it_all_the_same(config, write_study):
 
 
 def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(config, write_study):
-    (point,) = planning.fitting_plan(study_of(config, write_study)).points
+    (point,) = fitting_plan(study_of(config, write_study)).points
     assert point.expected_step_s > 0
     steps = (point.warmup_steps, point.measured_steps)
     assert point.time_limit_s == point_limits(point.expected_step_s, *steps, None)[0]
     assert point_from_json(point.to_json()) == point
 
-    (bound,) = planning.fitting_plan(
-        study_of(config, write_study, measure={"time_limit_s": 60.0})
-    ).points
+    (bound,) = fitting_plan(study_of(config, write_study, measure={"time_limit_s": 60.0})).points
     assert (bound.time_limit_s, bound.point_id) == (60.0, point.point_id)
 
 
 def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, write_study):
-    point = planning.fitting_plan(load_study(write_study(), config)).points[0]
+    point = fitting_plan(load_study(write_study(), config)).points[0]
     assert point.expected_step_s is None
     assert "expected_step_s" not in point.to_json()
 
 
 def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
     study = load_study(write_study(), config)
-    assert planning.fitting_plan(study) == grid.expand_grid(study)
-    assert planning.fitting_plan_and_spend(study) == (planning.fitting_plan(study), None)
+    assert fitting_plan(study) == grid.expand_grid(study)
+    planned = grid.expand_grid(study)
+    assert planning.fit(study, planned) == (planned, None)
 
 
 def test_the_spending_is_hours_times_price_and_power(config, write_study):
     study = study_of(config, write_study)
-    planned, spent = planning.fitting_plan_and_spend(study)
-    assert planned == planning.fitting_plan(study)
+    planned, spent = planning.fit(study, grid.expand_grid(study))
+    assert planned == fitting_plan(study)
     assert spent.points == 1
     assert spent.gpu_hours > 0
     assert spent.usd == pytest.approx(2.0 * spent.gpu_hours)
@@ -93,14 +93,16 @@ def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeyp
 
     monkeypatch.setattr(predictions, "predict_points", counted)
     study = study_of(config, write_study)
-    planning.fitting_plan_and_spend(study)
+    planning.fit(study, grid.expand_grid(study))
     assert counts == [len(grid.expand_grid(study).points)]
 
 
-def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, write_study):
+def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(
+    config, write_study, monkeypatch
+):
     def probed(**changes):
         study = load_study(write_study(**changes), config)
-        return planning.plan_probe(study, planning.fitting_plan(study))
+        return planning.plan_probe(study, fitting_plan(study))
 
     gpus = {"cluster": "there", "world_size": [8, 16], "precision": "bf16", "zero_stage": 1}
     gpus["global_batch_size"] = 16
@@ -109,12 +111,14 @@ def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, 
     assert probed(axes=gpus).world_size == 16
     assert probed(axes=gpus, probe={"world_size": 8}).world_size == 8
     assert probed(axes=gpus, probe=False) is None
-    assert probed(axes=gpus, mode="predict") is None
+    monkeypatch.chdir(config.parent)
+    predicted = planning.plan_study(str(write_study(axes=gpus, mode="predict")))
+    assert predicted.probe_plan is None
     with pytest.raises(InputError, match=r"probe\.world_size=12: must be at most 8 or whole nodes"):
         probed(axes=gpus, probe={"world_size": 12})
 
 
-def test_a_plan_is_read_straight_down_from_its_study_to_its_points():
+def test_a_plan_is_read_straight_down_from_its_study_to_its_files(tmp_path, monkeypatch):
     """Functions in the order in which a reader meets them; a stay is a run of them in one file."""
     met: dict[tuple[str, str], None] = {}
 
@@ -124,13 +128,14 @@ def test_a_plan_is_read_straight_down_from_its_study_to_its_points():
         if event == "call" and ours and not code.co_name.startswith("<"):
             met.setdefault((code.co_filename, code.co_qualname))
 
-    study = PROJECT / "config/studies/quickstart.yaml"
-    planning.fitting_plan(load_study(study, PROJECT / "config"))  # what it imports is no reading
+    (tmp_path / "config").symlink_to(PROJECT / "config")
+    monkeypatch.chdir(tmp_path)
+    planning.plan_study("quickstart")  # what it imports is no reading
     sys.setprofile(meet)
     try:
-        planning.fitting_plan(load_study(study, PROJECT / "config"))
+        plan_writer.write_plan(planning.plan_study("quickstart"))
     finally:
         sys.setprofile(None)
     stays = [name for name, _ in itertools.groupby(path for path, _ in met)]
-    assert len(met) > 40
-    assert len(stays) <= 24, "\n".join(stays)
+    assert len(met) > 80
+    assert len(stays) <= 34, "\n".join(stays)

@@ -9,6 +9,8 @@ from scaling.cli import show
 from scaling.errors import InputError
 from scaling.run import planning, price
 from scaling.run.price import budget_gpu_hours
+from scaling.study import grid
+from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
 GRID = {
@@ -23,7 +25,7 @@ SHORT = {"accumulation": "short", "measured_steps": {"at_least": 5, "until": 0.0
 
 def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, write_study):
     study = study_of(config, write_study, measure=SHORT | {"in_full": 0}, **GRID)
-    plan = planning.fitting_plan(study)
+    plan = fitting_plan(study)
     hours = {one.way: one.step_gpu_hours for one in price.prices(study, plan)}
     assert hours["both"] < hours["short"] < hours["full"]
     assert hours["both"] < hours["guided"] <= hours["full"]
@@ -33,7 +35,7 @@ def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, 
 
 def test_what_surprises_add_at_most_is_priced_apart(config, write_study):
     study = study_of(config, write_study, measure={"keep": 0.0, "spread": 0.0}, **GRID)
-    ways = {one.way: one for one in price.prices(study, planning.fitting_plan(study))}
+    ways = {one.way: one for one in price.prices(study, fitting_plan(study))}
     # of each of two sizes one point of four is chosen, and twice one more at the most
     assert (ways["guided"].points, ways["guided"].surprise_points) == (2, 4)
     assert ways["both"].surprise_gpu_hours < ways["guided"].surprise_gpu_hours
@@ -42,14 +44,12 @@ def test_what_surprises_add_at_most_is_priced_apart(config, write_study):
 
 def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
-    points, _ = planning.fitting_plan_and_spend(study)
+    points, _ = planning.fit(study, grid.expand_grid(study))
     both = [point for point in points.points if point.accumulation == "both"]
     assert {point.world_size for point in both} == {8, 16}
     assert len(both) <= 4
     assert {point.accumulation for point in points.points} <= {"both", "short"}
-    every = planning.fitting_plan(
-        study_of(config, write_study, measure=SHORT | {"in_full": 1.0}, **GRID)
-    )
+    every = fitting_plan(study_of(config, write_study, measure=SHORT | {"in_full": 1.0}, **GRID))
     assert {point.accumulation for point in every.points} == {"both"}
     # what runs in full as well is the same point: predictions that change measure nothing again
     assert [p.point_id for p in every.points] == [p.point_id for p in points.points]
@@ -65,8 +65,9 @@ def test_a_budget_in_money_is_one_in_gpu_hours(config, write_study):
 
 def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, capsys):
     study = study_of(config, write_study, measure=SHORT, **GRID)
-    plan = planning.fitting_plan(study)
-    show.show_plan(study, plan, None, None, price.prices(study, plan))
+    plan = fitting_plan(study)
+    costs = price.Costs(ways=price.prices(study, plan))
+    show.show_plan(study, plan, None, None, costs)
     printed = capsys.readouterr().out
     for words in ("full", "guided (keep: 0.15)", "accumulation: short *", "guided and short"):
         assert words in printed
@@ -74,10 +75,11 @@ def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, 
 
 def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):
     study = study_of(config, write_study, **GRID)
-    plan = planning.fitting_plan(study)
+    plan = fitting_plan(study)
     ways = price.prices(study, plan)
     keys, cheap = price.cheapest_settings(study, plan)
-    show.show_plan(study, plan, None, None, ways, affordable=(keys, cheap), elsewhere=1.5)
+    costs = price.Costs(ways=ways, cheapest=(keys, cheap), points_on_a_node=1.5)
+    show.show_plan(study, plan, None, None, costs)
     printed = capsys.readouterr().out
     assert cheap.gpu_hours < ways[0].gpu_hours < 10  # so few are told with a decimal
     sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {ways[0].gpu_hours:.1f}"
@@ -87,7 +89,7 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     (line,) = [line for line in printed.splitlines() if line.startswith("  measure: ")]
     cheaper = study_of(config, write_study, **yaml.safe_load(line), **GRID)
     assert cheaper.measure.budget_gpu_hours == keys["budget_gpu_hours"]
-    (both,) = price.prices(cheaper, planning.fitting_plan(cheaper), ("both",))
+    (both,) = price.prices(cheaper, fitting_plan(cheaper), ("both",))
     assert both.gpu_hours == pytest.approx(cheap.gpu_hours, rel=0.01)
     assert price.cheapest_settings(cheaper, plan) is None
 
@@ -95,12 +97,12 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
 def test_each_slow_node_is_priced_by_the_points_that_it_would_run(config, write_study):
     study = study_of(config, write_study, **GRID)
     nodes = study.clusters["there"].nodes
-    full = price.prices(study, planning.fitting_plan(study), ("full",))[0]
+    full = price.prices(study, fitting_plan(study), ("full",))[0]
     # 8 GPUs are one node, 16 are two
     assert full.gpu_hours / nodes < full.slow_node_gpu_hours < 2 * full.gpu_hours / nodes
 
 
 def test_what_is_only_predicted_has_no_price(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
-    plan = planning.fitting_plan(study)
+    plan = fitting_plan(study)
     assert price.prices(dataclasses.replace(study, mode="predict"), plan) == []

@@ -1,10 +1,12 @@
 """How far a study is, and which points run again."""
 
+import datetime
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record import files
+from scaling.record.running import mark_running
 from scaling.run import retry
 from scaling.run.progress import Progress, Watcher, duration, progress_of
 from scaling.study import grid
@@ -31,10 +34,16 @@ def put(study_dir, point, **changes):
     files.write_rows(study_dir / "rows" / f"{point.point_id}.parquet", [row_of(point, **changes)])
 
 
-def mark(study_dir, point, *, pid, host=None, time_limit_s=60.0):
+def mark(study_dir, point, *, pid, host=None, time_limit_s=60.0, ago_s=0.0):
     (study_dir / "rows").mkdir(exist_ok=True)
     marker = study_dir / "rows" / f"{point.point_id}.running"
-    said = {"pid": pid, "host": host or socket.gethostname(), "time_limit_s": time_limit_s}
+    started = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=ago_s)
+    said = {
+        "pid": pid,
+        "host": host or socket.gethostname(),
+        "started_at": started.isoformat(),
+        "time_limit_s": time_limit_s,
+    }
     marker.write_text(json.dumps(said))
     return marker
 
@@ -87,11 +96,33 @@ def test_a_marker_whose_process_is_gone_is_not_running(points, tmp_path):
 
 
 def test_a_marker_of_another_host_counts_until_its_limit_is_long_past(points, tmp_path):
-    marker = mark(tmp_path, points[0], pid=1, host="elsewhere")
+    mark(tmp_path, points[0], pid=1, host="elsewhere")
     assert Watcher(tmp_path, points).look().running == 1
-    long_ago = marker.stat().st_mtime - 3600
-    os.utime(marker, (long_ago, long_ago))
+    mark(tmp_path, points[0], pid=1, host="elsewhere", ago_s=3600.0)
     assert Watcher(tmp_path, points).look().running == 0
+
+
+def test_a_process_of_this_host_counts_beyond_its_limit_and_by_whatever_clock_its_folder_has(
+    points, tmp_path
+):
+    # it was suspended, or waited for torch to be imported; the file server is an hour behind
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as late:
+        marker = mark(tmp_path, points[0], pid=late.pid, time_limit_s=-1000.0)
+        os.utime(marker, (time.time() - 3600,) * 2)
+        assert Watcher(tmp_path, points).look().running == 1
+        late.kill()
+
+
+def test_a_process_that_is_younger_than_the_marker_got_the_number_of_another(points, tmp_path):
+    mark(tmp_path, points[0], pid=os.getpid(), ago_s=1e6)
+    assert Watcher(tmp_path, points).look().running == 0
+
+
+def test_who_ends_late_leaves_the_marker_of_the_restart_on_another_host(points, tmp_path):
+    row = tmp_path / "rows" / f"{points[0].point_id}.parquet"
+    with mark_running(row, time_limit_s=60.0):
+        mark(tmp_path, points[0], pid=1, host="elsewhere")
+    assert Watcher(tmp_path, points).look().running == 1
 
 
 def test_a_row_that_is_set_aside_is_wanted_again(points, tmp_path):

@@ -23,34 +23,68 @@ def test_a_profile_that_is_named_either_way_takes_the_place_of_our_own(options):
 
 
 class Impatient:
-    """Looks once, and tells this process to end while it does."""
+    """Looks, and sends this process a signal while it does."""
+
+    def __init__(self, number):
+        self.number = number
 
     def look(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), self.number)
         return Progress(total=1, done=0, running=1, seconds_left=None)
 
 
-def test_sigterm_is_handed_on_and_the_code_is_that_of_what_it_came_to(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
-    script = f"trap 'exit 5' TERM; touch {tmp_path}/ready; while true; do sleep 0.05; done"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it_came_to(
+    tmp_path, number
+):
+    before = signal.getsignal(number)
+    script = f"trap 'exit 5' {number.name}; touch {tmp_path}/ready; while true; do sleep 0.05; done"
     child = subprocess.Popen(["bash", "-c", script])
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
 
-    code, told_to_end = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
+    code, told_to_end = snakemake._wait(
+        child, Impatient(number), Console(quiet=True), time.monotonic()
+    )
 
     assert (code, told_to_end) == (5, True)
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize(
+    ("stated", "name"),
+    [("config/studies/mine.yaml", "mine"), ("mine", "mine"), ("v1.2", "v1.2")],
+)
 def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_is_not(
-    tmp_path, monkeypatch
+    stated, name, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     program = "import time; time.sleep(60)  # snakemake"
-    words = [sys.executable, "-c", program, "--config", "study=config/studies/mine.yaml"]
+    words = [sys.executable, "-c", program, "--config", f"study={stated}"]
     with subprocess.Popen(words) as first:
-        with pytest.raises(InputError, match=rf"^mine: runs already, as process {first.pid} of"):
-            stop.refuse_second_run("mine")
-        stop.refuse_second_run("another")
+        with pytest.raises(InputError, match=rf"^{name}: runs already, as process {first.pid} of"):
+            stop.refuse_second_run(name)
+        stop.refuse_second_run("v1")
         first.kill()
+
+
+def test_a_failure_shows_the_log_of_its_own_run_only(tmp_path, capsys):
+    log = tmp_path / "snakemake.log"
+    log.write_text("3 of 3 steps (100%) done\nError: no such profile\n")
+
+    snakemake._print_failure(Console(), 1, log, 25, stopped=None)
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("Error: no such profile\nsnakemake ended with exit code 1")
+
+
+def test_a_run_that_leaves_no_report_names_none(config, write_study, monkeypatch, capsys):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["true"])  # as with --until or --unlock
+
+    assert snakemake.run_study("one", []) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("Finished in ")
+    assert "report" not in shown

@@ -19,6 +19,7 @@ from tests.rows import row_of
 
 SQUEUE = """\
 #!/bin/sh
+case "$SQUEUE_PARTITION$SLURM_TIME_FORMAT $*" in ' --all '*) ;; *) exit 1 ;; esac
 echo '7|gpu|PENDING|4|90|Priority|N/A|/elsewhere'
 echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
 echo '9|gpu|RUNNING|1|10|None|2026-01-01T00:00:00|{here}'
@@ -42,6 +43,9 @@ def sweep(tmp_path, monkeypatch):
     squeue.write_text(SQUEUE.format(here=tmp_path))
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    # what people set for their own eyes
+    monkeypatch.setenv("SQUEUE_PARTITION", "debug")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     monkeypatch.chdir(tmp_path)
     points = points_of(4)
     paths = StudyPaths(tmp_path)

@@ -13,10 +13,10 @@ from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
 from scaling.record.files import write_points, write_table
-from scaling.run import planning
 from scaling.study.catalogues import load_clusters, load_models
 from scaling.study.study import load_study
 from tests.conftest import PROJECT
+from tests.plans import fitting_plan
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def predicted(tmp_path_factory):
     def run(name):
         folder = tmp_path_factory.mktemp(name)
         study = load_study(name)
-        write_points(folder, planning.fitting_plan(study))
+        write_points(folder, fitting_plan(study))
         models, clusters = load_models(), load_clusters()
         columns = Columns(read_rows(folder / "points.parquet"), name)
         points = points_of(columns, models=models, clusters=clusters)

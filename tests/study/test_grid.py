@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record.row import Row, fields_of
+from scaling.run.plan_writer import plan_digest
 from scaling.study import grid
 from scaling.study.point import point_columns, point_from_json
 from scaling.study.study import load_study
@@ -186,8 +187,8 @@ def test_what_is_known_of_a_point_are_columns_of_the_row(planned):
 
 
 def test_the_fingerprint_changes_with_the_plan(planned):
-    assert grid.plan_digest(planned()) == grid.plan_digest(planned())
-    assert grid.plan_digest(planned()) != grid.plan_digest(planned(measure={"seed": 1}))
+    assert plan_digest(planned()) == plan_digest(planned())
+    assert plan_digest(planned()) != plan_digest(planned(measure={"seed": 1}))
 
 
 @settings(

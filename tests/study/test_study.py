@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ import yaml
 from scaling.errors import InputError
 from scaling.study import grid
 from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.paths import SHIPPED, study_name, study_path
 from scaling.study.study import load_study, replication_queries
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 from tests.study.malformed import MALFORMED, changed
@@ -38,6 +40,19 @@ def test_an_unknown_study_is_told_with_the_nearest_name(config, write_study):
     write_study("quick")
     with pytest.raises(InputError, match=r"quik\.yaml: no such study: did you mean 'quick'\?"):
         load_study("quik", config)
+
+
+def test_a_folder_of_ones_own_finds_the_shipped_studies_too(config, write_study, monkeypatch):
+    monkeypatch.chdir(config.parent)
+    write_study("engines")
+    assert study_path("engines") == Path("config/studies/engines.yaml")
+    assert study_path("zero_stages") == SHIPPED / "config/studies/zero_stages.yaml"
+    with pytest.raises(InputError, match=r"no such study: did you mean 'zero_stages'\?"):
+        study_path("zero_stage")
+
+
+def test_a_dot_in_a_studys_name_is_no_suffix():
+    assert study_name("v1.2") == study_name("config/studies/v1.2.yaml") == "v1.2"
 
 
 def test_a_folder_of_a_studys_name_is_no_study(config):

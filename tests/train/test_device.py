@@ -1,10 +1,12 @@
 """Names as nvidia-smi and rocm-smi print them."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from scaling.cluster.hardware import GPUS
-from scaling.train.device import gpu_mismatch
-from scaling.train.program import take_device
+from scaling.train.device import gpu_mismatch, software_stack, take_device
 from tests.points import tiny_point
 
 GIB = 2**30
@@ -54,4 +56,30 @@ def test_another_device_than_the_study_says_is_named(said: str, name: str, gib: 
 
 
 def test_a_study_of_cpus_takes_none() -> None:
-    assert take_device(tiny_point(), 0).type == "cpu"
+    assert take_device("cpu", 0).type == "cpu"
+
+
+def test_a_rank_with_another_gpu_than_the_study_says_takes_none(monkeypatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA A100-SXM4-80GB", total_memory=79 * GIB)
+    for name, answer in {
+        "is_available": True,
+        "device_count": 1,
+        "set_device": None,
+        "get_device_properties": properties,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    assert take_device("a100-80gb", 0) == torch.device("cuda", 0)
+    with pytest.raises(RuntimeError, match="'h100-80gb' and this rank has NVIDIA A100"):
+        take_device("h100-80gb", 0)
+    with pytest.raises(RuntimeError, match="for local rank 1 there is none"):
+        take_device("a100-80gb", 1)
+
+
+def test_in_a_job_a_host_has_the_name_by_which_slurm_can_exclude_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node1.cluster.local")
+    monkeypatch.setenv("SLURMD_NODENAME", "node1")
+    layout = tiny_point().layout
+
+    assert software_stack(torch.device("cpu"), layout).host == "node1"

@@ -2,25 +2,34 @@
 -- Needs: factors, names, planned_points
 -- A ZeRO shard group of as many ranks as there are replicas shards nothing further: at that size
 -- the layout trains exactly as the same layout without zero_shard_size.
-with shard_choices as (
-    select
-        factors.layout_id, factor_id, others, names.setting_id, layout, zero_shard_size,
-        names.zero_shard_size * names.tp * names.pp * names.cp as world_size
+-- Without tensor parallelism sequence_parallel shards nothing, at any size; some publishers state it.
+with choices as (
+    select factors.layout_id, factor_id, others, names.*
     from factors
-    join names using (layout_id)
-    where factor = (select axis from catalogue.axes where name = 'zero_shard_size')
+    join (
+        select setting_id, layout, layout_id, tp, pp, cp, zero_shard_size, sequence_parallel
+        from names
+    ) as names using (layout_id)
+    where factor in (
+        select axis from catalogue.axes where name in ('zero_shard_size', 'sequence_parallel')
+    )
+),
+sizes as (
+    select distinct setting_id, world_size from planned_points
 ),
 pairs as (
     select
-        grouped.setting_id, grouped.world_size,
-        grouped.layout as grouped_layout, plain.layout as plain_layout
-    from shard_choices as grouped
-    join shard_choices as plain using (setting_id, factor_id, others)
-    semi join planned_points
-        on planned_points.setting_id = grouped.setting_id
-        and planned_points.world_size = grouped.world_size
-    where grouped.zero_shard_size is not null and plain.zero_shard_size is null
+        one.setting_id, sizes.world_size, one.layout, other.layout as same_as,
+        one.layout_id, other.layout_id as same_id
+    from choices as one
+    join choices as other using (setting_id, factor_id, others)
+    join sizes using (setting_id)
+    where (
+            one.zero_shard_size * one.tp * one.pp * one.cp = sizes.world_size
+            and other.zero_shard_size is null
+        )
+        or (one.tp = 1 and one.sequence_parallel and not other.sequence_parallel)
 )
-select setting_id, world_size, grouped_layout as layout, plain_layout as same_as from pairs
+from pairs
 union all
-select setting_id, world_size, plain_layout as layout, grouped_layout as same_as from pairs
+select setting_id, world_size, same_as as layout, layout as same_as, same_id, layout_id from pairs

@@ -1,5 +1,6 @@
 -- Grain: one row per setting, series, world_size, stack and two layouts that differ in one factor only.
--- Needs: layouts, factors
+-- Needs: layouts, factors, coinciding
+-- Never two layouts that are the same training there.
 -- The two levels are neighbours among those that ran with all else equal (the batch too, so dp and
 -- accumulation follow).   Ids instead of words, to keep the windows small; `pairs` has the words.
 -- ratio: tokens_per_s at to_place over that at from_place.
@@ -36,3 +37,6 @@ matched as (
 select groups.* exclude (group_id), matched.* exclude (group_id)
 from matched
 join groups using (group_id)
+where (setting_id, world_size, from_layout_id, to_layout_id) not in (
+    select (setting_id, world_size, layout_id, same_id) from coinciding
+)

@@ -3,6 +3,7 @@
 -- Every aggregate that later tables need of a layout, in one pass over what may be a million rows.
 -- *_of_rate: the value per token/s; times tokens_per_s it gives the value.
 -- counts, log_means, squares, error_squares: of ln(step_time_s), see scaling/analyse/being_best.py.
+-- A single run without an interval may be a single step: its error is that of the unstated floor.
 select
     setting_id, series, world_size, layout, stack_fingerprint,
     any_value(dp) as dp,
@@ -36,9 +37,12 @@ select
     count(step_time_s)::double as counts,
     avg(ln(step_time_s)) as log_means,
     var_pop(ln(step_time_s)) * counts as squares,
-    coalesce(sum((
-        ln(step_time_high_s / step_time_low_s) / 2
-            / if(series = 'extended', getvariable('z80'), getvariable('z95'))
-    ) ** 2), 0) as error_squares
+    coalesce(
+        sum((
+            ln(step_time_high_s / step_time_low_s) / 2
+                / if(series = 'extended', getvariable('z80'), getvariable('z95'))
+        ) ** 2),
+        if(counts > 1, 0, (ln(1 + getvariable('unstated_floor')) / sqrt(2) / getvariable('z95')) ** 2)
+    ) as error_squares
 from measurements
 group by setting_id, series, world_size, layout, stack_fingerprint

@@ -72,7 +72,7 @@ def main() -> NoReturn:
         sys.exit("a forked process cannot use the GPUs here; ranks start as fresh processes")
     gc.freeze()  # forked ranks share what was imported instead of copying it
     key = secrets.token_hex(32)
-    name = "localhost" if parent else slurm.node_name(os.environ) or socket.gethostname()
+    name = "localhost" if parent else node.host_name(os.environ)
     serving: set[int] = set()
     signal.signal(signal.SIGTERM, _terminate)
     with socket.create_server((name, 0)) as server:

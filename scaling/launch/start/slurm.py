@@ -3,8 +3,10 @@
 srun places the ranks, with a shell around each. No other module here knows Slurm's words.
 """
 
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -16,11 +18,15 @@ from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK,
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _ASK_LIMIT_S = 30.0
+# what people set for their own eyes, which changes or hides what commands print
+_OF_THE_USER = ("SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT")
 # Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
 # Prefixes of variables that describe a node: a fork server keeps its own values of these.
 OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
 
+_SILENT_S = 300.0  # how long Slurm may not answer when ranks are to be killed
+_SILENT_PAUSE_S = 1.0
 _LAUNCHES = 3  # attempts to create a step
 _LAUNCH_PAUSE_S = 5.0
 _LAUNCH_LIMIT_S = 300.0
@@ -71,7 +77,7 @@ def queued_jobs(folder: Path) -> list[Queued]:
     Positions follow Slurm's current priorities; backfilling may start a later job first.
     """
     fields = "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"
-    answer = _ask_slurm("squeue", "--noheader", "--states=PENDING,RUNNING", fields)
+    answer = _ask_slurm("squeue", "--all", "--noheader", "--states=PENDING,RUNNING", fields)
     lines = [line.split("|", 7) for line in answer.splitlines()]
     jobs = [job for job in lines if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
     ours = []
@@ -96,14 +102,20 @@ def queued_jobs(folder: Path) -> list[Queued]:
 
 def _ask_slurm(*command: str) -> str:
     """The output of a Slurm command; empty if Slurm is missing or does not answer."""
+    done = _run_slurm(*command)
+    return "" if done is None else done.stdout
+
+
+def _run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a Slurm command; None if it is missing or does not end."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(_OF_THE_USER)}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False,
+        return subprocess.run(
+            command, env=kept, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False,
             errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+        return None
 
 
 def job_id(environment: Mapping[str, str]) -> str | None:
@@ -151,7 +163,9 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
         return []
-    answer = _ask_slurm("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t")
+    answer = _ask_slurm(
+        "sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--all", "--format=%N %t"
+    )
     # a node is listed once for each partition
     states = dict(line.split() for line in answer.splitlines() if len(line.split()) == 2)
     return [
@@ -204,12 +218,6 @@ def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
     return ["srun", *options, *shared, *site]
 
 
-def signal_step(step: str, number: int) -> None:
-    """Send a signal to every process of a step."""
-    command = ["scancel", f"--signal={number}", step]
-    subprocess.run(command, capture_output=True, timeout=60, check=False)
-
-
 def start_step(launch: Launch) -> Ranks:
     """Start all ranks as one step of this allocation, and wait until the first of them runs.
 
@@ -240,11 +248,18 @@ class StepRanks(ShellRanks):
     """The ranks of one step, observed through one srun."""
 
     def signal(self, number: int) -> None:
-        """See `ShellRanks`."""
+        """See `ShellRanks`. A kill is repeated while Slurm does not answer.
+
+        Ranks that live on would disturb the next point, and outlive an srun that is killed.
+        """
+        end = time.monotonic() + (_SILENT_S if number == signal.SIGKILL else 0.0)
         for srun in self._shells:
-            if srun.poll() is not None:
-                continue
-            if self._has(_STEP):
-                signal_step((self._folder / _STEP).read_text().strip(), number)
-            else:  # not placed yet: srun withdraws its request
-                srun.terminate()
+            while srun.poll() is None:
+                if not self._has(_STEP):  # not placed yet: srun withdraws its request
+                    srun.terminate()
+                    break
+                step = (self._folder / _STEP).read_text().strip()
+                done = _run_slurm("scancel", f"--signal={number}", step)
+                if (done is not None and done.returncode == 0) or time.monotonic() >= end:
+                    break
+                time.sleep(_SILENT_PAUSE_S)

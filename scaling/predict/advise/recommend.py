@@ -1,5 +1,6 @@
 """Search every layout of a model on so many GPUs and rank what fits."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import AXES, SETTING_AXES, Precision
-from scaling.layout.layout import Layout
+from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates
 from scaling.predict.cost.model import Prediction, predict
@@ -105,6 +106,7 @@ def recommend(
         precision = "bf16" if gpu.peak("bf16") else "fp16"
     for count in gpus:
         _check_size(count, cluster, site)
+    checked_setting = _checked(setting or {}, shape)
     chosen: dict[int, list[Recommendation]] = {}
     for count in gpus:
         batch = global_batch_size or usual_batch(seq_length, count)
@@ -112,7 +114,7 @@ def recommend(
             shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
             precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
             gpus_per_node=site.gpus_per_node, ring=stack_of(framework, gpu).ring,
-            setting=_checked(setting or {}),
+            setting=checked_setting,
         )  # fmt: skip
         layouts = list(candidates(search))
         if not layouts:
@@ -143,8 +145,8 @@ def recommend(
     return chosen
 
 
-def _checked(setting: Mapping[str, str]) -> dict[str, Any]:
-    """Choices on axes that belong to the work, as values of those axes."""
+def _checked(setting: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:
+    """Choices on axes that belong to the work, as values that the model can have."""
     checked = {}
     for name, choice in setting.items():
         if name not in SETTING_AXES:
@@ -156,6 +158,11 @@ def _checked(setting: Mapping[str, str]) -> dict[str, Any]:
             hint = did_you_mean(choice[:60], values)
             raise InputError(f"--setting {name}={shortened(choice)}: {hint}")
         checked[name] = values[choice]
+    smallest = Layout(seq_length=1)
+    without = set(refusals(shape, smallest))
+    for reason in refusals(shape, dataclasses.replace(smallest, **checked)):
+        if reason not in without:
+            raise InputError(f"--setting: {reason}")
     return checked
 
 

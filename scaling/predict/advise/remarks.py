@@ -56,6 +56,9 @@ def remarks(
                 f"warning: {step}: more than the {_LARGEST_STEP_TOKENS / 1e6:.3g} M that any "
                 "published training took; more tokens a step are not worth as many steps"
             )
+    stack = stack_of(framework, gpu_named(gpu))
+    if not stack.name:
+        yield f"framework {framework} is not known by name; {stack.source}"
     if framework == OWN_FRAMEWORK:
         yield from _lacking(model, shape, gpu, max(gpus), precision, engine)
 

@@ -77,11 +77,11 @@ def memory_refusals(
 
 def _reason(prediction: Prediction, row: int, ratio: float) -> str:
     def gib(values: Floats) -> str:
-        return f"{values[row] / GIB:.1f}"
+        return f"{values[row] / GIB:z.1f}"  # z: a difference of floats is not -0.0
 
     terms = {name.removesuffix("_bytes"): v for name, v in prediction.memory_terms.items()}
     parts = ", ".join(f"{name} {gib(values)}" for name, values in terms.items())
     return (
         f"predicted memory {gib(prediction.need_bytes)} GiB is {ratio - 1:.0%} more than the "
-        f"{gib(prediction.capacity_bytes)} GiB of a GPU ({parts} GiB)"
+        f"{gib(prediction.capacity_bytes)} GiB of a GPU ({parts} GiB, and fragmentation)"
     )

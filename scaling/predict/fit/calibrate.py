@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
+from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
 from scaling.foreign.arrays import Floats, Strings
@@ -57,7 +58,9 @@ def calibrate(
         group = dataclasses.replace(group, start={**group.start, **probed})
         rows = observed.take(group.rows)
         if (rows.ran | rows.out_of_memory | np.isfinite(rows.peak_memory_bytes)).any():
-            stacks[group.key] = _calibrate_stack(group, rows, points, bands)
+            # on matrices so small threads only wait for each other, and their number changes digits
+            with threadpool_limits(1, "blas"):
+                stacks[group.key] = _calibrate_stack(group, rows, points, bands)
     return Calibration(source=source, stacks=stacks)
 
 

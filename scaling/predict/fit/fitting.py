@@ -1,5 +1,6 @@
 """Fit the parameters of one stack: robust least squares on log memory and log step time."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from scaling.foreign.arrays import Floats
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.calibration import NO_ROW_DEPENDS, Fitted
-from scaling.predict.read.features import Group
+from scaling.predict.read.features import Features, Group
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import MEMORY, TIME, Parameter
 from scaling.predict.read.residual import correlation, places_of
@@ -127,11 +128,14 @@ def _time_residuals(group: Group, observed: Observed, start: Mapping[str, float]
     log_measured = np.log(observed.step_time_s[timed])
     used = memory_of(group, f, start).total / group.capacity_bytes
 
-    def off(p: _Values, copies: int) -> Floats:
+    @functools.cache  # searches ask for few numbers of copies, again and again
+    def copied(copies: int) -> tuple[Features, Floats, Floats]:
         rows = _copied(len(timed), copies)
-        return np.asarray(
-            np.log(step_of(group, f.take(rows), p, used[rows]).total) - log_measured[rows]
-        )
+        return f.take(rows), used[rows], log_measured[rows]
+
+    def off(p: _Values, copies: int) -> Floats:
+        features, used_rows, log_rows = copied(copies)
+        return np.asarray(np.log(step_of(group, features, p, used_rows).total) - log_rows)
 
     return off
 

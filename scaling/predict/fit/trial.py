@@ -56,7 +56,8 @@ def trial(
         tested = rows_where(table, test_where, source, "--test-where")
     fitted, tested = fitted & possible, tested & possible
     if not tested.any():
-        raise InputError(f"{source}: no row is left to test; narrow --calibrate-where")
+        option = "narrow --calibrate-where" if test_where is None else "widen --test-where"
+        raise InputError(f"{source}: no row is left to test; {option}")
     calibration = None
     if fitted.any():
         part = columns.filter(fitted)

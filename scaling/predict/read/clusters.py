@@ -19,8 +19,7 @@ _MOST_GPUS = 10_000_000
 
 def config_file(name: str) -> Path | None:
     """config/<name> of the current folder, else the shipped one, else None."""
-    from scaling.study.paths import local_or_shipped
-    from scaling.study.plan_file import CONFIG
+    from scaling.study.paths import CONFIG, local_or_shipped
 
     path = local_or_shipped(CONFIG / name)
     return path if path.is_file() else None

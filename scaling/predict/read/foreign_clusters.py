@@ -42,6 +42,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings
         raise columns.missing_column("cluster", "the hardware is never guessed")
     cluster = columns.strings(column or "cluster", "")
     described = cluster_names(clusters)
+    by_lower_case = {name.lower(): name for name in described}
     unknown = np.flatnonzero([name not in described for name in cluster.tolist()])
     if not unknown.size:
         return cluster
@@ -52,6 +53,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings
         name = cluster[row]
         is_unnamed = name == UNNAMED_CLUSTER
         candidates = (
+            by_lower_case.get(name.lower()),
             gpu[row],
             _CLUSTER_OF_SOURCE.get((framework[row], per_node[row])) if is_unnamed else None,
             find_gpu(name),

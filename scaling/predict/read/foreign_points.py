@@ -47,6 +47,7 @@ from scaling.predict.read.inputs import (
     schedule_codes,
 )
 from scaling.predict.read.stack_facts import Stack
+from scaling.predict.read.stacks import named_zero_stage
 
 _GPT2_VOCABULARY = 50304.0  # padded to a multiple of 128
 _WIDTH_PER_LAYER = 128.0  # hidden_size / num_layers of GPT-3 175B (12288 / 96)
@@ -92,7 +93,7 @@ def inputs_of(
         seq_length=columns.counts("seq_length"),
         gpus_per_node=per_node,
         **{name: layout[name] for name in ("world_size", *DEGREES, *BATCH_FACTORS[:2])},
-        **_software_choices(columns, stacks, shape["num_layers"], layout),
+        **_software_choices(columns, framework, stacks, shape["num_layers"], layout),
         # Inductor fuses a norm into one kernel
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
@@ -124,7 +125,11 @@ def inputs_of(
 
 
 def _software_choices(
-    columns: Columns, stacks: Sequence[Stack], layers: Floats, layout: Mapping[str, Floats]
+    columns: Columns,
+    framework: Strings,
+    stacks: Sequence[Stack],
+    layers: Floats,
+    layout: Mapping[str, Floats],
 ) -> dict[str, Any]:
     """Choices that depend on the row's software where the table does not state them."""
 
@@ -134,7 +139,14 @@ def _software_choices(
     # at least two layers per chunk, unless the table states smaller chunks
     most_chunks = np.maximum(np.floor(layers / layout["pp"] / 2), 1.0)
     chunks = np.where(layout["pp"] > 1, np.minimum(usual("virtual_stages"), most_chunks), 1.0)
-    stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
+    unstated = np.isnan(columns.numbers("virtual_stages", whole=True)) & (chunks > 1)
+    if unstated.any():
+        columns.assume(
+            f"virtual_stages is not given in {int(unstated.sum())} rows: taken as the software's"
+        )
+    named = np.array([named_zero_stage(name) for name in framework.tolist()], dtype=np.float64)
+    usual_stage = np.where(np.isnan(named), usual("zero_stage"), named)
+    stage = columns.numbers("zero_stage", usual_stage, whole=True)
     shard = columns.counts("zero_shard_size")
     if "fsdp" in columns:  # of Megatron-Bridge: the ranks over which everything is sharded
         fsdp = fsdp_ranks(columns)
@@ -181,6 +193,9 @@ def _layout(
     others = layout["tp"] * layout["pp"] * layout["dp"]
     layout["cp"] = np.where(np.isnan(layout["cp"]) & np.isnan(others), 1.0, layout["cp"])
     layout = complete_layout(layout)
+    for name in ("tp", "pp"):
+        if alone := int(np.isnan(layout[name]).sum()):
+            columns.assume(f"{name} is not given in {alone} rows: taken as 1")
     for names in (("tp", "pp", "cp"), ("dp",)):
         for name in names:
             layout[name] = np.where(np.isnan(layout[name]), 1.0, layout[name])
@@ -196,6 +211,11 @@ def _layout(
 
 def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Strings) -> None:
     """Note the rows whose model is incomplete, or has parts that the formulas do not know."""
+    together = (shape["num_experts"] > 0) & np.isnan(columns.counts("ep", low=0))
+    if together.any():
+        columns.assume(
+            f"ep is not given in {int(together.sum())} rows of models with experts: taken as 1"
+        )
     kind = attention_kinds(columns)
     modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_tokens(kind) > 0)
     lacks_size = (shape["experts_per_token"] == 0) | (shape["expert_ffn_hidden_size"] == 0)
@@ -292,6 +312,11 @@ def _completed_shape(
         return columns.flags(name, usual(name, default) > 0).astype(np.float64)
 
     heads = size("num_heads", np.maximum(np.round(hidden / 128), 1))
+    ungrouped = np.isnan(by_model["num_kv_heads"]) & np.isnan(columns.counts("num_kv_heads"))
+    if ungrouped.any():
+        columns.assume(
+            f"num_kv_heads is not given in {int(ungrouped.sum())} rows: taken as num_heads"
+        )
     width = columns.numbers("ffn_hidden_size", low=1, high=MAX_COUNT, silent=True)
     # an mlp whose width is not four times the model's is taken as gated
     unusual = ~np.isnan(width) & (width != 4 * hidden)

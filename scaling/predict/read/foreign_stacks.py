@@ -8,6 +8,7 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import AXIS_WORDS
+from scaling.foreign.measured import RATES
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
@@ -17,7 +18,7 @@ from scaling.predict.read.stacks import stack_of, with_release
 
 # Columns that only rows of this project have, and columns of measured rows.
 _OURS = ("point_id", "engine", "stack_fingerprint")
-_MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
+_MEASURED = ("outcome", "step_time_s", "peak_memory_bytes", *RATES)
 
 
 def frameworks_of(columns: Columns) -> Strings:
@@ -30,7 +31,7 @@ def frameworks_of(columns: Columns) -> Strings:
     default_source = "measured" if measured and not any(name in columns for name in _OURS) else ""
     rows = zip(
         columns.strings("framework", "").tolist(),
-        columns.strings("engine", DEFAULTS["engine"]).tolist(),
+        columns.strings("engine", DEFAULTS["engine"], AXIS_WORDS["engine"], silent=True).tolist(),
         columns.strings("source", default_source).tolist(),
         columns.strings("release", "").tolist(),
         strict=True,
@@ -39,6 +40,10 @@ def frameworks_of(columns: Columns) -> Strings:
         with_release(stated or (UNNAMED_FRAMEWORK if source else own_framework(engine)), release)
         for stated, engine, source, release in rows
     ]
+    if unnamed := names.count(UNNAMED_FRAMEWORK):
+        columns.assume(
+            f"framework is not given in {unnamed} rows: taken as software usual for their GPUs"
+        )
     return np.array(names, dtype=object)
 
 
@@ -73,7 +78,9 @@ def stacks_of_rows(
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     """Mask, (n,): rows without checkpointing stated whose software configures it per module."""
     name = "activation_checkpointing"
-    stated = columns.is_given(name) if name in columns else np.zeros(len(columns), dtype=bool)
+    words = AXIS_WORDS[name]
+    given = columns.is_given(name, words) if name in columns else False
+    stated = np.broadcast_to(given, (len(columns),))
     unstated: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
     if unstated.any():
         columns.assumptions.append(

@@ -195,7 +195,7 @@ STACKS = (
     ),
     Stack(
         name="JAX",
-        also=("Paxml", "MaxText", "Levanter", "T5X"),
+        also=("Pax", "Paxml", "MaxText", "Levanter", "T5X"),
         fused_norms=True,
         newest_flash=True,
         lean_kernels=True,
@@ -209,11 +209,13 @@ STACKS = (
         zero_stage=3,
         sequence_parallel=True,
         selective_share=0.5,
+        also=("torch titan",),
         source="torchtitan: FSDP2, fp32 shards and reductions; selective checkpointing recomputes "
         "every second matrix product (or layer)",
     ),
     Stack(
         name="llm-foundry",
+        zero_stage=3,
         gradient_bytes=2.0,
         lean_kernels=True,
         fused_norms=True,
@@ -231,7 +233,7 @@ STACKS = (
     ),
 )
 
-_RELEASE = re.compile(r"\b\d\d\.\d\d(\.\d+)?\b")
+_RELEASE = re.compile(r"(?<![\d.])\d\d\.\d\d(\.\d+)?(?!\d|\.\d)")
 
 
 @cache
@@ -241,12 +243,13 @@ def with_release(framework: str, release: str) -> str:
     The name alone if no such release is known, or if it states one. Releases sort as text
     (26.02.01, 26.04, 26.06).
     """
-    if _RELEASE.search(framework):
+    stated = _RELEASE.search(release)
+    if stated is None or _RELEASE.search(framework):
         return framework
     since = [
         stack.since
         for stack in STACKS
-        if stack.since and stack.since <= release and _match_length(stack, framework) >= 0
+        if stack.since and stack.since <= stated[0] and _match_length(stack, framework) >= 0
     ]
     return f"{framework} {max(since)}" if since else framework
 
@@ -281,6 +284,14 @@ def _stack_of(framework: str, generation: Generation) -> Stack:
         and _match_length(stack, framework) >= 0
     ]
     return max(fitting, key=lambda stack: (_match_length(stack, framework), stack.since))
+
+
+def named_zero_stage(framework: str) -> int | None:
+    """The ZeRO stage in a framework's name: 3 of `DeepSpeed ZeRO-3` and of `PyTorch FSDP2`."""
+    name = framework.lower()
+    if stated := re.search(r"zero[\W_]*([0-3])", name):
+        return int(stated[1])
+    return 3 if re.search(r"(?<![a-z])fsdp", name) else None
 
 
 def _match_length(stack: Stack, framework: str) -> int:

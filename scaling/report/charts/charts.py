@@ -16,7 +16,8 @@ from scaling.report.charts.comparisons import (
     generations,
     prediction_error,
 )
-from scaling.report.charts.layouts import layout_map, layout_ranking, memory, memory_time
+from scaling.report.charts.layouts import layout_map, layout_ranking
+from scaling.report.charts.probes import collectives, gemm_rates
 from scaling.report.charts.sizes import (
     marginal_return,
     marginal_watt,
@@ -24,7 +25,7 @@ from scaling.report.charts.sizes import (
     throughput,
     throughput_per_gpu,
 )
-from scaling.report.charts.steps import collectives, communication, gemm_rates, step_bounds
+from scaling.report.charts.steps import communication, memory, memory_time, step_bounds
 from scaling.report.tables import Record, Tables
 
 _NO_PROBE = "no probe of this cluster has left data in this study."

@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.legends import category, category_points, tooltips
+from scaling.report.charts.marks import category, category_points, tooltips
 
 NEAR = 1.1  # the band around a right prediction, as a factor
 APART = 1.05  # labels of levels nearer than this would overlap: none is drawn
@@ -141,7 +141,7 @@ def cost() -> alt.LayerChart:
     x = alt.X(
         "days:Q", title="Time of the run (days, log scale)",
         scale=marks.log(30),
-        axis=marks.log_time_axis(),
+        axis=marks.LOG_TIMES,
     )  # fmt: skip
     y = marks.amounts("cost", "{cost}")  # fmt: skip
     best = rows.encode(x=x, y=y)
@@ -156,10 +156,10 @@ def cost() -> alt.LayerChart:
         *marks.lines(best.encode(order=alt.Order("world_size:Q")), color=marks.SOFT),
         best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.layout_colour()),
+        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.LAYOUT_COLOUR),
         best.transform_filter("isValid(datum.gpu_hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=marks.layout_colour()),
+        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=marks.LAYOUT_COLOUR),
         *marks.points(best, tips),
         *marks.halo_text(
             best.encode(text=alt.Text("name:N")), colour=marks.INK, align="left", dx=8, dy=-9

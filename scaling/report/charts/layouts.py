@@ -1,150 +1,14 @@
-"""Charts of the layouts at one number of GPUs: their memory, their ranking, the map of tp by pp."""
+"""Charts of the layouts at one number of GPUs: their ranking, and the map of tp by pp."""
 
 from typing import Any
 
 import altair as alt
 
-from scaling.cluster.hardware import GIB
 from scaling.report.charts import marks
-from scaling.report.charts.legends import category, category_points, part_colour, tooltips
+from scaling.report.charts.marks import tooltips
 from scaling.report.charts.palette import HATCH, variable
 
-SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
-MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
-_TAKEN = (
-    f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
-    f"datum.predicted_memory_bytes) / {GIB}"
-)
-_FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
-
-
-def memory_time() -> alt.LayerChart:
-    """Memory against step time at one size; a line joins the layouts that none beats in both."""
-    rows = (
-        marks.chart("contenders")
-        .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
-        .transform_calculate(
-            memory=_TAKEN, memory_is=_FROM, stage="'ZeRO ' + datum.zero_stage",
-        )
-        .transform_filter("isValid(datum.memory) && datum.memory > 0")
-    )  # fmt: skip
-    # the front: less memory than every faster layout (a window cannot end before its own row, so
-    # the running minimum is taken from the row before)
-    faster: list[alt.SortField | dict[str, str]] = [
-        alt.SortField("step_time_s"),
-        alt.SortField("memory"),
-    ]
-    front = (
-        rows.transform_window(running="min(memory)", frame=[None, 0], sort=faster)
-        .transform_window(least="lag(running)", sort=faster)
-        .transform_filter("!isValid(datum.least) || datum.memory < datum.least")
-    )
-    x = alt.X(
-        "step_time_s:Q",
-        title="Seconds per step (log scale)",
-        scale=marks.log(20),
-        axis=marks.log_time_axis(),
-    )
-    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
-    stage = category("stage:N")
-    tips = [
-        *tooltips("world_size", "layout_name", "series"),
-        alt.Tooltip("step_time_s:Q", title="seconds per step", format=".4~g"),
-        alt.Tooltip("memory:Q", title="GiB", format=".3~r"),
-        alt.Tooltip("memory_is:N", title="memory is"),
-        *tooltips("share_of_best"),
-    ]
-    return marks.finish(
-        _capacity().encode(y=alt.Y("edge:Q"), **marks.ACROSS),
-        front.mark_line(color=marks.SOFT, strokeWidth=1, interpolate="step-after").encode(
-            x=x, y=y, order=alt.Order("step_time_s:Q")
-        ),
-        *category_points(rows.encode(x=x, y=y), stage, tips),
-        height=300,
-    )
-
-
-def memory() -> alt.LayerChart:
-    """Memory of each layout at one size: predicted parts as a bar, the measured peak as a tick."""
-    bars = (
-        marks.chart("memory_parts")
-        .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
-        .transform_calculate(
-            start=f"datum.from_bytes / {GIB}",
-            end=f"datum.to_bytes / {GIB}",
-            size=f"datum.bytes / {GIB}",
-            total=f"datum.total_bytes / {GIB}",
-        )
-        .encode(y=marks.rows_by("layout_name", "place"))
-    )
-    rows = (
-        marks.chart("contenders")
-        .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
-        .transform_calculate(
-            peak=f"isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes / {GIB} : null",
-            words="datum.outcome !== 'ok' ? "
-            "(datum.series === 'predicted' ? 'predicted ' : '') + replace(datum.outcome, '_', ' ')"
-            " : isValid(datum.peak_memory_bytes) ? format(datum.peak_memory_bytes"
-            f" / {GIB}, '.3~r') + ' GiB' : isValid(datum.predicted_memory_bytes) ? 'predicted ' + "
-            f"format(datum.predicted_memory_bytes / {GIB}, '.3~r') + ' GiB' : 'not measured'",
-            # a row with a measured peak before one without
-            order=f"datum.place + (isValid(datum.peak_memory_bytes) ? 0 : {SHOWN_LAYOUTS})",
-        )
-        .encode(y=marks.rows_by("layout_name", "place"))
-    )
-    named = _one_per_layout(rows, "order")
-    x = alt.X(
-        "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
-        axis=alt.Axis(tickCount=5),
-    )  # fmt: skip
-    part = [
-        *tooltips("world_size", "layout_name"),
-        alt.Tooltip("part:N", title="part"),
-        alt.Tooltip("size:Q", title="predicted GiB", format=".3~r"),
-        alt.Tooltip("total:Q", title="predicted total GiB", format=".3~r"),
-        alt.Tooltip("peak_phase:N", title="fullest phase of a step"),
-    ]
-    ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
-    return marks.finish(
-        bars.mark_bar(height=9, yOffset=7, stroke=marks.SURFACE, strokeWidth=0.5).encode(
-            x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=ran, tooltip=part,
-            color=part_colour(MEMORY, "p", "memory_parts"),
-        ),
-        rows.transform_filter("isValid(datum.peak)")
-        .mark_rule(color=marks.OTHER, strokeWidth=1, yOffset=7)
-        .encode(x=x, x2=marks.datum("X2", 0)),
-        rows.transform_filter("isValid(datum.peak)")
-        .mark_tick(thickness=3, height=15, yOffset=7, color=marks.INK)
-        .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
-                              alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
-        _capacity().encode(x=alt.X("edge:Q"), **marks.UPRIGHT),
-        named.mark_text(
-            align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}
-        ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
-        named.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(
-            x=marks.RIGHT, text=alt.Text("words:N")
-        ),
-        height=alt.Step(32),
-    )  # fmt: skip
-
-
-def _capacity() -> alt.Chart:
-    """A rule at the memory of a GPU where that is known: column `edge`, in GiB."""
-    capacity: alt.Chart = (
-        marks.chart("settings")
-        .transform_filter("isValid(datum.gpu_memory_bytes)")
-        .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
-        .mark_rule(color=marks.BAD, strokeWidth=1.5)
-    )
-    return capacity
-
-
-def _one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
-    """The first row by `order` of each layout, which several series or software stacks may have."""
-    first: alt.Chart = rows.transform_joinaggregate(
-        first=f"min({order})", groupby=["layout_name"]
-    ).transform_filter(f"datum.{order} === datum.first")
-    return first
+_ON_DARK = variable("s-ink")
 
 
 def layout_map() -> alt.LayerChart:
@@ -166,11 +30,9 @@ def layout_map() -> alt.LayerChart:
     steps = alt.Scale(
         type="threshold",
         domain=[0.5, 0.7, 0.8, 0.9, 0.97],
-        range=[variable(f"s{step}") for step in range(1, 7)],
+        range=marks.RAMPS["s"],
     )
-    ink = alt.condition(
-        "datum.share_of_best >= 0.8", alt.value(variable("s-ink")), alt.value(marks.INK)
-    )
+    ink = alt.condition("datum.share_of_best >= 0.8", alt.value(_ON_DARK), alt.value(marks.INK))
     tips = tooltips(
         "layout_name", "text", "series", "mfu", "tokens_per_s", "tokens_per_s_per_gpu",
         "share_of_best", "tried", "failed",
@@ -211,18 +73,18 @@ def layout_ranking() -> alt.LayerChart:
     """
     up, down = -7, 7
     x = alt.X(
-        "tokens_per_s:Q", title="Tokens per second", scale=marks.FROM_ZERO, axis=marks.amount_axis()
+        "tokens_per_s:Q", title="Tokens per second", scale=marks.FROM_ZERO, axis=marks.AMOUNTS
     )
     rows = (
         marks.chart("contenders")
-        .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
+        .transform_filter(f"datum.place <= {marks.SHOWN_LAYOUTS}")
         .transform_calculate(
             value="datum.outcome === 'ok' ? format(datum.tokens_per_s, '.3s') + ' · ' + "
             "format(datum.share_of_best, '.0%') : replace(datum.outcome, '_', ' ')",
         )
         .encode(y=marks.rows_by("layout_name", "place"))
     )
-    named = _one_per_layout(rows, "place")
+    named = marks.one_per_layout(rows, "place")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))

@@ -35,26 +35,7 @@ LEFT, RIGHT, FOOT = value("X", 0), value("X", "width"), value("Y", "height")
 ACROSS: dict[str, Any] = {"x": LEFT, "x2": value("X2", "width")}  # the whole plot
 UPRIGHT: dict[str, Any] = {"y": value("Y", 0), "y2": value("Y2", "height")}
 
-FONT = 'Inter, "Segoe UI", Roboto, "Helvetica Neue", Arial, system-ui, sans-serif'
-
-CONFIG: dict[str, Any] = {
-    "font": FONT,
-    "background": "transparent",
-    "lineBreak": "|",
-    "padding": {"left": 2, "right": 4, "top": 6, "bottom": 2},
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": SOFT, "titleColor": SOFT, "tickColor": variable("line"),
-        "domainColor": variable("line"), "gridColor": variable("grid"), "labelFontSize": 12,
-        "titleFontSize": 12, "titleFontWeight": 400, "titlePadding": 8, "labelPadding": 5,
-        "tickSize": 4,
-    },
-    "axisY": {"domain": False, "ticks": False, "grid": True},
-    "axisX": {"grid": False},
-    "legend": {"labelColor": SOFT, "labelFontSize": 12},
-    "text": {"font": FONT, "fontSize": 11},
-}  # fmt: skip
-
+SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 POINT_SIZE = 64  # square pixels
 POINTS: dict[str, dict[str, Any]] = {
     "measured": {"shape": "circle", "filled": True},
@@ -92,8 +73,39 @@ _DECADES = [10.0**exponent for exponent in range(-6, 18)]
 _ONE_TWO_FIVE = [digit * decade for decade in _DECADES for digit in (1, 2, 5)]
 _FINER = [digit * decade for decade in _DECADES for digit in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
 
+# Width of the chart's box on the page (a file has none), which decides the columns of a legend: the
+# plot's own width changes while it is laid out.
+_BOX = "(width && containerSize()[0] || 640)"
+CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
+RAMPS = {ramp: [variable(f"{ramp}{n}") for n in range(1, 7)] for ramp in "pst"}
+
+
+def _log_ticks(channel: str) -> alt.ExprRef:
+    """Ticks of a log axis: 1-2-5 a decade, finer below a factor of 6, Vega's own below 1.5.
+
+    Ticks outside the domain are dropped. Vega's own would be nine grid lines a decade, with one
+    label where the axis spans less than that.
+    """
+    span = f"domain('{channel}')[1] / domain('{channel}')[0]"
+    return alt.ExprRef(f"{span} < 1.5 ? null : {span} < 6 ? {_FINER} : {_ONE_TWO_FIVE}")
+
+
+LAYOUT_COLOUR = alt.Color("slot:O", scale=_SLOTS, legend=None)  # names a layout
 
 FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
+_BILLIONS = (
+    "abs(datum.value) < 1 ? format(datum.value, '~g')"
+    " : replace(format(datum.value, '~s'), 'G', 'B')"
+)
+# Labels `0`, `0.5`, `500k`, `2B`; d3 alone would print `0k`, `500m` and `2G`.
+AMOUNTS = alt.Axis(labelExpr=_BILLIONS, tickCount=5)
+LOG_AMOUNTS = alt.Axis(
+    values=_log_ticks("y"), tickCount=5, labelExpr=_BILLIONS, labelOverlap="greedy",
+    labelSeparation=6,
+)  # fmt: skip
+LOG_TIMES = alt.Axis(  # seconds or days, from left to right
+    values=_log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy", labelSeparation=8
+)
 
 
 def log(padding: int, **scale: Any) -> alt.Scale:
@@ -103,7 +115,7 @@ def log(padding: int, **scale: Any) -> alt.Scale:
 
 def amounts(field: str, title: str, axis: alt.Axis | None = None) -> alt.Y:
     """A vertical axis of amounts that starts at 0."""
-    return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or amount_axis())
+    return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or AMOUNTS)
 
 
 def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
@@ -112,6 +124,14 @@ def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
         order, op="max" if falling else "min", order="descending" if falling else "ascending"
     )
     return alt.Y(f"{name}:N", axis=None, sort=sort)
+
+
+def one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
+    """The first row by `order` of each layout, which several series or software stacks may have."""
+    first: alt.Chart = rows.transform_joinaggregate(
+        first=f"min({order})", groupby=["layout_name"]
+    ).transform_filter(f"datum.{order} === datum.first")
+    return first
 
 
 def rows_of(base: alt.Chart, series: str) -> alt.Chart:
@@ -164,7 +184,7 @@ def lines(base: alt.Chart, **mark: Any) -> list[alt.Chart]:
 def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
     """Rules between the ends of an interval, given as encodings such as y= and y2=."""
     return [
-        rows_of(base, series).mark_rule(**look).encode(color=layout_colour(), **ends)
+        rows_of(base, series).mark_rule(**look).encode(color=LAYOUT_COLOUR, **ends)
         for series, look in INTERVALS.items()
     ]
 
@@ -175,11 +195,6 @@ def halo_text(base: alt.Chart, *, colour: str | alt.Color, **mark: Any) -> list[
     if isinstance(colour, str):
         return [halo, base.mark_text(color=colour, **mark)]
     return [halo, base.mark_text(**mark).encode(color=colour)]
-
-
-def layout_colour() -> alt.Color:
-    """The colour that names a layout."""
-    return alt.Color("slot:O", scale=_SLOTS, legend=None)
 
 
 def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
@@ -200,41 +215,6 @@ def sizes_axis(parameter: str) -> alt.Axis:
     )  # fmt: skip
 
 
-def amount_axis() -> alt.Axis:
-    """Labels `0`, `500k`, `2B`; d3 alone would print `0k` and `2G`."""
-    shortest = "replace(format(datum.value, '~s'), 'G', 'B')"
-    return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5)
-
-
-def log_amount_axis() -> alt.Axis:
-    """Amounts on a log scale, with `log_ticks`."""
-    return alt.Axis(
-        values=log_ticks("y"),
-        tickCount=5,
-        labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
-        labelOverlap="greedy",
-        labelSeparation=6,
-    )
-
-
-def log_time_axis() -> alt.Axis:
-    """Seconds or days on a log scale from left to right, with `log_ticks`."""
-    return alt.Axis(
-        values=log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy",
-        labelSeparation=8,
-    )  # fmt: skip
-
-
-def log_ticks(channel: str) -> alt.ExprRef:
-    """Ticks of a log axis: 1-2-5 a decade, finer below a factor of 6, Vega's own below 1.5.
-
-    Ticks outside the domain are dropped. Vega's own would be nine grid lines a decade, with one
-    label where the axis spans less than that.
-    """
-    span = f"domain('{channel}')[1] / domain('{channel}')[0]"
-    return alt.ExprRef(f"{span} < 1.5 ? null : {span} < 6 ? {_FINER} : {_ONE_TWO_FIVE}")
-
-
 def observed_or_all(base: alt.Chart) -> alt.Chart:
     """The rows that are not predicted, or all where all are, for lines that stand on one series."""
     flagged = base.transform_calculate(seen="datum.series === 'predicted' ? 0 : 1")
@@ -242,6 +222,88 @@ def observed_or_all(base: alt.Chart) -> alt.Chart:
         "datum.seen === datum.most"
     )
     return kept
+
+
+def category_points(
+    base: alt.Chart, colour: Any, tooltip: Sequence[alt.Tooltip]
+) -> list[alt.Chart]:
+    """One layer of points per series, coloured by a category.
+
+    Hollow points lie on a disc in the surface's colour. All use the channel `color`, so that lines
+    and points share one scale.
+    """
+    layers = []
+    for series, look in POINTS.items():
+        rows, mark = rows_of(base, series), {k: v for k, v in look.items() if k != "fill"}
+        if not look.get("filled"):
+            disc = {"size": POINT_SIZE, "shape": look["shape"], "filled": True}
+            layers.append(rows.mark_point(color=SURFACE, opacity=1, **disc))
+            mark["filled"] = False
+        points = rows.mark_point(size=POINT_SIZE, opacity=1, **mark)
+        layers.append(points.encode(color=colour, tooltip=list(tooltip)))
+    return layers
+
+
+def category(field: str, *, sort: Any = alt.Undefined) -> alt.Color:
+    """Colours, with a legend, of stages, precisions, clusters or groups of ranks."""
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="circle", symbolOpacity=1, labelLimit=220,
+        labelFontSize=12,
+        columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : 4"),
+    )  # fmt: skip
+    return alt.Color(field, scale=alt.Scale(range=CATEGORIES), legend=legend, sort=sort)
+
+
+def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
+    """Colours of the parts of a whole, from the palette's `ramp`, with a legend.
+
+    The legend is transparent where `table` has no rows, because an empty one has no size.
+    """
+    opacity = alt.ExprRef(f"length(data('{table}')) ? 1 : 0")
+    return alt.Color(
+        "part:N",
+        scale=alt.Scale(
+            domain=parts, range=RAMPS[ramp][: len(parts)]
+        ),
+        legend=alt.Legend(
+            title=None, orient="top", symbolType="square", labelLimit=200,
+            labelFontSize=alt.ExprRef(f"{_BOX} < 470 ? 11 : 12"),
+            labelOpacity=opacity, symbolOpacity=opacity,
+            columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : {_BOX} < 760 ? 3 : 6"),
+        ),
+    )  # fmt: skip
+
+
+# By column: its words, and its number format (None: text).
+_TOOLTIPS = {
+    "world_size": ("{GPUs}", "d"), "layout_name": ("layout", None),
+    "advised_layout_name": ("advised", None), "series": ("value is", None),
+    "outcome": ("outcome", None), "tokens_per_s": ("tokens/s", ",.4~s"),
+    "tokens_per_s_low": ("{interval} from", ",.4~s"),
+    "tokens_per_s_high": ("{interval} to", ",.4~s"),
+    "tokens_per_s_per_gpu": ("tokens/s per {GPU}", ",.4~s"),
+    "efficiency": ("share of ideal", ".1%"), "share_of_best": ("of the fastest", ".1%"),
+    "mfu": ("MFU", ".1%"), "runner_up_layout_name": ("runner-up", None),
+    "elasticity": ("elasticity", ".2f"), "tried": ("layouts tried", "d"),
+    "failed": ("of these failed", "d"), "text": ("best of the cell", None),
+    "status": ("outcome", None), "model": ("model", None), "cluster": ("cluster", None),
+    "kind": ("collective", None), "nodes": ("nodes", "d"), "ranks": ("ranks of a group", "d"),
+    "at_once": ("groups at once", "d"), "message_bytes": ("bytes", ",d"), "rate": ("GB/s", ".4~g"),
+    "precision": ("precision", None), "m": ("m", "d"), "n": ("n", "d"), "k": ("k", "d"),
+    "flop_per_s": ("FLOP/s", ".4~s"), "probes": ("probes", "d"),
+    "stack_fingerprint": ("software stack", None),
+}  # fmt: skip
+
+
+def tooltips(*columns: str) -> list[alt.Tooltip]:
+    """Tooltips of table columns, in the same words and formats in every chart."""
+    tips = []
+    for column in columns:
+        title, number = _TOOLTIPS[column]
+        options: dict[str, Any] = {} if number is None else {"format": number}
+        kind = "N" if number is None else "Q"
+        tips.append(alt.Tooltip(f"{column}:{kind}", title=title, **options))
+    return tips
 
 
 def chart(table: str) -> alt.Chart:

@@ -1,8 +1,11 @@
-"""Colours by name, light and dark: the page's CSS variables and the colours of exported charts."""
+"""Colours by name, light and dark, and the look of all charts (`CONFIG`, of Vega-Lite).
+
+The colours are the page's CSS variables; exported charts get their values.
+"""
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 Theme = Literal["light", "dark"]
 
@@ -57,6 +60,27 @@ def variable(name: str) -> str:
 
 
 LAYOUTS = [*(variable(f"c{slot}") for slot in range(1, LAYOUT_SLOTS + 1)), variable("c-other")]
+
+FONT = 'Inter, "Segoe UI", Roboto, "Helvetica Neue", Arial, system-ui, sans-serif'
+
+_SOFT, _LINE = variable("ink-2"), variable("line")
+CONFIG: dict[str, Any] = {
+    "font": FONT,
+    "background": "transparent",
+    "lineBreak": "|",
+    "padding": {"left": 2, "right": 4, "top": 6, "bottom": 2},
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": _SOFT, "titleColor": _SOFT, "tickColor": _LINE,
+        "domainColor": _LINE, "gridColor": variable("grid"), "labelFontSize": 12,
+        "titleFontSize": 12, "titleFontWeight": 400, "titlePadding": 8, "labelPadding": 5,
+        "tickSize": 4,
+    },
+    "axisY": {"domain": False, "ticks": False, "grid": True},
+    "axisX": {"grid": False},
+    "legend": {"labelColor": _SOFT, "labelFontSize": 12},
+    "text": {"font": FONT, "fontSize": 11},
+}  # fmt: skip
 
 
 def css(theme: Theme) -> str:

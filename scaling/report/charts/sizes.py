@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.legends import tooltips
+from scaling.report.charts.marks import tooltips
 
 _BEST = (
     "world_size", "layout_name", "advised_layout_name", "series", "tokens_per_s",
@@ -30,7 +30,7 @@ def throughput() -> alt.LayerChart:
         "tokens_per_s:Q",
         title="Tokens per second (log scale)",
         scale=marks.log(34),
-        axis=marks.log_amount_axis(),
+        axis=marks.LOG_AMOUNTS,
     )
     base = marks.chart("best").encode(x=marks.over_gpus())
     ideal = marks.observed_or_all(base).encode(y=alt.Y("ideal_tokens_per_s:Q"))
@@ -52,7 +52,7 @@ def throughput() -> alt.LayerChart:
             for side, look in _BESIDE.items()
             for layer in marks.halo_text(
                 named.transform_filter(side).encode(y=y, text=alt.Text("name:N")),
-                colour=marks.layout_colour(), **look,
+                colour=marks.LAYOUT_COLOUR, **look,
             )
         ),
         height=280,
@@ -168,7 +168,7 @@ def scaling_law() -> alt.LayerChart:
         "tokens_per_s:Q",
         title="Tokens per second (log scale)",
         scale=marks.log(24),
-        axis=marks.log_amount_axis(),
+        axis=marks.LOG_AMOUNTS,
     )
     x = alt.X(
         "world_size:Q",
@@ -207,7 +207,7 @@ def scaling_law() -> alt.LayerChart:
         .encode(
             y=alt.Y("tokens_per_s_low:Q"),
             y2=alt.Y2("tokens_per_s_high:Q"),
-            color=marks.layout_colour(),
+            color=marks.LAYOUT_COLOUR,
         ),
         *marks.points(
             seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")
@@ -239,7 +239,7 @@ def marginal_watt() -> alt.LayerChart:
             steps,
             "per_watt",
             title="Tokens per second per added watt",
-            axis=marks.amount_axis(),
+            axis=marks.AMOUNTS,
             number="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
             tooltip=tooltip,
         ),

@@ -1,19 +1,149 @@
-"""Where the time of a step goes, and what links and devices reach."""
+"""What a step takes: the memory of each layout, and where its time goes."""
 
 from typing import Any
 
 import altair as alt
 
+from scaling.cluster.hardware import GIB
 from scaling.report.charts import marks
-from scaling.report.charts.legends import category, part_colour, tooltips
+from scaling.report.charts.marks import category, category_points, part_colour, tooltips
 from scaling.report.charts.palette import variable
 
+MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
 TIME = [
     "compute", "tensor parallel", "pipeline transfers", "exposed communication",
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
 AXES = ["tp", "cp", "dp", "pp", "ep"]
+_ON_DARK, _ON_LIGHT = variable("t-ink"), variable("t-ink2")
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
+_TAKEN = (
+    f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
+    f"datum.predicted_memory_bytes) / {GIB}"
+)
+_FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
+
+
+def memory_time() -> alt.LayerChart:
+    """Memory against step time at one size; a line joins the layouts that none beats in both."""
+    capacity = _capacity()
+    rows = (
+        marks.chart("contenders")
+        .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
+        .transform_calculate(
+            memory=_TAKEN, memory_is=_FROM, stage="'ZeRO ' + datum.zero_stage",
+        )
+        .transform_filter("isValid(datum.memory) && datum.memory > 0")
+    )  # fmt: skip
+    # the front: less memory than every faster layout (a window cannot end before its own row, so
+    # the running minimum is taken from the row before)
+    faster: list[alt.SortField | dict[str, str]] = [
+        alt.SortField("step_time_s"),
+        alt.SortField("memory"),
+    ]
+    front = (
+        rows.transform_window(running="min(memory)", frame=[None, 0], sort=faster)
+        .transform_window(least="lag(running)", sort=faster)
+        .transform_filter("!isValid(datum.least) || datum.memory < datum.least")
+    )
+    x = alt.X(
+        "step_time_s:Q",
+        title="Seconds per step (log scale)",
+        scale=marks.log(20),
+        axis=marks.LOG_TIMES,
+    )
+    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
+    stage = category("stage:N")
+    tips = [
+        *tooltips("world_size", "layout_name", "series"),
+        alt.Tooltip("step_time_s:Q", title="seconds per step", format=".4~g"),
+        alt.Tooltip("memory:Q", title="GiB", format=".3~r"),
+        alt.Tooltip("memory_is:N", title="memory is"),
+        *tooltips("share_of_best"),
+    ]
+    return marks.finish(
+        capacity.encode(y=alt.Y("edge:Q"), **marks.ACROSS),
+        front.mark_line(color=marks.SOFT, strokeWidth=1, interpolate="step-after").encode(
+            x=x, y=y, order=alt.Order("step_time_s:Q")
+        ),
+        *category_points(rows.encode(x=x, y=y), stage, tips),
+        height=300,
+    )
+
+
+def memory() -> alt.LayerChart:
+    """Memory of each layout at one size: predicted parts as a bar, the measured peak as a tick."""
+    bars = (
+        marks.chart("memory_parts")
+        .transform_filter(f"datum.place <= {marks.SHOWN_LAYOUTS}")
+        .transform_calculate(
+            start=f"datum.from_bytes / {GIB}",
+            end=f"datum.to_bytes / {GIB}",
+            size=f"datum.bytes / {GIB}",
+            total=f"datum.total_bytes / {GIB}",
+        )
+        .encode(y=marks.rows_by("layout_name", "place"))
+    )
+    rows = (
+        marks.chart("contenders")
+        .transform_filter(f"datum.place <= {marks.SHOWN_LAYOUTS}")
+        .transform_calculate(
+            peak=f"isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes / {GIB} : null",
+            words="datum.outcome !== 'ok' ? "
+            "(datum.series === 'predicted' ? 'predicted ' : '') + replace(datum.outcome, '_', ' ')"
+            " : isValid(datum.peak_memory_bytes) ? format(datum.peak_memory_bytes"
+            f" / {GIB}, '.3~r') + ' GiB' : isValid(datum.predicted_memory_bytes) ? 'predicted ' + "
+            f"format(datum.predicted_memory_bytes / {GIB}, '.3~r') + ' GiB' : 'not measured'",
+            # a row with a measured peak before one without
+            order=f"datum.place + (isValid(datum.peak_memory_bytes) ? 0 : {marks.SHOWN_LAYOUTS})",
+        )
+        .encode(y=marks.rows_by("layout_name", "place"))
+    )
+    named = marks.one_per_layout(rows, "order")
+    x = alt.X(
+        "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
+        axis=alt.Axis(tickCount=5),
+    )  # fmt: skip
+    part = [
+        *tooltips("world_size", "layout_name"),
+        alt.Tooltip("part:N", title="part"),
+        alt.Tooltip("size:Q", title="predicted GiB", format=".3~r"),
+        alt.Tooltip("total:Q", title="predicted total GiB", format=".3~r"),
+        alt.Tooltip("peak_phase:N", title="fullest phase of a step"),
+    ]
+    ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
+    return marks.finish(
+        bars.mark_bar(height=9, yOffset=7, stroke=marks.SURFACE, strokeWidth=0.5).encode(
+            x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=ran, tooltip=part,
+            color=part_colour(MEMORY, "p", "memory_parts"),
+        ),
+        rows.transform_filter("isValid(datum.peak)")
+        .mark_rule(color=marks.OTHER, strokeWidth=1, yOffset=7)
+        .encode(x=x, x2=marks.datum("X2", 0)),
+        rows.transform_filter("isValid(datum.peak)")
+        .mark_tick(thickness=3, height=15, yOffset=7, color=marks.INK)
+        .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
+                              alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
+        _capacity().encode(x=alt.X("edge:Q"), **marks.UPRIGHT),
+        named.mark_text(
+            align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}
+        ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
+        named.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(
+            x=marks.RIGHT, text=alt.Text("words:N")
+        ),
+        height=alt.Step(32),
+    )  # fmt: skip
+
+
+def _capacity() -> alt.Chart:
+    """A rule at the memory of a GPU where that is known: column `edge`, in GiB."""
+    capacity: alt.Chart = (
+        marks.chart("settings")
+        .transform_filter("isValid(datum.gpu_memory_bytes)")
+        .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
+        .mark_rule(color=marks.BAD, strokeWidth=1.5)
+    )
+    return capacity
 
 
 def step_bounds() -> alt.LayerChart:
@@ -70,7 +200,7 @@ def step_bounds() -> alt.LayerChart:
         .mark_text()
         .encode(
             **numbers,
-            color=alt.condition(dark, alt.value(variable("t-ink")), alt.value(variable("t-ink2"))),
+            color=alt.condition(dark, alt.value(_ON_DARK), alt.value(_ON_LIGHT)),
         ),
         shares.transform_filter("datum.part_order === 5")
         .mark_text(color=marks.INK)
@@ -126,73 +256,3 @@ def _size_rows() -> alt.Y:
     """A row for each number of GPUs."""
     axis = alt.Axis(domain=False, ticks=False, grid=False)
     return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
-
-
-def collectives() -> alt.LayerChart:
-    """Bus bandwidth against message size, one line per shape of group."""
-    rows = marks.chart("collectives").transform_calculate(
-        group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
-        " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",
-        rate="datum.bus_bytes_per_s / 1e9",
-        low="isValid(datum.bus_low) ? datum.bus_low / 1e9 : null",
-        high="isValid(datum.bus_high) ? datum.bus_high / 1e9 : null",
-        order="datum.nodes * 1e6 + datum.ranks * 1e3 + datum.at_once",
-    )
-    base = rows.encode(
-        x=alt.X(
-            "message_bytes:Q",
-            title="Message (bytes of one rank, log scale)",
-            scale=marks.log(8, base=2),
-            axis=alt.Axis(
-                values=[2**power for power in range(0, 41, 5)],
-                labelExpr="datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? "
-                "datum.value / 1024 + ' KiB' : datum.value < 1073741824 ? datum.value / 1048576 + "
-                "' MiB' : datum.value / 1073741824 + ' GiB'",
-                grid=False,
-                labelOverlap="greedy",
-            ),
-        ),
-        y=marks.amounts("rate", "Bus bandwidth (GB/s)", alt.Axis(format=",~r", tickCount=5)),
-    )
-    shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
-    return marks.finish(
-        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
-            y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=shape
-        ),
-        base.mark_line(strokeWidth=1.75).encode(color=shape),
-        base.mark_point(shape="circle", filled=True, size=30, opacity=1).encode(
-            color=shape,
-            tooltip=tooltips("kind", "nodes", "ranks", "at_once", "message_bytes", "rate"),
-        ),
-        height=215,
-    )
-
-
-def gemm_rates() -> alt.LayerChart:
-    """FLOP/s of one device against the size of a matrix product, by precision."""
-    base = marks.chart("gemms").encode(
-        x=alt.X(
-            "flops:Q",
-            title="FLOPs of the product, 2·m·n·k (log scale)",
-            scale=marks.log(12),
-            axis=alt.Axis(
-                values=[10**power for power in range(20)], format="~s", grid=False,
-                labelOverlap="greedy",
-            ),
-        ),
-    )  # fmt: skip
-    y = marks.amounts(
-        "flop_per_s",
-        "FLOP/s of one {GPU}",
-        alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
-    )
-    kind = category("precision:N")
-    return marks.finish(
-        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
-            y=alt.Y("slowest_flop_per_s:Q"), y2=alt.Y2("fastest_flop_per_s:Q"), color=kind
-        ),
-        base.mark_point(shape="circle", filled=True, size=50, opacity=0.9).encode(
-            y=y, color=kind, tooltip=tooltips("precision", "m", "n", "k", "flop_per_s", "probes")
-        ),
-        height=215,
-    )

@@ -13,8 +13,7 @@ import vl_convert
 from altair.utils.schemapi import debug_mode
 
 from scaling.report.charts.charts import ALL, CHARTS, Chart, rows_for
-from scaling.report.charts.marks import CONFIG
-from scaling.report.charts.palette import in_theme
+from scaling.report.charts.palette import CONFIG, in_theme
 from scaling.report.tables import Tables
 from scaling.report.text import fill_words
 

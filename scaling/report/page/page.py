@@ -1,23 +1,63 @@
 """`write_report`: tables become sentences, charts and one page that needs no network."""
 
+import base64
+import functools
 import hashlib
+import json
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
+from scaling.errors import InputError
+from scaling.layout.axes import AXES
 from scaling.record.files import write_bytes, write_text
-from scaling.report.charts.svg import bundle, chart_files, png
-from scaling.report.page.html import page_html
+from scaling.report import text
+from scaling.report.charts.charts import CHARTS
+from scaling.report.charts.palette import CONFIG, FONT, css
+from scaling.report.charts.svg import SERIES_KEY, bundle, chart_files, chart_specification, png
+from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story
 from scaling.report.sections.study import engine_section, order_section, replication_section
-from scaling.report.tables import read_tables
-from scaling.report.text import page_text
+from scaling.report.tables import COLUMNS, Tables, page_text, read_tables
 from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows
+_ALT = "Alt: "  # starts the part of a caption that a screen reader says
+TEMPLATES = (
+    "page.html.j2",
+    "decision.html.j2",
+    "replication.html.j2",
+    "engines.html.j2",
+    "order.html.j2",
+    "method.html.j2",
+)
+STYLES = ("page.css", "tables.css", "paper.css")
+SCRIPTS = ("data.js", "filter.js", "table.js", "charts.js", "files.js", "budget.js", "page.js")
+
+# The links beside the page, in its order. A section that shows nothing has no link.
+RAIL = (
+    ("answer", "Answer"), ("overview", "All selections"), ("throughput", "Throughput"),
+    ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
+    ("layouts", "Layouts of a size"), ("effects", "Effects"), ("cost", "Cost"),
+    ("accuracy", "Prediction"), ("peers", "Other clusters"),
+    ("collectives", "Links and devices"), ("order", "Odds and drift"),
+    ("replication", "Replication"),
+    ("statistics", "All points"), ("method", "Method"), ("downloads", "Downloads"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """`alt` names the axes for a screen reader, `text` says how to read the chart."""
+
+    alt: str
+    text: str
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
@@ -52,9 +92,9 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
             for selection, told in zip(selections, stories, strict=True)
         }
         _write_charts(paths.charts, stories, svgs)
-        write_multiqc(study_dir, tables)
-        html = page_html(study, tables, stories, sections, svgs, reports_dir, vega)
-        write_text(paths.report, html)
+        html = _page_html(study, tables, stories, sections, svgs, reports_dir, vega)
+    write_text(paths.report, html)
+    write_multiqc(study_dir, tables)
     return paths.report
 
 
@@ -65,10 +105,10 @@ def _write_charts(
     written = set()
     for told in stories:
         selection = f"{told['setting_id']}-{told['model']}-{told['cluster']}-"
-        for chart, text in svgs[told["setting_id"]].items():
+        for chart, svg in svgs[told["setting_id"]].items():
             name = file_name(f"{selection}{chart}" if len(stories) > 1 else chart)
-            write_text(charts_dir / f"{name}.svg", text)
-            write_bytes(charts_dir / f"{name}.png", png(text))
+            write_text(charts_dir / f"{name}.svg", svg)
+            write_bytes(charts_dir / f"{name}.png", png(svg))
             written |= {f"{name}.svg", f"{name}.png"}
     for path in (*charts_dir.glob("*.svg"), *charts_dir.glob("*.png")):
         if path.name not in written:
@@ -82,3 +122,180 @@ def file_name(words: str) -> str:
         return name
     digest = hashlib.sha256(words.encode("utf-8", errors="replace")).hexdigest()[:8]
     return f"{name[: _LONGEST_NAME - 9]}-{digest}"
+
+
+def _page_html(
+    study: str,
+    tables: Tables,
+    stories: list[dict[str, Any]],
+    sections: Mapping[str, Any],
+    svgs: Mapping[int, Mapping[str, str]],
+    reports_dir: Path,
+    vega: Future[str],
+) -> str:
+    """The whole page as HTML.
+
+    Args:
+        study: its name, printable.
+        tables: those of all selections.
+        stories: one for each selection.
+        sections: those of the whole study by the name that the template has for them.
+        svgs: the charts of each selection by setting and name; may be empty.
+        reports_dir: what people wrote: page/ and captions/.
+        vega: the script that draws charts.
+
+    Raises:
+        InputError: a caption or a file of the page is missing.
+    """
+    captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
+    opening = opening_selection(stories)
+    page_dir = reports_dir / "page"
+    template = _template(page_dir)
+    style = "".join(_source(page_dir / name) for name in STYLES)
+    script = _inline("".join(_source(page_dir / name) for name in SCRIPTS))
+    pictures = _pictures(stories, svgs, captions, opening)
+    data = _json({name: _columnar(tables, name) for name in COLUMNS})
+    charts = {
+        name: {
+            "spec": chart_specification(chart),
+            "section": chart.section,
+            "table": chart.table,
+            "perSize": chart.per_size,
+            "panel": chart.panel,
+            "missing": chart.missing,
+            "alt": captions[name].alt,
+            "caption": captions[name].text,
+        }
+        for name, chart in CHARTS.items()
+    }
+    axes = [
+        {
+            "key": name,
+            "title": axis.text.column,
+            "always": axis.text.always_column,
+            "ranks": axis.multiplies_ranks,
+            "later": axis.added_later,
+            "default": axis.default,
+        }
+        for name, axis in AXES.items()
+    ]
+    return template.render(
+        study=study,
+        tables=tables,
+        stories=stories,
+        opening=opening,
+        **sections,
+        chart_list=list(CHARTS.values()),
+        pictures=pictures,
+        rail=RAIL,
+        decision=decision,
+        text=text,
+        progress={
+            name: sum(row[name] for row in tables["progress"])
+            for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
+        },
+        palette=css,
+        font=FONT,
+        style=style,
+        script=script,
+        vega=_inline(vega.result()),
+        embedded={
+            "data": data,
+            "charts": _json(charts),
+            "axes": _json(axes),
+            "stories": _json(stories),
+            "formats": _json({**text.FORMATS, "series_key": SERIES_KEY}),
+            "config": _json(CONFIG),
+        },
+    )
+
+
+def opening_selection(stories: Sequence[Mapping[str, Any]]) -> int:
+    """The setting that the page opens with: one that ran before a prediction, then most sizes."""
+
+    def rank(story: Mapping[str, Any]) -> tuple[bool, int]:
+        sizes = len(story["advice"]["at_size"])
+        return sizes > 0 and story["basis"] != "predicted", sizes
+
+    return int(max(stories, key=rank)["setting_id"]) if stories else 0
+
+
+def read_caption(path: Path) -> Caption:
+    """Read a caption: a line `Alt: ...`, a blank line, then the text.
+
+    Raises:
+        InputError: the file is missing or does not start with its alt text.
+    """
+    try:
+        alt, _, caption = path.read_text(encoding="utf-8").partition("\n\n")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is missing; every chart has a caption") from error
+    if not alt.startswith(_ALT) or not caption.strip():
+        raise InputError(f"{path}: must start with '{_ALT}...', then a blank line and the caption")
+    return Caption(" ".join(alt.removeprefix(_ALT).split()), " ".join(caption.split()))
+
+
+def _template(page_dir: Path) -> jinja2.Template:
+    """The page's template. It escapes every value but those of `_json` and `_inline`."""
+    return _compiled(tuple((name, _source(page_dir / name)) for name in TEMPLATES))
+
+
+@functools.cache
+def _compiled(sources: tuple[tuple[str, str], ...]) -> jinja2.Template:
+    """The first of these templates, (name, text) each; compiling them takes as long as a page."""
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader(dict(sources)),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATES[0])
+
+
+def _source(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is missing; the page is made of it") from error
+
+
+def _pictures(
+    stories: list[dict[str, Any]],
+    svgs: Mapping[int, Mapping[str, str]],
+    captions: Mapping[str, Caption],
+    opening: int,
+) -> list[dict[str, str]]:
+    """The charts of the first selection as images, for readers without JavaScript."""
+    pictures = []
+    words: Mapping[str, str] = next(
+        (story["words"] for story in stories if story["setting_id"] == opening), {}
+    )
+    for file_name, svg in svgs.get(opening, {}).items():
+        chart = file_name.split("-")[0]
+        encoded = base64.b64encode(svg.encode("utf-8")).decode("ascii")
+        pictures.append(
+            {
+                "uri": f"data:image/svg+xml;base64,{encoded}",
+                "alt": text.fill_words(captions[chart].alt, words),
+                "text": text.fill_words(captions[chart].text, words),
+            }
+        )
+    return pictures
+
+
+def _inline(script: str) -> str:
+    """A script that cannot end its own element."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _columnar(tables: Tables, name: str) -> dict[str, Any]:
+    """A table with its column names once and rows as arrays: a third of the size of records."""
+    columns = COLUMNS[name]
+    return {"columns": columns, "rows": [[row[key] for key in columns] for row in tables[name]]}
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in. Unknown is null, never NaN."""
+    plain = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return plain.replace("<", "\\u003c")

@@ -1,16 +1,14 @@
 """The advice of a selection: one object that feeds the headline, the decision and the budget."""
 
-import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 from scaling.analyse.series import Series
 from scaling.report.sections.headline import Step, Stretch, headline, layout_phrases
 from scaling.report.tables import Record, Tables
-from scaling.report.text import gpu_count, series_label
+from scaling.report.text import SERIES_LABELS, gpu_count
 
 Role = Literal["advised", "contender", "simplest"]
 State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
@@ -80,11 +78,6 @@ class Advice:
     steps: tuple[Step, ...]
     warning: str  # beside the budget; often empty
 
-    def json(self) -> dict[str, Any]:
-        """Plain values for the page; sizes that are keys become text."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return plain
-
 
 def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> Advice:
     """The advice of one selection from its tables, which hold one series (`story.evidence`)."""
@@ -106,16 +99,21 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> Advice:
         )
         for row in tables["returns"]
     )
+    cells = {
+        layout: {row["world_size"]: _cell(row) for row in layout_rows}
+        for layout, layout_rows in rows_of.items()
+    }
+    warning = _warning(at_size, setting["study_kind"])
+    tags = tuple(
+        (choices[stretch.layout]["layout_name"], _sizes(stretch, words)) for stretch in stretches
+    )
     shared, labels = layout_phrases(list(choices.values()), setting["gpus_per_node"])
     layouts, last_step = headline(tables, stretches, steps, choices, series, words)
     return Advice(
         headline=Headline(
-            text=f"{series_label(series)} {layouts}. {last_step}" if layouts else "",
+            text=f"{SERIES_LABELS[series]} {layouts}. {last_step}" if layouts else "",
             layouts=layouts,
-            tags=tuple(
-                (choices[stretch.layout]["layout_name"], _sizes(stretch, words))
-                for stretch in stretches
-            ),
+            tags=tags,
         ),
         tokens=TOKENS_PER_PARAMETER * setting["total_params"] if setting["total_params"] else None,
         usd_per_gpu_hour=setting["usd_per_gpu_hour"],
@@ -127,14 +125,11 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> Advice:
             )
             for (layout, row), label in zip(choices.items(), labels, strict=True)
         ),
-        cells={
-            layout: {row["world_size"]: _cell(row) for row in layout_rows}
-            for layout, layout_rows in rows_of.items()
-        },
+        cells=cells,
         stretches=stretches,
         at_size=at_size,
         steps=steps,
-        warning=_warning(at_size, setting["study_kind"]),
+        warning=warning,
     )
 
 

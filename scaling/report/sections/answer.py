@@ -1,6 +1,6 @@
 """What stands around a selection's answer: predictions beyond it, its note and its key figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
@@ -17,7 +17,7 @@ from scaling.report.text import (
     significant,
 )
 
-STARVED_RETURN = 1.2  # a higher return says that the smaller size is starved
+STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
 
 Figure = tuple[str, str, str]  # name, value, what it is
 
@@ -59,8 +59,17 @@ def predicted_beyond(tables: Tables, words: Mapping[str, str]) -> str:
     return sentence
 
 
-def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
-    """What a reader of the answer must know, in small type."""
+def ran_in_full_only(everything: Tables, series: str) -> bool:
+    """Whether sentences stand on extended steps, and some layout of a size has none of these."""
+    ran: dict[str, set[tuple[int, str]]] = {"measured": set(), "extended": set()}
+    for row in everything["contenders"]:
+        if row["series"] in ran and row["tokens_per_s"] is not None:
+            ran[row["series"]].add((row["world_size"], row["layout_name"]))
+    return series == "extended" and not ran["measured"] <= ran["extended"]
+
+
+def note(tables: Tables, series: str, words: Mapping[str, str], *, unranked: bool = False) -> str:
+    """What a reader of the answer must know, in small type; `unranked` is `ran_in_full_only`."""
     setting, best = tables["settings"][0], tables["best"]
     sentences = []
     if series == "published" and best:
@@ -70,21 +79,29 @@ def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             "All ranks share the cores of one machine: the curves are about that machine, "
             "not about GPUs."
         )
-    sentences += [_tie_rule(best, series, words)] if best else []
+    if unranked:
+        sentences.append(
+            "Layouts with full steps only (short ones would have saved them little, or were not on "
+            "a line) are not ranked here: they are a series of their own, measured."
+        )
+    sentences += [_tie_rule(tables, series, words)]
     if series == "predicted":
         sentences.append(
             "Nothing ran that these predictions could be compared with; "
             "docs/prediction_accuracy.md has the predictor's errors on published rows."
         )
-    sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
-    if best and sizes and min(sizes) < best[0]["world_size"]:
+    tried = [row for row in tables["outcomes"] if row["outcome"] is not None]
+    smaller = [row for row in tried if best and row["world_size"] < best[0]["world_size"]]
+    # what ran there in another series is not in `best`
+    if smaller and all(row["outcome"] != "ok" for row in smaller):
         sentences.append(f"Below {gpu_count(best[0]['world_size'], words)} no layout tried ran.")
     if any(
         row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1
         for row in tables["returns"]
     ):
         sentences.append(
-            "A return well above 1 means that the smaller size is starved, and so a poor yardstick."
+            "A return well above 1 says that the smaller size is a poor yardstick: it may be "
+            "starved of memory, or lack a layout that the larger one has."
         )
     above_peak = [row for row in tables["contenders"] if (row["mfu"] or 0) > 1]
     if above_peak:
@@ -99,28 +116,57 @@ def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             f"The fastest layouts come from {len(stacks)} software stacks, so steps between "
             "them also compare software."
         )
+    other = [
+        str(row["world_size"])
+        for row in best
+        if row["runner_up_layout_name"] is not None
+        and row["runner_up_stack_fingerprint"] != row["stack_fingerprint"]
+    ]
+    if other:
+        sentences.append(
+            f"At {listed(other)} {words['GPU' if other == ['1'] else 'GPUs']} the two fastest "
+            "layouts ran in different software, so their order compares software too."
+        )
     waiting = tables["progress"][0]["waiting"]
     if best and waiting:
         which = "point has" if waiting == 1 else "points have"
         sentences.append(f"{waiting} {which} not run yet, so the fastest may change.")
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
 
 
-def _tie_rule(best: Sequence[Record], series: str, words: Mapping[str, str]) -> str:
-    """The lead that counts as a tie, the sizes where the two fastest tie, and what is advised."""
-    floor, rows = UNSTATED_FLOOR, "between rows without an interval"
+def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
+    """The lead that counts as a tie, the sizes where the two fastest tie, and what is advised.
+
+    Empty where no two layouts ran at one size.
+    """
+    best = [row for row in tables["best"] if row["runner_up_layout_name"] is not None]
+    if not best:
+        return ""
     if series == "predicted":
         own = [row["predicted_own_sigma"] for row in best]
         floor = NOISE_FLOOR if all(own) else PREDICTED_FLOOR
-        rows = "between predictions, whatever their own errors"
-    elif all(row["tokens_per_s_low"] is not None for row in best):
-        floor, rows = NOISE_FLOOR, "between runs, however narrow their intervals"
-    rule = f"A lead below {percent(floor)} counts as a tie {rows}."
+        rules = [
+            f"below {percent(floor)} counts as a tie between predictions, whatever their errors"
+        ]
+    else:
+        ran = [row for row in tables["contenders"] if row["outcome"] == "ok"]
+        stated = [_noise_is_known(row) for row in ran]
+        known = "between runs, however narrow their intervals"
+        unknown = "between rows that state no noise"
+        rules = [
+            f"below {percent(floor)} counts as a tie {rows}"
+            for floor, rows, there in (
+                (NOISE_FLOOR, known, any(stated)),
+                (UNSTATED_FLOOR, unknown, not all(stated)),
+            )
+            if there
+        ]
+    rule = f"A lead {listed(rules)}."
     ties = [row["world_size"] for row in best if row["tied"]]
     if not ties:
         return rule
     where = f"At {listed([str(size) for size in ties])} {words['GPU' if ties == [1] else 'GPUs']}"
-    if len(ties) == len(best) > 1:
+    if len(ties) == len(tables["best"]) > 1:
         where = "At every size"
     near = ""
     if series == "predicted":
@@ -129,6 +175,12 @@ def _tie_rule(best: Sequence[Record], series: str, words: Mapping[str, str]) -> 
         f"{rule} {where} the two fastest layouts tie: they are not told apart. Where layouts tie, "
         f"the one that needs fewer changes is advised{near}."
     )
+
+
+def _noise_is_known(row: Record) -> bool:
+    """Whether a rate has an interval or repeats, as in ranking.sql."""
+    low, high = row["tokens_per_s_low"], row["tokens_per_s_high"]
+    return row["ok_runs"] > 1 or (low is not None and high > low)
 
 
 def statistics_title(tables: Tables, series: str) -> str:
@@ -171,8 +223,8 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         rate += f", {percent(last['efficiency'])} of ideal"
     predicted = last["series"] == "predicted"
     largest = "Largest size predicted" if predicted else "Largest size run"
-    rivals = last["runner_up_layout_name"] is not None
-    spread = f"×{significant(1 / last['slowest_share'])}" if rivals else UNKNOWN
+    slowest = last["slowest_share"]
+    spread = UNKNOWN if slowest is None else f"×{significant(1 / slowest)}"
     memory = gib(advised_memory(tables, last))
     every = [
         _utilisation_figure(best, words),

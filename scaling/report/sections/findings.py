@@ -44,8 +44,9 @@ def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     if best["tied"]:
         advised = best["advised_layout_name"]
         return f"{at} {advised} is advised and {_rivals(tables, best)} not told apart from it"
-    lead = best["tokens_per_s"] / best["runner_up_tokens_per_s"] - 1
-    return f"{at} {best['layout_name']} is fastest, {percent(lead, 1)} ahead"
+    ratio = best["tokens_per_s"] / best["runner_up_tokens_per_s"]
+    ahead = f"{percent(ratio - 1, 1)} ahead" if ratio < 2 else f"{times(ratio)} as fast as the next"
+    return f"{at} {best['layout_name']} is fastest, {ahead}"
 
 
 def _rivals(tables: Tables, best: Record) -> str:
@@ -79,7 +80,8 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     elif len(best) > 1:
         title = f"{at} the best {which}s tie: {'; '.join(sorted(names))}"
     empty = len(cells) - len(ran)
-    return f"{title}; {empty} of {len(cells)} cells hold nothing that runs" if empty else title
+    hold = "holds" if empty == 1 else "hold"
+    return f"{title}; {empty} of {len(cells)} cells {hold} nothing that runs" if empty else title
 
 
 def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str, str]) -> str:
@@ -96,7 +98,7 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
     parts = []
     pairs = [
         row
-        for row in tables["effects"]
+        for row in advised["effects"]
         if row["factor"] == "ZeRO" and row["memory_pairs"] >= FEW_PAIRS
     ]
     if pairs:
@@ -109,10 +111,8 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
         )
     for row in tables["accuracy"]:
         if row["judged"]:
-            right = percent(row["told_right"] / row["judged"])
-            parts.append(
-                f"predicted memory is right about what fits for {right} of {row['judged']} points"
-            )
+            right = f"{row['told_right']} of {row['judged']}"
+            parts.append(f"predicted memory is right about what fits for {right} points")
     if parts:
         sentence = "; ".join(parts)
         series = pairs[0]["series"] if pairs else "measured"

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.tables import Record, Tables
-from scaling.report.text import gpu_count, listed, percent, series_label
+from scaling.report.text import SERIES_LABELS, gpu_count, listed, percent
 
 Choices = Mapping[str, Any]  # a layout: its axes by name
 
@@ -65,30 +65,29 @@ def headline(
     placed = _placed(names, stretches, words)
     by_degrees = _placed(_names_by_degrees(advised, node), stretches, words)
     by_change = _placed(names_by_change(advised, node), stretches, words)
-    ending = _last_step(steps, series)
-    short_ending = ending.replace(" of its cost", "")
+    full = _clause(common, shared, placed)
+    clauses = [
+        full + _rival(tables, choices, stretches[-1], series),
+        full,
+        _clause(common, shared[:1], placed),
+        _clause(common, [], placed),
+        _clause("", shared, by_degrees),
+        _clause("", [], by_degrees),
+        _clause("", [], by_change),
+    ]
     first, *others = stretches
+    ending = last_step(steps, series)
+    short_ending = ending.replace(" of its cost", "")
+    versions = [*((clause, ending) for clause in clauses), (clauses[-1], short_ending)]
     ends = [degrees(layout) for layout in (advised[0], advised[-1])]
-    changing = f"from {ends[0]} on {gpu_count(first.from_size, words)} to {ends[1]}, changing at "
-    changing += listed([str(stretch.from_size) for stretch in others])
+    if ends[0] != ends[1]:
+        changing = f"from {ends[0]} on {gpu_count(first.from_size, words)} to {ends[1]}, changing "
+        changing += f"at {listed([str(stretch.from_size) for stretch in others])}"
+        versions.append((changing, short_ending))
     often = {1: "once", 2: "twice"}.get(len(others), f"{len(others)} times")
     sizes = f"between {first.from_size} and {gpu_count(stretches[-1].to_size, words)}"
-    versions = [
-        (
-            _clause(common, shared, placed) + _rival(tables, choices, stretches[-1], series),
-            ending,
-        ),
-        (_clause(common, shared, placed), ending),
-        (_clause(common, shared[:1], placed), ending),
-        (_clause(common, [], placed), ending),
-        (_clause("", shared, by_degrees), ending),
-        (_clause("", [], by_degrees), ending),
-        (_clause("", [], by_change), ending),
-        (_clause("", [], by_change), short_ending),
-        *([(_clause("", [], [changing]), short_ending)] if ends[0] != ends[1] else []),
-        (_clause("", [], [f"the layout to use changes {often} {sizes}"]), ending),
-    ]
-    most = MOST_WORDS - len(series_label(series).split())
+    versions.append((f"the layout to use changes {often} {sizes}", ending))
+    most = MOST_WORDS - len(SERIES_LABELS[series].split())
     return next(version for version in versions if len(" ".join(version).split()) <= most)
 
 
@@ -142,7 +141,7 @@ def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series:
     return f"; {name} {verb} as fast at {last.to_size}"
 
 
-def _last_step(steps: Sequence[Step], series: str) -> str:
+def last_step(steps: Sequence[Step], series: str) -> str:
     """What the last step returns of its cost."""
     predicted = series == "predicted"
     if not steps:
@@ -150,7 +149,7 @@ def _last_step(steps: Sequence[Step], series: str) -> str:
     step = steps[-1]
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
-    if (step.high if step.high is not None else step.returned + NOISE_FLOOR) < 0:
+    if return_end(step.returned, step.high, step.to_size / step.from_size, 1 + UNSTATED_FLOOR) < 0:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
     share = f"{percent(step.returned)} of its cost"
     if step.returned >= FULL_COST:
@@ -158,6 +157,20 @@ def _last_step(steps: Sequence[Step], series: str) -> str:
     elif step.returned <= NOISE_FLOOR:
         share = "nothing"
     return f"{what} {'would return' if predicted else 'returns'} {share}."
+
+
+def return_end(returned: float, stated: float | None, growth: float, noise: float) -> float:
+    """An end of the interval of what a step returned, which some rates do not state.
+
+    Args:
+        returned: share of the step's cost.
+        stated: the end, if it is known.
+        growth: ratio of the two sizes.
+        noise: the factor on the ratio of the two rates at this end, for rates without an interval.
+    """
+    if stated is not None:
+        return stated
+    return ((1 + returned * (growth - 1)) * noise - 1) / (growth - 1)
 
 
 def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tuple[str, list[str]]:
@@ -172,7 +185,7 @@ def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tup
             ", ".join([degrees(layout), *other_choices(layout, axes, gpus_per_node)])
             for layout in layouts
         ]
-    return degrees(layouts[0]), [
+    return degrees(max(layouts, key=lambda layout: layout.get("ep") or 1)), [
         listed([words for name in axes if (words := choice(layout, name, gpus_per_node))])
         for layout in layouts
     ]
@@ -195,7 +208,8 @@ def degrees(choices: Choices) -> str:
         if name not in ("tp", "pp", "cp") and choices.get(name) not in (None, DEFAULTS[name])
     ]
     if not parts:
-        return "plain data parallelism"
+        # experts that are spread over the replicas make it less than plain
+        return "data parallelism" if (choices.get("ep") or 1) > 1 else "plain data parallelism"
     return " with ".join([parts[0], listed(parts[1:])] if parts[1:] else parts)
 
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, margin_of, told_apart
-from scaling.report.sections.headline import FULL_COST
+from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
+from scaling.report.sections.headline import FULL_COST, return_end
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     amount,
@@ -32,7 +32,7 @@ _UNSTATED_MARGIN = margin_of(UNSTATED_FLOOR)
 
 def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
     """How much faster the largest size is than the smallest, and the rate of the smallest."""
-    best = tables["best"]
+    best = [_across_sizes(row) for row in tables["best"]]
     if not best:
         return "No throughput to show: nothing ran"
     predicted = best[0]["series"] == "predicted"
@@ -40,25 +40,26 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
         ran = "is predicted" if predicted else "ran"
         return f"Only {gpu_count(best[0]['world_size'], words)} {ran}: scaling needs a second size"
     first, last = best[0], best[-1]
+    highest = leaders(best)
     growth = last["tokens_per_s"] / first["tokens_per_s"]
+    is_noise = abs(math.log(growth)) <= math.hypot(margin(first), margin(last))
     factor = last["world_size"] / first["world_size"]
     where = (
         f"From {first['world_size']} to {gpu_count(last['world_size'], words)} ({times(factor)})"
     )
     would, s = ("would ", "") if predicted else ("", "s")
     change = f"grow{s} {times(growth)}" if growth >= 1 else f"fall{s} to {times(growth)}"
-    if abs(math.log(growth)) <= math.hypot(margin(first), margin(last)):
+    if is_noise:
         change = f"stay{s} the same"
     title = f"{where} throughput {would}{change}, from {amount(first['tokens_per_s'])} tokens/s"
-    tops = leaders(best)
-    if last in tops:
+    if last in highest:
         return title
-    highest = listed([str(size) for size in sorted(row["world_size"] for row in tops)])
-    return f"{title}; it is highest at {highest}"
+    sizes = listed([str(size) for size in sorted(row["world_size"] for row in highest)])
+    return f"{title}; it is highest at {sizes}"
 
 
 def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """After which size a step no longer returns the share of its cost that the study asks for."""
+    """The first step that does not return the share of its cost that the study asks for."""
     steps = tables["returns"]
     if not steps:
         return "Only one size ran: no return of a step"
@@ -68,17 +69,18 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     if short is None:
         least = min(steps, key=lambda step: float(step["step_return"]))
         which, at_least = ("The one step", "") if len(steps) == 1 else ("Every step", "at least ")
-        if least["step_return"] >= FULL_COST:
+        knee = next(iter(tables["knees"]), None)
+        if least["step_return"] >= FULL_COST and (knee is None or _surely_pay(steps, knee)):
             return f"{which} {returns} its full cost"
         return f"{which} {returns} {at_least}{_returned(least)} of its cost"
     step, threshold = short
-    after = f"After {gpu_count(step['from_world_size'], words)}"
+    this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
     high = _bound(step, "high")
     if high < 0:
-        return f"{after} more {words['GPUs']} {would}make training slower"
+        return f"{this} {'would make' if would else 'makes'} training slower"
     perhaps = "" if high < threshold else "perhaps "
     less = f"less than {_share(threshold)} of its cost: {_returned(step)}"
-    return f"{after} a step {perhaps}{returns} {less}"
+    return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
 
 
 def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
@@ -87,14 +89,20 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
     if knee is None:
         return ""
     size = gpu_count(knee["knee_world_size"], words)
-    returned = "would return" if knee["series"] == "predicted" else "returned"
-    least = f"{returned} at least {_share(2 * knee['knee_share'] - 1)} of its cost"
+    predicted = knee["series"] == "predicted"
+    returned = "would return" if predicted else "returned"
+    steps = [step for step in tables["returns"] if step["to_world_size"] <= knee["knee_world_size"]]
+    share = _share(2 * knee["knee_share"] - 1)
+    what, least = "doubling", f"{returned} at least {share} of its cost"
+    if any(step["to_world_size"] != 2 * step["from_world_size"] for step in steps):
+        gave = "would give" if predicted else "gave"
+        growth = significant(2 * knee["knee_share"])
+        what, least = "step", f"{gave} at least ×{growth} the throughput for each doubling in it"
     short = _first_short(tables)
     if short is None:
-        sure = all(_bound(step, "low") >= _threshold(step, knee) for step in tables["returns"])
-        every = "Every" if sure else "Perhaps every"
+        every = "Every" if _surely_pay(steps, knee) else "Perhaps every"
         return (
-            f"{every} doubling up to {size} {least}, as the study asks of it: no knee within the "
+            f"{every} {what} up to {size} {least}, as the study asks of it: no knee within the "
             "data."
         )
     step, threshold = short
@@ -103,8 +111,15 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
     if step is tables["returns"][0]:
         following = f"the step to {step['to_world_size']} {returned} {worth}"
         return f"The knee is{perhaps} at {size}, the smallest size: {following}."
-    steps = f"up to there every doubling {least}, the next step {worth}"
-    return f"The knee is{perhaps} at {size}: {steps}."
+    return (
+        f"The knee is{perhaps} at {size}: up to there every {what} {least}, the next step "
+        f"{returned} {worth}."
+    )
+
+
+def _surely_pay(steps: Sequence[Record], knee: Record) -> bool:
+    """Whether all steps pay whatever their rates are within their noise."""
+    return all(_bound(step, "low") >= _threshold(step, knee) for step in steps)
 
 
 def _first_short(tables: Tables) -> tuple[Record, float] | None:
@@ -125,12 +140,9 @@ def _threshold(step: Record, knee: Record) -> float:
 
 def _bound(step: Record, end: str) -> float:
     """The `low` or `high` end of a step's return; from the unstated noise where it has none."""
-    if step[f"step_return_{end}"] is not None:
-        return float(step[f"step_return_{end}"])
     growth = step["to_world_size"] / step["from_world_size"]
-    noise = math.hypot(_UNSTATED_MARGIN, _UNSTATED_MARGIN) * (1 if end == "high" else -1)
-    ratio = 1 + step["step_return"] * (growth - 1)
-    return float((ratio * math.exp(noise) - 1) / (growth - 1))
+    noise = (1 + UNSTATED_FLOOR) ** (1 if end == "high" else -1)
+    return return_end(step["step_return"], step[f"step_return_{end}"], growth, noise)
 
 
 def _returned(step: Record) -> str:
@@ -171,7 +183,7 @@ def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
     if len(sizes) < 2:
         return "What a run costs at other sizes is not known"
     first, last = sizes[0], sizes[-1]
-    margins = {row["world_size"]: margin(row) for row in tables["best"]}
+    margins = {row["world_size"]: margin(_across_sizes(row)) for row in tables["best"]}
     noise = math.hypot(margins[first["world_size"]], margins[last["world_size"]])
     faster = first["hours_per_token"] / last["hours_per_token"]
     more = last["gpu_hours_per_token"] / first["gpu_hours_per_token"]
@@ -217,9 +229,15 @@ def margin(row: Record) -> float:
     return _UNSTATED_MARGIN if margin is None else float(margin)
 
 
+def _across_sizes(row: Record) -> Record:
+    """A fastest row with the margin for another size: with what all layouts of its size share."""
+    shared = Z80 * (row.get("predicted_size_sigma") or 0.0)
+    return row | {"margin": math.hypot(margin(row), shared)}
+
+
 def is_ahead(faster: Record, slower: Record, rate: str = "tokens_per_s") -> bool:
     """Whether the lead of one row over another is above their noise."""
-    return told_apart(float(faster[rate]), float(slower[rate]), (margin(faster), margin(slower)))
+    return math.log(faster[rate] / slower[rate]) > math.hypot(margin(faster), margin(slower))
 
 
 def leaders(rows: Sequence[Record], rate: str = "tokens_per_s") -> list[Record]:

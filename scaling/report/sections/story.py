@@ -3,6 +3,8 @@
 A sentence that the data cannot carry says so.
 """
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from scaling.report.charts.charts import chart_parameters, drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
-from scaling.report.text import device_words, fill_words, with_series
+from scaling.report.text import device_words, with_series
 
 # Series with 80 % intervals, and what those are intervals of.
 _EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
@@ -25,17 +27,21 @@ def story(everything: Tables) -> dict[str, Any]:
     """
     setting = everything["settings"][0]
     series = main_series(everything)
+    interval, short = interval_words(everything), batch_short(setting)
     tables = everything.of_series(series)
     predictions = everything.of_series("predicted")
-    words = device_words(setting["vendor"]) | {"interval": interval_words(everything)}
-    batch, short = batch_words(setting, words), batch_short(setting)
-    advised = advice(tables, series, words).json()
-    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
-    price = float(advised["usd_per_gpu_hour"] or 0)
-    cost = "Cost of the run ($)" if price else "{GPU}-hours of the run"
+    words = device_words(setting["vendor"]) | {"interval": interval}
+    batch = batch_words(setting, words)
+    drawn = drawable(everything)
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     ran = [row["world_size"] for row in tables["best"]]
+    # plain values for the page; sizes that are keys become text
+    advised = json.loads(json.dumps(dataclasses.asdict(advice(tables, series, words))))
+    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
+    price = float(advised["usd_per_gpu_hour"] or 0)
+    parameters = chart_parameters(sizes, tokens, price)
+    cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
     titles = {
         "throughput": over_sizes.throughput_title(tables, words),
         "returns": over_sizes.returns_title(tables, words),
@@ -44,13 +50,27 @@ def story(everything: Tables) -> dict[str, Any]:
     knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
     price_note = over_sizes.price_note(setting, everything["costs"], words)
     titles["effects"] = findings.effects_title(tables)
+    titles = {section: with_series(title, series) for section, title in titles.items()} | {
+        "time": findings.time_title(everything, words),
+        "accuracy": findings.accuracy_title(everything),
+        "peers": findings.peers_title(everything, words),
+        "collectives": findings.collectives_title(everything),
+    }
+    at_size = {
+        str(size): {
+            "layouts": findings.layouts_title(tables, predictions, size, words),
+            "map": findings.map_title(everything, size, words),
+            "memory": findings.memory_title(everything, tables, size, words),
+        }
+        for size in tried
+    }
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
         "batch": batch,
         "batch_short": short,
-        "words": words | {"cost": fill_words(cost, words)},
+        "words": words | {"cost": cost},
         "sizes": sizes,
         "tried": tried,
         "shown_size": max(ran or tried, default=None),
@@ -59,31 +79,19 @@ def story(everything: Tables) -> dict[str, Any]:
         "advice": advised,
         "tokens": tokens,
         "price": price,
-        "drawn": drawable(everything),
-        "parameters": chart_parameters(sizes, tokens, price),
+        "drawn": drawn,
+        "parameters": parameters,
         "knee": " ".join(filter(None, knee)),
         "price_note": price_note,
+        "at_size": at_size,
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
-        "at_size": {
-            str(size): {
-                "layouts": findings.layouts_title(tables, predictions, size, words),
-                "map": findings.map_title(everything, size, words),
-                "memory": findings.memory_title(everything, tables, size, words),
-            }
-            for size in tried
-        },
-        "titles": {
-            **{section: with_series(title, series) for section, title in titles.items()},
-            "time": findings.time_title(everything, words),
-            "accuracy": findings.accuracy_title(everything),
-            "peers": findings.peers_title(everything, words),
-            "collectives": findings.collectives_title(everything),
-            "statistics": answer.statistics_title(tables, series),
-        },
+        "titles": titles | {"statistics": answer.statistics_title(tables, series)},
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
-        "note": answer.note(tables, series, words),
+        "note": answer.note(
+            tables, series, words, unranked=answer.ran_in_full_only(everything, series)
+        ),
         "figures": answer.figures(tables, words),
     }
 

@@ -136,12 +136,13 @@ def _setting_names(settings: dict[int, Record]) -> dict[int, str]:
 def _order_headline(sizes: list[Record]) -> str:
     if not sizes:
         return "How the steps were measured"
-    doubtful = [row for row in sizes if row["probability_of_winner"] <= UNRESOLVED[1]]
-    if not doubtful:
-        return "At every size the fastest layout is the best beyond doubt"
-    if len(doubtful) == len(sizes):
-        return "At no size is it beyond doubt which layout is the best"
-    return f"At {len(doubtful)} of {len(sizes)} sizes it is not beyond doubt which layout is best"
+    clear = sum(row["probability_of_winner"] > UNRESOLVED[1] for row in sizes)
+    at = f"At {clear} of {len(sizes)} sizes compared one layout is"
+    if not clear:
+        at = "At no size compared is one layout"
+    elif len(sizes) == 1:
+        at = "At the only size compared one layout is"
+    return f"{at} the best with a probability above {percent(UNRESOLVED[1])}"
 
 
 def _extension(rows: list[Record]) -> list[str]:

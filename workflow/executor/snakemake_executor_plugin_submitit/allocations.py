@@ -45,7 +45,6 @@ class Allocation:
     pending: dict[int, WantedJob] = field(default_factory=dict)
     reattached: bool = False
     ended_s: float | None = None
-    warned: bool = False
 
     @property
     def job_id(self) -> str:

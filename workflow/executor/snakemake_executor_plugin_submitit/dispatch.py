@@ -39,6 +39,7 @@ class Dispatcher:
             directory=directory, in_flight=self._open, unfit=self._unfit,
         )  # fmt: skip
         self._free_resends: Counter[str] = Counter()  # by job
+        self._reasons_told: set[str] = set()  # why allocations wait
         self._cancelled = False
         self._answers = True
 
@@ -153,8 +154,8 @@ class Dispatcher:
         """Whether it has ended long enough ago for all that it wrote to be visible here."""
         if state is not None and state.live:
             allocation.ended_s = None
-            if state.stuck and not allocation.warned:
-                allocation.warned = True
+            if state.stuck and state.reason not in self._reasons_told:
+                self._reasons_told.add(state.reason)
                 self._listener.say(f"job {allocation.job_id} waits: {state.reason}")
             return False
         now = time.monotonic()
@@ -200,8 +201,12 @@ class Dispatcher:
                 and not self._ledger.unsettled(allocation.folder) - mine
             ):
                 ending.append(dict(allocation.identity))
-        if ending:
-            self._scheduler.cancel(ending)
+        if ending and not self._scheduler.cancel(ending):
+            self._listener.say(
+                f"the scheduler does not answer: {len(ending)} allocations were not cancelled; "
+                "they run nothing more, as their jobs are withdrawn"
+            )
+            return 0
         return len(ending)
 
     def cancel(self) -> int:

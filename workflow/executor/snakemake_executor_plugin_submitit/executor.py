@@ -101,7 +101,7 @@ class Executor(RemoteExecutor):
             name=" ".join([rule, *job.wildcards_dict.values()]),
             key=_key(job),
             command=self._command(job),
-            digest=digest_of(job.shellcmd or rule),
+            digest=digest_of(job.shellcmd or rule, request.excluded),
             limit_s=60 * request.runtime_min,
             environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
             outputs=tuple(map(str, job.output)),

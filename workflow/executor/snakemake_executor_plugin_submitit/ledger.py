@@ -19,6 +19,7 @@ a child Snakemake overwrites it.
 import datetime
 import hashlib
 import json
+import shlex
 import shutil
 import time
 import uuid
@@ -72,8 +73,13 @@ def key_of(rule: str, wildcards: Mapping[str, str], outputs: Iterable[str]) -> s
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def digest_of(command: str) -> str:
-    """A digest of a command, equal for commands that differ in white space only."""
+def digest_of(command: str, excluded: str = "") -> str:
+    """A digest of a command, equal for commands that differ in white space only.
+
+    `excluded`, the hosts to leave out as a word of the command, is no part of it: what runs already
+    goes on when a slow host becomes known.
+    """
+    command = command.replace(f"={shlex.quote(excluded)}", "=")
     return hashlib.sha256(" ".join(command.split()).encode()).hexdigest()[:20]
 
 

@@ -8,10 +8,11 @@ import contextlib
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class Ownership:
 
     def _owner_lives(self, path: Path, other: dict[str, Any], say: Callable[[str], None]) -> bool:
         if other["host"] == socket.gethostname():
-            return _is_running(other)
+            return is_running(other)
         heard = path.stat().st_mtime
         self.heartbeat()  # to read the file server's clock, as in the other's heartbeats
         silent_s = self._file.stat().st_mtime - heard
@@ -120,22 +121,36 @@ class Ownership:
 def live_owners(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
     """Live owners of files whose names begin with `prefix`, with the files of their claims."""
     owners = []
+    now = _server_time(folder)
     for path in folder.glob("*.json"):
         try:
             owner = json.loads(path.read_text())
-            heard_s = time.time() - path.stat().st_mtime
+            heard_s = now - path.stat().st_mtime
         except (FileNotFoundError, json.JSONDecodeError):  # released just now
             continue
         here = owner["host"] == socket.gethostname()
-        lives = _is_running(owner) if here else heard_s < SILENCE_S
+        lives = is_running(owner) if here else heard_s < SILENCE_S
         if lives and any(name.startswith(prefix) for name in owner["outputs"]):
             owners.append((path, owner))
     return owners
 
 
-def _is_running(owner: dict[str, Any]) -> bool:
+def _server_time(folder: Path) -> float:
+    """The time by the clock of the file server, as of heartbeats; else by this host's."""
     try:
-        created = psutil.Process(owner["pid"]).create_time()
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # no such folder, or no room for a file
+        return time.time()
+
+
+def is_running(owner: Mapping[str, Any]) -> bool:
+    """Whether this owner on this host still runs; a reused pid does not count."""
+    try:
+        process = psutil.Process(owner["pid"])
+        created = process.create_time()
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
     except psutil.NoSuchProcess:
         return False
     return bool(abs(created - owner["created"]) < 1)  # else the pid was reused

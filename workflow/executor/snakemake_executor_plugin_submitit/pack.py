@@ -32,6 +32,8 @@ OUR_TURN_S = 2.0
 # Until the scheduler ends an allocation that it requeues.
 _REQUEUE_S = 60.0
 _POLL_S = 0.05
+# A longer gap between two polls means that all of it was suspended from outside.
+_SUSPENDED_S = 15.0
 _LOOK_EVERY_S = 2.0  # for a withdrawal, on a shared file system
 
 
@@ -68,7 +70,8 @@ class Job:
         self.number, self.item = number, item
         self.began = time.time()
         self._withdrawn = folder / f"{number}.withdrawn"
-        self._ends_s = time.monotonic() + item["limit_s"]
+        self._polled_s = time.monotonic()
+        self._ends_s = self._polled_s + item["limit_s"]  # not counting suspensions
         self._looks_s = 0.0
         # on this machine, as it is polled often
         self._released = Path(tempfile.gettempdir()) / f"released-{uuid.uuid4().hex}"
@@ -92,6 +95,9 @@ class Job:
         if self.process.poll() is not None:
             return "ended"
         now = time.monotonic()
+        if now - self._polled_s > _SUSPENDED_S:
+            self._ends_s += now - self._polled_s
+        self._polled_s = now
         if now >= self._ends_s:
             return "time limit"
         if now < self._looks_s:

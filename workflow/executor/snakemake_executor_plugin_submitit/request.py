@@ -21,6 +21,7 @@ class Request:
     options: tuple[tuple[str, str | int | bool], ...]  # of the scheduler, sorted; True: a flag
     setup: tuple[str, ...]  # shell lines that run before the worker
     environment: tuple[tuple[str, str], ...]  # for the jobs
+    excluded: str = ""  # hosts that the rule leaves out, as its command may name them
 
     @property
     def kind(self) -> str:

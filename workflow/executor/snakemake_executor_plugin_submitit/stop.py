@@ -8,20 +8,23 @@ makes such a file are ended.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .ledger import Ledger
-from .ownership import live_owners
+from .ownership import is_running, live_owners
 from .schedulers import SCHEDULERS, Scheduler
 from .settings import ExecutorSettings
 
-PATIENCE_S = 120.0  # for an interrupted Snakemake to cancel, settle and write
+HEED_S = 15.0  # for an interrupted Snakemake to cancel, settle and write
+PATIENCE_S = 120.0  # for one that ignores that to see its allocations end
 
 
 def stop(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], bool]:
@@ -36,47 +39,77 @@ def stop(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], 
         A sentence for each thing that was ended or could not be, and whether nothing of it runs any
         more.
     """
-    sentences, elsewhere = _interrupt(ledger.root / "index" / "owners", prefix)
-    if elsewhere:  # that one would send again what is cancelled here
-        return sentences, False
-    sent = {
-        folder: identity
-        for batch in ledger.batches()
-        for folder in batch.iterdir()
-        if folder.is_dir() and ledger.has_outputs_under(folder, prefix) and ledger.unsettled(folder)
-        if (identity := ledger.submitted(folder)) is not None
-    }
-    states = scheduler.states(list(sent.values())) if sent else {}
-    if states is None:
-        return [*sentences, "the scheduler does not answer: give the same command again"], False
-    live = [
-        identity
-        for identity in sent.values()
-        if (state := states.get(str(identity["job"]))) is not None and state.live
+    owners = [owner for _, owner in live_owners(ledger.root / "index" / "owners", prefix)]
+    here = [owner for owner in owners if owner["host"] == socket.gethostname()]
+    _interrupt(here)
+    if elsewhere := [owner for owner in owners if owner not in here]:
+        # they would send again what is cancelled here
+        return [f"{_name(owner)} makes these files: stop it there" for owner in elsewhere], False
+    cancelled, answered = _cancel(ledger, scheduler, prefix)
+    if cancelled:
+        _wait_for(here, PATIENCE_S)
+    sentences = [
+        f"{_name(owner)} was interrupted" + (" and has not ended yet" if is_running(owner) else "")
+        for owner in here
     ]
-    if live:
-        scheduler.cancel(live)
-        jobs = ", ".join(str(identity["job"]) for identity in live)
-        sentences.append(f"cancelled {len(live)} allocations that nobody watched: {jobs}")
-    return sentences, True
+    if cancelled:
+        jobs = ", ".join(cancelled)
+        unwatched = "" if here else " that nobody watched"
+        sentences.append(f"cancelled {len(cancelled)} allocations{unwatched}: {jobs}")
+    if not answered:
+        sentences.append("the scheduler does not answer: give the same command again")
+    return sentences, answered and not any(map(is_running, here))
 
 
-def _interrupt(owners: Path, prefix: str) -> tuple[list[str], bool]:
-    """Sentences about the owners that were interrupted, and whether one lives on another host."""
-    sentences, elsewhere = [], False
-    for path, owner in live_owners(owners, prefix):
-        who = f"snakemake (pid {owner['pid']} on {owner['host']})"
-        if owner["host"] != socket.gethostname():
-            sentences.append(f"{who} makes these files: stop it there")
-            elsewhere = True
-            continue
-        os.kill(owner["pid"], signal.SIGINT)
-        end = time.monotonic() + PATIENCE_S
-        while path.exists() and time.monotonic() < end:
-            time.sleep(0.2)
-        ended = not path.exists()
-        sentences.append(f"{who} was interrupted" + ("" if ended else " and has not ended yet"))
-    return sentences, elsewhere
+def _cancel(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], bool]:
+    """Cancel allocations that make such files; the ids of live ones, and whether it answered."""
+    sent: list[Mapping[str, Any]] = []
+    for batch in ledger.batches():
+        folders = [
+            folder
+            for folder in batch.iterdir()
+            if folder.is_dir()
+            and ledger.has_outputs_under(folder, prefix)
+            and ledger.unsettled(folder)
+        ]
+        identities = [ledger.submitted(folder) for folder in folders]
+        sent += [identity for identity in identities if identity is not None]
+        if None in identities:  # its Snakemake died before it could write down the answer
+            found = scheduler.find(batch.name)
+            if found is None:
+                return [], False
+            sent += found
+    states = scheduler.states(sent) if sent else {}
+    if states is None:
+        return [], False
+    alive = {
+        job: identity
+        for identity in sent
+        if (state := states.get(job := str(identity["job"]))) is not None and state.live
+    }
+    if not alive:
+        return [], True
+    took_it = scheduler.cancel(list(alive.values()))
+    return (list(alive), True) if took_it else ([], False)
+
+
+def _name(owner: Mapping[str, Any]) -> str:
+    return f"snakemake (pid {owner['pid']} on {owner['host']})"
+
+
+def _interrupt(owners: Sequence[Mapping[str, Any]]) -> None:
+    """Interrupt these; one that ignores it, as a script's background job does, sends no more."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        for owner in filter(is_running, owners):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(owner["pid"], number)
+        _wait_for(owners, HEED_S if number == signal.SIGINT else 1.0)
+
+
+def _wait_for(owners: Sequence[Mapping[str, Any]], limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while any(map(is_running, owners)) and time.monotonic() < end:
+        time.sleep(0.2)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -93,13 +93,16 @@ class Scheduler(abc.ABC):
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
         """States by job id, without ids that have vanished; None: no answer this time."""
 
-    def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
-        """Live jobs that were sent for this request as `batch`; None: no answer this time."""
+    def find(self, batch: str, request: Request | None = None) -> list[Mapping[str, Any]] | None:
+        """Live jobs that were sent as `batch`; None: no answer this time.
+
+        The request says on which cluster; without one it is the user's own.
+        """
         return []
 
     @abc.abstractmethod
-    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
-        """End allocations and everything they run."""
+    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
+        """End allocations and everything they run; whether the scheduler has taken it."""
 
 
 def pickle_by_value(*modules: ModuleType) -> None:

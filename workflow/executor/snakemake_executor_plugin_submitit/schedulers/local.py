@@ -66,7 +66,7 @@ class LocalProcesses(Scheduler):
             if self._process(identity) is not None
         }
 
-    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
+    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
         """See `Scheduler`. Jobs have sessions of their own and are ended with their parents."""
         processes: list[psutil.Process] = []
         for identity in identities:
@@ -78,6 +78,7 @@ class LocalProcesses(Scheduler):
         _, alive = psutil.wait_procs(processes, timeout=12)
         for process in alive:
             _signal(process, signal.SIGKILL)
+        return True
 
     @staticmethod
     def identity(pid: int) -> dict[str, Any]:

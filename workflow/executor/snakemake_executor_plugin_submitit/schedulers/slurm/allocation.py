@@ -36,28 +36,33 @@ class SlurmContext(AllocationContext):
             _ask("scancel", "--signal=KILL", *numbered)
 
     def requeue(self) -> bool:
-        """See `AllocationContext`. Not while the job is being ended already."""
+        """See `AllocationContext`. Not while the job is being ended already, or may not be."""
         job = os.environ["SLURM_JOB_ID"]
         state = _ask("squeue", "--all", "--noheader", f"--jobs={job}", "--format=%T").strip()
         if state != "RUNNING":
             return False
-        _ask("scontrol", "requeue", job)
-        return True
+        answer = _run("scontrol", "requeue", job)
+        return answer is not None and answer.returncode == 0
 
 
 def _ask(*command: str) -> str:
     """The output of a Slurm command; empty if Slurm does not answer."""
+    answer = _run(*command)
+    return "" if answer is None else answer.stdout
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a Slurm command; None if it is missing or does not end."""
     if shutil.which(command[0]) is None:
-        return ""
+        return None
     try:
-        answer = subprocess.run(
+        return subprocess.run(
             command, env=clean_environment(), capture_output=True, text=True, timeout=30
         )
     except subprocess.TimeoutExpired:
         # the log of the allocation
         print(f"{' '.join(command)}: Slurm does not answer", flush=True)  # noqa: T201
-        return ""
-    return answer.stdout
+        return None
 
 
 def clean_environment() -> dict[str, str]:

@@ -74,6 +74,7 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
         options=tuple(sorted(options.items())),
         setup=tuple(line for line in setup.splitlines() if line.strip()),
         environment=(("SRUN_ARGS", str(srun_args)),) if srun_args else (),
+        excluded=str(resources.get("slurm_exclude") or ""),
     )
 
 

@@ -120,13 +120,15 @@ class Slurm(Scheduler):
             else:
                 answered = {job: state for job, (state, _) in listed.items()}
                 if vanished := [job for job in wanted if job not in answered]:
-                    answered |= self._sacct(clusters, vanished) or {}
+                    # a job that only accounting calls alive ended unnoticed by slurmdbd
+                    known = self._sacct(clusters, vanished) or {}
+                    answered |= {job: state for job, state in known.items() if not state.live}
             if answered is None:
                 return None
             states |= {job: answered[job] for job in wanted if job in answered}
         return states
 
-    def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
+    def find(self, batch: str, request: Request | None = None) -> list[Mapping[str, Any]] | None:
         """See `Scheduler`. The comments of a batch's jobs end with its name."""
         clusters = _clusters(request)
         listed = self._squeue(clusters)
@@ -138,11 +140,14 @@ class Slurm(Scheduler):
             if state.live and comment.endswith(batch)
         ]
 
-    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
+    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
         """See `Scheduler`."""
-        for clusters, jobs in _by_clusters(identities).items():
-            for first in range(0, len(jobs), 200):  # the length of a command line is limited
-                self._ask("scancel", clusters, *jobs[first : first + 200])
+        answers = [
+            self._ask("scancel", clusters, *jobs[first : first + 200])
+            for clusters, jobs in _by_clusters(identities).items()
+            for first in range(0, len(jobs), 200)  # the length of a command line is limited
+        ]
+        return None not in answers
 
     def _squeue(self, clusters: str | None) -> dict[str, tuple[State, str]] | None:
         answer = self._ask(
@@ -230,9 +235,9 @@ def owner_check(batch: Path) -> str:
     return f'[ -O {folder} ] || {{ echo "not run: {batch.name} is another user\'s"; exit 1; }}'
 
 
-def _clusters(request: Request) -> str | None:
+def _clusters(request: Request | None) -> str | None:
     """The clusters that sbatch chooses from, if told to use others than this one."""
-    options = dict(request.options)
+    options = {} if request is None else dict(request.options)
     named = options.get("clusters") or options.get("cluster") or os.environ.get("SBATCH_CLUSTERS")
     return str(named) if named else None
 

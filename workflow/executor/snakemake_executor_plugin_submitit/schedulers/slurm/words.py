@@ -10,6 +10,12 @@ _ENDED = {
     "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
 }  # fmt: skip
 
+# Reasons for which a job may wait for ever unless somebody does something.
+_STUCK = re.compile(
+    "held|Held|(?<!^JobArrayTask)Limit$|^Partition(Down|Inactive|Config)|BadConstraints|Not(Allowed|Avail)"
+    "|Invalid(Account|QOS)|ReservationDeleted|NeverSatisfied|^Nodes required for job are DOWN"
+)
+
 # Patterns in sbatch's messages; the first match counts, and no match means "unknown".
 _MEANINGS: tuple[tuple[Kind, str], ...] = (
     (
@@ -39,7 +45,7 @@ def state_of(word: str, reason: str = "") -> State:
         live=word not in _ENDED,
         failed=word == "FAILED",
         preempted=word == "PREEMPTED",
-        stuck="held" in reason.lower() or reason.endswith("Limit"),
+        stuck=_STUCK.search(reason) is not None,
     )
 
 

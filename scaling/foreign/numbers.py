@@ -1,0 +1,40 @@
+"""Read the number in a cell, however tables write it."""
+
+import math
+import re
+
+from scaling.foreign.spellings import unit_factor
+
+# Cells of a numeric column without a number: a dash, or the reason why there is none.
+_NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|null|nan|(cuda )?oom|out[ -]of[ -]memory)?")
+_THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
+# A number with a unit, a ZeRO stage, or "±" and a deviation around it.
+_DECORATED = re.compile(
+    r"(?i)(?:(?:zero[-_ ]?)?stage[-_ ]?|zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)"
+    r"\s*(?:tokens|gpus|([a-z]+))?\s*(?:±.*)?"
+)
+
+
+def parse_number(text: str, column: str, factor: float = 1.0) -> float:
+    """The number in a cell in the unit of our column, NaN if it says that there is none.
+
+    Args:
+        text: the cell.
+        column: our name of its column.
+        factor: from the unit of the header to ours; a unit in the cell goes before it.
+
+    Raises:
+        ValueError: the cell is something else.
+    """
+    if _NO_NUMBER.fullmatch(text):
+        return math.nan
+    number = _THOUSANDS_SEPARATOR.sub("", text)
+    if decorated := _DECORATED.fullmatch(number):
+        number, unit = decorated.groups()
+        if column == "seq_length" and (unit or "").lower() == "k":  # 8k is 8192
+            factor = 1024.0
+        elif unit:
+            factor = unit_factor(column, unit)
+    if "_" in number:  # which Python would accept
+        raise ValueError(text)
+    return float(number) * factor
