@@ -1,14 +1,16 @@
 -- Grain: one row per point and series: its last attempt here, what others published, a prediction.
 -- Needs: planned_points, losses
 -- series: measured | extended | published | predicted; values of different series are never mixed.
--- extended: a full step derived from short ones. beside_measured: the point also ran full steps,
--- which are a row of their own.
+-- extended: a full step derived from short ones. Where these rank layouts, a layout that ran full
+-- steps only (short ones save it little, or were not on a line) stands there with its measured step,
+-- so that it is ranked too. beside_measured: the point also ran full steps, which are a row of their
+-- own, and count once.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null
 -- unless ok.
 -- losses_agree: with the other layouts of the same training, see `losses`. A row whose losses do
 -- not agree has the outcome error, and so no rate: a step of another training does not compare.
 -- tokens_per_s: of the whole job. _low and _high follow from the interval of the step time: 95 % of
--- one measured run, 80 % of an extended or predicted step.
+-- one measured run, 80 % in the series extended and predicted.
 -- step_time_p95_s: 19 of 20 measured steps took no longer; null for published rows and predictions.
 -- mfu, hfu: ratios; null if no peak is published.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
@@ -17,7 +19,23 @@
 -- the part of the error that is this layout's own, and the part that all layouts of a size share.
 -- hosts: names of the nodes that it ran on; null for predictions.
 -- What the layout chooses on each axis is in `statistics` and `layouts`.
-with rows_by_kind as (  -- a row with full and short steps stands twice
+with short_layouts as (
+    select distinct planned_points.setting_id, planned_points.world_size, planned_points.layout
+    from study.latest_rows
+    join planned_points using (point_id)
+    where extended_step_time_s is not null
+),
+full_only as (
+    select point_id
+    from study.latest_rows
+    join planned_points using (point_id)
+    where
+        step_time_kind = 'measured' and extended_step_time_s is null
+        and planned_points.setting_id in (select setting_id from short_layouts)
+        and (planned_points.setting_id, planned_points.world_size, planned_points.layout)
+        not in (select (setting_id, world_size, layout) from short_layouts)
+),
+rows_by_kind as (  -- a row with full steps stands twice where layouts are ranked by short ones
     select
         *,
         false as beside_measured,
@@ -27,6 +45,18 @@ with rows_by_kind as (  -- a row with full and short steps stands twice
     select *, true as beside_measured, true as is_extended
     from study.latest_rows
     where step_time_kind = 'measured' and extended_step_time_s is not null
+    union all
+    select
+        * replace (
+            step_time_s as extended_step_time_s,
+            step_time_s * (step_time_low_s / step_time_s) ** (getvariable('z80') / getvariable('z95'))
+                as extended_low_s,
+            step_time_s * (step_time_high_s / step_time_s) ** (getvariable('z80') / getvariable('z95'))
+                as extended_high_s
+        ),
+        true as beside_measured, true as is_extended
+    from study.latest_rows
+    where point_id in (from full_only)
 ),
 observed as (
     select

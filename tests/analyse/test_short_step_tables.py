@@ -64,3 +64,36 @@ def test_the_error_of_the_extension_is_a_number(table):
     assert found["covered"] is False
     assert found["accumulations"] == [2, 4, 6]
     assert found["seconds_of_short"] == pytest.approx(6.0)
+
+
+def test_a_layout_that_ran_in_full_only_is_ranked_among_the_extended_ones(tabulated):
+    short = dataclasses.replace(
+        timed_row(FAST, 1.0),
+        step_time_kind="extended", step_times_s=None, step_time_s=None, step_time_low_s=None,
+        step_time_high_s=None, losses=None, **SHORT,
+    )  # fmt: skip
+    full = timed_row(
+        SLOW, 0.5, step_time_kind="measured", step_time_low_s=0.45, step_time_high_s=0.55
+    )
+    failed = row(FAILED, "oom", step_time_kind="measured")
+    table = tabulated([FAST, SLOW, FAILED], [short, full, failed])
+    extended = {
+        one["point_id"]: one for one in table("measurements") if one["series"] == "extended"
+    }
+    assert {point: one["outcome"] for point, one in extended.items()} == {
+        FAST.point_id: "ok", SLOW.point_id: "ok", FAILED.point_id: "oom",
+    }  # fmt: skip
+    copied = extended[SLOW.point_id]
+    assert copied["step_time_s"] == 0.5
+    assert copied["step_time_low_s"] == pytest.approx(0.5 * 0.9 ** (1.2816 / 1.9600), rel=1e-4)
+    assert copied["step_time_high_s"] == pytest.approx(0.5 * 1.1 ** (1.2816 / 1.9600), rel=1e-4)
+    ranked = [one for one in table("ranking") if one["series"] == "extended"]
+    rates = [one["tokens_per_s"] for one in sorted(ranked, key=lambda one: one["position"])]
+    assert rates[0] == pytest.approx(rates[1] * 0.8 / 0.5)
+    assert len(table("statistics")) == 3
+    assert sum(one["points"] for one in table("outcomes")) == 3
+
+
+def test_where_no_step_was_extended_full_steps_are_measured_only(tabulated):
+    full = timed_row(SLOW, 0.5, step_time_kind="measured")
+    assert {one["series"] for one in tabulated([SLOW], [full])("measurements")} == {"measured"}

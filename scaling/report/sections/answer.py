@@ -59,17 +59,17 @@ def predicted_beyond(tables: Tables, words: Mapping[str, str]) -> str:
     return sentence
 
 
-def ran_in_full_only(everything: Tables, series: str) -> bool:
-    """Whether sentences stand on extended steps, and some layout of a size has none of these."""
-    ran: dict[str, set[tuple[int, str]]] = {"measured": set(), "extended": set()}
+def has_full_steps(everything: Tables, series: str) -> bool:
+    """Whether sentences stand on extended steps, among them full ones of layouts without short."""
+    rates: dict[str, set[tuple[int, str, float]]] = {"measured": set(), "extended": set()}
     for row in everything["contenders"]:
-        if row["series"] in ran and row["tokens_per_s"] is not None:
-            ran[row["series"]].add((row["world_size"], row["layout_name"]))
-    return series == "extended" and not ran["measured"] <= ran["extended"]
+        if row["series"] in rates and row["tokens_per_s"] is not None:
+            rates[row["series"]].add((row["world_size"], row["layout_name"], row["tokens_per_s"]))
+    return series == "extended" and not rates["measured"].isdisjoint(rates["extended"])
 
 
-def note(tables: Tables, series: str, words: Mapping[str, str], *, unranked: bool = False) -> str:
-    """What a reader of the answer must know, in small type; `unranked` is `ran_in_full_only`."""
+def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: bool = False) -> str:
+    """What a reader of the answer must know, in small type; `full_steps` is `has_full_steps`."""
     setting, best = tables["settings"][0], tables["best"]
     sentences = []
     if series == "published" and best:
@@ -79,10 +79,10 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, unranked: boo
             "All ranks share the cores of one machine: the curves are about that machine, "
             "not about GPUs."
         )
-    if unranked:
+    if full_steps:
         sentences.append(
-            "Layouts with full steps only (short ones would have saved them little, or were not on "
-            "a line) are not ranked here: they are a series of their own, measured."
+            "Layouts that ran full steps only (short ones would have saved them little, or were "
+            "not on a line) are ranked by these."
         )
     sentences += [_tie_rule(tables, series, words)]
     if series == "predicted":

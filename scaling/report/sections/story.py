@@ -90,7 +90,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
         "note": answer.note(
-            tables, series, words, unranked=answer.ran_in_full_only(everything, series)
+            tables, series, words, full_steps=answer.has_full_steps(everything, series)
         ),
         "figures": answer.figures(tables, words),
     }
