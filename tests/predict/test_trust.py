@@ -7,7 +7,7 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import layout_ranges
+from scaling.predict.cost.interval import is_confounded, layout_ranges
 from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
@@ -89,10 +89,12 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
         "hidden_size": np.full(4, 4096.0),
     }
     near, far = (new_values(stack, axes, np.full(4, beyond)) for beyond in (0.0, 1.0))
-    assert trust_of_rows(stack, axes, near).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
+    no, first = np.zeros(4, dtype=bool), np.arange(4) < 1
+    assert trust_of_rows(stack, axes, near, no).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
     (other,) = calibrated(group, trust={UNTESTED: 0.3, LAYOUT: 0.5}).stacks.values()
-    assert trust_of_rows(other, axes, near).tolist() == [1.0, 1.0, 0.3, 0.3]
-    assert trust_of_rows(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
+    assert trust_of_rows(other, axes, near, no).tolist() == [1.0, 1.0, 0.3, 0.3]
+    assert trust_of_rows(other, axes, far, no).tolist() == [0.5, 0.5, 0.3, 0.3]
+    assert trust_of_rows(other, axes, near, first).tolist() == [0.25, 1.0, 0.3, 0.3]
 
 
 def test_what_no_fold_could_test_is_followed_cautiously_at_most():
@@ -140,7 +142,7 @@ def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(poi
         "gemm_peak": np.array([49.0, 50.0]),
     }
     new = new_values(stack, axes, np.zeros(2))
-    assert trust_of_rows(stack, axes, new) == pytest.approx([1.0, CAUTIOUS])
+    assert trust_of_rows(stack, axes, new, np.zeros(2, bool)) == pytest.approx([1.0, CAUTIOUS])
 
 
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
@@ -153,9 +155,9 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
         "model": np.array(["llama-7b"] * 3, dtype=object),
         "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
     }
-    assert trust_of_rows(stack, axes, new_values(stack, axes, np.zeros(3))) == pytest.approx(
-        [1.0, 0.75, 0.75]
-    )
+    assert trust_of_rows(
+        stack, axes, new_values(stack, axes, np.zeros(3)), np.zeros(3, bool)
+    ) == pytest.approx([1.0, 0.75, 0.75])
 
 
 def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():
@@ -280,3 +282,31 @@ def test_a_measured_bus_is_a_bandwidth_and_a_wait_a_message():
     late = dataclasses.replace(group_of_32, waits_s=1e-3)
     message = np.array([1e6])
     assert ring_pass(message, late) - ring_pass(message, group_of_32) == pytest.approx(1e-3)
+
+
+def test_a_count_that_all_rows_share_is_confounded_unless_it_is_one(points):
+    one, eight = points({"tp": 1}).groups[0].features, points({"tp": 8}).groups[0].features
+    several = points({"tp": 1}, {"tp": 4}, {"tp": 8}).groups[0].features
+    assert is_confounded(several, layout_ranges(eight)).tolist() == [True, True, False]
+    assert is_confounded(several, layout_ranges(one)).tolist() == [False, False, False]
+    assert is_confounded(several, layout_ranges(several)).tolist() == [False, False, False]
+
+
+def test_another_cluster_follows_a_fit_no_further_than_its_own_would(points):
+    (group,) = points({"cluster": "a100-80gb-dgx", "framework": "f"}).groups
+    told = {"gemm_efficiency": 0.4, "link_efficiency": 0.3}
+    fit = calibrated(group, cluster="elsewhere", trust={"world_size": 0.0}, **told)
+    one = {"cluster": "a100-80gb-dgx", "framework": "f", "tp": 8}
+    both = points(one, {**one, "world_size": 64})
+    seen = {"world_size": (float(both.world_size[0]),)}
+    (stack,) = fit.stacks.values()
+    features = both.groups[0].features
+    seen |= {
+        "seq_length": (float(both.seq_length[0]),),
+        "model": (both.model[0],),
+        "hidden_size": (float(features.hidden_size[0]),),
+    }
+    fit = Calibration(source="t", stacks={"k": dataclasses.replace(stack, seen=seen)})
+    sheet, followed = predict(both).step_time_s, predict(both, fit).step_time_s
+    assert followed[0] > 1.05 * sheet[0]
+    assert followed[1] == pytest.approx(sheet[1])

@@ -206,6 +206,20 @@ def distance_beyond(f: Features, ranges: Mapping[str, Sequence[float | str]]) ->
     return distance
 
 
+def is_confounded(f: Features, ranges: Mapping[str, Sequence[float | str]]) -> Flags:
+    """Mask, (n,): layouts with another count or switch than the one all calibrated layouts have.
+
+    Rows that all have tp 8 do not tell what tp costs from what the rest costs. Rows that all have
+    tp 1, or a switch off, do not pay for it, so there is nothing to confuse.
+    """
+    confounded = np.zeros(len(f), dtype=bool)
+    for name, values in layout_coordinates(f).items():
+        if name in ranges:
+            least, largest = (float(end) for end in ranges[name])
+            confounded |= (least == largest > 0) & (values != least)
+    return confounded
+
+
 def layout_coordinates(f: Features) -> dict[str, Floats]:
     """log2 of counts, and switches, by axis, (n,) each."""
     doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in COUNT_AXES}

@@ -10,6 +10,7 @@ from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import (
     distance_beyond,
     error_spread,
+    is_confounded,
     normal_cdf,
     own_error_factor,
 )
@@ -136,7 +137,8 @@ def _use_of_fit(
 ) -> tuple[dict[str, Flags], Floats, Floats, Floats]:
     """How a calibration is applied to the rows of a group, (n,) each.
 
-    New: rows whose value was not calibrated, by axis; empty without a calibration of this cluster.
+    New: rows whose value was not calibrated, by axis; empty without a calibration of this cluster,
+    whose errors are those of data sheets.
     Trust: how far its parameters are followed, 0 to 1. Residual: ln(measured / predicted) of
     neighbouring rows. Unfitted: standard deviation of ln(step) by parameters on which no calibrated
     row depends.
@@ -145,18 +147,21 @@ def _use_of_fit(
     trust: Floats = np.ones(n)
     residual: Floats = np.zeros(n)
     unfitted = np.zeros(n)
-    if stack is None or stack.cluster != group.cluster_name:
+    if stack is None:
         return {}, trust, residual, unfitted
     axes = axis_values(points, group)
     new = new_values(stack, axes, distance_beyond(group.features, stack.seen))
     # a precision can be new too; its range is in doublings, as in `layout_ranges`
     peak = np.log2(group.features.gemm_peak)
-    trust = trust_of_rows(stack, {**axes, "gemm_peak": peak}, new)
+    confounded = is_confounded(group.features, stack.seen)
+    trust = trust_of_rows(stack, {**axes, "gemm_peak": peak}, new, confounded)
     if stack.sheet_error is not None:
         new_rows = np.flatnonzero(np.any([*new.values()], axis=0))
         unfitted[new_rows] = _unfitted_sigma(group, new_rows, stack, p)
         trust = np.minimum(trust, james_stein_trust(stack.sheet_error, unfitted))
         unfitted = np.minimum(unfitted, stack.sheet_error)
+    if stack.cluster != group.cluster_name:
+        return {}, trust, residual, np.zeros(n)
     if stack.residual is not None:
         residual = expected_residual(stack, new, trust, places_of(group.features))
     return new, trust, residual, unfitted

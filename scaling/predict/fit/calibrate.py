@@ -23,7 +23,7 @@ from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_out_errors
 from scaling.predict.read.calibration import DATA_SHEET_BAND, Band, Calibration, StackCalibration
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
-from scaling.predict.read.trust import UNTESTED
+from scaling.predict.read.trust import UNTESTED, UNTESTED_IN_FULL
 
 _OUTCOME_FOLDS = 3
 _FEWEST_OUTCOMES = 10  # of rows that ran, and of rows that did not
@@ -99,7 +99,7 @@ def _calibrate_stack(
         settings = _settings(points, group)[timed]
         errors = held_out_errors(group, observed, start, time, axes, settings)
     elif bands:  # without folds nothing supports the fit where a row is new
-        errors |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
+        errors |= {"trust": dict.fromkeys((UNTESTED, *UNTESTED_IN_FULL), 0.0), "sheet_error": 0.0}
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,

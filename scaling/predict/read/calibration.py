@@ -141,8 +141,8 @@ class Calibration:
         if not similar:
             return dict(group.start), None, "data sheet"
         key, stack = max(similar.items(), key=lambda item: item[1].rows_timed)
-        carried = {name: v for name, v in stack.values.items() if name not in _OF_THE_CLUSTER}
-        return {**group.start, **carried}, stack, f"{key} (other cluster)"
+        carried = _without_cluster(stack, group.start)
+        return {**group.start, **carried.values}, carried, f"{key} (other cluster)"
 
     def to_json(self) -> str:
         """The text of calibration.json, with unit and meaning beside each parameter."""
@@ -166,6 +166,19 @@ _OF_THE_CLUSTER = frozenset(
         "fragmentation",
     }
 )  # fmt: skip
+
+
+def _without_cluster(stack: StackCalibration, start: Mapping[str, float]) -> StackCalibration:
+    """The stack on another cluster, whose own parameters stay at their `start`."""
+    parameters = {
+        name: dataclasses.replace(
+            fitted, value=start[name], start=start[name], cautious=start[name]
+        )
+        if name in _OF_THE_CLUSTER
+        else fitted
+        for name, fitted in stack.parameters.items()
+    }
+    return dataclasses.replace(stack, parameters=parameters)
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:

@@ -20,8 +20,11 @@ CAUTIOUS = 0.5
 _EXTRAPOLATED = ("seq_length", "hidden_size", "gemm_peak")
 # Keys of `StackCalibration.trust` beside those of AXES.
 UNTESTED, LAYOUT = "untested", "layout"
+# Trust for layouts with another count or switch than the one of all calibrated rows, at most: the
+# rows do not tell its cost from others.
+_CONFOUNDED = 0.25
 # Trusted fully when no fold could test them, unlike other axes.
-_TRUSTED_UNTESTED = ("world_size", LAYOUT)
+UNTESTED_IN_FULL = ("world_size", LAYOUT)
 # Errors are clipped here, so that one stalled step decides nothing.
 _LARGEST_ERROR = 0.5
 # Lower trust must reduce the error by more than this share: there are few folds.
@@ -46,13 +49,19 @@ def new_values(
 
 
 def trust_of_rows(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], new: Mapping[str, Flags]
+    stack: StackCalibration,
+    axes: Mapping[str, npt.NDArray[np.generic]],
+    new: Mapping[str, Flags],
+    confounded: Flags,
 ) -> Floats:
-    """Trust in the fit for each row, (n,): the least over the axes in which it is `new`."""
-    trust = np.ones(len(axes[AXES[0]]))
+    """Trust in the fit for each row, (n,): the least over the axes in which it is `new`.
+
+    It is at most _CONFOUNDED for rows in `confounded`, (n,).
+    """
     untested = stack.trust.get(UNTESTED, CAUTIOUS)
+    trust = np.where(confounded, min(untested, _CONFOUNDED), 1.0)
     for axis, is_new in new.items():
-        of_axis = stack.trust.get(axis, 1.0 if axis in _TRUSTED_UNTESTED else untested)
+        of_axis = stack.trust.get(axis, 1.0 if axis in UNTESTED_IN_FULL else untested)
         trust = np.where(is_new, np.minimum(trust, of_axis), trust)
     for axis in _EXTRAPOLATED:
         if axis in axes and axis in stack.seen:
