@@ -1,6 +1,5 @@
 """Fixtures and settings that several test folders share."""
 
-import gc
 import os
 import shutil
 import signal
@@ -59,19 +58,6 @@ def keep_bytecode():
 def pytest_configure():
     heed_signals()
     keep_bytecode()
-
-
-def pytest_collection():
-    gc.disable()  # what is imported and collected stays: a fifth of the time went into walking it
-
-
-def pytest_collection_finish():
-    gc.freeze()
-    gc.enable()
-
-
-def pytest_unconfigure():
-    gc.unfreeze()  # else extension modules say at the end that their objects leak
 
 
 def pytest_addoption(parser):
