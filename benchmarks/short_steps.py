@@ -37,11 +37,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from scaling.analyse.ties import Z80, Z95
 from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.extension import LEVEL, Extension, estimate_full_step
+from scaling.record.extension import Extension, estimate_full_step
 from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
@@ -199,7 +200,7 @@ def _judged(line: dict[str, Any]) -> dict[str, Any]:
     truth = median_interval(full)
     assert truth.low is not None
     assert truth.high is not None
-    truth_sigma_s = (truth.high - truth.low) / 2 / _z(0.95)
+    truth_sigma_s = (truth.high - truth.low) / 2 / Z95
     smallest = statistics.median(s for c, s in steps if c == min(counts))
     in_full = (WARMUP + STEPS) * step_time_s
     in_short = WARMUP * smallest + short_step_rounds(STEPS) * sum(s for _, s in steps) / len(full)
@@ -222,12 +223,8 @@ def _judged(line: dict[str, Any]) -> dict[str, Any]:
 def _chance_to_hold(point: Extension, truth_sigma_s: float) -> float:
     """Chance that a right 80 % interval holds a truth that is itself uncertain."""
     half_s = point.half_width * point.step_time_s
-    sigma_s = math.hypot(half_s / _z(LEVEL), truth_sigma_s)
+    sigma_s = math.hypot(half_s / Z80, truth_sigma_s)
     return 2 * statistics.NormalDist().cdf(half_s / sigma_s) - 1 if sigma_s else 1.0
-
-
-def _z(level: float) -> float:
-    return statistics.NormalDist().inv_cdf((1 + level) / 2)
 
 
 HEADER = f"{'layout':58} ranks rounds  full s   error   floor   point  covered  saved stolen  load"

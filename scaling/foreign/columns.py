@@ -122,12 +122,11 @@ class Columns:
             if allowed is not None and not silent:
                 self._assume_default(name, len(self), default)
             return np.full(len(self), default, dtype=object)
-        words = {*(allowed or ()), default}
+        known = {*(allowed or ()), default}
         codes, texts = self._encoded(name, default)
         # a dash or `None` says nothing, unless it is a word of the column
-        texts = [default if t.lower() in _NOTHING - words else t for t in texts]
+        texts = [default if t.lower() in _NOTHING - known else t for t in texts]
         if allowed is not None:
-            known = words
             texts = [self._canonical(name, text, known) for text in texts]
             for unknown in dict.fromkeys(text for text in texts if text not in known):
                 rows = self._rows_with(codes, texts, {unknown})
