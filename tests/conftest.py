@@ -69,9 +69,7 @@ def pytest_collection():
 def pytest_collection_finish():
     gc.freeze()
     gc.enable()
-    atexit.register(
-        gc.unfreeze
-    )  # after pytest's last collections, before Python takes modules apart
+    atexit.register(gc.unfreeze)  # after pytest's last collections
 
 
 def pytest_addoption(parser):
