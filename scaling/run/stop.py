@@ -17,19 +17,20 @@ from scaling.study.paths import StudyPaths, study_name, study_path
 # The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
 _RECORDS = Path(".snakemake/submitit")
+_WRONG_USE = 2  # its exit code
 _PATIENCE_S = 60.0  # for points to end their ranks, and snakemakes after them
 
 
 def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool]:
     """End every snakemake, allocation and point of a study.
 
-    `cluster` says where its allocations were sent: `slurm` or `local`.
+    `cluster` is the scheduler that its allocations were sent to, by the executor's name for it.
 
     Returns:
         A sentence for each thing that was ended, and whether nothing of the study runs any more.
 
     Raises:
-        InputError: there is no such study.
+        InputError: there is no such study, or no such scheduler.
     """
     name = study_path(study).stem
     paths = StudyPaths(results / name)
@@ -55,14 +56,14 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
 
 
 def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
-    if not _RECORDS.is_dir():
-        return [], True
     done = subprocess.run(
         [sys.executable, "-m", _EXECUTOR, str(_RECORDS), prefix, "--cluster", cluster],
         capture_output=True,
         text=True,
         check=False,
     )
+    if done.returncode == _WRONG_USE:
+        raise InputError(f"--scheduler {done.stderr.strip()}")
     return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == 0
 
 

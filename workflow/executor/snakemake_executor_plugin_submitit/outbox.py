@@ -10,7 +10,7 @@ from .backoff import Backoff
 from .ledger import Ledger
 from .packing import packs_of
 from .request import Request
-from .schedulers import Refused, Scheduler
+from .schedulers import SENT_FROM, Refused, Scheduler
 from .strays import Strays
 from .unfit import UnfitHosts
 
@@ -116,7 +116,7 @@ class Outbox:
                 [allocation.folder for allocation in allocations],
                 request,
                 name=name if count == 1 else f"{name} +{count - 1}",
-                comment=f"snakemake in {self._directory.name}, {batch.name}",
+                comment=f"{SENT_FROM} {self._directory.name}, {batch.name}",
                 minutes=request.minutes,
                 gpus=allocations[0].gpus,
             )

@@ -19,6 +19,10 @@ from ..request import Request
 Kind = Literal["refused", "busy", "away", "unknown"]
 
 
+# Begins what a job's comment says of the directory and the batch that it was sent from.
+SENT_FROM = "snakemake in"
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """An allocation as the scheduler sees it: the scheduler's own word, and why it waits."""
@@ -98,6 +102,10 @@ class Scheduler(abc.ABC):
 
         The request says on which cluster; without one it is the user's own.
         """
+        return []
+
+    def left_in(self, directory: Path, uid: int) -> list[str] | None:
+        """Ids of live jobs that this user's Snakemakes sent from there; None: no answer."""
         return []
 
     @abc.abstractmethod

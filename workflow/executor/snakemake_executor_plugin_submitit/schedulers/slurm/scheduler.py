@@ -11,7 +11,7 @@ from typing import Any
 
 from ...pack import Pack
 from ...request import Request
-from ..base import Refused, Scheduler, State, pickle_by_value
+from ..base import SENT_FROM, Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
 from .words import kind_of, sentence, state_of
@@ -118,7 +118,7 @@ class Slurm(Scheduler):
             elif (listed := self._squeue(clusters)) is None:
                 answered = None
             else:
-                answered = {job: state for job, (state, _) in listed.items()}
+                answered = {job: state for job, (state, *_) in listed.items()}
                 if vanished := [job for job in wanted if job not in answered]:
                     # a job that only accounting calls alive ended unnoticed by slurmdbd
                     known = self._sacct(clusters, vanished) or {}
@@ -136,8 +136,19 @@ class Slurm(Scheduler):
             return None
         return [
             _identity(job, clusters)
-            for job, (state, comment) in listed.items()
+            for job, (state, _, comment) in listed.items()
             if state.live and comment.endswith(batch)
+        ]
+
+    def left_in(self, directory: Path, uid: int) -> list[str] | None:
+        """See `Scheduler`."""
+        listed = self._squeue(_clusters(None), uid)
+        if listed is None:
+            return None
+        return [
+            job
+            for job, (state, where, comment) in listed.items()
+            if state.live and where == str(directory) and SENT_FROM in comment
         ]
 
     def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
@@ -149,19 +160,23 @@ class Slurm(Scheduler):
         ]
         return None not in answers
 
-    def _squeue(self, clusters: str | None) -> dict[str, tuple[State, str]] | None:
+    def _squeue(
+        self, clusters: str | None, uid: int | None = None
+    ) -> dict[str, tuple[State, str, str]] | None:
+        """State, directory and comment of each job of a user, by default this one; root: of all."""
+        whose = uid if uid is not None else os.getuid()
         answer = self._ask(
             "squeue", clusters, "--all", "--noheader", "--array", "--states=all",
-            f"--user={os.getuid()}", "--format=%i|%T|%r|%k",
+            *([f"--user={whose}"] if whose else []), "--format=%i|%T|%r|%Z|%k",
         )  # fmt: skip
         if answer is None:
             return None
         jobs = {}
         for line in answer.splitlines():
-            parts = line.split("|", 3)
-            if len(parts) == 4:  # else the second line of somebody's comment
-                job, word, reason, comment = parts
-                jobs[job.strip()] = state_of(word, reason), comment.strip()
+            parts = line.split("|", 4)
+            if len(parts) == 5:  # else the second line of somebody's comment
+                job, word, reason, directory, comment = parts
+                jobs[job.strip()] = state_of(word, reason), directory, comment.strip()
         return jobs
 
     def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State] | None:
