@@ -38,11 +38,18 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     # snakemakes first: without the executor one would start the next point after its current one
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
-    runners = runners_here(paths.rows)
     points = []
-    for run in runners:
+    for run in runners_here(paths.rows):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-            points.append(psutil.Process(run.pid))
+            process = psutil.Process(run.pid)
+            if os.getuid() in (0, process.uids().real):
+                points.append(process)
+                continue
+            ended = False
+            sentences.append(
+                f"process {process.pid} measures a point for {process.username()}: only they or an "
+                "administrator can end it"
+            )
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
@@ -106,6 +113,11 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
     locks = folder / ".snakemake" / "locks"
     if not locks.is_dir() or not any(locks.iterdir()) or snakemakes_in(folder):
         return
+    if theirs := [lock for lock in locks.iterdir() if os.getuid() not in (0, lock.stat().st_uid)]:
+        raise InputError(
+            f"{locks}: locked by a snakemake of {theirs[0].owner()}: wait for it; if it does not "
+            "run any more, remove the lock: snakemake --unlock"
+        )
     if _is_shared(folder):
         raise InputError(
             f"{locks}: locked by a snakemake that does not run on this machine; if it does not run "

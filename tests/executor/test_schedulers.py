@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
 from snakemake_executor_plugin_submitit import stop
-from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
+from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
@@ -89,6 +89,38 @@ def test_a_job_that_only_accounting_calls_alive_is_gone(command, slurm):
     states = slurm.states([{"job": job} for job in "178"])
 
     assert {job: state.word for job, state in states.items()} == {"1": "RUNNING", "8": "COMPLETED"}
+
+
+def test_a_node_that_has_left_the_cluster_is_excluded_no_more(command, slurm, tmp_path):
+    command("sinfo", b"n1\nn2\nn2\nn3\n")
+    command("scontrol", b"n2\nn3\nn9\n")
+    sbatch = command("sbatch", b"")
+    (sbatch.parent / "sbatch").write_text(
+        "#!/bin/sh\necho Invalid node name specified >&2\nexit 1\n"
+    )
+    excluding = request_of("r", {"runtime": 5, "slurm_extra": "--exclude=n[2,3,9]"})
+    batch = tmp_path / "batch"
+    batch.mkdir()
+
+    with pytest.raises(Refused, match="Slurm no longer has n9, which need not be") as refusal:
+        slurm.send(batch, [batch / "0"], excluding, name="", comment="", minutes=1, gpus=())
+
+    assert refusal.value.kind == "busy"
+    (after,) = (v for k, v in slurm.avoiding(excluding, ["n4"]).options if k == "exclude")
+    assert after == "n2,n3,n4"
+
+
+def test_what_somebody_has_left_in_a_directory_is_told_by_squeue(command, slurm):
+    ours = "snakemake in s, batch-1"
+    lines = [
+        f"1|RUNNING|None|/s|{ours}",
+        f"2|RUNNING|None|/t|{ours}",
+        f"3|COMPLETED|None|/s|{ours}",
+    ]
+    calls = command("squeue", "\n".join([*lines, "4|PENDING|None|/s|by hand"]).encode())
+
+    assert slurm.left_in(Path("/s"), 2000) == ["1"]
+    assert "--user=2000" in calls.read_text().split()
 
 
 class Nowhere:

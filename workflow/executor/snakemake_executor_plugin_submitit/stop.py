@@ -59,11 +59,13 @@ def stop(folder: Path, scheduler: Scheduler, prefix: str) -> tuple[list[str], bo
         told = [f"{name_of(owner)} makes these files: {_who_can(owner)}" for owner in elsewhere]
         return told, False
     mine = [owner for _, owner, _ in claims if may_act_for(owner_uid(owner))]
-    folders = {folder, *(Path(owner["records"]) for owner in mine if "records" in owner)}
-    cancelled, answered = [], True
-    for records in sorted(path for path in folders if path.is_dir()):
-        jobs, answer = _cancel(Ledger(records.absolute()), scheduler, prefix)
-        cancelled += jobs
+    folders = {folder.absolute()}
+    folders |= {Path(owner["records"]) for owner in mine if "records" in owner}
+    cancelled: list[str] = []
+    answered = True
+    for records in sorted(filter(Path.is_dir, folders)):
+        found, answer = _cancel(Ledger(records), scheduler, prefix)
+        cancelled += found
         answered &= answer
     if cancelled:
         _wait_for(here, PATIENCE_S)

@@ -13,7 +13,7 @@ from ..request import Request
 
 # Why a request was not taken:
 #   refused   it will never be taken as it is
-#   busy      a limit on jobs: it was not taken, but may be later
+#   busy      it was not taken, but may be later, or with fewer jobs
 #   away      no answer: it may have been taken, and may be later
 #   unknown   an unknown message: it may have been taken, and may be later or never
 Kind = Literal["refused", "busy", "away", "unknown"]

@@ -14,7 +14,7 @@ from ...request import Request
 from ..base import SENT_FROM, Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
-from .words import kind_of, sentence, state_of
+from .words import kind_of, names_unknown_node, sentence, state_of
 
 # The warning signal comes this early; it goes to the batch step, which the worker is.
 SIGNAL_DELAY_S = 30
@@ -37,6 +37,7 @@ class Slurm(Scheduler):
     def __init__(self, settings: Any) -> None:
         super().__init__()
         self._settings = settings  # ExecutorSettings
+        self._still_there: dict[str, str] = {}  # by entry of --exclude, its nodes that exist
 
     def unusable(self) -> str | None:
         """See `Scheduler`."""
@@ -63,7 +64,7 @@ class Slurm(Scheduler):
 
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """See `Scheduler`."""
-        return resources.avoiding(request, hosts)
+        return resources.replace_excluded(resources.avoiding(request, hosts), self._still_there)
 
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
@@ -100,11 +101,28 @@ class Slurm(Scheduler):
                     jobs = [executor.submit(self._pack(a)) for a in allocations]
         except (FailedJobError, FailedSubmissionError) as refusal:
             message = sentence(str(refusal))
+            if names_unknown_node(message) and (gone := self._forget_gone(request)):
+                message = f"Slurm no longer has {', '.join(gone)}, which need not be excluded then"
+                raise Refused(message, "busy") from refusal
             raise Refused(message, kind_of(message)) from refusal
         for pickled in batch.glob("*.pkl"):
             pickled.chmod(0o600)
         clusters = _clusters(request)
         return [_identity(str(job.job_id), clusters) for job in jobs]
+
+    def _forget_gone(self, request: Request) -> list[str]:
+        """Exclude nodes that Slurm no longer has no more; their names, none without an answer."""
+        answer = self._ask(
+            "sinfo", _clusters(request), "--noheader", "--all", "--Node", "--format=%N"
+        )
+        nodes = set((answer or "").split())
+        gone: list[str] = []
+        for entry in resources.excluded_entries(request) if nodes else ():
+            names = (self._ask("scontrol", None, "show", "hostnames", entry) or entry).split()
+            if missing := [name for name in names if name not in nodes]:
+                gone += missing
+                self._still_there[entry] = ",".join(name for name in names if name in nodes)
+        return gone
 
     def _pack(self, folder: Path) -> Pack:
         return Pack(str(folder), self._settings.max_restarts, SlurmContext())
