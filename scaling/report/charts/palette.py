@@ -83,8 +83,8 @@ CONFIG: dict[str, Any] = {
     "text": {"font": FONT, "fontSize": 11},
 }  # fmt: skip
 
-
-def css(theme: Theme) -> str:
-    """The palette as CSS declarations."""
-    declarations = "".join(f"--{name}:{value};" for name, value in COLOURS[theme].items())
-    return f"color-scheme:{theme};{declarations}"
+# The palette of each theme as CSS declarations.
+CSS = {
+    theme: f"color-scheme:{theme};" + "".join(f"--{name}:{value};" for name, value in of.items())
+    for theme, of in COLOURS.items()
+}

@@ -16,7 +16,7 @@ from scaling.layout.axes import AXES
 from scaling.record.files import write_text
 from scaling.report import text
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.palette import CONFIG, FONT, css
+from scaling.report.charts.palette import CONFIG, CSS, FONT
 from scaling.report.charts.svg import (
     SERIES_KEY,
     bundle,
@@ -173,7 +173,7 @@ def _page_html(
             name: sum(row[name] for row in tables["progress"])
             for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
         },
-        palette=css,
+        palette=CSS,
         font=FONT,
         style=style,
         script=script,

@@ -21,6 +21,16 @@ STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yar
 Figure = tuple[str, str, str]  # name, value, what it is
 
 
+def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+    """What is kept equal while GPUs are added."""
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
+    if setting["study_kind"] == "strong":
+        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {words['GPU']}"
+
+
 def why_nothing_ran(tables: Tables) -> str:
     """Why there is no answer."""
     progress = tables["progress"][0]

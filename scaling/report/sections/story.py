@@ -5,7 +5,6 @@ A sentence that the data cannot carry says so.
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series
@@ -26,9 +25,8 @@ def story(everything: Tables) -> dict[str, Any]:
         everything: the tables of one setting, with all series.
     """
     setting = everything["settings"][0]
-    words = device_words(setting["vendor"]) | {"interval": interval_words(everything)}
+    interval = interval_words(everything)
     series, short = main_series(everything), batch_short(setting)
-    batch = batch_words(setting, words)
     drawn = drawable(everything)
     tables = everything.of(setting["setting_id"], series)
     predictions = everything.of(setting["setting_id"], "predicted")
@@ -36,7 +34,9 @@ def story(everything: Tables) -> dict[str, Any]:
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     ran = [row["world_size"] for row in tables["best"]]
     largest = max(sizes, default=1)
+    words = device_words(setting["vendor"]) | {"interval": interval}
     answered = {
+        "batch": answer.batch_words(setting, words),
         "figures": answer.figures(tables, words),
         "note": answer.note(
             tables, series, words, full_steps=answer.has_full_steps(everything, series)
@@ -62,7 +62,6 @@ def story(everything: Tables) -> dict[str, Any]:
         "setting_id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
-        "batch": batch,
         "batch_short": short,
         "words": words | {"cost": cost},
         "sizes": sizes,
@@ -111,16 +110,6 @@ def main_series(tables: Tables) -> Series:
     """
     present = {row["series"] for row in tables["contenders"]}
     return next((series for series in SERIES if series in present), "measured")
-
-
-def batch_words(setting: Record, words: Mapping[str, str]) -> str:
-    """What is kept equal while GPUs are added."""
-    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
-    if setting["kept_choices"]:
-        batch += f" with {setting['kept_choices']}"
-    if setting["study_kind"] == "strong":
-        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
-    return f"Weak scaling: {batch} a step for each {words['GPU']}"
 
 
 def batch_short(setting: Record) -> str:
