@@ -206,7 +206,9 @@ def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
 
 def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicted_ones():
     rows = [{"series": series} for series in ("published", "measured", "predicted")]
-    tables = Tables({"contenders": rows, "returns": rows[:1], "settings": [{"setting_id": 1, "cluster": "c"}]})
+    tables = Tables(
+        {"contenders": rows, "returns": rows[:1], "settings": [{"setting_id": 1, "cluster": "c"}]}
+    )
     kept = tables.of(1, main_series(tables))
     assert kept["contenders"] == [{"series": "measured"}]
     assert kept["returns"] == []
