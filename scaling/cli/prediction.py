@@ -213,7 +213,7 @@ def recommend(
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     """The site's models (None without a models.yaml) and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
-    from scaling.study.catalogues import load_models
+    from scaling.study.load import load_models
 
     models = config_file("models.yaml")
     return load_models(models) if models else None, site_clusters()

@@ -10,14 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
+from scaling.cluster.hardware import Cluster
 from scaling.errors import grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
-from scaling.run import planning
 from scaling.run.price import SHOWN_KEEP, Costs, Price
 from scaling.run.progress import duration
 from scaling.study.grid import Plan
+from scaling.study.plan_file import Allocation
+from scaling.study.point import STARTUP_MINUTES
 from scaling.study.study import Study
 
 MOST_SIZES = 7  # that fit as columns of an 80-column terminal; more sizes become lines
@@ -38,7 +40,7 @@ def show_plan(
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts_table(study, planned, unit))
     for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
-        say(f"  refused {count}: {printable(reason)}")
+        say(f"  refused {count}: {reason}")
     if study.mode == "predict":
         say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
@@ -52,19 +54,19 @@ def show_plan(
         say(f"measuring takes {prices} if {study.path} says")
         console.print(f"  measure: {text.strip()}", markup=False, soft_wrap=True)  # to be copied
     cluster = study.clusters[planned.points[0].cluster]  # a study that measures has only one
-    allocations = [planning.allocation_of(point) for point in planned.points]
+    allocations = [point.allocation for point in planned.points]
     longest = duration(60 * sum(one.minutes for one in allocations))
-    hours = sum(planning.allocated_gpu_hours(one, cluster) for one in allocations)
+    hours = sum(_allocated_gpu_hours(one, cluster) for one in allocations)
     nodes = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     say(
         f"{len(planned.points)} points, {study.kind} scaling; one after another they take at most "
         f"{longest}, {hours:,.1f} {unit}-hours{nodes}, if every point reaches its time limit "
-        f"and needs all {planning.STARTUP_MINUTES} minutes allowed for its start and end"
+        f"and needs all {STARTUP_MINUTES} minutes allowed for its start and end"
     )
     if spend is not None:
         say(_describe_spend(spend))
         for count, reason in grouped_reasons(spend.why_unpredicted):
-            say(f"  not predicted {count}: {printable(reason)}")
+            say(f"  not predicted {count}: {reason}")
     if ways:
         console.print(_price_table(study, ways))
     own = next((one for one in ways if one.way == _way_of(study)), None)
@@ -85,8 +87,8 @@ def show_plan(
         runs = measure.repeats.at_most
         say(f"repeats of contenders come on top: up to {runs} runs of a layout")
     if probe_plan is not None:
-        allocation = planning.allocation_of(probe_plan)
-        probe_hours = planning.allocated_gpu_hours(allocation, cluster)
+        allocation = probe_plan.allocation
+        probe_hours = _allocated_gpu_hours(allocation, cluster)
         say(
             f"probes come first: {len(probe_plan.tasks)} on {probe_plan.world_size} {unit}s, "
             f"at most {duration(60 * allocation.minutes)}, {probe_hours:.1f} {unit}-hours "
@@ -116,6 +118,16 @@ def _counts_table(study: Study, planned: Plan, unit: str) -> Table:
     for line in lines[1:]:
         table.add_row(*(Text(str(cell)) for cell in line))
     return table
+
+
+def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
+    """GPU-hours (rank-hours on a CPU) of an allocation that uses all of its minutes.
+
+    Where the site's jobs are exclusive, whole nodes count, however few of their GPUs a point uses.
+    """
+    exclusive = cluster.slurm.exclusive
+    gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
+    return gpus * allocation.minutes / 60
 
 
 def _price_table(study: Study, ways: Sequence[Price]) -> Table:

@@ -11,8 +11,7 @@ from scaling.cli.options import print_table
 from scaling.cli.verbs import app, main
 from scaling.errors import InputError, grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
-from scaling.run import planning
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
@@ -62,7 +61,7 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     axes = {"world_size": 2, "global_batch_size": 8}
     study = study_of(config, write_study, measure=limit, exclusive=exclusive, **axes)
     planned = fitting_plan(study)
-    (asked,) = [planning.allocation_of(point) for point in planned.points]
+    (asked,) = [point.allocation for point in planned.points]
     assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
     show.show_plan(study, planned, None, None)
     said = capsys.readouterr().out

@@ -22,7 +22,7 @@ from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 from tests.predict.conftest import SHAPE, table_of
 
 
