@@ -39,7 +39,7 @@ def export(
 ) -> None:
     """Pack tables, page and study to share (RO-Crate): no user names, no paths, no logs."""
     from scaling.run.export import export as pack
-    from scaling.study.paths import local_or_shipped
+    from scaling.study.inputs import local_or_shipped
 
     names = pack(study_dir, out, local_or_shipped("reports"))
     typer.echo(f"{len(names)} files -> {out}")

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from scaling.errors import InputError
 from scaling.record.running import runners_here
-from scaling.study.paths import StudyPaths, study_name, study_path
+from scaling.study.inputs import study_name, study_path
+from scaling.study.paths import StudyPaths
 
 # The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
