@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
-from snakemake_executor_plugin_submitit import stop
+from snakemake_executor_plugin_submitit import ownership, stop
 from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
@@ -162,6 +162,27 @@ def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monke
 
     assert stop.main(command) == 0
     assert not any(tmp_path.iterdir())
+
+
+def test_who_may_not_write_where_claims_lie_is_told_by_whom_that_can_be_changed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = SimpleNamespace(output=["a"])
+    dag = SimpleNamespace(needrun_jobs=lambda: [job])
+    made = object.__new__(executor_module.Executor)
+    settings = ExecutorSettings(cluster="local")
+    made.workflow = SimpleNamespace(executor_settings=settings, dag=dag)
+
+    def refuse(path, _):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(ownership, "write_json", refuse)
+    claims = re.escape(str(tmp_path / ownership.CLAIMS))
+    with pytest.raises(
+        executor_module.WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"
+    ):
+        made.__post_init__()
 
 
 EXECUTOR = Path(executor_module.__file__).parent
