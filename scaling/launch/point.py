@@ -20,6 +20,7 @@ from scaling.launch.not_measured import (
     NoDevices,
     NotWritten,
     exits_on_signals,
+    ignore_signals,
 )
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
@@ -74,7 +75,8 @@ def measure(
         KilledFromOutside: somebody ended the ranks; no row was written.
         NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
         NotWritten: a file could not be written; the measurement is in the log.
-        SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
+        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no
+            row was written.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
@@ -90,6 +92,7 @@ def measure(
     try:
         with exits_on_signals(), mark_running(row_path, time_limit_s=point.time_limit_s):
             run = _run(point, command, start, row_path, hang_after_s)
+            ignore_signals()
             # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
             from scaling.launch.row import row_of
 
