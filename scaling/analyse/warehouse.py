@@ -1,5 +1,7 @@
 """Make the tables of a study: DuckDB runs reports/sql/*.sql over its Parquet files."""
 
+import os
+import re
 import tempfile
 from collections.abc import Callable, Container, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -18,6 +20,7 @@ from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
+from scaling.record.files import CannotWrite
 from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info
@@ -29,6 +32,7 @@ MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 # Tables made at a time: Python functions and the last stage of a query use a single thread, so
 # another table can use the other processors.
 _AT_ONCE = 2
+_ERRNO = re.compile(r'"errno":"(\d+)"')
 Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes one and returns it
 
 # Tables that Python computes: the tables they need, and the function that makes them.
@@ -72,6 +76,7 @@ def tabulate(
     Raises:
         InputError: no plan in `study_dir`, a file that cannot be read, an SQL file that fails, or a
             knee_share that is not in (0, 1].
+        CannotWrite: the system refused; the earlier tables are kept.
     """
     inner = _read(sql_dir / "inner")
     queries = _read(sql_dir) | inner
@@ -219,12 +224,21 @@ def _write_tables(
 def _write(cursors: Cursors, name: str, folder: Path, sql_dir: Path) -> None:
     """Write a table as Parquet, and as CSV if it has at most MOST_CSV_ROWS rows."""
     file, written = sql_dir / f"{name}.sql", str(folder / f"{name}.parquet")
-    _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
-    if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-        columns = _without_formulas(pq.read_schema(written))
-        rows = f"select {columns} from read_parquet([{quoted(written)}])"
-        csv = quoted(str(folder / f"{name}.csv"))
-        _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
+    try:
+        _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
+        if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
+            columns = _without_formulas(pq.read_schema(written))
+            rows = f"select {columns} from read_parquet([{quoted(written)}])"
+            csv = quoted(str(folder / f"{name}.csv"))
+            _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
+    except InputError as error:
+        refused = _ERRNO.search(str(error))  # of the system, in JSON
+        if refused is None or not isinstance(error.__cause__, duckdb.IOException):
+            raise
+        reason = os.strerror(int(refused[1]))
+        raise CannotWrite(
+            f"{folder.parent}: the tables cannot be written: {reason}; what was there is kept"
+        ) from error
 
 
 def _without_formulas(schema: pa.Schema) -> str:
