@@ -1,9 +1,10 @@
 """Make the tables of a study: DuckDB runs reports/sql/*.sql over its Parquet files."""
 
+import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
 from itertools import repeat
@@ -104,7 +105,8 @@ def tabulate(
         outer = [name for name in needs if name not in inner]
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
-        _write_tables(cursors, outer, paths.tables, sql_dir, kept=kept)
+        with _one_sentence_if_refused(paths.tables):
+            _write_tables(cursors, outer, paths.tables, sql_dir, kept=kept)
     return unusable
 
 
@@ -224,20 +226,28 @@ def _write_tables(
 def _write(cursors: Cursors, name: str, folder: Path, sql_dir: Path) -> None:
     """Write a table as Parquet, and as CSV if it has at most MOST_CSV_ROWS rows."""
     file, written = sql_dir / f"{name}.sql", str(folder / f"{name}.parquet")
+    _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
+    if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
+        columns = _without_formulas(pq.read_schema(written))
+        rows = f"select {columns} from read_parquet([{quoted(written)}])"
+        csv = quoted(str(folder / f"{name}.csv"))
+        _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
+
+
+@contextlib.contextmanager
+def _one_sentence_if_refused(tables_dir: Path) -> Iterator[None]:
+    """Turn the system's refusal to write, which DuckDB words in JSON, into a CannotWrite."""
     try:
-        _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
-        if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-            columns = _without_formulas(pq.read_schema(written))
-            rows = f"select {columns} from read_parquet([{quoted(written)}])"
-            csv = quoted(str(folder / f"{name}.csv"))
-            _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
-    except InputError as error:
-        refused = _ERRNO.search(str(error))  # of the system, in JSON
-        if refused is None or not isinstance(error.__cause__, duckdb.IOException):
+        yield
+    except (OSError, InputError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error.__cause__, duckdb.IOException) and (told := _ERRNO.search(str(error))):
+            number = int(told[1])
+        if number is None:
             raise
-        reason = os.strerror(int(refused[1]))
         raise CannotWrite(
-            f"{folder.parent}: the tables cannot be written: {reason}; what was there is kept"
+            f"{tables_dir}: the tables cannot be written: {os.strerror(number)}; what was there is "
+            "kept"
         ) from error
 
 
