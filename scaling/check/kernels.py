@@ -1,5 +1,7 @@
 """Compare attention and fused kernels, forward and backward, with fp64 references; time them."""
 
+import dataclasses
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -76,10 +78,11 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
             line = _compared(name, kernel, precision, device)
         except KernelUnavailable as error:
             line = not_here(_SECTION, name, str(error))
-        except RuntimeError as error:
+        except Exception as error:  # a compiler of kernels raises its own
             message = " ".join(str(error).split())[:200]
             reason = "out of memory" if is_out_of_memory(error) else message
             line = pass_or_fail(_SECTION, name, passes=False, said=reason)
+            line = dataclasses.replace(line, log=traceback.format_exc())
         yield line
 
 
