@@ -2,10 +2,13 @@ import json
 import subprocess
 import sys
 
+import deepspeed
 import pytest
 import torch
+from deepspeed.runtime import bf16_optimizer
 
 from scaling.cluster.hardware import GIB
+from scaling.train.engines.deepspeed import engine
 from scaling.train.measure.memory import foreign_memory, library_memory, note_foreign_memory
 from scaling.train.outcomes import failure_of
 from tests.train.reference import CPU
@@ -26,6 +29,17 @@ def test_the_peak_of_a_cpu_rank_remembers_what_was_given_back() -> None:
     before, after, reserved, meter = json.loads(said.stdout)
     assert after - before >= 0.95 * 256 * 2**20
     assert (reserved, meter) == (None, "process_rss")
+
+
+def test_an_engine_does_not_make_the_allocator_forget_its_peak(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deepspeed, "init_distributed", lambda: None)
+    monkeypatch.setattr(bf16_optimizer, "see_memory_usage", bf16_optimizer.see_memory_usage)
+    monkeypatch.setenv("MASTER_PORT", "0")
+    engine.join(0)
+    bf16_optimizer.see_memory_usage("begin bf16_optimizer", force=True)  # else it prints and resets
+    assert capsys.readouterr().out == ""
 
 
 def oom_with(foreign_bytes: int | None, error: Exception) -> str:
