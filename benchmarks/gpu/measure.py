@@ -1,13 +1,13 @@
 """Measure some twenty layouts on one GPU beside what is predicted, then probe the GPU.
 
-    python benchmarks/gpu/measure.py FOLDER [--gpu h100-80gb] [--limit-s 300] [--first 0]
+    python benchmarks/gpu/measure.py FOLDER [--limit-s 300] [--first 0]
     python benchmarks/gpu/measure.py FOLDER --probe
 
 The most telling layouts come first, and nothing begins after the limit: `--first` continues with a
 later one. FOLDER gets, after every layout, rows.parquet (for `scaling calibrate`) and
 measured.jsonl: what was measured and predicted, and of a failure its traceback or the ranks' logs.
-With `--probe` it gets probes.parquet and hosts.json instead. `--gpu cpu` tries all of it with a
-tiny model.
+With `--probe` it gets probes.parquet and hosts.json instead. The first GPU is looked up in the
+catalogue; `--gpu cpu` tries all of it with a tiny model on a CPU.
 """
 
 import argparse
@@ -22,8 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from scaling.check.training import Machine, warm_server
-from scaling.cluster.hardware import gpu_named
+from scaling.cluster.hardware import GPUS, gpu_named
 from scaling.launch.probing import probe
 from scaling.layout.layout import refusals
 from scaling.predict.cost.model import predict
@@ -32,8 +34,9 @@ from scaling.predict.read.points import points_from
 from scaling.probe.plan import probe_plan
 from scaling.record.files import write_rows
 from scaling.record.row import Row
-from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.load import load_clusters, load_models
 from scaling.study.point import Point
+from scaling.train.device import gpu_mismatch
 
 USUAL = {
     "model": "tinyllama_1b", "zero_stage": 1, "precision": "bf16", "attention": "flash2",
@@ -73,6 +76,17 @@ PROBE_LIMIT_S = 60.0
 LOG_LINES = 80
 
 
+def gpu_here() -> str:
+    """The catalogue's name of the first GPU, as NVML knows it: CUDA would take memory of it."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    name, held = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
+    for gpu in GPUS.values():
+        if gpu.memory_bytes is not None and not gpu_mismatch(gpu, name, held.total):
+            return gpu.name
+    sys.exit(f"the catalogue of GPUs has no {name} with {held.total} bytes")
+
+
 def points(machine: Machine) -> list[Point]:
     """The points of these layouts on this machine, numbered."""
     models, made = load_models(), []
@@ -87,7 +101,7 @@ def points(machine: Machine) -> list[Point]:
         )  # fmt: skip
         refused = list(refusals(point.shape, point.layout))
         assert not refused, refused
-        peak = gpu_named(machine.gpu).peak(point.layout.precision)
+        peak = gpu_named(machine.gpu).peaks.get(point.layout.precision)
         made.append(
             dataclasses.replace(
                 point, study="gpu", point_id=f"{number:02}", model=model, peak_flop_per_s=peak
@@ -185,7 +199,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gpu", default="h100-80gb", help="its name in the catalogue")
+    parser.add_argument("--gpu", help="its name in the catalogue")
     parser.add_argument("--limit-s", type=float, default=300.0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first layout")
     parser.add_argument("--probe", action="store_true")
@@ -193,7 +207,8 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     ends = time.time() + asked.limit_s
     with tempfile.TemporaryDirectory(prefix="scaling-gpu-") as scratch:
-        machine = Machine(gpu=asked.gpu, cluster=asked.gpu, ranks=1, folder=Path(scratch))
+        gpu = asked.gpu or gpu_here()
+        machine = Machine(gpu=gpu, cluster=gpu, ranks=1, folder=Path(scratch))
         if asked.probe:
             probe_all(machine, asked.folder)
         else:

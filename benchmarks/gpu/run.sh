@@ -2,8 +2,9 @@
 # On the machine with the GPU, from the project's folder: sh benchmarks/gpu/run.sh FOLDER [PART ...]
 # Installs the wheels of gpu-check/wheels.tar.xz beside the torch that is there, without network,
 # and runs these parts, by default all in this order: measure kernels probe training. Each writes
-# to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the others.
-# GPU=h200-141gb names another GPU of the catalogue, FIRST=12 the layout to begin with.
+# to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the others. A part
+# of its own, rival, compares steps with those of transformers, where that is installed.
+# FIRST=12 begins with that layout, LIMIT_S bounds measure; GPU=cpu tries it all without a GPU.
 set -u
 folder=${1:?the folder for what is found}
 shift
@@ -16,10 +17,13 @@ said() { echo "== $(date -u +%T) $*"; }
 
 part() {
     case $1 in
-    measure) "$python" benchmarks/gpu/measure.py "$folder" --gpu "${GPU:-h100-80gb}" \
+    measure) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} \
         --first "${FIRST:-0}" --limit-s "${LIMIT_S:-270}" ;;
     kernels) "$python" -m scaling check "$folder/kernels.json" --only facts,kernels,meters ;;
-    probe) "$python" benchmarks/gpu/measure.py "$folder" --gpu "${GPU:-h100-80gb}" --probe ;;
+    probe) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --probe ;;
+    rival) "$python" benchmarks/training_step.py --gpu "${GPU:-h100-80gb}" --model tinyllama_1b \
+        --seq-length 2048 --micro-batch-size 4 --gradient-accumulation-steps 2 --turns 1 \
+        --engine deepspeed torch ;;
     training) "$python" -m scaling check "$folder/training.json" --only training ;;
     *) echo "there is no part $1" ;;
     esac

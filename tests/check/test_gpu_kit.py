@@ -9,7 +9,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -38,6 +38,23 @@ def test_every_layout_of_the_first_run_can_run_and_is_predicted(
         assert point.layout.world_size == 1
         assert point.peak_flop_per_s is not None
         assert all(value is not None and math.isfinite(value) for value in predicted.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "found"),
+    [("NVIDIA H100 80GB HBM3", 81559, "h100-80gb"), ("NVIDIA H200", 143771, "h200-141gb")],
+)
+def test_the_gpu_is_looked_up_by_what_nvml_says(
+    kit: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, mib: int, found: str
+) -> None:
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda _: name,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=mib * 2**20),
+    )
+    monkeypatch.setattr(kit, "pynvml", nvml)
+    assert kit.gpu_here() == found
 
 
 def test_a_layout_that_raises_leaves_its_traceback(
