@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from scaling.cli.options import AsJson, check_choice, percent, print_json, print_table
-from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.errors import InputError, did_you_mean, grouped_reasons, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
@@ -51,6 +51,8 @@ def predict(
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
     typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
+    for count, reason in grouped_reasons(checked.note[~prediction.predicted].tolist()):
+        typer.echo(f"  not predicted {count}: {printable(reason)}")
     _print_assumptions(checked.assumptions)
 
 

@@ -1,6 +1,5 @@
 """Print plans and probes on the terminal."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
 from scaling.cluster.hardware import Cluster
-from scaling.errors import printable
+from scaling.errors import grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
@@ -23,9 +22,8 @@ from scaling.study.plan_file import Allocation
 from scaling.study.point import STARTUP_MINUTES
 from scaling.study.study import Study
 
-_NUMBER = re.compile(r"\d[\d.,]*")
 MOST_SIZES = 7  # that fit as columns of an 80-column terminal; more sizes become lines
-MOST_REASONS = 6  # on the terminal; refused.parquet and the report list all
+MOST_REASONS = 6  # why probes failed
 
 
 def show_plan(
@@ -41,12 +39,8 @@ def show_plan(
     unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts_table(study, planned, unit))
-    reasons = _group_reasons([refusal.reason for refusal in planned.refusals])
-    for reason, count, exactly in reasons[:MOST_REASONS]:
-        say(f"  refused {count}: {'' if exactly else 'such as '}{reason}")
-    if others := reasons[MOST_REASONS:]:
-        count = sum(count for _, count, _ in others)
-        say(f"  refused {count}: for {len(others)} other reasons")
+    for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
+        say(f"  refused {count}: {reason}")
     if study.mode == "predict":
         say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
@@ -71,6 +65,8 @@ def show_plan(
     )
     if spend is not None:
         say(_describe_spend(spend))
+        for count, reason in grouped_reasons(spend.why_unpredicted):
+            say(f"  not predicted {count}: {reason}")
     if ways:
         console.print(_price_table(study, ways))
     own = next((one for one in ways if one.way == _way_of(study)), None)
@@ -159,17 +155,6 @@ def _price_table(study: Study, ways: Sequence[Price]) -> Table:
 def _way_of(study: Study) -> str:
     own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
     return own.get((study.measure.guided, study.measure.accumulation), "both")
-
-
-def _group_reasons(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
-    """Group reasons that differ in numbers only: an example, the count, whether all are equal."""
-    groups: dict[str, Counter[str]] = {}
-    for reason in reasons:
-        groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += 1
-    counted = [
-        (group.most_common(1)[0][0], group.total(), len(group) == 1) for group in groups.values()
-    ]
-    return sorted(counted, key=lambda item: -item[1])
 
 
 def _describe_guidance(study: Study) -> str:

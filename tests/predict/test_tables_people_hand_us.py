@@ -420,6 +420,23 @@ def test_a_row_that_cannot_be_is_set_aside_and_named(changes: Any, sentence: str
     assert re.search(sentence, note)
 
 
+def test_a_file_is_read_once_however_many_of_its_rows_have_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [*SHAPE, "dp", "step_time_s"]
+    cells = ",".join(str(value) for value in SHAPE.values())
+    lines = [f"{cells},8,{1e-6 * (1 + row)}" for row in range(50)]
+    (tmp_path / "p.csv").write_text("\n".join([",".join(names), *lines, f"{cells},8,3.0", ""]))
+    readers: list[Any] = []
+    read = csv.reader
+    monkeypatch.setattr(csv, "reader", lambda text: readers.append(text) or read(text))
+    columns = Columns(read_table(tmp_path / "p.csv"), "p.csv")
+    found = impossible_rows(columns, points_of(columns))
+    assert len(found) == 50
+    assert found[49].startswith("p.csv: line 51: ")
+    assert len(readers) == 1
+
+
 @pytest.mark.parametrize("framework", ["DeepSpeed ZeRO-3", "PyTorch FSDP2", "llm-foundry"])
 def test_a_framework_that_shards_everything_says_the_stage_that_no_column_does(framework):
     row = {"dp": 8, "framework": framework}
