@@ -28,7 +28,7 @@ from scaling.predict.fit.accuracy import Task, covered, tasks_of
 from scaling.predict.fit.coverage import odds_calibration
 from scaling.predict.fit.trial import trial
 from scaling.predict.fit.validation import Validation
-from scaling.study.catalogues import load_clusters
+from scaling.study.load import load_clusters
 
 TABLES = Marked("<!-- coverage of the tables of others -->", "<!-- end of coverage -->")
 

@@ -91,6 +91,7 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     planned = [points] if points.exists() else []
     connection.execute("create schema study")
     unusable = _create_rows(connection, paths, imported)
+    set_aside = unreadable_set_aside(paths.unreadable)
     choices = sorted(paths.chosen.glob("*.parquet"))
     elsewhere = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
     _create_points_and_refusals(
@@ -101,10 +102,7 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     predictions = [paths.predictions] if paths.predictions.exists() else []
     _make_view(connection, "study.predictions", _PREDICTION, predictions)
     unusable += _create_probes(connection, paths.probes)
-    sentences = [
-        str(one).removeprefix(f"{paths.folder}/")
-        for one in (*unusable, *unreadable_set_aside(paths.unreadable))
-    ]
+    sentences = [str(one).removeprefix(f"{paths.folder}/") for one in (*unusable, *set_aside)]
     reasons = pa.table({"reason": pa.array(sentences, pa.string())})
     make_table(connection, "study.unusable", reasons)
     return unusable
@@ -119,10 +117,10 @@ def _create_rows(
     large: list[tuple[str, Path, list[int]]] = []  # series, file, invalid rows of it
     for series, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
         sizes = {path: path.stat().st_size for path in sorted(files)}
-        read = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
         readable, invalid = find_invalid_rows(
             [path for path in sizes if sizes[path] > _LARGE_BYTES], series=series
         )
+        read = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
         unusable += [*read.unusable, *invalid]
         small[series] = read.table
         large += [(series, path, [o.row for o in invalid if o.path == path]) for path in readable]

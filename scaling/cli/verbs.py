@@ -149,7 +149,8 @@ def retry(
 ) -> None:
     """Set the rows of failed points aside, so that the next run measures these points again."""
     from scaling.run import retry
-    from scaling.study.study import load_study, study_folder
+    from scaling.study.load import load_study
+    from scaling.study.study import study_folder
 
     loaded = load_study(study)
     folder = study_folder(loaded, RESULTS)

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections import Counter
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 
@@ -184,15 +185,24 @@ def row_place(table: pa.Table, row: int) -> str:
     path = (table.schema.metadata or {}).get(_CSV)
     if path is None:
         return f"row {row + 1}"
+    lines = _first_lines(path.decode(), Path(path.decode()).stat().st_mtime_ns)
+    # the header is the first record
+    return f"line {lines[row + 1]}" if row + 1 < len(lines) else f"row {row + 1}"
+
+
+@lru_cache(maxsize=1)  # a table may have a sentence on each of its rows
+def _first_lines(path: str, _changed_ns: int) -> list[int]:
+    """The line on which each record of a CSV file begins; empty lines are none."""
     csv.field_size_limit(2**31 - 1)
-    with Path(path.decode()).open(newline="", encoding="utf-8") as text:
-        reader, records, end = csv.reader(text), 0, 0
+    lines: list[int] = []
+    end = 0
+    with Path(path).open(newline="", encoding="utf-8") as text:
+        reader = csv.reader(text)
         for cells in reader:
-            start, end = end + 1, reader.line_num
-            records += bool(cells)  # empty lines do not count
-            if records == row + 2:  # the header is the first record
-                return f"line {start}"
-    return f"row {row + 1}"
+            if cells:
+                lines.append(end + 1)
+            end = reader.line_num
+    return lines
 
 
 def _reason(error: Exception) -> str:

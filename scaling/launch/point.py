@@ -191,7 +191,7 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
         return None
     in_slurm = slurm.job_id(environment) is not None
-    if in_slurm and slurm.node_name(environment) is None:
+    if in_slurm and not node.is_on_a_node(environment):
         return None
     if not in_slurm and len(nodes_of(environment)) > 1:
         return None

@@ -19,7 +19,7 @@ from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.probe.plan import ProbePlan, Task
-from scaling.record.files import table_of, write_table, write_text
+from scaling.record.files import arrow_schema, table_of, write_table, write_text
 from scaling.record.interval import median_interval
 from scaling.record.probe_row import Collective, Probe, fields_asked
 from scaling.record.rank_files import ProbeRecords
@@ -68,7 +68,7 @@ def probe(
         left = files.read(ProbeRecords)
     rows = probe_rows(plan, run, left)
     write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
-    write_table(out, table_of(rows, Probe))
+    write_table(out, table_of(rows, arrow_schema(Probe)))
     return rows
 
 

@@ -20,7 +20,8 @@ from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import use_of_allocations
-from scaling.study.paths import LOGS, LogPaths, local_or_shipped
+from scaling.study.inputs import local_or_shipped
+from scaling.study.paths import LOGS, LogPaths
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
 _SHOWN_LINES = 15  # of the log of a run that failed

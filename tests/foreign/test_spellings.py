@@ -11,7 +11,7 @@ from scaling.foreign.spellings import (
     find_gpu,
     find_model,
 )
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_rows
-from scaling.report.page.page import file_name, write_report
+from scaling.report.charts.svg import file_name
+from scaling.report.page.page import write_report
 from scaling.report.tables import COLUMNS, read_tables
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row, write_study

@@ -206,13 +206,15 @@ def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
 
 def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicted_ones():
     rows = [{"series": series} for series in ("published", "measured", "predicted")]
-    tables = Tables({"contenders": rows, "returns": rows[:1], "settings": [{"model": "m"}]})
-    kept = tables.of_series(main_series(tables))
+    tables = Tables(
+        {"contenders": rows, "returns": rows[:1], "settings": [{"setting_id": 1, "cluster": "c"}]}
+    )
+    kept = tables.of(1, main_series(tables))
     assert kept["contenders"] == [{"series": "measured"}]
     assert kept["returns"] == []
-    assert kept["settings"] == [{"model": "m"}]
+    assert kept["settings"] == [{"setting_id": 1, "cluster": "c"}]
     alone = Tables({"contenders": rows[:1], "returns": rows[:1]})
-    assert alone.of_series(main_series(alone))["returns"] == rows[:1]
+    assert alone.of(1, main_series(alone))["returns"] == rows[:1]
 
 
 @pytest.mark.parametrize("plan", [gpu_plan, cpu_plan])

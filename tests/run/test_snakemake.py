@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from scaling.errors import InputError
+from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from scaling.run.progress import Progress
 
@@ -49,6 +50,32 @@ def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it
 
     assert (code, told_to_end) == (5, True)
     assert signal.getsignal(number) == before
+
+
+def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch):
+    # whose processes do not show where they work
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    owner = lock.owner()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+
+    with pytest.raises(InputError, match=f"locked by a snakemake of {owner}: wait for it"):
+        stop.clear_stale_lock(tmp_path, ["false"], Console(quiet=True))
+
+    assert lock.exists()
+
+
+def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(monkeypatch):
+    runner = Runner(pid=os.getpid(), host="here", since=0.0)
+    monkeypatch.setattr(stop, "runners_here", lambda rows: [runner])
+    monkeypatch.setattr(stop, "_stop_allocations", lambda prefix, cluster: ([], True))
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+
+    (sentence,), ended = stop.stop_study("quickstart", Path("results"), "slurm")
+
+    assert sentence.startswith(f"process {os.getpid()} measures a point for ")
+    assert not ended
 
 
 @pytest.mark.parametrize(

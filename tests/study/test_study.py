@@ -9,9 +9,10 @@ import yaml
 
 from scaling.errors import InputError
 from scaling.study import grid
-from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import SHIPPED, study_name, study_path
-from scaling.study.study import load_study, replication_queries
+from scaling.study.inputs import study_name, study_path
+from scaling.study.load import load_clusters, load_models, load_study
+from scaling.study.paths import SHIPPED
+from scaling.study.study import replication_queries
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 from tests.study.malformed import MALFORMED, changed
 

@@ -1,13 +1,12 @@
 """Run one validation: calibrate on some rows of a table, predict the others, score them."""
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError
+from scaling.errors import InputError, grouped_reasons
 from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
@@ -96,6 +95,6 @@ def _notes(
     ambiguous = int((tested & observed.ambiguous).sum())
     if ambiguous:
         notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
-    counts = Counter(reason for reason in reasons[tested].tolist() if reason is not None)
-    notes += [f"{rows} rows are set aside: {reason}" for reason, rows in counts.most_common()]
+    why = grouped_reasons(reason for reason in reasons[tested].tolist() if reason is not None)
+    notes += [f"{rows} rows are set aside: {reason}" for rows, reason in why]
     return notes

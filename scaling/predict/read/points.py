@@ -231,7 +231,7 @@ def _note_precisions(
     """Note the rows whose precision has no published rate on the GPU."""
     gpu = gpu_named(cluster.gpu)
     for precision in set(inputs.precision[rows].tolist()):
-        if gpu.peak(precision) is None:
+        if precision not in gpu.peaks:
             unrated = (inputs.precision[rows] == precision) & predictable_rows(note[rows])
             note[rows[unrated]] = (
                 f"precision={precision} has no published peak on gpu={gpu.name}, "

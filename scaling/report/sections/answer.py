@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
-from scaling.report.sections.findings import advised_memory
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     UNKNOWN,
@@ -20,6 +19,16 @@ from scaling.report.text import (
 STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
 
 Figure = tuple[str, str, str]  # name, value, what it is
+
+
+def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+    """What is kept equal while GPUs are added."""
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
+    if setting["study_kind"] == "strong":
+        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {words['GPU']}"
 
 
 def why_nothing_ran(tables: Tables) -> str:
@@ -217,6 +226,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
     if not best:
         return [_points_figure(progress)]
     last = best[-1]
+    memory = gib(advised_memory(tables, last))
     at_last = f"at {gpu_count(last['world_size'], words)}"
     rate = f"{amount(last['tokens_per_s'])} tokens/s"
     if len(best) > 1:
@@ -225,7 +235,6 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
     largest = "Largest size predicted" if predicted else "Largest size run"
     slowest = last["slowest_share"]
     spread = UNKNOWN if slowest is None else f"×{significant(1 / slowest)}"
-    memory = gib(advised_memory(tables, last))
     every = [
         _utilisation_figure(best, words),
         (largest, gpu_count(last["world_size"], words), rate),
@@ -236,6 +245,20 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         *_tail_figure(tables, words),
     ]
     return [figure for figure in every if figure[1] != UNKNOWN]
+
+
+def advised_memory(tables: Tables, best: Record) -> float | None:
+    """Bytes of the fullest rank of the layout advised at a size; predicted where its rate is."""
+    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
+    advised = (best["world_size"], best["advised_row_name"])
+    return next(
+        (
+            row[column]
+            for row in tables["contenders"]
+            if (row["world_size"], row["layout_name"]) == advised
+        ),
+        None,
+    )
 
 
 def _points_figure(progress: Record) -> Figure:
