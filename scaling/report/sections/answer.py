@@ -170,7 +170,7 @@ def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             )
             if there
         ]
-    rule = f"A lead {listed(rules)}."
+    rule = f"A lead {', one '.join(rules)}."
     ties = [row["world_size"] for row in best if row["tied"]]
     if not ties:
         return rule
@@ -233,7 +233,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         rate += f", {percent(last['efficiency'])} of ideal"
     predicted = last["series"] == "predicted"
     largest = "Largest size predicted" if predicted else "Largest size run"
-    slowest = last["slowest_share"]
+    slowest = last["slowest_share"] if last["runner_up_layout_name"] else None  # not of repeats
     spread = UNKNOWN if slowest is None else f"×{significant(1 / slowest)}"
     every = [
         _utilisation_figure(best, words),
@@ -308,5 +308,5 @@ def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))
     longer = last["step_time_p95_s"] / last["step_time_s"] - 1
-    what = f"or more over the median in one step of 20, {gpu_count(last['world_size'], words)}"
+    what = f"or more over the median in one of 20 steps, at {gpu_count(last['world_size'], words)}"
     return [("Slow steps", f"+{percent(longer, 1)}", what)]
