@@ -61,7 +61,7 @@ def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)
 
     with pytest.raises(InputError, match=f"locked by a snakemake of {owner}: wait for it"):
-        stop.clear_stale_lock(tmp_path, ["false"], Console(quiet=True))
+        stop.clear_stale_lock(tmp_path, Console(quiet=True))
 
     assert lock.exists()
 
