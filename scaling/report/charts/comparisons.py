@@ -52,7 +52,8 @@ def factor_effects() -> alt.LayerChart:
             numbers="'×' + format(datum.worth, '.2f') + (isValid(datum.near_low) ? ' [' + "
             "format(datum.near_low, '.2f') + '–' + format(datum.near_high, '.2f') + ']' : '') + "
             "' · ' + datum.counted + (datum.counted === 1 ? ' pair' : ' pairs')",
-            brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted",
+            brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted + "
+            "(datum.counted === 1 ? ' pair' : ' pairs')",
         )
         .encode(y=by_worth)
     )

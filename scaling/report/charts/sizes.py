@@ -17,6 +17,11 @@ _ENDS = (
     alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
 )
 _NUMBER = 34  # width in px of a number above a point
+# Below the square of the layout that was kept, and below the number under the fastest's point.
+_BELOW_BOTH = (
+    "max(14, 30 + scale('y', datum.tokens_per_s_per_gpu / datum.share_of_best)"
+    " - scale('y', datum.tokens_per_s_per_gpu))"
+)
 # Names stand to the left of their marks on the right half of the chart, else to the right.
 _BESIDE: dict[str, dict[str, Any]] = {
     "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
@@ -109,7 +114,7 @@ def throughput_per_gpu() -> alt.LayerChart:
             kept.transform_filter(last)
             .transform_calculate(name="'one layout'")
             .encode(text=alt.Text("name:N")),
-            colour=marks.SOFT, align="right", dx=8, dy=14,
+            colour=marks.SOFT, align="right", dx=8, dy={"expr": _BELOW_BOTH},
         ),
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *marks.layout_lines(base.encode(y=y)),

@@ -37,8 +37,8 @@ def why_nothing_ran(tables: Tables) -> str:
     if not progress["points"]:
         return f"Nothing can run: {_combinations(progress['refusals'])} refused."
     if not progress["failed"]:
-        return f"Nothing has run yet: {progress['waiting']} points wait."
-    rest = f"; {progress['waiting']} have not run yet" if progress["waiting"] else ""
+        return f"No point has a result yet: {progress['waiting']} wait."
+    rest = f"; {progress['waiting']} have no result yet" if progress["waiting"] else ""
     return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
 
 
@@ -139,7 +139,7 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
     waiting = tables["progress"][0]["waiting"]
     if best and waiting:
         which = "point has" if waiting == 1 else "points have"
-        sentences.append(f"{waiting} {which} not run yet, so the fastest may change.")
+        sentences.append(f"{waiting} {which} no result yet, so the fastest may change.")
     return " ".join(filter(None, sentences))
 
 
@@ -170,7 +170,7 @@ def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             )
             if there
         ]
-    rule = f"A lead {listed(rules)}."
+    rule = f"A lead {', one '.join(rules)}."
     ties = [row["world_size"] for row in best if row["tied"]]
     if not ties:
         return rule
@@ -209,7 +209,7 @@ def statistics_title(tables: Tables, series: str) -> str:
         parts.append(f"{progress['predicted']} {more}points are predicted")
         parts += [] if tried else ["none is measured"]
     if waiting := progress["waiting"]:
-        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} not run yet")
+        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} no result yet")
     if progress["refusals"]:
         parts.append(f"{_combinations(progress['refusals'])} refused")
     return listed(parts)
@@ -233,7 +233,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         rate += f", {percent(last['efficiency'])} of ideal"
     predicted = last["series"] == "predicted"
     largest = "Largest size predicted" if predicted else "Largest size run"
-    slowest = last["slowest_share"]
+    slowest = last["slowest_share"] if last["runner_up_layout_name"] else None  # not of repeats
     spread = UNKNOWN if slowest is None else f"×{significant(1 / slowest)}"
     every = [
         _utilisation_figure(best, words),
@@ -308,5 +308,5 @@ def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))
     longer = last["step_time_p95_s"] / last["step_time_s"] - 1
-    what = f"or more over the median in one step of 20, {gpu_count(last['world_size'], words)}"
+    what = f"or more over the median in one of 20 steps, at {gpu_count(last['world_size'], words)}"
     return [("Slow steps", f"+{percent(longer, 1)}", what)]
