@@ -78,6 +78,9 @@ def unreadable_error(files: Sequence[Path], error: Exception) -> InputError:
         try:
             pq.read_schema(file)
         except (pa.ArrowInvalid, OSError) as reason:
-            sentence = str(reason).splitlines()[0]
-            return InputError(f"{file}: is no Parquet file of this project: {sentence}")
+            sentence = str(reason).splitlines()[0].rstrip(".")
+            return InputError(
+                f"{file}: is no Parquet file of this project: {sentence}; remove it, so that it is "
+                "made again"
+            )
     return InputError(f"{files[0].parent}: its files do not go together: {error}")

@@ -67,6 +67,7 @@ def test_what_users_set_for_their_own_eyes_hides_no_job(study):
         "SQUEUE_FORMAT": "%j",
         "SACCT_FORMAT": "User",
         "SLURM_TIME_FORMAT": "relative",
+        "SCANCEL_INTERACTIVE": "1",
         "SBATCH_EXPORT": "NONE",  # and their site exports nothing into jobs
     }
     other = study.lab.ask(

@@ -19,8 +19,8 @@ from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK,
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _ASK_LIMIT_S = 30.0
-# what people set for their own eyes, which changes or hides what commands print
-_OF_THE_USER = ("SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT")
+# what people set for themselves: it changes what commands print, or makes them ask back
+_OF_THE_USER = ("SQUEUE_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
 # Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
 # Prefixes of variables that describe a node: a fork server keeps its own values of these.
