@@ -75,7 +75,7 @@ licences: $(VENV)/installed
 # Collect what a machine with a GPU and without network needs, in gpu-check/.
 gpu-check: $(VENV)/installed
 	DS_BUILD_OPS=0 $(BIN)/python benchmarks/gpu/collect.py
-	@echo "There, in a copy of this folder: sh benchmarks/gpu/run.sh check.json"
+	@echo "There, in a copy of this folder: sh benchmarks/gpu/run.sh FOLDER"
 
 format: $(VENV)/installed
 	$(BIN)/ruff format .

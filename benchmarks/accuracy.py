@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scaling.predict.fit.accuracy import Accuracy, accuracy_of, baseline_table_of, shipped_tasks
 from scaling.predict.fit.accuracy import table_of as accuracy_table_of
-from scaling.study.catalogues import load_clusters
+from scaling.study.load import load_clusters
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "prediction_accuracy.md"
 

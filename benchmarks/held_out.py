@@ -127,7 +127,7 @@ def peaks(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
                 of_gpu = dataclasses.replace(points, groups=mine)
                 rows = int(np.isfinite(off(of_gpu, observed)).sum())
                 if rows >= FEWEST:
-                    assumed = mine[0].gpu.sustained(precision) / mine[0].gpu.peak(precision)
+                    assumed = mine[0].gpu.sustained(precision) / mine[0].gpu.peaks.get(precision)
                     factor = _without_bias(of_gpu, observed)
                     yield (
                         gpu, precision, f"{assumed:.2f}", name, str(rows), f"{assumed * factor:.2f}"

@@ -36,10 +36,10 @@ from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.memory_odds import LAYOUT_KINDS, TABLE, kinds_of, sigma_by_kind
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
+from scaling.study.ids import stored_fields
+from scaling.study.load import load_clusters, load_study
 from scaling.study.point import Point, point_from_json
-from scaling.study.study import load_study
 from scaling.train.rehearsal.limits import memory_refusal
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
@@ -137,7 +137,7 @@ def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point
     if layout.world_size > MOST_RANKS or any(refusals(shape, layout)):
         return None
     digest = hashlib.sha256(
-        json.dumps([shape.stored_fields(), layout.stored_fields()]).encode()
+        json.dumps([stored_fields(shape), stored_fields(layout)]).encode()
     ).hexdigest()[:8]
     point = Point(
         study=RANDOM,

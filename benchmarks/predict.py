@@ -24,7 +24,7 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.read.features import Points
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 
 ONE_AT_A_TIME = 300
 IN_MEMORY = 20_000

@@ -14,7 +14,7 @@ from scaling.predict.advise.spend import memory_refusals
 from scaling.predict.cost.model import REFUSE_ABOVE, predict
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.load import load_clusters, load_models
 
 
 def main() -> None:

@@ -32,10 +32,10 @@ from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.surprise import TURNS, Progress, choose_again
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.fit.coverage import rows_by_setting
+from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.load import load_clusters, load_models
 from scaling.study.short_steps import short_step_rounds, short_step_sizes
 
 

@@ -43,7 +43,7 @@ from scaling.layout.kernels import FUSED
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.record.rank_files import RankFiles
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 from scaling.study.point import Point
 
 WARMUP_STEPS = 3
@@ -238,7 +238,7 @@ def _point(model: str, shape: ModelShape, layout: Layout, gpu: str, steps: int) 
         cluster="here",
         gpu=gpu,
         gpus_per_node=layout.world_size,
-        peak_flop_per_s=gpu_named(gpu).peak(layout.precision),
+        peak_flop_per_s=gpu_named(gpu).peaks.get(layout.precision),
         layout=layout,
         seed=0,
         warmup_steps=WARMUP_STEPS,

@@ -1,7 +1,12 @@
 """The error that reports a user's mistake in one sentence, and helpers to write that sentence."""
 
 import difflib
+import re
+from collections import Counter
 from collections.abc import Iterable
+
+_NUMBER = re.compile(r"\d[\d.,]*")
+_MOST_REASONS = 6
 
 
 class InputError(ValueError):
@@ -31,3 +36,21 @@ def shortened(text: object, length: int = 60) -> str:
     """User input as an error sentence quotes it: on one line, at most `length` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= length else f"{line[:length]}..."
+
+
+def grouped_reasons(reasons: Iterable[str]) -> list[tuple[int, str]]:
+    """How many there are of each reason, the most frequent first; beyond six, of all others.
+
+    Reasons that differ in numbers only count as one, of which an example is told.
+    """
+    groups: dict[str, Counter[str]] = {}
+    for reason, count in Counter(reasons).items():
+        groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += count
+    told = []
+    for group in groups.values():
+        example = min(group, key=lambda reason: (-group[reason], reason))
+        told.append((group.total(), f"such as {example}" if len(group) > 1 else example))
+    told.sort(key=lambda one: (-one[0], one[1]))
+    if others := told[_MOST_REASONS:]:
+        told[_MOST_REASONS:] = [(sum(n for n, _ in others), f"for {len(others)} other reasons")]
+    return told

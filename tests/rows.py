@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from scaling.record.files import point_columns
 from scaling.record.row import Row, fields_of
-from scaling.study.point import Point, point_columns
+from scaling.study.point import Point
 
 
 def row_of(point: Point, **changes: Any) -> Row:

@@ -19,8 +19,8 @@ from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row
 from scaling.study import grid
+from scaling.study.load import load_study
 from scaling.study.schema import Axes
-from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
 DOCUMENTS = sorted(

@@ -5,7 +5,7 @@ import sys
 
 from scaling.record.row import Row, fields_of
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.conftest import PROJECT
 
 

@@ -1,11 +1,47 @@
 #!/bin/sh
-# On the machine with the GPU, from the project's folder: sh benchmarks/gpu/run.sh [OUT.json]
-# Installs the wheels of gpu-check/wheels.tar.xz beside the torch that is there, without network, and checks.
-set -eu
-out=${1:-check.json}
+# On the machine with the GPU, from the project's folder: sh benchmarks/gpu/run.sh FOLDER [PART ...]
+# Installs the wheels of gpu-check/wheels.tar.xz beside the torch that is there, without network,
+# and runs these parts, by default all in this order: measure kernels probe training. Each writes
+# to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the others. Two
+# more run when they are named: tests, those marked gpu, where pytest is installed, and rival, which
+# compares steps with those of transformers, where that is.
+# FIRST=12 begins with that layout, LIMIT_S bounds measure; GPU=cpu tries it all without a GPU.
+set -u
+folder=${1:?the folder for what is found}
+shift
+mkdir -p "$folder"
 python=${PYTHON:-python3}
-"$python" -m venv --system-site-packages .gpu-check-venv
-.gpu-check-venv/bin/python -m tarfile -e gpu-check/wheels.tar.xz .gpu-check-venv/wheels
-.gpu-check-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
-    .gpu-check-venv/wheels/*.whl
-PYTHONPATH=. .gpu-check-venv/bin/python -m scaling check "$out"
+site=$PWD/gpu-check/site
+export PYTHONUNBUFFERED=1
+
+said() { echo "== $(date -u +%T) $*"; }
+
+part() {
+    case $1 in
+    measure) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} \
+        --first "${FIRST:-0}" --limit-s "${LIMIT_S:-270}" ;;
+    kernels) "$python" -m scaling check "$folder/kernels.json" --only facts,kernels,meters ;;
+    tests) "$python" -m pytest -q -m gpu tests/train/test_gpu.py -p no:cacheprovider ;;
+    probe) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --probe ;;
+    rival) "$python" benchmarks/training_step.py --gpu "${GPU:-h100-80gb}" --model tinyllama_1b \
+        --seq-length 2048 --micro-batch-size 4 --gradient-accumulation-steps 2 --turns 1 \
+        --engine deepspeed torch ;;
+    training) "$python" -m scaling check "$folder/training.json" --only training ;;
+    *) echo "there is no part $1" ;;
+    esac
+}
+
+# Not a virtual environment: made from another one, as torch may be in, it would not see torch.
+{
+    said install
+    "$python" -m tarfile -e gpu-check/wheels.tar.xz gpu-check/wheels &&
+        "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
+            --no-compile --upgrade --target "$site" gpu-check/wheels/*.whl
+    export PYTHONPATH="$PWD:$site"
+    for name in ${*:-measure kernels probe training}; do
+        said "$name"
+        part "$name"
+        said "$name ended with exit code $?"
+        rm -f "$folder"/kernels.txt # run.log has it, and few files may come back
+    done
+} 2>&1 | tee "$folder/run.log"

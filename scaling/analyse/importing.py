@@ -25,17 +25,18 @@ from scaling.foreign.layouts import (
 )
 from scaling.foreign.measured import RATES, read_outcomes, skip_adapter_training
 from scaling.foreign.reading import read_table
-from scaling.layout.axes import layout_label
-from scaling.layout.optional_parts import PART_SIZES, part_errors, stated_parts
+from scaling.layout.layout import layout_label
+from scaling.layout.optional_parts import PART_SIZES, stated_parts
 from scaling.layout.shapes import (
     ModelShape,
     hardware_flops_per_token,
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.record.files import arrow_schema, write_table
+from scaling.record.files import ROWS, write_table
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import invalid_row_reasons
+from scaling.study.catalogues import part_errors
 from scaling.study.paths import StudyPaths
 
 # What every row must state, and the columns from which it follows if a table has no such column.
@@ -161,7 +162,7 @@ def _records(
 
 
 def _table(records: Mapping[int, Mapping[str, Any]]) -> pa.Table:
-    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
+    schema = pa.schema([field.with_nullable(True) for field in ROWS])
     return pa.Table.from_pylist(list(records.values()), schema=schema)
 
 
@@ -242,7 +243,7 @@ def _record(
     """
     record: dict[str, Any] = {name: facts.get(name) for name in fields_of(Row)}
     record["layout"] = layout_label(record) or "unnamed"
-    peak = GPUS[gpu].peak(record["precision"]) if gpu in GPUS else None
+    peak = GPUS[gpu].peaks.get(record["precision"]) if gpu in GPUS else None
     identity = json.dumps(
         {k: v for k, v in cells.items() if k not in ("step_time_s", "peak_memory_bytes")}
         | {"outcome": None, "error_message": None},

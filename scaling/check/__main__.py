@@ -1,8 +1,11 @@
 """`python -m scaling.check JSON [SECTION ...]`: check this machine; writes JSON and a text page."""
 
+import contextlib
+import dataclasses
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import scaling
 from scaling.check.bytes_and_rates import memory_lines, rate_lines, trace_line
 from scaling.check.facts import fact_lines, machine_facts
 from scaling.check.kernels import LARGE, SMALL, kernel_lines
-from scaling.check.lines import Line, not_here, to_json, to_text
+from scaling.check.lines import Line, not_here, pass_or_fail, to_json, to_text
 from scaling.check.meters import clock_line, energy_line
 from scaling.check.outcomes import outcome_lines
 from scaling.check.training import (
@@ -24,15 +27,18 @@ from scaling.check.training import (
     warm_server,
 )
 from scaling.cluster.hardware import GPUS
-from scaling.errors import did_you_mean
+from scaling.errors import did_you_mean, printable
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
 from scaling.train.device import gpu_mismatch
 from scaling.train.measure.memory import foreign_memory
 from scaling.train.measure.power import meter_of
 
-_LIMIT_S = 540.0  # no section begins after it
+_LIMIT_S = 540.0  # nothing is checked after it
 _CPU_RANKS = 8
+_LOG_LINES = 60  # of each rank, kept where its point failed
+
+Part = tuple[str, Callable[[], Iterable[Line]]]  # what it checks, and its lines
 
 
 def main() -> None:
@@ -42,32 +48,66 @@ def main() -> None:
     foreign = foreign_memory(0)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     facts = machine_facts(device)
-    lines: list[Line] = []
-    with tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
-        sections: dict[str, Callable[[], Iterable[Line]]] = {
-            "facts": lambda: fact_lines(facts, device, foreign),
-            "kernels": lambda: _kernels(device),
-            "meters": lambda: _meters(device),
-            "training": lambda: _training(device, Path(folder)),
+    with tempfile.TemporaryDirectory(prefix="scaling-check-") as name:
+        folder = Path(name)
+        sections: dict[str, Callable[[], Iterable[Part]]] = {
+            "facts": lambda: [("facts", lambda: fact_lines(facts, device, foreign))],
+            "kernels": lambda: [("kernels", lambda: _kernels(device))],
+            "meters": lambda: [("meters", lambda: _meters(device))],
+            "training": lambda: _training(device, folder),
         }
         if unknown := sorted({*chosen} - {*sections}):
             sys.stderr.write(f"--only {unknown[0]!r}: {did_you_mean(unknown[0], sections)}\n")
             sys.exit(2)
-        for name, section in sections.items():
-            if chosen and name not in chosen:
-                continue
-            if time.time() - began > _LIMIT_S:
-                lines.append(not_here(name, "all of it", "the nine minutes were over"))
-                continue
-            for line in section():
-                lines.append(line)
-                sys.stderr.write(f"{line.state:8}  {line.section}: {line.name}\n")
-    about = {"scaling_version": scaling.__version__, "seconds": time.time() - began, "facts": facts}
-    write_text(out, to_json(lines, about))
-    page = to_text(lines)
-    write_text(out.with_suffix(".txt"), page)
-    sys.stdout.write(page)
+        parts = (
+            part for name in sections if not chosen or name in chosen for part in sections[name]()
+        )
+        lines: list[Line] = []
+        logs = _new_logs(folder)
+        for line in checked(parts, is_late=lambda: time.time() - began > _LIMIT_S):
+            if line.state == "fail":
+                line = dataclasses.replace(line, log=line.log or next(logs))
+            lines.append(line)
+            sys.stderr.write(f"{line.state:8}  {line.section}: {line.name}\n")
+            about = {"scaling_version": scaling.__version__, "seconds": time.time() - began}
+            write_text(out, to_json(lines, about | {"facts": facts}))
+            write_text(out.with_suffix(".txt"), to_text(lines))
+    sys.stdout.write(to_text(lines))
     sys.exit(any(line.state == "fail" for line in lines))
+
+
+def checked(parts: Iterable[Part], *, is_late: Callable[[], bool]) -> Iterator[Line]:
+    """The lines of these parts until it is late; a part that raises ends with a failed line."""
+    for name, lines_of in parts:
+        if is_late():
+            yield not_here(name, "all of it", "the nine minutes were over")
+            continue
+        try:
+            for line in lines_of():
+                yield line
+                if is_late():
+                    yield not_here(name, "what follows", "the nine minutes were over")
+                    break
+        except Exception as error:
+            why = f"{type(error).__name__}: {printable(str(error))}"[:300]
+            line = pass_or_fail(name, "this part of the check", passes=False, said=why)
+            yield dataclasses.replace(line, log=traceback.format_exc())
+        if torch.cuda.is_available():
+            with contextlib.suppress(RuntimeError):  # a broken device: the part has said so
+                torch.cuda.empty_cache()  # the points that follow need the whole device
+
+
+def _new_logs(folder: Path) -> Iterator[str]:
+    """Each time the ends of the ranks' logs that were written since the time before."""
+    since = 0.0
+    while True:
+        logs = [path for path in sorted(folder.rglob("*.log")) if path.stat().st_mtime > since]
+        since = time.time()
+        ends = (path.read_text(errors="replace").splitlines()[-_LOG_LINES:] for path in logs)
+        yield "\n".join(
+            f"{path.relative_to(folder)}:\n" + "\n".join(end)
+            for path, end in zip(logs, ends, strict=True)
+        )
 
 
 def _kernels(device: torch.device) -> Iterator[Line]:
@@ -90,31 +130,35 @@ def _meters(device: torch.device) -> Iterator[Line]:
     yield energy_line(meter_of(device), busy)
 
 
-def _training(device: torch.device, folder: Path) -> Iterator[Line]:
+def _training(device: torch.device, folder: Path) -> Iterator[Part]:
     """Train on the GPUs of this node or on its CPU; several ranks on the CPU below two GPUs."""
     cpu = torch.device("cpu")
     on_cpu = Machine(gpu="cpu", cluster="cpu", ranks=_CPU_RANKS, folder=folder / "cpu")
     gpu = None if device.type == "cpu" else _gpu_here(device)
     gpus = 0 if gpu is None else torch.cuda.device_count()
-    machine, section = on_cpu, "one rank"
+    machine, section, place = on_cpu, "one rank", cpu
     if gpu is not None:
         machine = Machine(gpu=gpu, cluster=gpu, ranks=gpus, folder=folder / "gpu")
-        section = "one rank on the GPU"
+        section, place = "one rank on the GPU", device
     elif device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        yield not_here("training", "on the GPU", f"the catalogue of GPUs has no {name}")
+        why = f"the catalogue of GPUs has no {torch.cuda.get_device_name(device)}"
+        yield "training", lambda: [not_here("training", "on the GPU", why)]
     with warm_server(machine) as server:
-        yield from training_lines(machine, ALONE, cpu if gpu is None else device, section)
+        yield section, lambda: training_lines(machine, ALONE, place, section)
         if gpus > 1:
-            yield from training_lines(machine, TOGETHER, device, "several ranks")
-        yield from host_lines(machine, server)
-        yield from outcome_lines(machine)
-        yield from memory_lines(machine)
-        yield trace_line(machine)
-        yield from rate_lines(machine)
+            yield (
+                "several ranks",
+                lambda: training_lines(machine, TOGETHER, device, "several ranks"),
+            )
+        yield "memory", lambda: memory_lines(machine)
+        yield "memory", lambda: [trace_line(machine)]
+        yield "reference rates", lambda: rate_lines(machine)
+        yield "warm hosts", lambda: host_lines(machine, server)
+        yield "outcomes", lambda: outcome_lines(machine)
     if gpus < 2:
+        section = "several ranks (gloo, on the CPU)"
         with warm_server(on_cpu):
-            yield from training_lines(on_cpu, TOGETHER, cpu, "several ranks (gloo, on the CPU)")
+            yield section, lambda: training_lines(on_cpu, TOGETHER, cpu, section)
 
 
 def _gpu_here(device: torch.device) -> str | None:

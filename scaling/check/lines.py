@@ -19,7 +19,8 @@ class Line:
     """One thing that was checked.
 
     `value` is in `unit`, None where nothing was measured. `said` is a sentence: what the value was
-    compared with, or why it is not here.
+    compared with, or why it is not here. `log` of a failure: a
+    traceback or the ranks' last words.
     """
 
     section: str
@@ -28,6 +29,7 @@ class Line:
     value: float | None = None
     unit: str | None = None
     said: str = ""
+    log: str | None = None
 
 
 def not_here(section: str, name: str, why: str) -> Line:

@@ -13,6 +13,7 @@ _SECTION = "meters"
 _CLOCK_S = 0.5
 _ENERGY_S = 5.0  # a counter is updated some ten times a second
 _SAMPLE_EVERY_S = 0.05
+_BEFORE_S = 1.5  # since Hopper the power that a device reports is the mean of its last second
 _CLOCK_TOLERANCE, _ENERGY_TOLERANCE = 0.01, 0.05  # ratios
 
 
@@ -46,6 +47,9 @@ def energy_line(
     name = "energy counter against power over time"
     if meter is None:
         return not_here(_SECTION, name, "no device here has a meter that NVML knows")
+    until = clock() + _BEFORE_S
+    while clock() < until:
+        busy()
     samples, before, began = Samples(), meter.energy_j(), clock()
     now = began
     while now - began < _ENERGY_S:

@@ -33,7 +33,7 @@ SHAPE = ModelShape(
 )  # fmt: skip
 _BATCH, _STEPS = 8, 4
 # tolerated difference of a loss that begins at ln(256) = 5.5
-_LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}
+_LOSS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2, "fp8": 5e-2}
 _LIMIT_S = 120.0
 _COMPILED_LIMIT_S = 300.0
 _WORKED_S = 2.0  # processor time after which a rank no longer starts but trains
@@ -51,7 +51,14 @@ ALONE: tuple[Mapping[str, Any], ...] = (
     {"zero_stage": 1, "precision": "bf16"},
     {"zero_stage": 1, "precision": "bf16", "optimizer_precision": "bf16"},
     {"zero_stage": 1, "precision": "fp16"},
-)
+    {"zero_stage": 1, "precision": "fp8"},
+    {
+        "zero_stage": 1, "precision": "bf16", "attention": "flash2", "fused_norm": True,
+        "fused_rope": True, "fused_mlp": True, "fused_cross_entropy": True,
+    },
+    {"engine": "torch", "zero_stage": 1, "precision": "bf16", "attention": "flash2"},
+    {"engine": "torch", "zero_stage": 3, "compile": True},
+)  # fmt: skip
 TOGETHER: tuple[Mapping[str, Any], ...] = (
     *({"dp": 2, "zero_stage": stage} for stage in (0, 1, 2, 3)),
     {"tp": 2},

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, check_choice
+from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
 from scaling.study.paths import RESULTS, StudyPaths
 
 # Another project on the package index has this name and installs to the same place.
@@ -39,7 +39,7 @@ def export(
 ) -> None:
     """Pack tables, page and study to share (RO-Crate): no user names, no paths, no logs."""
     from scaling.run.export import export as pack
-    from scaling.study.paths import local_or_shipped
+    from scaling.study.inputs import local_or_shipped
 
     names = pack(study_dir, out, local_or_shipped("reports"))
     typer.echo(f"{len(names)} files -> {out}")
@@ -86,13 +86,12 @@ def report_set_aside_rows(study_dir: Path) -> None:
 def stop(
     study: StudyName,
     scheduler: Annotated[
-        str, typer.Option(help="Where its allocations were sent: slurm or local.")
+        str, typer.Option(help="Where its allocations were sent: slurm, local or one of your own.")
     ] = "slurm",
 ) -> None:
     """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study
 
-    check_choice("--scheduler", scheduler, ("slurm", "local"))
     sentences, ended = stop_study(study, RESULTS, scheduler)
     for sentence in sentences or ["Nothing of this study was running."]:
         typer.echo(sentence)

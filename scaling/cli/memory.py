@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.errors import InputError
+from scaling.study.ids import stored_fields
 
 if TYPE_CHECKING:
     from scaling.check.oracle import RankMemory
@@ -48,7 +49,7 @@ def memory(
         typer.echo(f"{count} of {len(points)} points left out: {reason}", err=True)
     for point, ranks_memory in _memories(countable, stages):  # prints each as soon as it is known
         if as_json:
-            facts = {"point_id": point.point_id, "layout": point.layout.stored_fields()}
+            facts = {"point_id": point.point_id, "layout": stored_fields(point.layout)}
             records = [dataclasses.asdict(rank) for rank in ranks_memory]
             typer.echo(json.dumps(facts | {"ranks": records}))
         else:
@@ -57,8 +58,8 @@ def memory(
 
 def _points(what: str) -> "list[Point]":
     from scaling.study.grid import expand_grid
+    from scaling.study.load import load_study
     from scaling.study.point import point_from_json
-    from scaling.study.study import load_study
 
     path = Path(what)
     if path.suffix != ".json":

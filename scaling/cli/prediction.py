@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from scaling.cli.options import AsJson, check_choice, percent, print_json, print_table
-from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.errors import InputError, did_you_mean, grouped_reasons, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
@@ -51,6 +51,8 @@ def predict(
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
     typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
+    for count, reason in grouped_reasons(checked.note[~prediction.predicted].tolist()):
+        typer.echo(f"  not predicted {count}: {printable(reason)}")
     _print_assumptions(checked.assumptions)
 
 
@@ -211,7 +213,7 @@ def recommend(
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     """The site's models (None without a models.yaml) and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
-    from scaling.study.catalogues import load_models
+    from scaling.study.load import load_models
 
     models = config_file("models.yaml")
     return load_models(models) if models else None, site_clusters()

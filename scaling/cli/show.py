@@ -1,6 +1,5 @@
 """Print plans and probes on the terminal."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,19 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
-from scaling.errors import printable
+from scaling.cluster.hardware import Cluster
+from scaling.errors import grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
-from scaling.run import planning
 from scaling.run.price import SHOWN_KEEP, Costs, Price
 from scaling.run.progress import duration
 from scaling.study.grid import Plan
+from scaling.study.plan_file import Allocation
+from scaling.study.point import STARTUP_MINUTES
 from scaling.study.study import Study
 
-_NUMBER = re.compile(r"\d[\d.,]*")
 MOST_SIZES = 7  # that fit as columns of an 80-column terminal; more sizes become lines
-MOST_REASONS = 6  # on the terminal; refused.parquet and the report list all
+MOST_REASONS = 6  # why probes failed
 
 
 def show_plan(
@@ -39,12 +39,8 @@ def show_plan(
     unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts_table(study, planned, unit))
-    reasons = _group_reasons([refusal.reason for refusal in planned.refusals])
-    for reason, count, exactly in reasons[:MOST_REASONS]:
-        say(f"  refused {count}: {'' if exactly else 'such as '}{printable(reason)}")
-    if others := reasons[MOST_REASONS:]:
-        count = sum(count for _, count, _ in others)
-        say(f"  refused {count}: for {len(others)} other reasons")
+    for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
+        say(f"  refused {count}: {reason}")
     if study.mode == "predict":
         say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
@@ -58,17 +54,19 @@ def show_plan(
         say(f"measuring takes {prices} if {study.path} says")
         console.print(f"  measure: {text.strip()}", markup=False, soft_wrap=True)  # to be copied
     cluster = study.clusters[planned.points[0].cluster]  # a study that measures has only one
-    allocations = [planning.allocation_of(point) for point in planned.points]
+    allocations = [point.allocation for point in planned.points]
     longest = duration(60 * sum(one.minutes for one in allocations))
-    hours = sum(planning.allocated_gpu_hours(one, cluster) for one in allocations)
+    hours = sum(_allocated_gpu_hours(one, cluster) for one in allocations)
     nodes = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     say(
         f"{len(planned.points)} points, {study.kind} scaling; one after another they take at most "
         f"{longest}, {hours:,.1f} {unit}-hours{nodes}, if every point reaches its time limit "
-        f"and needs all {planning.STARTUP_MINUTES} minutes allowed for its start and end"
+        f"and needs all {STARTUP_MINUTES} minutes allowed for its start and end"
     )
     if spend is not None:
         say(_describe_spend(spend))
+        for count, reason in grouped_reasons(spend.why_unpredicted):
+            say(f"  not predicted {count}: {reason}")
     if ways:
         console.print(_price_table(study, ways))
     own = next((one for one in ways if one.way == _way_of(study)), None)
@@ -89,8 +87,8 @@ def show_plan(
         runs = measure.repeats.at_most
         say(f"repeats of contenders come on top: up to {runs} runs of a layout")
     if probe_plan is not None:
-        allocation = planning.allocation_of(probe_plan)
-        probe_hours = planning.allocated_gpu_hours(allocation, cluster)
+        allocation = probe_plan.allocation
+        probe_hours = _allocated_gpu_hours(allocation, cluster)
         say(
             f"probes come first: {len(probe_plan.tasks)} on {probe_plan.world_size} {unit}s, "
             f"at most {duration(60 * allocation.minutes)}, {probe_hours:.1f} {unit}-hours "
@@ -122,6 +120,16 @@ def _counts_table(study: Study, planned: Plan, unit: str) -> Table:
     return table
 
 
+def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
+    """GPU-hours (rank-hours on a CPU) of an allocation that uses all of its minutes.
+
+    Where the site's jobs are exclusive, whole nodes count, however few of their GPUs a point uses.
+    """
+    exclusive = cluster.slurm.exclusive
+    gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
+    return gpus * allocation.minutes / 60
+
+
 def _price_table(study: Study, ways: Sequence[Price]) -> Table:
     """The price of each way to measure the study; its own way is marked."""
     measure = study.measure
@@ -147,17 +155,6 @@ def _price_table(study: Study, ways: Sequence[Price]) -> Table:
 def _way_of(study: Study) -> str:
     own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
     return own.get((study.measure.guided, study.measure.accumulation), "both")
-
-
-def _group_reasons(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
-    """Group reasons that differ in numbers only: an example, the count, whether all are equal."""
-    groups: dict[str, Counter[str]] = {}
-    for reason in reasons:
-        groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += 1
-    counted = [
-        (group.most_common(1)[0][0], group.total(), len(group) == 1) for group in groups.values()
-    ]
-    return sorted(counted, key=lambda item: -item[1])
 
 
 def _describe_guidance(study: Study) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from scaling.cli.options import AsJson, NewStudyDir, OtherStudyDir, StudyDir, check_choice
 from scaling.errors import InputError, printable, shortened
-from scaling.study.paths import local_or_shipped
+from scaling.study.inputs import local_or_shipped
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -124,7 +124,7 @@ def compare(
 
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
-    from scaling.study.catalogues import load_clusters
+    from scaling.study.load import load_clusters
     from scaling.study.paths import CONFIG
 
     return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}

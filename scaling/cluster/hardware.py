@@ -16,14 +16,6 @@ Vendor = Literal["nvidia", "amd", "cpu"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """A dense rate (without sparsity), and the units that reach it: tensor cores or vector."""
-
-    flop_per_s: float
-    units: Literal["matrix", "vector"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """The vendor's reference node of a GPU, used for a cluster that is given as a GPU's name.
@@ -41,7 +33,8 @@ class Node:
 class Gpu:
     """One device, as the driver counts devices. None: the vendor publishes no figure.
 
-    `peaks` are by precision, `memory_bytes` is the capacity and `hbm_bytes_per_s` its bandwidth.
+    `peaks`: dense FLOP/s by precision, without sparsity. `memory_bytes` is the capacity and
+    `hbm_bytes_per_s` its bandwidth.
     `link_bytes_per_s`: from one device to its peers in the node, one direction, all links together.
     `link_domain`: GPUs that these links connect across hosts; None if they end at the host.
     `sustained_of_peak`: the share of the peak that a large GEMM can reach under the power limit,
@@ -52,7 +45,7 @@ class Gpu:
     vendor: Vendor
     source: str
     generation: Generation | None = None
-    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    peaks: Mapping[str, float] = field(default_factory=dict)
     sustained_of_peak: float | None = None
     sustained_low: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None
@@ -62,14 +55,9 @@ class Gpu:
     tdp_w: float | None = None
     node: Node | None = None
 
-    def peak(self, precision: str) -> float | None:
-        """Peak FLOP/s at this precision; None if no figure is published."""
-        peak = self.peaks.get(precision)
-        return None if peak is None else peak.flop_per_s
-
     def sustained(self, precision: str) -> float | None:
         """FLOP/s that a large GEMM can sustain at this precision; None if unknown."""
-        peak = self.peak(precision)
+        peak = self.peaks.get(precision)
         if peak is None or self.sustained_of_peak is None:
             return None
         return peak * self.sustained_low.get(precision, self.sustained_of_peak)
@@ -116,15 +104,14 @@ def _data_sheet(
     node: Node,
     source: str,
 ) -> Gpu:
-    matrix = {"fp16": fp16, "bf16": bf16, "fp8": fp8, "mxfp8": mxfp8, "nvfp4": nvfp4}
+    stated = {
+        "fp32": fp32, "fp16": fp16, "bf16": bf16, "fp8": fp8, "mxfp8": mxfp8, "nvfp4": nvfp4,
+    }  # fmt: skip
     return Gpu(
         name=name,
         vendor="amd" if generation.startswith("cdna") else "nvidia",
         generation=generation,
-        peaks={
-            "fp32": Peak(fp32 * TERA, "vector"),
-            **{k: Peak(rate * TERA, "matrix") for k, rate in matrix.items() if rate is not None},
-        },
+        peaks={name: rate * TERA for name, rate in stated.items() if rate is not None},
         sustained_of_peak=sustained,
         sustained_low=sustained_low or _LOW_PRECISION.get(generation, {}),
         memory_bytes=gib * GIB,

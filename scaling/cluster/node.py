@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+NODE_NAME = "SLURMD_NODENAME"  # in a job: what Slurm calls the node of a process
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ANY_PORT = 9  # discard: connecting a datagram socket sends nothing
 
@@ -27,9 +28,14 @@ class NvidiaGpu:
     bus_id: str
 
 
+def is_on_a_node(environment: Mapping[str, str]) -> bool:
+    """Whether a process of a job runs on one of its nodes, not where its `salloc` was called."""
+    return NODE_NAME in environment
+
+
 def host_name(environment: Mapping[str, str]) -> str:
     """The name of this host; in a job Slurm's, as sbatch excludes no `hostname` with a domain."""
-    return environment.get("SLURMD_NODENAME") or socket.gethostname()
+    return environment.get(NODE_NAME) or socket.gethostname()
 
 
 def nvidia_gpus() -> tuple[list[NvidiaGpu], str | None]:

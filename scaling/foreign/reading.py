@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections import Counter
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 
@@ -27,7 +28,15 @@ _TEXT = {
     for name, (kind, _) in fields_of(row_type).items()
     if kind == "str"
 } | {"framework": pa.string(), "source": pa.string()}
-_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+# How files begin that are no text, and what to do with them.
+_NO_TEXT = {
+    b"\xff\xfe": "is UTF-16; save it as UTF-8",
+    b"\xfe\xff": "is UTF-16; save it as UTF-8",
+    b"\x1f\x8b": "is compressed; unpack it",
+    b"PK": "is an Excel workbook or a zip; give its table as CSV UTF-8",
+    b"PAR1": "is Parquet; name it *.parquet",
+}
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _NONE_IS_A_WORD = ("activation_checkpointing", "optimizer_offload")
 _CSV = b"csv"  # metadata key: the file of the table, to find line numbers
@@ -113,6 +122,8 @@ def _with_precision(table: pa.Table) -> pa.Table:
 
 def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:
     """A column in our unit. In a text column, cells that are not numbers stay as they are."""
+    if pa.types.is_duration(column.type):
+        raise pa.ArrowInvalid("a duration has a unit of its own")
     if not pa.types.is_string(column.type):
         return pc.multiply(pc.cast(column, pa.float64()), factor)
     cells = column.to_pylist()
@@ -136,8 +147,9 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 def _read_csv(path: Path) -> pa.Table:
     content = path.read_bytes()
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(f"{path}: is UTF-16; save it as UTF-8")
+    for begin, problem in _NO_TEXT.items():
+        if content.startswith(begin):
+            raise InputError(f"{path}: {problem}")
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -157,6 +169,8 @@ def _read_csv(path: Path) -> pa.Table:
         raise InputError(f"{path}: its first line is empty; it must name the columns")
     if header.lstrip()[:1] in ("{", "["):
         raise InputError(f"{path}: is JSON; give the rows as CSV or Parquet")
+    if content.count(b'"') % 2:
+        _refuse_an_open_quote(path, content.decode("utf-8"))
 
     def read(empty: list[str], only: list[str]) -> pa.Table:
         return pyarrow.csv.read_csv(
@@ -179,20 +193,48 @@ def _read_csv(path: Path) -> pa.Table:
     return table
 
 
+def _refuse_an_open_quote(path: Path, text: str) -> None:
+    """Refuse a file whose last cell is quoted and never ends: it may hold many rows.
+
+    Raises:
+        InputError: it is such a file.
+    """
+    csv.field_size_limit(2**31 - 1)
+    reader, end = csv.reader(io.StringIO(text, newline=""), strict=True), 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                next(reader)
+            except csv.Error as error:
+                if "end of data" not in str(error):
+                    return  # Arrow takes it as it is
+                raise InputError(f"{path}: line {end + 1}: a quote is never closed") from None
+            end = reader.line_num
+
+
 def row_place(table: pa.Table, row: int) -> str:
     """Where a row is in its file, as an editor counts: `line 3` of a CSV, else `row 2`."""
     path = (table.schema.metadata or {}).get(_CSV)
     if path is None:
         return f"row {row + 1}"
+    lines = _first_lines(path.decode(), Path(path.decode()).stat().st_mtime_ns)
+    # the header is the first record
+    return f"line {lines[row + 1]}" if row + 1 < len(lines) else f"row {row + 1}"
+
+
+@lru_cache(maxsize=1)  # a table may have a sentence on each of its rows
+def _first_lines(path: str, _changed_ns: int) -> list[int]:
+    """The line on which each record of a CSV file begins; empty lines are none."""
     csv.field_size_limit(2**31 - 1)
-    with Path(path.decode()).open(newline="", encoding="utf-8") as text:
-        reader, records, end = csv.reader(text), 0, 0
+    lines: list[int] = []
+    end = 0
+    with Path(path).open(newline="", encoding="utf-8") as text:
+        reader = csv.reader(text)
         for cells in reader:
-            start, end = end + 1, reader.line_num
-            records += bool(cells)  # empty lines do not count
-            if records == row + 2:  # the header is the first record
-                return f"line {start}"
-    return f"row {row + 1}"
+            if cells:
+                lines.append(end + 1)
+            end = reader.line_num
+    return lines
 
 
 def _reason(error: Exception) -> str:

@@ -70,3 +70,14 @@ def exits_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    """Ignore the same signals from now on, once only what was measured remains to be written.
+
+    Ended then, the command would count as failed, and its measurement would be made again.
+    `exits_on_signals` puts earlier handlers back. Outside the main thread nothing is changed.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)

@@ -13,9 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, plan_from_json
 from scaling.study.catalogues import ModelEntry
+from scaling.study.ids import stored_fields
 from scaling.study.point import Point, point_from_json
+from scaling.study.problems import first_problem
 from scaling.study.schema import Axes, Count, Measure, Name
-from scaling.study.yaml_files import first_problem
 
 T = TypeVar("T")
 Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and the values it must accept
@@ -42,7 +43,7 @@ def read_probe_plan(path: Path) -> ProbePlan:
 def _bounds_of_point(point: Point) -> Bounds:
     layout = point.layout
     axes = {
-        name: value for name, value in layout.stored_fields().items() if name in Axes.model_fields
+        name: value for name, value in stored_fields(layout).items() if name in Axes.model_fields
     }
     yield Axes, {**axes, "model": point.model, "cluster": point.cluster}
     yield ModelEntry, {**dataclasses.asdict(point.shape), "source": "a study"}

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from scaling.launch.judge import Limits
-from scaling.launch.not_measured import exits_on_signals
+from scaling.launch.not_measured import exits_on_signals, ignore_signals
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.probe.plan import ProbePlan, Task
-from scaling.record.files import table_of, write_table, write_text
+from scaling.record.files import arrow_schema, table_of, write_table, write_text
 from scaling.record.interval import median_interval
 from scaling.record.probe_row import Collective, Probe, fields_asked
 from scaling.record.rank_files import ProbeRecords
@@ -65,10 +65,11 @@ def probe(
         command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
+        ignore_signals()
         left = files.read(ProbeRecords)
-    rows = probe_rows(plan, run, left)
-    write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
-    write_table(out, table_of(rows, Probe))
+        rows = probe_rows(plan, run, left)
+        write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
+        write_table(out, table_of(rows, arrow_schema(Probe)))
     return rows
 
 

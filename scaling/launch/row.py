@@ -18,12 +18,12 @@ from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
 from scaling.record.extension import estimate_full_step
-from scaling.record.files import table_of
+from scaling.record.files import point_columns, table_of
 from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import invalid_row_reasons
-from scaling.study.point import Point, point_columns
+from scaling.study.point import Point
 
 _PACKAGES = ("torch_version", "deepspeed_version")
 

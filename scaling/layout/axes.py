@@ -8,7 +8,6 @@ A new axis needs code in two more places: training and prediction (docs/extendin
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -179,18 +178,6 @@ class LayoutAxes:
         """The values of the setting axes. Only layouts that share them compete."""
         return tuple(getattr(self, name) for name in SETTING_AXES)
 
-    def stored_fields(self) -> dict[str, Any]:
-        """All fields by name, without the axes added later that are at their default.
-
-        Ids and digests are made of them, so that an added axis leaves those of older points alone.
-        """
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {
-            name: value
-            for name, value in values.items()
-            if not (name in AXES and AXES[name].added_later and value == AXES[name].default)
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
@@ -217,10 +204,6 @@ class Axis:
     def is_in_name(self, value: Any) -> bool:
         """Whether a layout's name shows this value."""
         return value is not None and (self.text.show_default != "never" or value != self.default)
-
-    def is_in_label(self, value: Any) -> bool:
-        """Whether a layout's label shows this value; null (not known) is left out."""
-        return value is not None and (self.text.show_default == "always" or value != self.default)
 
     @property
     def absent_text(self) -> str | None:
@@ -286,15 +269,3 @@ AXES: dict[str, Axis] = axes_of(LayoutAxes)
 DEFAULTS: dict[str, Any] = {name: axis.default for name, axis in AXES.items()}
 REPLICA_AXES = tuple(name for name, axis in AXES.items() if axis.multiplies_ranks)
 SETTING_AXES = tuple(name for name, axis in AXES.items() if axis.setting)
-
-
-def layout_label(choices: Mapping[str, Any]) -> str:
-    """The label of a layout, given as axis name -> value: `tp2 pp2 zero1 mbs4 flash2 bf16`.
-
-    It leaves out degrees of 1, most defaults, and nulls (not known). For people; nothing parses it.
-    """
-    return " ".join(
-        axis.text.label.format(choices[name])
-        for name, axis in AXES.items()
-        if axis.is_in_label(choices[name])
-    )

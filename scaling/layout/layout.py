@@ -11,7 +11,6 @@ from scaling.layout.axes import (
     V_SCHEDULES,
     LayoutAxes,
     Precision,
-    layout_label,
 )
 from scaling.layout.shapes import ModelShape
 
@@ -55,9 +54,27 @@ class Layout(LayoutAxes):
         """The layout without its number of GPUs, short enough for a chart; see `layout_label`."""
         return layout_label(self.axes())
 
+    @property
+    def file_name(self) -> str:
+        """The layout with its number of GPUs, as names of files hold it; nothing parses it."""
+        return f"g{self.world_size}-{self.label.replace(' ', '-')}"
+
     def axes(self) -> dict[str, Any]:
         """The value of every axis, by name."""
         return {name: getattr(self, name) for name in AXES}
+
+
+def layout_label(choices: Mapping[str, Any]) -> str:
+    """The label of a layout, given as axis name -> value: `tp2 pp2 zero1 mbs4 flash2 bf16`.
+
+    It leaves out degrees of 1, most defaults, and nulls (not known). For people; nothing parses it.
+    """
+    return " ".join(
+        axis.text.label.format(choices[name])
+        for name, axis in AXES.items()
+        if choices[name] is not None
+        and (axis.text.show_default == "always" or choices[name] != axis.default)
+    )
 
 
 def replica_size(axes: Mapping[str, Any]) -> int:

@@ -1,11 +1,10 @@
 """The shape of a model, its number of parameters, and the FLOPs of one token."""
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from scaling.layout.axes import ActivationCheckpointing
-from scaling.layout.optional_parts import PART_DEFAULTS, OptionalParts
+from scaling.layout.optional_parts import OptionalParts
 
 Family = Literal["llama", "gpt", "t5"]
 
@@ -34,17 +33,6 @@ class ModelShape(OptionalParts):
     vocab_size: int
     tied_embeddings: bool = False
     max_positions: int = 0
-
-    def stored_fields(self) -> dict[str, Any]:
-        """The fields by name, without those of `OptionalParts` at their default.
-
-        Files and ids of points contain these, so a part added later leaves older ids valid.
-        """
-        return {
-            name: value
-            for name, value in dataclasses.asdict(self).items()
-            if name not in PART_DEFAULTS or value != PART_DEFAULTS[name]
-        }
 
     @property
     def attention_params(self) -> int:

@@ -14,8 +14,10 @@ from scaling.layout.axes import Attention, Precision
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.record.probe_row import COLLECTIVES, Collective
+from scaling.study.plan_file import Allocation
 from scaling.study.point import Point
 
+STARTUP_MINUTES = 10  # of a probe, on top of its limit
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 GroupName = Literal["node", "world", "node_pair", "tp", "cp", "data", "shard", "pp"]
@@ -109,7 +111,7 @@ class ProbePlan:
 
     cluster: str
     gpu: str
-    gpus_per_node: int
+    gpus_per_node: int  # that it uses
     world_size: int
     time_limit_s: float  # no task starts after it
     tasks: tuple[Task, ...]
@@ -118,6 +120,16 @@ class ProbePlan:
     def digest(self) -> str:
         """A hash of the whole plan."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    @property
+    def allocation(self) -> Allocation:
+        """The nodes and minutes that its job requests."""
+        return Allocation(
+            world_size=self.world_size,
+            nodes=self.world_size // self.gpus_per_node,
+            ranks_per_node=self.gpus_per_node,
+            minutes=int(self.time_limit_s // 60) + STARTUP_MINUTES,
+        )
 
     def to_json(self) -> str:
         """The text of a plan's file."""

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import functools
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -14,21 +13,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
+from scaling.layout.shapes import (
+    hardware_flops_per_token,
+    matmul_flops_per_token,
+    model_flops_per_token,
+)
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths, retried
-from scaling.study.point import point_columns
+from scaling.study.point import Point
 
 _LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
 _SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 _ARROW = _SCALARS | {f"list[{kind}]": pa.list_(of) for kind, of in _SCALARS.items()}
 
 
-@functools.cache
 def arrow_schema(row_type: type) -> pa.Schema:
     """The Arrow schema of a row dataclass: its fields in order, nullable where None is allowed."""
     fields = fields_of(row_type).items()
     return pa.schema([pa.field(name, _ARROW[kind], nullable) for name, (kind, nullable) in fields])
+
+
+POINTS, REFUSALS, ROWS = map(arrow_schema, (PointColumns, Refusal, Row))
 
 
 class CannotWrite(InputError, OSError):
@@ -61,7 +67,8 @@ def replacement(path: Path) -> Iterator[Path]:
     except OSError as error:
         if isinstance(error, InputError):
             raise
-        reason = error.strerror or str(error).splitlines()[0]
+        # Arrow wraps the system's words in its own
+        reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
         raise CannotWrite(f"{path}: cannot be written: {reason}") from error
 
 
@@ -96,9 +103,8 @@ def write_text_if_changed(path: Path, text: str) -> None:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file whole or not at all, so that a killed job leaves no half file."""
-    many = (
-        len(table) > 1
-    )  # for one row, dictionaries and statistics are a third of the cost of reading
+    # for one row, dictionaries and statistics are a third of the cost of reading
+    many = len(table) > 1
     with replacement(path) as part:
         pq.write_table(table, part, use_dictionary=many, write_statistics=many)
 
@@ -108,10 +114,9 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     write_table(path, table_of(rows))
 
 
-def table_of(rows: Sequence[Any], row_type: type = Row) -> pa.Table:
-    """Make a table of rows of one dataclass, with its columns."""
-    records = [dataclasses.asdict(row) for row in rows]
-    return pa.Table.from_pylist(records, schema=arrow_schema(row_type))
+def table_of(rows: Sequence[Any], schema: pa.Schema = ROWS) -> pa.Table:
+    """Make a table of rows of the dataclass that has this schema."""
+    return pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema=schema)
 
 
 def read_row(path: Path) -> Row:
@@ -135,17 +140,16 @@ def retried_attempts(row_path: Path) -> int:
 
 
 def write_points(directory: Path, plan: Plan) -> None:
-    """Write points/*.json, points.parquet and refused.parquet of a study.
+    """Write refused.parquet, points/*.json and points.parquet of a study.
 
     A file that would not change is not written, so that its time says when it changed.
     """
-    paths, schema = StudyPaths(directory), arrow_schema(PointColumns)
-    texts = {paths.point(point.point_id): point.to_json() for point in plan.points}
-    points = pa.Table.from_pylist([point_columns(point) for point in plan.points], schema=schema)
-    for path, text in texts.items():
-        write_text_if_changed(path, text)
-    _write_table_if_changed(paths.points_table, points)
-    _write_table_if_changed(paths.refused, table_of(plan.refusals, Refusal))
+    paths = StudyPaths(directory)
+    _write_table_if_changed(paths.refused, table_of(plan.refusals, REFUSALS))
+    for point in plan.points:
+        write_text_if_changed(paths.point(point.point_id), point.to_json())
+    records = [point_columns(point) for point in plan.points]
+    _write_table_if_changed(paths.points_table, pa.Table.from_pylist(records, schema=POINTS))
 
 
 def _write_table_if_changed(path: Path, table: pa.Table) -> None:
@@ -155,3 +159,35 @@ def _write_table_if_changed(path: Path, table: pa.Table) -> None:
         written = None
     if written is None or not written.equals(table):
         write_table(path, table)
+
+
+_NO_COLUMNS = (  # fields that the row replaces by its own columns
+    "shape", "layout", "measured_steps", "keep_trace", "expected_step_s", "at_least_steps", "until",
+    "accumulation",
+)  # fmt: skip
+
+
+def point_columns(point: Point) -> dict[str, Any]:
+    """The columns of the row that are known before the point runs, by name."""
+    shape, layout = point.shape, point.layout
+    columns = dataclasses.asdict(point)
+    for name in _NO_COLUMNS:
+        del columns[name]
+    return {
+        **columns,
+        **dataclasses.asdict(shape),
+        **dataclasses.asdict(layout),
+        "world_size": point.world_size,
+        "layout": layout.label,
+        "global_batch_size": layout.global_batch_size,
+        # a model without experts has no router
+        **({} if shape.num_experts else {"router": None, "normalised_router": None}),
+        "total_params": shape.total_params,
+        "active_params": shape.active_params,
+        "tokens_per_step": layout.global_batch_size * shape.tokens_per_sequence(layout.seq_length),
+        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
+        "hardware_flops_per_token": hardware_flops_per_token(
+            shape, layout.seq_length, layout.activation_checkpointing
+        ),
+        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
+    }

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scaling.record.files import arrow_schema, write_text
-from scaling.record.row import Row
+from scaling.record.files import ROWS, write_text
 from scaling.record.row_checks import COLUMNS, invalid_row_reason_sql, invalid_row_reasons
 from scaling.study.paths import row_of_unreadable, unreadable
 
 AT_ONCE = 2000  # files per scan; starting a scan costs as much as a hundred files
 ALONE = 16  # if a scan of so many files fails, they are read one by one
-_SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
+_SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in ROWS])
 _PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
 _MAGIC = b"PAR1"
 # what DuckDB raises for a bad file; the second if its message quotes bytes that are no text

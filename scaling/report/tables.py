@@ -52,25 +52,22 @@ class Tables:
     records: Mapping[str, list[Record]]
     cut: tuple[str, ...] = ()
 
-    def of(self, setting_id: int) -> "Tables":
-        """The rows of one setting, in tables by cluster those of its cluster, all other rows."""
+    def of(self, setting_id: int, series: str | None = None) -> "Tables":
+        """The rows of one setting, in tables by cluster those of its cluster, all other rows.
+
+        Of tables with series those of one, where it is given.
+        """
         settings = self.records.get("settings", [])
         cluster = next((s["cluster"] for s in settings if s["setting_id"] == setting_id), None)
 
         def belongs(row: Record) -> bool:
+            if series is not None and row.get("series", series) not in (series, None):
+                return False
             if "setting_id" in row:
                 return bool(row["setting_id"] == setting_id)
             return bool(row.get("cluster", cluster) == cluster)
 
         chosen = {name: [*filter(belongs, rows)] for name, rows in self.records.items()}
-        return Tables(chosen, self.cut)
-
-    def of_series(self, series: str) -> "Tables":
-        """The rows of one series, and all rows of tables without series."""
-        chosen = {
-            name: [row for row in rows if row.get("series", series) in (series, None)]
-            for name, rows in self.records.items()
-        }
         return Tables(chosen, self.cut)
 
     def __getitem__(self, name: str) -> list[Record]:

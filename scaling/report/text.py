@@ -34,13 +34,6 @@ def device_words(vendor: str | None) -> dict[str, str]:
     return {"GPU": "rank", "GPUs": "ranks"} if vendor == "cpu" else {"GPU": "GPU", "GPUs": "GPUs"}
 
 
-def fill_words(text: str, words: Mapping[str, str]) -> str:
-    """`text` with `{GPU}`, `{GPUs}` and other `words` filled in; other braces are left alone."""
-    for name, word in words.items():
-        text = text.replace("{" + name + "}", word)
-    return text
-
-
 def gpu_count(number: int, words: Mapping[str, str]) -> str:
     """`1 rank`, `8 GPUs`."""
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"

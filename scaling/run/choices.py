@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema
+from scaling.record.files import REFUSALS, point_columns
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point, point_columns
+from scaling.study.point import Point
 
 
 def chosen_ids(path: Path) -> list[str]:
@@ -69,7 +69,7 @@ def choice_table(
         for point in points
         for name in [point.point_id]
     ]
-    refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
+    refusal_fields = [field.with_nullable(True) for field in REFUSALS]
     schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in columns.items())])
     return pa.Table.from_pylist(records, schema=schema)
 

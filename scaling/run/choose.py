@@ -14,15 +14,14 @@ import pyarrow as pa
 
 from scaling.analyse.being_best import UNRESOLVED, Runs, between_run_sigma, odds_of_best
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema, write_table, write_text_if_changed
-from scaling.record.row import PointColumns
-from scaling.run import guided, planning
+from scaling.record.files import POINTS, point_columns, write_table, write_text_if_changed
+from scaling.run import guided
 from scaling.run.choices import choice_table, chosen_ids, layout_key, setting_key
 from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
-from scaling.study.point import point_columns, point_from_json
+from scaling.study.point import point_from_json
 from scaling.study.study import Study
 
 # The table, a sentence about it, and by slow node the reason to leave it out.
@@ -148,14 +147,14 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
         if point.world_size <= world_size
         and point.point_id not in added_before
         and (layout_key(point) in suspects or paths.row(point.point_id).exists())
-        and planning.allocation_of(point).nodes <= nodes - len(slow_names)
+        and point.allocation.nodes <= nodes - len(slow_names)
     ]
     for point in added:
         write_text_if_changed(paths.point(point.point_id), point.to_json())
     choice_fields = (pa.field("chosen", pa.bool_()), pa.field("reason", pa.string()))
     table = pa.Table.from_pylist(
         [point_columns(point) | {"chosen": True} for point in added],
-        schema=pa.schema([*arrow_schema(PointColumns), *choice_fields]),
+        schema=pa.schema([*POINTS, *choice_fields]),
     )
     sentence = f"{len(added)} layouts ran on slow nodes only and run once more elsewhere"
     return table, sentence, slow
@@ -164,4 +163,4 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
 def allocation_of_added(paths: StudyPaths, point_id: str) -> Allocation:
     """The allocation of a point that was added to run elsewhere."""
     text = paths.point(point_id).read_text(encoding="utf-8")
-    return planning.allocation_of(point_from_json(text))
+    return point_from_json(text).allocation

@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from scaling.errors import InputError
-from scaling.run.planning import allocation_of
 from scaling.run.progress import Watcher
 from scaling.study.plan_file import Allocation
 
@@ -34,7 +33,7 @@ def show(command: list[str], options: Sequence[str], watcher: Watcher) -> int:
     code = subprocess.run(command, check=False).returncode
     if code == 0:
         missing = [point.point_id for point in watcher.missing()]
-        wanted = {point.point_id: allocation_of(point) for point in watcher.points}
+        wanted = {point.point_id: point.allocation for point in watcher.points}
         for line in describe_allocations(wanted, missing, options):
             print(line)  # noqa: T201 (the output of a dry run)
     return code

@@ -1,4 +1,4 @@
-"""Write a study's plan: points, refusals, study.json, probe.json, and plan.json last.
+"""A study's plan, and its files: points, refusals, study.json, probe.json, and plan.json last.
 
 Nothing else writes these files.
 """
@@ -10,19 +10,22 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from scaling.cluster.site import Slurm
 from scaling.errors import InputError, shortened
+from scaling.predict.advise.spend import Spend
+from scaling.probe.plan import ProbePlan
 from scaling.record import files
-from scaling.run import planning
-from scaling.run.planning import StudyPlan
 from scaling.run.sweep import Sweep
-from scaling.study import plan_file
 from scaling.study.grid import Plan
+from scaling.study.inputs import digest_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import PlanFile
 from scaling.study.point import Point, point_from_json
+from scaling.study.study import Study
 
 # Temporary files older than this have no writer any more: one needs seconds, and clocks differ.
 PARTS_ARE_DEAD_AFTER_S = 3600.0
@@ -33,6 +36,19 @@ _MEASURED_FIELDS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """A loaded study and its plan; `made_from` is the digest of everything the plan depends on."""
+
+    study: Study
+    about: str  # the content of study.json
+    folder: Path
+    plan: Plan
+    spend: Spend | None
+    probe_plan: ProbePlan | None
+    made_from: str
+
+
 def write_plan(planned: StudyPlan) -> None:
     """Write a plan into its study's folder; unchanged files keep their time.
 
@@ -41,16 +57,22 @@ def write_plan(planned: StudyPlan) -> None:
     """
     paths = StudyPaths(planned.folder)
     with _plan_lock(paths):
-        _refuse_other_points(paths, planned.plan.points)
+        plan, choices = _plan_file(planned)
+        for point in planned.plan.points:
+            row, before = paths.row(point.point_id), paths.point(point.point_id)
+            if row.exists() and before.exists():
+                _refuse_another(point, row, before)
         files.write_points(paths.folder, planned.plan)
         files.write_text_if_changed(paths.study, planned.about)
+        written = [paths.points_table, paths.refused, paths.study]
         if planned.probe_plan is not None:
             files.write_text_if_changed(paths.probe_plan, planned.probe_plan.to_json())
-        sweep = Sweep(planned.study, planned.plan.points, planned.folder)
-        plan = json.dumps(dataclasses.asdict(_plan_file(planned, paths, sweep)), indent=1)
-        files.write_text_if_changed(paths.plan, plan + "\n")
+            written.append(paths.probe_plan)
+        digests = {path.name: digest for path in written if (digest := digest_of(path))}
+        content = dataclasses.asdict(dataclasses.replace(plan, files=digests))
+        files.write_text_if_changed(paths.plan, json.dumps(content, indent=1) + "\n")
         # last and file by file, so that a valid choice is never missing
-        for path in set(paths.chosen.glob("*.parquet")).difference(sweep.choice_files):
+        for path in set(paths.chosen.glob("*.parquet")) - choices:
             path.unlink(missing_ok=True)
         for path in paths.folder.rglob(".*.part"):
             with contextlib.suppress(FileNotFoundError):  # its writer has just finished
@@ -58,38 +80,56 @@ def write_plan(planned: StudyPlan) -> None:
                     path.unlink()
 
 
-def _plan_file(planned: StudyPlan, paths: StudyPaths, sweep: Sweep) -> PlanFile:
+def _plan_file(planned: StudyPlan) -> tuple[PlanFile, set[Path]]:
+    """What Snakemake needs of a plan, without digests of its files, and the files of its choices.
+
+    Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
+    drift over time would look like a property of the layouts that happened to run then.
+    """
     study, points, probe_plan = planned.study, planned.plan.points, planned.probe_plan
-    repeats, measured = study.measure.repeats, study.mode == "measure"
+    measure, measured = study.measure, study.mode == "measure"
+    sweep = Sweep(study, points, planned.folder) if measured else None
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
-    written = [paths.points_table, paths.refused, paths.study]
-    written += [paths.probe_plan] if probe_plan else []
-    digests = {path.name: plan_file.digest_of(path) for path in written}
     cluster = study.clusters[points[0].cluster]  # a study that measures has only one
-    return PlanFile(
+    resources = slurm_resources(cluster.slurm)
+    lots = {point.point_id: random_fraction(measure.seed, point.point_id) for point in points}
+    plan = PlanFile(
         made_from=planned.made_from,
-        files={name: digest for name, digest in digests.items() if digest},
+        files={},
         study=str(study.path),
         asked=plan_digest(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        resources=slurm_resources(cluster.slurm),
-        points=planning.ordered_allocations(study, points),
+        resources=resources,
+        points={
+            point.point_id: point.allocation
+            for point in sorted(points, key=lambda p: (p.world_size, p.repeat, lots[p.point_id]))
+        },
         predicted=study.is_predictable,
-        contended=repeats.at_most - 1 if repeats.only and measured else 0,
-        exclude=study.measure.exclude_slow_nodes,
-        elsewhere=sweep.has_reruns,
+        contended=measure.repeats.at_most - 1 if measure.repeats.only and measured else 0,
+        exclude=measure.exclude_slow_nodes,
+        elsewhere=sweep is not None and sweep.has_reruns,
         refused=len(planned.plan.refusals),
         measured=measured,
-        again=sweep.turns,
-        guide=study.measure.guidance if measured else "",
+        again=sweep.turns if sweep else 0,
+        guide=measure.guidance if measured else "",
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=cluster.nodes,
         gres=cluster.slurm.gres,
-        probe=planning.allocation_of(probe_plan) if probe_plan else None,
+        probe=probe_plan.allocation if probe_plan else None,
         probe_asked=probe_plan.digest if probe_plan else "",
     )
+    return plan, sweep.choice_files if sweep else set()
+
+
+def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:
+    """A pseudo-random number in [0, 1) that depends on seed, point and purpose only.
+
+    Sorting by it gives a random order that does not change when other points come or go.
+    """
+    digest = hashlib.sha256(f"{purpose}:{seed}:{point_id}".encode()).digest()
+    return int.from_bytes(digest[:7], "big") / 2**56
 
 
 def plan_digest(plan: Plan) -> str:
@@ -130,28 +170,24 @@ def _plan_lock(paths: StudyPaths) -> Iterator[None]:
         yield
 
 
-def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
+def _refuse_another(point: Point, row: Path, before: Path) -> None:
     """Refuse to reuse the id of a measured point for a different point.
 
     Raises:
-        InputError: a row was measured for another point that has the id of one of these.
+        InputError: the row was measured for the point in the file `before`, which is another one.
     """
-    for point in points:
-        row, path = paths.row(point.point_id), paths.point(point.point_id)
-        if not row.exists() or not path.exists():
-            continue
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if text == point.to_json():
-            continue
-        try:
-            before = dataclasses.asdict(point_from_json(text))
-        except (ValueError, KeyError, TypeError):  # a broken file is written anew
-            continue
-        now = dataclasses.asdict(point)
-        other = next((name for name in _MEASURED_FIELDS if before[name] != now[name]), None)
-        if other is not None:
-            raise InputError(
-                f"{row}: was measured with {other}={shortened(before[other])}, and the point of "
-                f"this id has {other}={shortened(now[other])} now; give the cluster another name "
-                f"in clusters.yaml, or move {paths.folder} away"
-            )
+    text = before.read_text(encoding="utf-8", errors="replace")
+    if text == point.to_json():
+        return
+    try:
+        measured = dataclasses.asdict(point_from_json(text))
+    except (ValueError, KeyError, TypeError):  # a broken file is written anew
+        return
+    now = dataclasses.asdict(point)
+    other = next((name for name in _MEASURED_FIELDS if measured[name] != now[name]), None)
+    if other is not None:
+        raise InputError(
+            f"{row}: was measured with {other}={shortened(measured[other])}, and the point of "
+            f"this id has {other}={shortened(now[other])} now; give the cluster another name "
+            f"in clusters.yaml, or move {row.parents[1]} away"
+        )

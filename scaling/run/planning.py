@@ -5,47 +5,22 @@ calibration on this cluster, the prediction rests on data sheets alone.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.run import predictions
 from scaling.run.choices import refusal_columns, setting_key
+from scaling.run.plan_writer import StudyPlan, random_fraction
 from scaling.study.grid import Plan, Refusal, expand_grid, nothing_runs
-from scaling.study.paths import CONFIG, RESULTS, study_path
-from scaling.study.plan_file import Allocation, inputs_digest
+from scaling.study.inputs import inputs_digest, study_path
+from scaling.study.load import load_study
+from scaling.study.paths import CONFIG, RESULTS
 from scaling.study.point import Point
 from scaling.study.short_steps import Accumulation, total_micro_batches
-from scaling.study.study import (
-    Study,
-    load_study,
-    replication_queries,
-    study_folder,
-    study_info_json,
-)
+from scaling.study.study import Study, replication_queries, study_folder, study_info_json
 from scaling.study.time_limits import point_limits
-
-# Start-up and clean-up of a point, and of a probe, on top of its own limit.
-STARTUP_MINUTES = 5
-PROBE_STARTUP_MINUTES = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyPlan:
-    """A loaded study and its plan; `made_from` is the digest of everything the plan depends on."""
-
-    study: Study
-    about: str  # the content of study.json
-    folder: Path
-    plan: Plan
-    spend: Spend | None
-    probe_plan: ProbePlan | None
-    made_from: str
 
 
 def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
@@ -182,51 +157,3 @@ def plan_probe(study: Study, planned: Plan) -> ProbePlan | None:
             f"nodes of {per_node}, up to the {per_node * cluster.nodes} of cluster {first.cluster}"
         )
     return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
-
-
-def ordered_allocations(study: Study, points: Sequence[Point]) -> dict[str, Allocation]:
-    """The allocation of each point, in the order in which points run.
-
-    Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
-    drift over time would look like a property of the layouts that happened to run then.
-    """
-    seed = study.measure.seed
-    ordered = sorted(
-        points, key=lambda p: (p.world_size, p.repeat, random_fraction(seed, p.point_id))
-    )
-    return {point.point_id: allocation_of(point) for point in ordered}
-
-
-def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:
-    """A pseudo-random number in [0, 1) that depends on seed, point and purpose only.
-
-    Sorting by it gives a random order that does not change when other points come or go.
-    """
-    digest = hashlib.sha256(f"{purpose}:{seed}:{point_id}".encode()).digest()
-    return int.from_bytes(digest[:7], "big") / 2**56
-
-
-def allocation_of(task: Point | ProbePlan) -> Allocation:
-    """The nodes and minutes that a point or probe requests, minutes of start-up included.
-
-    Start-up is mostly imports, possibly from a network file system.
-    """
-    ranks_per_node = min(task.world_size, task.gpus_per_node)
-    startup_minutes = STARTUP_MINUTES if isinstance(task, Point) else PROBE_STARTUP_MINUTES
-    return Allocation(
-        world_size=task.world_size,
-        nodes=task.world_size // ranks_per_node,
-        ranks_per_node=ranks_per_node,
-        minutes=int(task.time_limit_s // 60) + startup_minutes,
-        repeat=task.repeat if isinstance(task, Point) else 0,
-    )
-
-
-def allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
-    """GPU-hours (rank-hours on a CPU) of an allocation that uses all of its minutes.
-
-    Where the site's jobs are exclusive, whole nodes count, however few of their GPUs a point uses.
-    """
-    exclusive = cluster.slurm.exclusive
-    gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
-    return gpus * allocation.minutes / 60

@@ -14,12 +14,13 @@ from scaling.predict.advise.surprise import most_again
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
-from scaling.run.planning import StudyPlan
+from scaling.run.plan_writer import StudyPlan
 from scaling.run.predictions import Floats
 from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
-from scaling.study.point import Point, can_be_short
+from scaling.study.point import Point
 from scaling.study.schema import Measure
+from scaling.study.short_steps import is_worth_shortening
 from scaling.study.study import Study
 
 SHOWN_KEEP = 0.15  # the `keep` by which `scaling plan` prices guiding a study that is not guided
@@ -88,17 +89,20 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
     """
     if study.mode == "predict" or not study.is_predictable:
         return []
+    measure = study.measure
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = predictions.predict_points(study, once)
     full = [dataclasses.replace(point, accumulation="full") for point in once]
     short: Sequence[Point] = [
         dataclasses.replace(point, accumulation="short")
-        if can_be_short(study, point.layout)
+        if is_worth_shortening(
+            point.layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least
+        )
         else point
         for point in full
     ]
     short = planning.with_full_runs(study, short, predictions.ranking_times(prediction))
-    repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
+    repeats = 1 if measure.repeats.only else measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
     on_a_node = chance_on_node(study, once)
     # a study that measures has only one cluster
@@ -136,7 +140,7 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
 def chance_on_node(study: Study, points: Sequence[Point]) -> Floats:
     """The chance of each point to run on a given node, if points are spread evenly, (n,)."""
     nodes = study.clusters[points[0].cluster].nodes
-    return np.array([min(1.0, planning.allocation_of(point).nodes / nodes) for point in points])
+    return np.array([min(1.0, point.allocation.nodes / nodes) for point in points])
 
 
 def cheapest_settings(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 
 from scaling.cluster.hardware import GIB
 from scaling.launch.start.slurm import Queued, queued_jobs
+from scaling.record.files import point_columns
 from scaling.record.row_files import read_rows
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point, point_columns
+from scaling.study.point import Point
 
 _KWH_J = 3.6e6
 _AT_MOST = 8  # lines of one kind

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -12,24 +12,26 @@ from rich.console import Console
 
 from scaling.errors import InputError
 from scaling.record.running import runners_here
-from scaling.study.paths import StudyPaths, study_name, study_path
+from scaling.study.inputs import study_name, study_path
+from scaling.study.paths import StudyPaths
 
 # The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
 _RECORDS = Path(".snakemake/submitit")
+_WRONG_USE = 2  # its exit code
 _PATIENCE_S = 60.0  # for points to end their ranks, and snakemakes after them
 
 
 def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool]:
     """End every snakemake, allocation and point of a study.
 
-    `cluster` says where its allocations were sent: `slurm` or `local`.
+    `cluster` is the scheduler that its allocations were sent to, by the executor's name for it.
 
     Returns:
         A sentence for each thing that was ended, and whether nothing of the study runs any more.
 
     Raises:
-        InputError: there is no such study.
+        InputError: there is no such study, or no such scheduler.
     """
     name = study_path(study).stem
     paths = StudyPaths(results / name)
@@ -37,11 +39,18 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     # snakemakes first: without the executor one would start the next point after its current one
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
-    runners = runners_here(paths.rows)
     points = []
-    for run in runners:
+    for run in runners_here(paths.rows):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-            points.append(psutil.Process(run.pid))
+            process = psutil.Process(run.pid)
+            if os.getuid() in (0, process.uids().real):
+                points.append(process)
+                continue
+            ended = False
+            sentences.append(
+                f"process {process.pid} measures a point for {process.username()}: only they or an "
+                "administrator can end it"
+            )
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
@@ -55,14 +64,14 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
 
 
 def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
-    if not _RECORDS.is_dir():
-        return [], True
     done = subprocess.run(
         [sys.executable, "-m", _EXECUTOR, str(_RECORDS), prefix, "--cluster", cluster],
         capture_output=True,
         text=True,
         check=False,
     )
+    if done.returncode == _WRONG_USE:
+        raise InputError(f"--scheduler {done.stderr.strip()}")
     return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == 0
 
 
@@ -94,8 +103,8 @@ def _terminate(processes: list[psutil.Process]) -> None:
             process.terminate()
 
 
-def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> None:
-    """Remove a lock that a killed snakemake left in `folder`, so that `command` can start there.
+def clear_stale_lock(folder: Path, console: Console) -> None:
+    """Remove a lock that a killed snakemake left in `folder`, so that another can start there.
 
     A snakemake that still works there keeps its lock on files; two studies can run at once.
 
@@ -105,19 +114,18 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
     locks = folder / ".snakemake" / "locks"
     if not locks.is_dir() or not any(locks.iterdir()) or snakemakes_in(folder):
         return
+    if theirs := [lock for lock in locks.iterdir() if os.getuid() not in (0, lock.stat().st_uid)]:
+        raise InputError(
+            f"{locks}: locked by a snakemake of {theirs[0].owner()}: wait for it; if it does not "
+            "run any more, remove the lock: snakemake --unlock"
+        )
     if _is_shared(folder):
         raise InputError(
             f"{locks}: locked by a snakemake that does not run on this machine; if it does not run "
             "on another one either, remove the lock: snakemake --unlock"
         )
     console.print("Removing the lock of a snakemake that was killed.", markup=False)
-    subprocess.run(
-        [*command, "--unlock"],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    shutil.rmtree(locks, ignore_errors=True)  # what stays is reported by the run itself
 
 
 def snakemakes_in(folder: Path) -> list[psutil.Process]:

@@ -30,9 +30,10 @@ from scaling.run import predictions
 from scaling.run.choices import layout_key, row_values
 from scaling.run.predictions import Floats
 from scaling.study import plan_file
+from scaling.study.ids import LONG_DIGEST, point_id
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
-from scaling.study.point import LONG_DIGEST, Point, make_point, point_columns
+from scaling.study.point import Point
 from scaling.study.study import Study
 
 _COLUMNS = [
@@ -61,14 +62,12 @@ class Sweep:
     @property
     def turns(self) -> int:
         """How often each size of a guided sweep is chosen for again, by its own rows."""
-        return TURNS if self.study.mode == "measure" and self.study.measure.guided else 0
+        return TURNS if self.study.measure.guided else 0
 
     @property
     def choice_files(self) -> set[Path]:
         """The files of all choices that are made while the study runs."""
         measure, paths = self.study.measure, self.paths
-        if self.study.mode != "measure":
-            return set()
         sizes = {point.world_size for point in self.points}
         choices: set[Path] = set()
         if measure.guided:
@@ -105,9 +104,9 @@ class Sweep:
         repeat = self.study.measure.repeats.at_most
         added = []
         for point in self.first_runs if self.has_reruns else ():
-            axes = point_columns(point)
-            named = make_point(self.study, axes, point.layout, repeat, digits=LONG_DIGEST)
-            added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
+            again = dataclasses.replace(point, repeat=repeat)
+            name = point_id(f"{point.model}-{point.layout.file_name}", again, LONG_DIGEST)
+            added.append(dataclasses.replace(again, point_id=name))
         return added
 
     @cached_property

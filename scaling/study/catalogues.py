@@ -1,18 +1,14 @@
-"""Read the named models of config/models.yaml and the named clusters of config/clusters.yaml."""
+"""The entries of config/models.yaml and config/clusters.yaml, as pydantic models."""
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
-from scaling.cluster.hardware import GBIT_PER_S, GPUS, Cluster
-from scaling.cluster.site import Slurm
-from scaling.layout.optional_parts import PART_NAMES, PART_SIZES, OptionalParts, part_errors
-from scaling.layout.shapes import Family, ModelShape
-from scaling.study.paths import CONFIG
-from scaling.study.schema import Count, File, Flag, Name
-from scaling.study.yaml_files import load_yaml
+from scaling.cluster.hardware import GPUS
+from scaling.layout.optional_parts import PART_DEFAULTS, PART_SIZES, OptionalParts
+from scaling.layout.shapes import Family
+from scaling.study.schema import Count, File, Flag
 
 # Upper bounds far beyond any model, so that what is counted with them fits into 64 bits.
 Layers = Annotated[int, Field(strict=True, ge=1, le=10_000)]
@@ -21,34 +17,6 @@ Heads = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 GpuName: Any = Literal[tuple(GPUS)]
-
-
-def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
-    """The clusters by name.
-
-    Raises:
-        InputError: the file is missing or invalid, or names an unknown GPU.
-    """
-    entries = load_yaml(path, dict[Name, ClusterEntry])
-    return {name: entry.cluster() for name, entry in entries.items()}
-
-
-def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
-    """The model shapes by name, with every default filled in.
-
-    Raises:
-        InputError: the file is missing or invalid.
-    """
-    shapes = {}
-    for name, entry in load_yaml(path, dict[Name, ModelEntry]).items():
-        sizes = entry.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
-        shapes[name] = ModelShape(
-            **sizes,
-            num_kv_heads=entry.num_kv_heads or entry.num_heads,
-            head_dim=entry.head_dim or entry.hidden_size // entry.num_heads,
-            gated_mlp=entry.family != "gpt" if entry.gated_mlp is None else entry.gated_mlp,
-        )
-    return shapes
 
 
 def _part_type(field: "dataclasses.Field[Any]") -> Any:
@@ -107,13 +75,49 @@ class ModelEntry(_Parts):
             )
         if self.family == "llama" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
             raise ValueError("rotary positions need an even head_dim")
-        fields = type(self).model_fields
-        parts = [name for name in PART_NAMES if getattr(self, name) != fields[name].default]
+        parts = [name for name, absent in PART_DEFAULTS.items() if getattr(self, name) != absent]
         if self.family != "llama" and parts:
             raise ValueError(f"{parts[0]} is a part of family llama only, not of {self.family}")
         if errors := part_errors(self):
             raise ValueError(errors[0])
         return self
+
+
+def part_errors(parts: Any) -> list[str]:
+    """Contradictions among the fields of `OptionalParts` and num_layers: one sentence each."""
+    errors = []
+    experts = ("experts_per_token", "expert_ffn_hidden_size")
+    latent = ("rotary_head_dim", "value_head_dim")
+    for main, required, optional in (
+        ("num_experts", experts, ("shared_experts", "dense_layers")),
+        ("key_value_rank", latent, ("query_rank",)),
+    ):
+        if size := getattr(parts, main):
+            missing = [name for name in required if not getattr(parts, name)]
+            errors += [f"{main}={size}: {name} is missing" for name in missing[:1]]
+        else:
+            alone = [name for name in (*required, *optional) if getattr(parts, name)]
+            errors += [f"{name}={getattr(parts, name)}: {main} is missing" for name in alone[:1]]
+    if parts.num_experts and parts.experts_per_token > parts.num_experts:
+        errors.append(
+            f"experts_per_token={parts.experts_per_token} is more than "
+            f"num_experts={parts.num_experts}"
+        )
+    if parts.num_experts and parts.dense_layers >= parts.num_layers:
+        errors.append(
+            f"dense_layers={parts.dense_layers} leaves none of num_layers={parts.num_layers} "
+            "for the experts"
+        )
+    if (parts.window > 0) != (parts.windowed_layers > 0):
+        errors.append(
+            f"window={parts.window} and windowed_layers={parts.windowed_layers}: "
+            "give both or neither"
+        )
+    if parts.windowed_layers > parts.num_layers:
+        errors.append(
+            f"windowed_layers={parts.windowed_layers} is more than num_layers={parts.num_layers}"
+        )
+    return errors
 
 
 Word = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\s;&|`$]+$")]
@@ -149,14 +153,3 @@ class ClusterEntry(File):
     usd_per_gpu_hour: Rate | None = None
     slurm: SlurmEntry = SlurmEntry()
     source: Annotated[str, Field(strict=True, min_length=1)]
-
-    def cluster(self) -> Cluster:
-        """The cluster in bytes and seconds."""
-        gbit, bus = self.node_link_gbit_per_s, self.all_reduce_gbyte_per_s
-        others = {"node_link_gbit_per_s", "all_reduce_gbyte_per_s", "slurm"}
-        return Cluster(
-            **self.model_dump(exclude=others),
-            node_link_bytes_per_s=gbit and gbit * GBIT_PER_S,
-            bus_bytes_per_s=bus and {nodes: bus[nodes] * 1e9 for nodes in sorted(bus)},
-            slurm=Slurm(**self.slurm.model_dump()),
-        )

@@ -1,5 +1,6 @@
 """Expand a study into points, and into refusals of the combinations that cannot run."""
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -7,12 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaling.cluster.hardware import Cluster
+from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES, LayoutAxes
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals, replica_size
-from scaling.study.point import LONG_DIGEST, Point, StudyKind, make_point
+from scaling.study.ids import DIGEST, LONG_DIGEST, point_id
+from scaling.study.point import Point, StudyKind
+from scaling.study.short_steps import is_worth_shortening
+from scaling.study.time_limits import STARTUP_S
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
@@ -50,7 +54,7 @@ def expand_grid(study: "Study") -> Plan:
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
-    placed: list[tuple[dict[str, Any], Layout]] = []
+    placed: list[Point] = []
     refused: list[Refusal] = []
     combinations = unique_combinations(study)
     # a prediction may cover layouts that no engine runs, unless the study compares engines
@@ -58,9 +62,9 @@ def expand_grid(study: "Study") -> Plan:
         axes["engine"] != DEFAULTS["engine"] for axes in combinations
     )
     for axes in combinations:
-        outcome = _place(study, axes, engine_must_run_it=engine_must_run_it)
-        if isinstance(outcome, Layout):
-            placed.append((axes, outcome))
+        outcome = _first_run(study, axes, engine_must_run_it=engine_must_run_it)
+        if isinstance(outcome, Point):
+            placed.append(outcome)
         else:
             refused.append(
                 Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
@@ -77,12 +81,13 @@ def expand_grid(study: "Study") -> Plan:
         raise nothing_runs(study, refused)
     # predictions are not repeated for contenders
     repeated = range(1 if repeats.only and study.mode == "predict" else repeats.at_most)
-    runs = [(axes, layout, repeat) for axes, layout in placed for repeat in repeated]
-    points = [make_point(study, *run) for run in runs]
-    uses = Counter(point.point_id for point in points)
-    for index, point in enumerate(points):
-        if uses[point.point_id] > 1:  # ids collide by chance
-            points[index] = make_point(study, *runs[index], digits=LONG_DIGEST)
+    points = [dataclasses.replace(point, repeat=n) for point in placed for n in repeated]
+    names = [point_id(point.point_id, point, DIGEST) for point in points]
+    uses = Counter(names)
+    for index, (point, name) in enumerate(zip(points, names, strict=True)):
+        if uses[name] > 1:  # ids collide by chance
+            name = point_id(point.point_id, point, LONG_DIGEST)
+        points[index] = dataclasses.replace(point, point_id=name)
     points.sort(key=lambda point: (point.layout.world_size, point.repeat, point.point_id))
     return Plan(points=tuple(points), refusals=tuple(refused))
 
@@ -119,10 +124,49 @@ def unique_combinations(study: "Study") -> list[dict[str, Any]]:
     return list(combinations.values())
 
 
-def _place(study: "Study", axes: dict[str, Any], *, engine_must_run_it: bool) -> Layout | list[str]:
-    """The layout of one combination, or the reasons why there is none."""
-    shape = study.models[axes["model"]]
-    cluster = study.clusters[axes["cluster"]]
+def _first_run(
+    study: "Study", axes: dict[str, Any], *, engine_must_run_it: bool
+) -> Point | list[str]:
+    """The first run of one combination, its id without a digest, or the reasons against it."""
+    shape, cluster = study.models[axes["model"]], study.clusters[axes["cluster"]]
+    layout = _layout(cluster, axes)
+    if not isinstance(layout, Layout):
+        return layout
+    measure, steps = study.measure, study.measure.measured_steps
+    reasons = list(refusals(shape, layout))
+    if engine_must_run_it:
+        reasons += engine_refusals(shape, layout, measure.gradient_clipping)
+    if reasons:
+        return reasons
+    is_short = measure.accumulation == "short" and is_worth_shortening(
+        layout, warmup=measure.warmup_steps, steps=steps.at_least
+    )
+    return Point(
+        study=study.name,
+        study_kind=study.kind,
+        point_id=f"{axes['model']}-{layout.file_name}",
+        repeat=0,
+        model=axes["model"],
+        shape=shape,
+        cluster=axes["cluster"],
+        gpu=cluster.gpu,
+        gpus_per_node=cluster.gpus_per_node,
+        peak_flop_per_s=GPUS[cluster.gpu].peaks.get(layout.precision),
+        layout=layout,
+        seed=measure.seed,
+        warmup_steps=measure.warmup_steps,
+        measured_steps=steps.at_most,
+        time_limit_s=measure.time_limit_s or STARTUP_S,  # replaced once step times are predicted
+        keep_trace=measure.keep_trace,
+        gradient_clipping=measure.gradient_clipping,
+        at_least_steps=None if steps.until is None else steps.at_least,
+        until=steps.until,
+        accumulation="short" if is_short else "full",
+    )
+
+
+def _layout(cluster: Cluster, axes: dict[str, Any]) -> Layout | list[str]:
+    """The layout of one combination on that cluster, or the reasons why its ranks have none."""
     reasons = list(_cluster_refusals(cluster, axes))
     if reasons:
         return reasons
@@ -143,10 +187,8 @@ def _place(study: "Study", axes: dict[str, Any], *, engine_must_run_it: bool) ->
         seq_length=axes["seq_length"],
     )
     assert layout.world_size == axes["world_size"]
-    reasons = list(refusals(shape, layout))
-    if engine_must_run_it:
-        reasons += engine_refusals(shape, layout, study.measure.gradient_clipping)
-    return reasons or layout
+    assert layout.global_batch_size == global_batch_size
+    return layout
 
 
 def _cluster_refusals(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A study's YAML file, and all paths under results/<study>/ and logs/<study>/.
+"""All paths under results/<study>/ and logs/<study>/, and where what ships with us lies.
 
 No other module spells them. Snakemake imports this on every parse, so it needs the standard library
 only. Nothing parses a path: code that needs a point's id has the point.
@@ -6,51 +6,13 @@ only. Nothing parses a path: code that needs a point's id has the point.
 
 from pathlib import Path
 
-from scaling.errors import InputError, did_you_mean
-
 CONFIG, RESULTS, LOGS = Path("config"), Path("results"), Path("logs")
-_YAML = (".yaml", ".yml")
 _RETRIED, _UNREADABLE, _HOSTS = "retried", "unreadable", "hosts.json"
 
 _PACKAGE = Path(__file__).parents[1]
 # Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
 # of a checkout.
 SHIPPED = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.parent
-
-
-def local_or_shipped(path: str | Path) -> Path:
-    """The path itself if it exists in the current folder or nowhere, else the one that ships."""
-    path = Path(path)
-    return path if path.exists() or not (SHIPPED / path).exists() else SHIPPED / path
-
-
-def study_path(study: str | Path, config: Path = CONFIG) -> Path:
-    """The study's YAML file: a path that ends in .yaml, or a name in `config`/studies.
-
-    A name that is not there may be that of a study that ships with us.
-
-    Raises:
-        InputError: there is no such file.
-    """
-    studies, path = config / "studies", Path(study)
-    try:
-        if path.suffix not in _YAML:
-            path = local_or_shipped(studies / f"{study}.yaml")
-        exists = path.is_file()
-    except OSError:  # a name longer than any file system allows
-        exists = False
-    if not exists:
-        folders = {studies, SHIPPED / studies}
-        files = [file for folder in folders for file in folder.glob("*.yaml")]
-        names = {file.stem for file in files if file.is_file()}
-        raise InputError(f"{path}: no such study: {did_you_mean(study_name(study), names)}")
-    return path
-
-
-def study_name(study: str | Path) -> str:
-    """The name of a study that is given by its name or by the path of its YAML file."""
-    path = Path(study)
-    return path.stem if path.suffix in _YAML else path.name
 
 
 class StudyPaths:

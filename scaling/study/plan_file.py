@@ -3,7 +3,6 @@
 Snakemake imports this on every parse, so it needs the standard library only.
 """
 
-import hashlib
 import json
 import os
 import subprocess
@@ -13,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from scaling.errors import InputError
-from scaling.study.paths import CONFIG, RESULTS, StudyPaths, study_path
+from scaling.study.inputs import digest_of, inputs_digest, study_path
+from scaling.study.paths import CONFIG, RESULTS, StudyPaths
 
 _TRIES = 3  # if the study is edited while it is planned
-_PACKAGE = Path(__file__).parents[1]
-_PLANNING = ("layout", "cluster", "study", "run", "predict")  # packages that make plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,28 +54,6 @@ class PlanFile:
     resources: dict[str, str | int]  # Slurm resources of every job
     probe: Allocation | None
     probe_asked: str  # digest of the probe plan
-
-
-def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:
-    """Digest of everything that a plan depends on: input files, options, and our own code.
-
-    Files count by content, not by time, so a plan is stale only if a new one could differ.
-    """
-    files = [path, config / "models.yaml", config / "clusters.yaml"]
-    for package in _PLANNING:
-        files += sorted((_PACKAGE / package).rglob("*.py"))
-    files.append(_PACKAGE / "probe" / "plan.py")
-    inputs = [str(path), mode, cluster, *(digest_of(file) for file in files)]
-    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
-
-
-def digest_of(path: Path) -> str | None:
-    """SHA-256 of a file's content; None if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
 
 
 def read_plan(folder: Path, made_from: str) -> PlanFile | None:

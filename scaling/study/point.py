@@ -1,25 +1,19 @@
-"""A point of a study: the input of one job, its id, and the first columns of its row."""
+"""A point of a study: the input of one job, and what the job requests."""
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from scaling.cluster.hardware import gpu_named
-from scaling.layout.axes import layout_label
 from scaling.layout.layout import Layout
-from scaling.layout.shapes import (
-    ModelShape,
-    hardware_flops_per_token,
-    matmul_flops_per_token,
-    model_flops_per_token,
-)
-from scaling.study.short_steps import Accumulation, is_worth_shortening
-from scaling.study.time_limits import STARTUP_S
+from scaling.layout.shapes import ModelShape
+from scaling.study.ids import stored_fields
+from scaling.study.plan_file import Allocation
+from scaling.study.short_steps import Accumulation
 
-if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
-    from scaling.study.study import Study
+# Start-up and clean-up of a job, on top of its point's limit: mostly imports, possibly from a
+# network file system.
+STARTUP_MINUTES = 5
 
 # What stays fixed while GPUs are added. strong: the global batch; weak: the batch per GPU
 StudyKind = Literal["strong", "weak"]
@@ -59,10 +53,22 @@ class Point:
         """Ranks, one per GPU."""
         return self.layout.world_size
 
+    @property
+    def allocation(self) -> Allocation:
+        """The nodes and minutes that its job requests."""
+        ranks_per_node = min(self.world_size, self.gpus_per_node)
+        return Allocation(
+            world_size=self.world_size,
+            nodes=self.world_size // ranks_per_node,
+            ranks_per_node=ranks_per_node,
+            minutes=int(self.time_limit_s // 60) + STARTUP_MINUTES,
+            repeat=self.repeat,
+        )
+
     def to_json(self) -> str:
         """The content of points/<point_id>.json."""
         content = dataclasses.asdict(self)
-        content |= {"layout": self.layout.stored_fields(), "shape": self.shape.stored_fields()}
+        content |= {"layout": stored_fields(self.layout), "shape": stored_fields(self.shape)}
         for field in dataclasses.fields(self):
             if content[field.name] == field.default:
                 del content[field.name]
@@ -74,100 +80,3 @@ def point_from_json(text: str) -> Point:
     fields: dict[str, Any] = json.loads(text)
     shape, layout = ModelShape(**fields.pop("shape")), Layout(**fields.pop("layout"))
     return Point(shape=shape, layout=layout, **fields)
-
-
-_NO_COLUMNS = (  # fields that the row replaces by its own columns
-    "shape", "layout", "measured_steps", "keep_trace", "expected_step_s", "at_least_steps", "until",
-    "accumulation",
-)  # fmt: skip
-
-
-def point_columns(point: Point) -> dict[str, Any]:
-    """The columns of the row that are known before the point runs, by name."""
-    shape, layout = point.shape, point.layout
-    columns = dataclasses.asdict(point)
-    for name in _NO_COLUMNS:
-        del columns[name]
-    return {
-        **columns,
-        **dataclasses.asdict(shape),
-        **dataclasses.asdict(layout),
-        "world_size": point.world_size,
-        "layout": layout.label,
-        "global_batch_size": layout.global_batch_size,
-        # a model without experts has no router
-        **({} if shape.num_experts else {"router": None, "normalised_router": None}),
-        "total_params": shape.total_params,
-        "active_params": shape.active_params,
-        "tokens_per_step": layout.global_batch_size * shape.tokens_per_sequence(layout.seq_length),
-        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
-        "hardware_flops_per_token": hardware_flops_per_token(
-            shape, layout.seq_length, layout.activation_checkpointing
-        ),
-        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
-    }
-
-
-# Hexadecimal digits of the digest in an id: usually, and where two points of a grid share those.
-DIGEST, LONG_DIGEST = 8, 32
-
-
-def make_point(
-    study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, *, digits: int | None = None
-) -> Point:
-    """The point of one combination of axis values and one repeat.
-
-    Its id is a readable name and a digest of everything that could change the measurement. The
-    digest leaves out the time limit, so that a longer one does not repeat measurements, and whether
-    a short point also runs in full, which predictions decide.
-    """
-    measure, cluster = study.measure, study.clusters[axes["cluster"]]
-    is_short = measure.accumulation == "short" and can_be_short(study, layout)
-    steps = measure.measured_steps
-    digested = [
-        study.models[axes["model"]].stored_fields(),
-        layout.stored_fields(),
-        axes["cluster"],
-        cluster.gpu,
-        study.kind,
-        measure.seed,
-        measure.warmup_steps,
-        steps.at_most,
-        repeat,
-        *([measure.gradient_clipping] if measure.gradient_clipping else []),
-        # options added later count only where they are used, so that older points stay valid
-        *([{"at_least": steps.at_least, "until": steps.until}] if steps.until else []),
-        *([{"accumulation": "short"}] if is_short else []),
-    ]
-    digest = hashlib.sha256(json.dumps(digested, sort_keys=True).encode()).hexdigest()
-    readable = f"{axes['model']}-g{axes['world_size']}-{layout_label(axes).replace(' ', '-')}"
-    return Point(
-        study=study.name,
-        study_kind=study.kind,
-        point_id=f"{readable}-{digest[: digits or DIGEST]}",
-        repeat=repeat,
-        model=axes["model"],
-        shape=study.models[axes["model"]],
-        cluster=axes["cluster"],
-        gpu=cluster.gpu,
-        gpus_per_node=cluster.gpus_per_node,
-        peak_flop_per_s=gpu_named(cluster.gpu).peak(layout.precision),
-        layout=layout,
-        seed=measure.seed,
-        warmup_steps=measure.warmup_steps,
-        measured_steps=steps.at_most,
-        time_limit_s=measure.time_limit_s or STARTUP_S,  # replaced once step times are predicted
-        keep_trace=measure.keep_trace,
-        gradient_clipping=measure.gradient_clipping,
-        at_least_steps=None if steps.until is None else steps.at_least,
-        until=steps.until,
-        accumulation="short" if is_short else "full",
-    )
-
-
-def can_be_short(study: "Study", layout: Layout) -> bool:
-    """Whether short steps would save time for this layout in this study."""
-    measure = study.measure
-    return is_worth_shortening(
-        layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least
-    )

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from scaling.layout.axes import AXES, Axis
 from scaling.study.point import StudyKind
-from scaling.study.yaml_files import SAFE
+from scaling.study.problems import SAFE
 
 Mode = Literal["measure", "predict"]
 Block = dict[str, tuple[Any, ...]]  # axis -> values

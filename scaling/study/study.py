@@ -1,38 +1,19 @@
-"""Load and check a study with its models and clusters; read and write study.json.
+"""A study, and what must hold of it, of its folder and of study.json."""
 
-Every mistake becomes one sentence (`InputError`) with the file, the key, the value and what would
-be right.
-"""
-
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
-from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
-from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import CONFIG, StudyPaths, local_or_shipped, study_path
+from scaling.study.inputs import local_or_shipped
+from scaling.study.paths import StudyPaths
 from scaling.study.point import StudyKind
-from scaling.study.schema import (
-    GUIDES,
-    Block,
-    Measure,
-    Mode,
-    Name,
-    Probing,
-    Reporting,
-    StudyFile,
-)
-from scaling.study.yaml_files import SAFE, first_problem, load_yaml
-
-SAFE_NAME = re.compile(SAFE)
-
-AXIS_DEFAULTS: Block = {name: (default,) for name, default in DEFAULTS.items()}
+from scaling.study.problems import first_problem
+from scaling.study.schema import GUIDES, Block, Measure, Mode, Name, Probing, Reporting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,46 +48,10 @@ class Study:
         return sorted({name for block in blocks for name in block["cluster"]})
 
 
-def load_study(
-    study: str | Path,
-    config: Path = CONFIG,
-    *,
-    mode: str | None = None,
-    cluster: str | None = None,
-) -> Study:
-    """The study of that name in `config/studies`, or in that YAML file.
-
-    `mode` and `cluster` replace those of the file. With `cluster`, blocks of `layouts` for other
-    GPUs are dropped, unless that would drop all.
-
-    Raises:
-        InputError: there is no such study, or it is invalid.
-    """
-    path = study_path(study, config)
-    if not SAFE_NAME.fullmatch(path.stem):
-        raise InputError(
-            f"{path}: the file name {path.stem!r} names the study and its results, so it must be "
-            "letters, digits, '_', '-' and '.' only, at most 64"
-        )
-    file = load_yaml(path, StudyFile)
-    axes = {**AXIS_DEFAULTS, **file.axes.stated()}
-    layouts = tuple(block.stated() for block in file.layouts)
-    clusters = load_clusters(config / "clusters.yaml")
-    models = load_models(config / "models.yaml")
-    if cluster is not None:
-        axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
-    if mode is not None and mode not in get_args(Mode):
-        raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
-    keys = {name: getattr(file, name) for name in StudyFile.model_fields}
-    keys |= {"mode": mode or file.mode, "axes": axes, "layouts": layouts}
-    loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **keys)
-    _check_axes(loaded)
-    return loaded
-
-
-def _on_one_cluster(
+def on_one_cluster(
     axes: Block, layouts: tuple[Block, ...], cluster: str, clusters: dict[str, Cluster]
 ) -> tuple[Block, tuple[Block, ...]]:
+    """Axes and blocks on this cluster; blocks for other GPUs are dropped, unless all are."""
     if cluster not in clusters:
         raise InputError(f"cluster={cluster!r}: unknown cluster: {did_you_mean(cluster, clusters)}")
 
@@ -120,25 +65,13 @@ def _on_one_cluster(
     return {**axes, "cluster": (cluster,)}, tuple(without_cluster)
 
 
-def replication_queries(study: Study, reports: Path | None = None) -> list[Path]:
-    """The SQL files of reports/replication/<replicates>, one per finding that is replicated.
+def check(study: Study) -> None:
+    """Check that every block states what it needs, and only what there is.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: it does not, or the study cannot be measured as it asks.
     """
-    if study.replicates is None:
-        return []
-    reports = reports or local_or_shipped("reports")
-    folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
-    if study.replicates not in folders:
-        raise InputError(
-            f"{study.path}: replicates={study.replicates!r}: no such folder in "
-            f"{reports / 'replication'}: {did_you_mean(study.replicates, folders)}"
-        )
-    return sorted((reports / "replication" / study.replicates).glob("*.sql"))
 
-
-def _check_axes(study: Study) -> None:
     def wrong(key: str, problem: str) -> InputError:
         return InputError(f"{study.path}: {key}{problem}")
 
@@ -163,29 +96,48 @@ def _check_axes(study: Study) -> None:
                 if value not in entries:
                     hint = f": unknown {key} {value!r}: {did_you_mean(value, entries)}"
                     raise wrong(f"{places[key]}.{key}", hint)
+    names, measure = study.cluster_names, study.measure
+    by_data_sheet = study.is_predictable
     if study.mode == "predict":
         return
-    if len(study.cluster_names) > 1:
+    if len(names) > 1:
         raise wrong(
-            f"axes.cluster={study.cluster_names}",
+            f"axes.cluster={names}",
             ": a study with mode: measure runs on one cluster; write one study file for each",
         )
-    (name,) = study.cluster_names
-    cluster, measure = study.clusters[name], study.measure
+    cluster = study.clusters[names[0]]
     if measure.budget_usd is not None and cluster.usd_per_gpu_hour is None:
         raise wrong(
             f"measure.budget_usd={measure.budget_usd:g}",
-            f": cluster {name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
+            f": cluster {names[0]} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
             "budget_gpu_hours",
         )
-    for key in GUIDES if not study.is_predictable else ():
+    for key in GUIDES if not by_data_sheet else ():
         value = getattr(measure, key)
         if value is not None:
             raise wrong(
                 f"measure.{key}={value:g}",
                 ": the predictions it goes by need a GPU's data sheet, and cluster "
-                f"{name} has gpu: {cluster.gpu}",
+                f"{names[0]} has gpu: {cluster.gpu}",
             )
+
+
+def replication_queries(study: Study, reports: Path | None = None) -> list[Path]:
+    """The SQL files of reports/replication/<replicates>, one per finding that is replicated.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if study.replicates is None:
+        return []
+    reports = reports or local_or_shipped("reports")
+    folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
+    if study.replicates not in folders:
+        raise InputError(
+            f"{study.path}: replicates={study.replicates!r}: no such folder in "
+            f"{reports / 'replication'}: {did_you_mean(study.replicates, folders)}"
+        )
+    return sorted((reports / "replication" / study.replicates).glob("*.sql"))
 
 
 class StudyInfo(BaseModel):

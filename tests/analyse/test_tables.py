@@ -6,9 +6,9 @@ import math
 import pytest
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80
+from scaling.record.files import point_columns
 from scaling.record.row import Row
 from scaling.study.grid import Refusal
-from scaling.study.point import point_columns
 from tests.analyse.conftest import SQL, run_sql, some_point
 from tests.report.synthetic_study import row
 

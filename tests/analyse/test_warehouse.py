@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from scaling.analyse import sources
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema, write_points, write_rows
+from scaling.record.files import CannotWrite, arrow_schema, write_points, write_rows
 from scaling.study.grid import Plan
 from scaling.study.point import Point
 from tests.analyse.conftest import SQL, layout, read, some_point, tabulate_only
@@ -91,6 +92,24 @@ def test_a_table_that_fails_on_its_rows_is_named_and_leaves_no_part_of_itself(st
     with pytest.raises(InputError, match=r"late\.sql: .*too late"):
         tabulate(study, folder)
     assert list((study / "tables").iterdir()) == []
+
+
+def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path):
+    folder = sql(tmp_path / "sql", one="-- Needs: nothing\nselect 1 as one")
+    tabulate(study, folder)
+    sql(folder, one="-- Needs: nothing\nselect range as one from range(1000)")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(CannotWrite) as told:
+            tabulate(study, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    tables = study / "tables"
+    assert str(told.value) == (
+        f"{tables}: the tables cannot be written: File too large; what was there is kept"
+    )
+    assert read(tables / "one.parquet") == [{"one": 1}]
 
 
 def test_a_table_without_its_sql_file_goes(study, tmp_path):

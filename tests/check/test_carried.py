@@ -30,6 +30,8 @@ TORCHS_OWN = {
 UNNEEDED = {"colorama", "wcwidth"}  # tqdm and tabulate take them where they are
 _IMPORTED = """
 import json, sys
+sys.path.insert(0, "benchmarks/gpu")
+import measure
 import scaling.check.__main__, scaling.check.oracle, scaling.cli.verbs
 import scaling.train.program, scaling.train.rehearsal.rehearsal
 from scaling.layout.engines import ENGINES, engine_module

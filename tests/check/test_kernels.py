@@ -19,6 +19,13 @@ from tests.train.reference import CPU
 TINY = dataclasses.replace(SMALL, seq_length=32, vocab_size=64)
 
 
+def rounded_cross_entropy(
+    x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """Logits in the inputs' precision, the rest in fp32."""
+    return functional.cross_entropy((x @ weight.t()).float().flatten(0, 1), labels.flatten())
+
+
 @pytest.fixture(autouse=True)
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "time_samples", lambda run, **_: [run() and 1.0])
@@ -35,7 +42,7 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Line]]:
             "rotate": lambda q, k, *_: plain["fused_rope"](q, k),
             "gated_silu": plain["fused_mlp silu"],
             "gated_gelu": plain["fused_mlp gelu"],
-            "linear_cross_entropy": lambda x, w, _: plain["fused_cross_entropy"](x, w),
+            "linear_cross_entropy": rounded_cross_entropy,
         }
         monkeypatch.setattr(kernels, "require_package", lambda *_: None)
         for name, call in (stand_ins | wrong).items():
@@ -102,6 +109,52 @@ def test_a_fused_kernel_that_is_wrong_fails_and_no_other(
     lines = liger(**{function: wrong})
     failed = {name for name, line in lines.items() if line.state == "fail"}
     assert failed == {f"{named} bf16"}
+
+
+class OverwritingGate(torch.autograd.Function):
+    """silu(gate) * up whose gradients take the place of its inputs, as Liger's do."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        ctx.kept = gate.detach(), up.detach()
+        return functional.silu(gate) * up
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        copies = [x.clone().requires_grad_() for x in ctx.kept]
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(
+                functional.silu(copies[0]) * copies[1], copies, upstream
+            )
+        return tuple(x.copy_(gradient) for x, gradient in zip(ctx.kept, gradients, strict=True))
+
+
+class NegatingInPlace(torch.autograd.Function):
+    """Turns by half a circle, and so do gradients: all in place, as Liger rotates."""
+
+    @staticmethod
+    def forward(_: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(x.detach().neg_() for x in given)
+
+    @staticmethod
+    def backward(_: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(x.neg_() for x in given)
+
+
+def test_a_kernel_that_overwrites_what_it_is_given_is_compared_all_the_same(liger: Any) -> None:
+    assert liger(gated_silu=OverwritingGate.apply)["fused_mlp silu bf16"].state == "pass"
+    inputs = [torch.randn(2, 3, generator=torch.Generator().manual_seed(0)) for _ in range(2)]
+    results = kernels.forward_and_backward(NegatingInPlace.apply, inputs, copied=True)()
+    exact = kernels.forward_and_backward(lambda *given: tuple(-x for x in given), inputs)()
+    assert all(map(torch.equal, results, exact))
+
+
+def test_logits_in_16_bits_pass_at_the_width_of_a_model(
+    liger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = dataclasses.replace(SMALL, hidden_size=4096)
+    monkeypatch.setattr("tests.check.test_kernels.TINY", wide)
+    assert liger()["fused_cross_entropy bf16"].state == "pass"
 
 
 def test_a_kernel_that_raises_is_a_line_and_not_the_end(liger: Any) -> None:

@@ -26,7 +26,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from scaling.study.catalogues import load_clusters
+from scaling.study.load import load_clusters
 from scaling.study.point import Point
 from scaling.train.engines.torch import refusals
 from tests.points import TINY, TINY_T5, tiny_point

@@ -4,8 +4,8 @@ import json
 
 from scaling.cli import folders
 from scaling.record.files import write_rows
+from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths
-from scaling.study.study import load_study
 from tests.plans import fitting_plan
 from tests.rows import row_of
 

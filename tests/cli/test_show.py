@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from scaling.cli import show
 from scaling.cli.options import print_table
 from scaling.cli.verbs import app, main
-from scaling.errors import InputError, printable
-from scaling.run import planning
-from scaling.study.study import load_study
+from scaling.errors import InputError, grouped_reasons, printable
+from scaling.predict.advise.spend import Spend
+from scaling.study.load import load_study
 from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
@@ -61,7 +61,7 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     axes = {"world_size": 2, "global_batch_size": 8}
     study = study_of(config, write_study, measure=limit, exclusive=exclusive, **axes)
     planned = fitting_plan(study)
-    (asked,) = [planning.allocation_of(point) for point in planned.points]
+    (asked,) = [point.allocation for point in planned.points]
     assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
     show.show_plan(study, planned, None, None)
     said = capsys.readouterr().out
@@ -111,3 +111,26 @@ def test_a_date_that_is_none_is_refused_before_anything_is_compared(tmp_path):
     ran = CliRunner().invoke(app, ["compare", str(tmp_path), "--split", "yesterday"])
     assert ran.exit_code == 2
     assert "'yesterday'" in ran.output
+
+
+def test_reasons_are_counted_without_their_numbers_the_most_frequent_first():
+    reasons = ["no peak", "row 2: tp=0", "no peak", "row 3: tp=0", "no peak", "row 9: tp=0"]
+    wanted = [(3, "no peak"), (3, "such as row 2: tp=0")]
+    assert grouped_reasons(reasons) == grouped_reasons(reversed(reasons)) == wanted
+    many = grouped_reasons("abcdefgh")
+    assert many[-1] == (2, "for 2 other reasons")
+    assert sum(count for count, _ in many) == 8
+
+
+def test_a_plan_says_why_points_cannot_be_predicted(config, write_study, capsys):
+    study = load_study(write_study(), config)
+    spend = Spend(
+        points=1,
+        why_unpredicted=("bf16 has no peak", "bf16 has no peak"),
+        gpu_hours=1.0,
+        energy_j=None,
+        usd=None,
+    )
+    show.show_plan(study, fitting_plan(study), spend, None)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 points cannot be predicted not predicted 2: bf16 has no peak" in shown

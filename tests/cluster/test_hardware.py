@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.cluster import hardware
-from scaling.cluster.hardware import GPUS, Cluster, Peak
+from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.layout import Layout
 from scaling.predict.cost.model import predict
 from scaling.predict.read.clusters import cluster_named, site_clusters
@@ -45,11 +45,10 @@ def test_entries_say_where_their_numbers_are_from_and_stay_in_physical_bounds(na
     assert gpu.node is not None
     assert gpu.node.source
     assert 0.5 < gpu.sustained_of_peak <= 1
-    assert all(0.3 < gpu.sustained(one) / gpu.peak(one) <= 1 for one in gpu.peaks)
-    assert gpu.peaks["fp32"].units == "vector"
-    rates = [gpu.peak(one) for one in ("fp32", "fp16", "fp8", "nvfp4") if gpu.peak(one)]
+    assert all(0.3 < gpu.sustained(one) / gpu.peaks[one] <= 1 for one in gpu.peaks)
+    rates = [gpu.peaks[one] for one in ("fp32", "fp16", "fp8", "nvfp4") if one in gpu.peaks]
     assert rates == sorted(rates)  # fewer bits are never slower
-    assert gpu.peak("bf16") in (None, gpu.peak("fp16"))
+    assert gpu.peaks.get("bf16") in (None, gpu.peaks.get("fp16"))
     assert 30 * 2**30 < gpu.memory_bytes < 300 * 2**30
     assert gpu.link_bytes_per_s < gpu.hbm_bytes_per_s
 
@@ -58,7 +57,7 @@ def test_a_gpu_that_is_registered_in_one_place_predicts_by_its_own_numbers(monke
     plain = dataclasses.replace(GPUS["a100-80gb"], name="newchip-96gb", generation=None)
     monkeypatch.setitem(hardware.GPUS, plain.name, plain)
     assert predicted(plain.name) == predicted("a100-80gb")
-    faster = {"fp16": Peak(4 * plain.peak("fp16"), "matrix")}
+    faster = {"fp16": 4 * plain.peaks["fp16"]}
     monkeypatch.setitem(hardware.GPUS, plain.name, dataclasses.replace(plain, peaks=faster))
     assert predicted(plain.name) < predicted("a100-80gb")
     here = Cluster(gpu=plain.name, gpus_per_node=4, nodes=2, source="test")

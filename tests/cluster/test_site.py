@@ -6,7 +6,7 @@ import yaml
 from scaling.cluster.site import Slurm
 from scaling.errors import InputError
 from scaling.run.plan_writer import slurm_resources
-from scaling.study.catalogues import load_clusters
+from scaling.study.load import load_clusters
 from tests.conftest import CLUSTERS
 from tests.workflow.test_dag import two_nodes_asked
 

@@ -92,6 +92,8 @@ def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, clust
         "launch failed requeued held",
         "PartitionTimeLimit",
         "PartitionDown",
+        "QOSMaxGRESPerUser",
+        "AssocGrpGRES",
         "ReqNodeNotAvail, UnavailableNodes:node4",
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
         "partitions",
@@ -106,6 +108,8 @@ def test_a_reason_to_wait_that_may_last_for_ever_is_told_once_for_all_allocation
     cluster.known |= dict.fromkeys(("100", "101"), state_of("PENDING", reason))
 
     dispatcher.poll()
+    more = f"{reason[:-1]}[4-5]" if reason.endswith("node4") else reason  # nodes come and go
+    cluster.known |= dict.fromkeys(("100", "101"), state_of("PENDING", more))
     dispatcher.poll()
 
     assert listener.take("say") == [("say", f"job 100 waits: {reason}")]

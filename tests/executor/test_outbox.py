@@ -37,6 +37,26 @@ def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
     assert len(listener.take("sent")) == 1 + 10
 
 
+def test_an_array_of_more_tasks_than_may_be_submitted_is_halved_until_it_is_taken(
+    run, cluster, tmp_path, monkeypatch
+):
+    sizes, send = [], cluster.send
+
+    def at_most_two(batch, allocations, request, **how):
+        sizes.append(len(allocations))
+        cluster.refusal = "QOSMaxSubmitJobPerUserLimit" if len(allocations) > 2 else None
+        return send(batch, allocations, request, **how)
+
+    monkeypatch.setattr(cluster, "send", at_most_two)
+    dispatcher, _ = run(array=True)
+    dispatcher.submit(wanted_jobs(tmp_path, *"abcdefgh"))
+    for _ in range(4):
+        dispatcher.poll()
+
+    assert sizes[:3] == [8, 4, 2]
+    assert len(cluster.folders) == 8
+
+
 def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_later(
     run, cluster, tmp_path, clock
 ):
@@ -75,6 +95,8 @@ def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_
         ("Batch job submission failed: Invalid qos specification", "refused"),
         ("Batch job submission failed: Requested node configuration is not available", "refused"),
         ("unrecognized option '--frobnicate'", "refused"),
+        ("Batch job submission failed: Invalid job array specification", "busy"),
+        ("'east' can't be reached now, or it is an invalid entry for --cluster.", "unknown"),
     ],
 )
 def test_what_sbatch_says_is_final_only_where_its_words_are_known(said, kind):

@@ -16,7 +16,7 @@ def other(tmp_path):
     """Another process has claimed `shared.txt`; `change` says how it differs from a live one."""
 
     def claimed(**change):
-        claim = Ownership(tmp_path)
+        claim = Ownership(tmp_path, tmp_path)
         claim.claim(["shared.txt"])
         (path,) = tmp_path.glob("*.json")
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -29,14 +29,14 @@ def test_of_two_that_make_the_same_file_the_second_is_told_who_has_it(tmp_path, 
     other()
 
     with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on .* is making shared\.txt"):
-        Ownership(tmp_path).claim(["a.txt", "shared.txt"])
+        Ownership(tmp_path, tmp_path).claim(["a.txt", "shared.txt"])
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
 def test_studies_that_share_no_file_run_side_by_side(tmp_path, other):
     other()
 
-    Ownership(tmp_path).claim(["a.txt"])
+    Ownership(tmp_path, tmp_path).claim(["a.txt"])
 
     assert len(list(tmp_path.glob("*.json"))) == 2
 
@@ -45,14 +45,14 @@ def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, oth
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
                           capture_output=True, text=True, check=True)  # fmt: skip
     other(pid=int(gone.stdout))
-    other_boot = Ownership(tmp_path)
+    other_boot = Ownership(tmp_path, tmp_path)
     other_boot.claim(["shared.txt"])
     other_boot.release()
     path = other()
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "created": record["created"] - 1000}))
 
-    Ownership(tmp_path).claim(["shared.txt"])
+    Ownership(tmp_path, tmp_path).claim(["shared.txt"])
 
     assert len(list(tmp_path.glob("*.json"))) == 1
 
@@ -66,7 +66,7 @@ def test_an_owner_on_another_login_node_is_watched_and_lives_if_it_is_heard_of(t
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 1))
 
     with pytest.raises(OwnedElsewhere, match="on login2"):
-        Ownership(tmp_path).claim(["shared.txt"], beat_later(beat))
+        Ownership(tmp_path, tmp_path).claim(["shared.txt"], beat_later(beat))
     assert len(said) == 1
 
 
@@ -85,14 +85,51 @@ def test_an_owner_that_was_killed_on_another_login_node_is_not_waited_for_long(
     os.utime(path, (before, before))
     said = []
 
-    Ownership(tmp_path).claim(["shared.txt"], said.append)
+    Ownership(tmp_path, tmp_path).claim(["shared.txt"], said.append)
 
     assert not path.exists()
     assert len(said) == (silent_s < 2)
 
 
+@pytest.mark.parametrize(
+    ("change", "jobs", "sentence"),
+    [
+        ({"uid": 2000}, ["7", "8"], "job 7, 8, sent by user 2000, may be making .* have user 2000"),
+        ({"uid": 2000}, None, "what the scheduler cannot list now, sent by user 2000, may be"),
+        ({"records": "/mine"}, ["7"], "job 7, sent with --submitit-folder /mine, may be making"),
+        ({"uid": 2000}, [], None),
+        ({}, ["7"], None),  # they are taken up again
+    ],
+)
+def test_what_a_dead_owner_has_left_is_waited_for_unless_it_can_be_taken_up(
+    tmp_path, other, monkeypatch, change, jobs, sentence
+):
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    path = other(host="login2", **change)
+    os.utime(path, (0, 0))
+    mine = Ownership(tmp_path, tmp_path)
+    if sentence is None:
+        mine.claim(["shared.txt"], left_by=lambda uid: jobs)
+        assert not path.exists()
+        return
+    with pytest.raises(OwnedElsewhere, match=sentence):
+        mine.claim(["shared.txt"], left_by=lambda uid: jobs)
+    assert path.exists()
+
+
+def test_another_users_snakemake_on_this_host_is_known_by_its_heartbeat(
+    tmp_path, other, monkeypatch
+):
+    # hosts may hide processes of other users
+    path = other(uid=2000, created=0.0)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    beat = beat_later(lambda _: os.utime(path, (0, path.stat().st_mtime + 1)))
+    with pytest.raises(OwnedElsewhere, match=r"pid \d+ of user 2000 on .* have user 2000 stop it"):
+        Ownership(tmp_path, tmp_path).claim(["shared.txt"], beat)
+
+
 def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
-    owner = Ownership(tmp_path)
+    owner = Ownership(tmp_path, tmp_path)
     assert not owner.is_lost
     owner.claim(["a.txt"])
     assert not owner.is_lost
@@ -103,10 +140,10 @@ def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
 
 
 def test_a_released_claim_is_nobodys(tmp_path):
-    first = Ownership(tmp_path)
+    first = Ownership(tmp_path, tmp_path)
     first.claim(["shared.txt"])
     first.heartbeat()
     first.release()
     first.heartbeat()
 
-    Ownership(tmp_path).claim(["shared.txt"])
+    Ownership(tmp_path, tmp_path).claim(["shared.txt"])

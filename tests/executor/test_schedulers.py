@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
-from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
+from snakemake_executor_plugin_submitit import ownership, stop
+from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
@@ -37,7 +38,7 @@ def slurm():
 
 
 def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
-    command("squeue", b"1|RUNNING|None|\xe9t\xe9\n2|PENDING|Priority|snakemake in s, batch-1\n")
+    command("squeue", b"1|RUNNING|N|/|\xe9t\xe9\n2|PENDING|N|/s|snakemake in s, batch-1\n")
 
     states = slurm.states([{"job": "1"}, {"job": "2"}])
 
@@ -54,7 +55,7 @@ def test_hidden_partitions_are_listed_too(command, slurm):
 
 
 def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slurm):
-    squeue = command("squeue", b"7|RUNNING|None|snakemake in s, batch-1\n")
+    squeue = command("squeue", b"7|RUNNING|None|/s|snakemake in s, batch-1\n")
     scancel = command("scancel", b"")
     request = request_of("r", {"runtime": 5, "slurm_extra": "--clusters=east"})
 
@@ -82,12 +83,44 @@ def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command
 
 def test_a_job_that_only_accounting_calls_alive_is_gone(command, slurm):
     # slurmdbd has missed its end, and would say so for ever
-    command("squeue", b"1|RUNNING|None|c\n")
+    command("squeue", b"1|RUNNING|None|/|c\n")
     command("sacct", b"7|RUNNING\n8|COMPLETED\n")
 
     states = slurm.states([{"job": job} for job in "178"])
 
     assert {job: state.word for job, state in states.items()} == {"1": "RUNNING", "8": "COMPLETED"}
+
+
+def test_a_node_that_has_left_the_cluster_is_excluded_no_more(command, slurm, tmp_path):
+    command("sinfo", b"n1\nn2\nn2\nn3\n")
+    command("scontrol", b"n2\nn3\nn9\n")
+    sbatch = command("sbatch", b"")
+    (sbatch.parent / "sbatch").write_text(
+        "#!/bin/sh\necho Invalid node name specified >&2\nexit 1\n"
+    )
+    excluding = request_of("r", {"runtime": 5, "slurm_extra": "--exclude=n[2,3,9]"})
+    batch = tmp_path / "batch"
+    batch.mkdir()
+
+    with pytest.raises(Refused, match="Slurm no longer has n9, which need not be") as refusal:
+        slurm.send(batch, [batch / "0"], excluding, name="", comment="", minutes=1, gpus=())
+
+    assert refusal.value.kind == "busy"
+    (after,) = (v for k, v in slurm.avoiding(excluding, ["n4"]).options if k == "exclude")
+    assert after == "n2,n3,n4"
+
+
+def test_what_somebody_has_left_in_a_directory_is_told_by_squeue(command, slurm):
+    ours = "snakemake in s, batch-1"
+    lines = [
+        f"1|RUNNING|None|/s|{ours}",
+        f"2|RUNNING|None|/t|{ours}",
+        f"3|COMPLETED|None|/s|{ours}",
+    ]
+    calls = command("squeue", "\n".join([*lines, "4|PENDING|None|/s|by hand"]).encode())
+
+    assert slurm.left_in(Path("/s"), 2000) == ["1"]
+    assert "--user=2000" in calls.read_text().split()
 
 
 class Nowhere:
@@ -119,6 +152,39 @@ def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
         made.__post_init__()
 
 
+def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["records", "results/one/", "--cluster", "made_up"]
+    assert stop.main(command) == 2
+    assert capsys.readouterr().err == "made_up: allowed: local, slurm\n"
+
+    monkeypatch.setitem(SCHEDULERS, "made_up", Nowhere)
+
+    assert stop.main(command) == 0
+    assert not any(tmp_path.iterdir())
+
+
+def test_who_may_not_write_where_claims_lie_is_told_by_whom_that_can_be_changed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = SimpleNamespace(output=["a"])
+    dag = SimpleNamespace(needrun_jobs=lambda: [job])
+    made = object.__new__(executor_module.Executor)
+    settings = ExecutorSettings(cluster="local")
+    made.workflow = SimpleNamespace(executor_settings=settings, dag=dag)
+
+    def refuse(path, _):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(ownership, "write_json", refuse)
+    claims = re.escape(str(tmp_path / ownership.CLAIMS))
+    with pytest.raises(
+        executor_module.WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"
+    ):
+        made.__post_init__()
+
+
 EXECUTOR = Path(executor_module.__file__).parent
 LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
 COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
@@ -132,8 +198,10 @@ VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
         (EXECUTOR, rf"(?i)slurm|{COMMANDS}",
          {"schedulers/slurm", "schedulers/__init__.py", "settings.py"}),
         (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py"}),
+        # ranks and probes, below the launcher, ask for it too
+        (LAUNCHER.parent, "SLURMD_NODENAME", {"cluster/node.py"}),
     ],
-    ids=["executor", "launcher"],
+    ids=["executor", "launcher", "name of the node"],
 )  # fmt: skip
 def test_the_words_of_slurm_stand_in_one_place(room, words, where):
     files = {path: path.read_text() for path in room.rglob("*.py")}
@@ -162,5 +230,9 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
 def test_who_starts_it_inside_a_job_is_told_what_that_means(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert Slurm(ExecutorSettings()).warning() is None
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    # an allocation would inherit what srun refuses beside its own --mem
+    outer = {"SLURM_JOB_ID": "4711", "SLURM_MEM_PER_CPU": "100", "SLURM_CONF": "/etc/slurm.conf"}
+    for name, value in outer.items():
+        monkeypatch.setenv(name, value)
     assert "runs inside job 4711" in (Slurm(ExecutorSettings()).warning() or "")
+    assert outer.keys() & os.environ.keys() == {"SLURM_CONF"}

@@ -13,9 +13,14 @@ import psutil
 import pytest
 from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit import stop as stopping
-from snakemake_executor_plugin_submitit.ledger import Ledger
 
 from tests.executor.conftest import wanted_jobs
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    """Where Snakemake was started."""
+    monkeypatch.chdir(tmp_path)
 
 
 def sent(run, tmp_path, *names):
@@ -29,7 +34,7 @@ def sent(run, tmp_path, *names):
 
 def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a", "one/b")
-    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    sentences, ended = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
     assert ended
     assert sorted(cluster.cancelled) == ["100", "101"]
     assert len(sentences) == 1
@@ -38,14 +43,14 @@ def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):
 
 def test_what_makes_other_files_runs_on(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
-    assert stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/two/") == ([], True)
+    assert stopping.stop(tmp_path / "ledger", cluster, "results/two/") == ([], True)
     assert cluster.cancelled == []
 
 
 def test_a_scheduler_that_does_not_answer_has_ended_nothing(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
     cluster.answers = False
-    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    sentences, ended = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
     assert not ended
     assert "give the same command again" in sentences[0]
 
@@ -56,7 +61,7 @@ def test_what_was_sent_by_a_snakemake_that_died_before_it_knew_the_id_is_cancell
     sent(run, tmp_path, "one/a")
     for note in (tmp_path / "ledger").glob("*/*/submitted.json"):
         note.unlink()
-    assert stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")[1]
+    assert stopping.stop(tmp_path / "ledger", cluster, "results/one/")[1]
     assert cluster.cancelled == ["100"]
 
 
@@ -65,13 +70,64 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
 ):
     sent(run, tmp_path, "one/a")
     monkeypatch.setattr(cluster, "cancel", lambda _: False)
-    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    sentences, ended = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
     assert not ended
     assert sentences == ["the scheduler does not answer: give the same command again"]
 
 
+def of_another_user(monkeypatch):
+    """As if what was done until now, and claims of user 2000, were somebody else's."""
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+
+
+def test_what_was_sent_from_here_with_another_folder_of_records_is_found_and_cancelled(
+    run, cluster, tmp_path
+):
+    sent(run, tmp_path, "one/a")
+    path = claim(tmp_path, host="gone", pid=1, created=0.0, records=str(tmp_path / "ledger"))
+    os.utime(path, (0, 0))
+    sentences, ended = stopping.stop(tmp_path / "default", cluster, "results/one/")
+    assert ended
+    assert sentences == ["cancelled 1 allocations that nobody watched: 100"]
+    assert not path.exists()
+    assert not (tmp_path / "default").exists()
+
+
+def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    path = claim(tmp_path, host=socket.gethostname(), pid=os.getpid(), created=0.0, uid=2000)
+    of_another_user(monkeypatch)
+    who = f"snakemake (pid {os.getpid()} of user 2000 on {socket.gethostname()})"
+    only = "only user 2000 or an administrator can"
+    told = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
+    assert told == ([f"{who} makes these files: {only} stop it"], False)
+
+    os.utime(path, (0, 0))  # silent since
+    monkeypatch.setattr(cluster, "left_in", lambda where, uid: ["7"] if uid == 2000 else [])
+    told = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
+    whose = "sent from here by user 2000, whose snakemake is dead"
+    assert told == ([f"job 7: {whose}: {only} cancel it"], False)
+    assert cluster.cancelled == []
+
+    monkeypatch.setattr(cluster, "left_in", lambda where, uid: [])
+    assert stopping.stop(tmp_path / "ledger", cluster, "results/one/") == ([], True)
+    assert not path.exists()
+
+
+def test_of_a_folder_that_two_directories_share_only_what_was_sent_from_here_is_cancelled(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert stopping.stop(tmp_path / "ledger", cluster, "results/one/") == ([], True)
+    assert cluster.cancelled == []
+
+
 def claim(tmp_path, **facts):
-    owners = tmp_path / "ledger" / "index" / "owners"
+    owners = tmp_path / ownership.CLAIMS
     owners.mkdir(parents=True, exist_ok=True)
     path = owners / "other.json"
     path.write_text(json.dumps({"outputs": ["results/one/a"], **facts}))
@@ -81,7 +137,7 @@ def claim(tmp_path, **facts):
 def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
     claim(tmp_path, host="elsewhere", pid=1, created=0.0)
-    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    sentences, ended = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
     assert not ended
     assert sentences == ["snakemake (pid 1 on elsewhere) makes these files: stop it there"]
     assert cluster.cancelled == []  # it would send them again
@@ -95,7 +151,7 @@ def test_how_long_an_owner_elsewhere_was_silent_is_told_by_the_clock_of_its_file
     now = time.time()
     # this host's clock is ahead of the file server's
     monkeypatch.setattr(ownership, "time", SimpleNamespace(time=lambda: now + 3600.0))
-    _, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    _, ended = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
     assert not ended
     assert cluster.cancelled == []
 
@@ -104,7 +160,7 @@ def test_how_long_an_owner_elsewhere_was_silent_is_told_by_the_clock_of_its_file
 def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
     cluster, tmp_path, prefix
 ):
-    path = tmp_path / "ledger" / "index" / "owners" / "other.json"
+    path = tmp_path / ownership.CLAIMS / "other.json"
     program = (
         "import pathlib, signal, sys, time\n"
         "def end(*_):\n    pathlib.Path(sys.argv[1]).unlink()\n    sys.exit()\n"
@@ -117,7 +173,7 @@ def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
         owner.stdout.readline()
         created = psutil.Process(owner.pid).create_time()
         claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
-        _, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, prefix)
+        _, ended = stopping.stop(tmp_path / "ledger", cluster, prefix)
         assert ended
         assert path.exists() == (prefix == "results/two/")
         if prefix == "results/two/":
@@ -139,7 +195,7 @@ def test_an_owner_that_ignores_interrupts_is_told_to_send_nothing_more(
         owner.stdout.readline()
         created = psutil.Process(owner.pid).create_time()
         claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
-        sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+        sentences, ended = stopping.stop(tmp_path / "ledger", cluster, "results/one/")
     assert ended
     assert len(sentences) == 1
     assert sentences[0].endswith("was interrupted")

@@ -5,7 +5,7 @@ import pytest
 
 from scaling.foreign.columns import Columns
 from scaling.foreign.identity import SHAPE, identify_gpus, identify_models, rename_by_depth
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.launch import measure
+from scaling.record.files import write_rows
+from scaling.record.row import Row
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
@@ -125,6 +127,19 @@ def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(
     study.marker.write_text(json.dumps(left))
     assert measured("finish()").outcome == "ok"
     assert not study.marker.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_was_measured_is_written_whatever_signal_comes_meanwhile(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def write(path: Path, rows: list[Row]) -> None:
+        write_rows(path, rows)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("scaling.launch.point.write_rows", write)
+    assert measured("finish()").outcome == "ok"
+    assert study.row_path.exists()
 
 
 def test_signal_handlers_are_put_back(measured: Measure) -> None:

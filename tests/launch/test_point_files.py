@@ -14,8 +14,9 @@ from scaling.probe.plan import plan_from_json
 from scaling.record.running import live_runner
 from scaling.run import planning
 from scaling.run.choices import chosen_ids
+from scaling.study.load import load_study
 from scaling.study.point import point_from_json
-from scaling.study.study import load_study, read_study_info
+from scaling.study.study import read_study_info
 from tests.plans import fitting_plan
 from tests.points import TINY_GPT, TINY_T5, tiny_point
 

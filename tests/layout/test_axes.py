@@ -10,12 +10,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from scaling.layout.axes import AXES, DEFAULTS, axes_of, layout_label
+from scaling.layout.axes import AXES, DEFAULTS, axes_of
+from scaling.layout.layout import layout_label
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study import grid
 from scaling.study.grid import Refusal
+from scaling.study.load import load_study
 from scaling.study.schema import Axes
-from scaling.study.study import load_study
 from tests.conftest import PROJECT
 from tests.samples import values_of
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
+from scaling.study.ids import stored_fields
 from tests.samples import layouts
 
 SHAPE = ModelShape(
@@ -133,6 +134,6 @@ def test_a_kernel_for_what_a_model_does_not_have_is_refused():
 def test_an_axis_that_came_later_is_named_only_where_it_is_chosen():
     """Ids and files of points that were measured before it existed stay what they were."""
     plain = Layout(seq_length=32)
-    assert not {"compile", "zero_shard_size"} & set(plain.stored_fields())
+    assert not {"compile", "zero_shard_size"} & set(stored_fields(plain))
     chosen = dataclasses.replace(plain, compile=True)
-    assert chosen.stored_fields() == {**plain.stored_fields(), "compile": True}
+    assert stored_fields(chosen) == {**stored_fields(plain), "compile": True}

@@ -14,7 +14,8 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.study.catalogues import load_models
+from scaling.study.ids import stored_fields
+from scaling.study.load import load_models
 from tests.conftest import PROJECT
 from tests.layout.test_shapes import ONE
 
@@ -133,13 +134,13 @@ def test_stages_are_dealt_by_what_the_experts_of_a_token_cost():
 
 
 def test_a_dense_shape_says_nothing_of_parts_it_has_not():
-    assert set(ONE.stored_fields()) == {
+    assert set(stored_fields(ONE)) == {
         "family", "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads",
         "head_dim", "ffn_hidden_size", "gated_mlp", "vocab_size", "tied_embeddings",
         "max_positions",
     }  # fmt: skip
     for shape in (ONE, MIXED, MODELS["deepseek_v3"]):
-        assert ModelShape(**shape.stored_fields()) == shape
+        assert ModelShape(**stored_fields(shape)) == shape
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scaling.layout.partition import layer_and_head_costs, layers_of_stages
 from scaling.layout.shapes import ModelShape
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 from tests.conftest import PROJECT
 from tests.points import TINY, TINY_T5
 

@@ -12,7 +12,7 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 from tests.conftest import PROJECT
 
 MODELS = load_models(PROJECT / "config" / "models.yaml")

@@ -23,6 +23,7 @@ from scaling.predict.fit.baselines import (
     rule_regrets,
     trees_available,
 )
+from scaling.predict.fit.rivals import layout_numbers, settings_of
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from tests.predict import reference
@@ -70,10 +71,11 @@ def test_the_rule_picks_tp_4_without_a_pipeline_and_the_largest_micro_batch():
         {**shared, "tp": 2, "dp": 4, "micro_batch_size": 1, "step_time_s": 1.0},
         {**shared, "tp": 4, "pp": 2, "dp": 1, "micro_batch_size": 4, "step_time_s": 0.9},
     ]  # fmt: skip
-    points, observed = read(*rows)
-    assert rule_regrets(points, observed, observed.timed) == [pytest.approx(1.5 / 0.9 - 1)]
-    points, observed = read(*rows[2:])
-    assert rule_regrets(points, observed, observed.timed) == [pytest.approx(1.0 / 0.9 - 1)]
+    for some, picked in ((rows, 1.5), (rows[2:], 1.0)):
+        points, observed = read(*some)
+        layouts = layout_numbers(points)
+        settings = settings_of(points, layouts, observed.step_time_s, observed.timed)
+        assert rule_regrets(points, settings) == [pytest.approx(picked / 0.9 - 1)]
 
 
 def test_every_shipped_task_has_rows_and_a_name_of_its_own():

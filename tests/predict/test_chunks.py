@@ -12,7 +12,7 @@ from scaling.layout.partition import layers_of_stages
 from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from scaling.study.catalogues import load_clusters
+from scaling.study.load import load_clusters
 from tests.points import TINY
 
 TABLES = {

@@ -8,9 +8,9 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.coverage import (
     expected_coverage,
     odds_calibration,
-    pairs_of,
     ratios_covered,
 )
+from scaling.predict.fit.rivals import layout_numbers, pairs_of, settings_of
 from scaling.predict.read.calibration import Z_80
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
@@ -20,7 +20,10 @@ from tests.predict.conftest import table_of
 def made(steps, *, own=0.1, common=0.0, measured=None):
     """Layouts of one setting predicted at these steps, with errors of these parts."""
     measured = steps if measured is None else measured
-    rows = [{"dp": 8, "outcome": "ok", "step_time_s": float(step)} for step in measured]
+    rows = [
+        {"dp": 8, "vocab_size": 32000 + i, "outcome": "ok", "step_time_s": float(step)}
+        for i, step in enumerate(measured)
+    ]
     columns = Columns(table_of(*rows), "t")
     points = points_of(columns)
     prediction = predict(points)
@@ -29,12 +32,15 @@ def made(steps, *, own=0.1, common=0.0, measured=None):
     prediction.low[:], prediction.high[:] = steps * np.exp(-reach), steps * np.exp(reach)
     prediction.own_sigma[:], prediction.size_sigma[:] = own, 0.0
     observed = observed_of(columns)
-    return points, observed, prediction, pairs_of(points, observed.timed)
+    settings = settings_of(points, layout_numbers(points), observed.step_time_s, observed.timed)
+    return points, observed, prediction, pairs_of(settings)
 
 
 def expected(count, calibrated_rows=0, **parts):
     points, observed, prediction, pairs = made(np.linspace(1, 2, count), **parts)
-    found = expected_coverage(points, prediction, observed.timed, pairs, calibrated_rows)
+    found = expected_coverage(
+        points, prediction, np.flatnonzero(observed.timed), pairs, calibrated_rows
+    )
     assert found["steps"] is not None
     assert found["ratios"] is not None
     return tuple(found["steps"]), tuple(found["ratios"])
@@ -61,11 +67,11 @@ def test_a_width_learned_of_few_rows_covers_less_surely():
 
 def test_rows_without_a_rival_have_no_ratios():
     points, observed, prediction, pairs = made(np.array([1.0]))
-    found = expected_coverage(points, prediction, observed.timed, pairs, 0)
+    found = expected_coverage(points, prediction, np.flatnonzero(observed.timed), pairs, 0)
     assert found["ratios"] is None
     assert ratios_covered(observed, prediction, pairs) is None
     assert odds_calibration(observed, prediction, pairs) == []
-    nothing = expected_coverage(points, prediction, np.zeros(1, dtype=bool), pairs, 0)
+    nothing = expected_coverage(points, prediction, np.empty(0, dtype=np.int64), pairs, 0)
     assert nothing == {"steps": None, "ratios": None}
 
 

@@ -13,7 +13,8 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of, with_release
-from scaling.study.catalogues import load_models
+from scaling.study.ids import stored_fields
+from scaling.study.load import load_models
 from tests.conftest import PROJECT
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, memory
@@ -269,8 +270,8 @@ def test_a_mixture_in_memory_is_the_point_that_its_table_is():
         )
     )  # fmt: skip
     row = {
-        **shape.stored_fields(),
-        **layout.stored_fields(),
+        **stored_fields(shape),
+        **stored_fields(layout),
         "framework": "scaling",
         "cluster": "h100-80gb",
     }

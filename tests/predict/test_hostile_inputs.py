@@ -26,7 +26,7 @@ from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.load import load_clusters, load_models
 from tests.analyse.test_importing import ROW
 from tests.conftest import PROJECT
 from tests.predict import reference

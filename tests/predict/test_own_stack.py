@@ -25,7 +25,7 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
-from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.load import load_clusters, load_models
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of

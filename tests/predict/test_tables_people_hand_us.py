@@ -22,7 +22,7 @@ from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.catalogues import load_models
+from scaling.study.load import load_models
 from tests.predict.conftest import SHAPE, table_of
 
 
@@ -418,6 +418,23 @@ def test_a_row_that_cannot_be_is_set_aside_and_named(changes: Any, sentence: str
     (note,) = [note for note in validation.notes if "cannot be" in note]
     assert note.startswith("1 rows are set aside")
     assert re.search(sentence, note)
+
+
+def test_a_file_is_read_once_however_many_of_its_rows_have_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [*SHAPE, "dp", "step_time_s"]
+    cells = ",".join(str(value) for value in SHAPE.values())
+    lines = [f"{cells},8,{1e-6 * (1 + row)}" for row in range(50)]
+    (tmp_path / "p.csv").write_text("\n".join([",".join(names), *lines, f"{cells},8,3.0", ""]))
+    readers: list[Any] = []
+    read = csv.reader
+    monkeypatch.setattr(csv, "reader", lambda text: readers.append(text) or read(text))
+    columns = Columns(read_table(tmp_path / "p.csv"), "p.csv")
+    found = impossible_rows(columns, points_of(columns))
+    assert len(found) == 50
+    assert found[49].startswith("p.csv: line 51: ")
+    assert len(readers) == 1
 
 
 @pytest.mark.parametrize("framework", ["DeepSpeed ZeRO-3", "PyTorch FSDP2", "llm-foundry"])

@@ -28,7 +28,11 @@ def scores(rows, step_time_s, **memory):
 
 
 def measured(*seconds, **more):
-    return [{"dp": 8, "outcome": "ok", "step_time_s": s, **more} for s in seconds]
+    """Rows of layouts that differ, which what is predicted here does not."""
+    return [
+        {"dp": 8, "vocab_size": 32000 + i, "outcome": "ok", "step_time_s": s, **more}
+        for i, s in enumerate(seconds)
+    ]
 
 
 def test_errors_are_relative_to_the_measurement():
@@ -113,6 +117,13 @@ def test_rows_in_both_parts_are_named_as_what_they_are():
 def test_nothing_left_to_test_is_refused():
     with pytest.raises(InputError, match="no row is left to test"):
         trial(table_of(*measured(1.0)), "t", calibrate_where="true")
+
+
+@pytest.mark.parametrize("rows", [[], [{"dp": 8}], [{"dp": 8, "outcome": "error"}]])
+def test_rows_that_say_nothing_of_step_or_memory_are_refused(rows):
+    table = table_of(*rows) if rows else table_of({"dp": 8}).slice(0, 0)
+    with pytest.raises(InputError, match=r"^t: (holds no row|none of the 1 rows to test ran)"):
+        trial(table, "t")
 
 
 def test_layouts_of_other_routings_are_no_rivals():

@@ -10,8 +10,8 @@ from scaling.errors import InputError
 from scaling.record import files as store
 from scaling.record.row import Row, fields_of
 from scaling.study import grid
+from scaling.study.load import load_study
 from scaling.study.point import point_from_json
-from scaling.study.study import load_study
 from tests.rows import row_of
 
 

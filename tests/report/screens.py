@@ -23,9 +23,8 @@ import yaml
 
 from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
-from scaling.record.files import write_points, write_rows
+from scaling.record.files import point_columns, write_points, write_rows
 from scaling.report.page.page import write_report
-from scaling.study.point import point_columns
 from tests.report.conftest import CHROMIUM, FLAGS, REPORTS, tabulated
 from tests.report.large_study import AXES, CLUSTERS, write_large_study
 from tests.report.synthetic_study import SHAPES, cpu_plan, gpu_plan, grid, row, step_time_s

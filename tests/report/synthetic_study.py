@@ -16,10 +16,10 @@ from scaling.layout.axes import DEFAULTS
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.files import write_points, write_rows
+from scaling.record.files import point_columns, write_points, write_rows
 from scaling.record.row import Outcome, Row
 from scaling.study.grid import Plan, Refusal
-from scaling.study.point import Point, StudyKind, point_columns
+from scaling.study.point import Point, StudyKind
 
 SHAPES = {
     "llama-1b": ModelShape(
@@ -59,7 +59,7 @@ def point(
         cluster=cluster,
         gpu=gpu,
         gpus_per_node=8,
-        peak_flop_per_s=GPUS[gpu].peak(layout.precision),
+        peak_flop_per_s=GPUS[gpu].peaks.get(layout.precision),
         layout=layout,
         seed=1,
         warmup_steps=2,

@@ -199,8 +199,8 @@ def test_a_layout_that_is_another_one_at_a_size_is_one_with_it_there(tmp_path, b
 @pytest.mark.parametrize(
     ("share", "kind", "words"),
     [
-        (1.0, "measured", "; two pipeline stages are as fast at 4"),
-        (0.97, "predicted", "; two pipeline stages would be as fast at 4"),
+        (1.0, "measured", "; two pipeline stages tie at 4"),
+        (0.97, "predicted", "; two pipeline stages would tie at 4"),
         (0.7, "measured", "; two pipeline stages may be faster at 4"),
     ],
 )

@@ -3,14 +3,17 @@
 import dataclasses
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 
+from scaling.analyse.warehouse import tabulate
+from scaling.record.files import write_rows
 from scaling.report import text as report_text
 from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
 from tests.report.conftest import REPORTS, tabulated
-from tests.report.synthetic_study import cpu_plan, gpu_plan
+from tests.report.synthetic_study import cpu_plan, gpu_plan, timed_row
 
 pytestmark = pytest.mark.browser
 
@@ -241,7 +244,7 @@ def test_every_chart_interval_and_control_is_named(seen):
 
 def test_a_study_that_has_not_run_opens_without_charts_or_errors(reported, opened):
     report = opened(reported(gpu_plan(sizes=(1, 2)), ran=0.0))
-    assert report.page.inner_text(".selection:visible h2").startswith("Nothing has run yet")
+    assert report.page.inner_text(".selection:visible h2").startswith("No point has a result yet")
     assert not report.page.is_visible(".reading")
     assert report.page.is_visible("#partial")
     # the map still shows what was refused
@@ -299,3 +302,32 @@ def test_a_model_with_a_hostile_name_is_text_everywhere(hostile):
     assert hostile.page.title().startswith("Scaling report")
     assert hostile.errors == []
     assert hostile.requests == []
+
+
+FAULTS = Path(__file__).with_name("screens.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_no_words_of_a_chart_lie_on_one_another(tmp_path, opened, width):
+    """Ranks that share cores: a third of the ideal, and the layout kept just behind the fastest."""
+    plan = gpu_plan(
+        models=("llama-1b",), sizes=(1, 2, 4), axes={"tp": (1, 2)}, repeats=1, global_batch_size=64
+    )
+    seconds = {(1, 1): 3.2, (1, 2): 2.9, (2, 2): 2.6, (1, 4): 2.7, (2, 4): 2.5}
+    study = tabulated(tmp_path / "study", plan, ran=0.0)
+    rows = [
+        timed_row(point, seconds[point.layout.tp, point.layout.world_size], noise=0.002)
+        for point in plan.points
+    ]
+    write_rows(study / "rows" / "all.parquet", rows)
+    tabulate(study, REPORTS / "sql")
+    page = opened(
+        write_report(study, REPORTS, charts=False), viewport={"width": width, "height": 900}
+    ).page
+    named = page.locator("figure[data-chart=throughput_per_gpu] text:text-is('one layout')")
+    assert named.count() == 2  # and its halo
+    assert page.evaluate(FAULTS, 10)["clash"] == []
+    broken = """() => [...document.querySelectorAll('.whole')]
+      .filter(e => e.getClientRects().length > 1).map(e => e.textContent)"""
+    assert page.locator("h2.big .whole").first.inner_text() == "(ZeRO-1)"
+    assert page.evaluate(broken) == []

@@ -313,7 +313,7 @@ def test_the_tie_rule_is_that_of_the_rows_and_is_not_said_where_nothing_is_compa
     assert note(ran(8, low=1.0, high=1.1)) == f"{KNOWN}."
     assert note(ran(8, runs=3)) == f"{KNOWN}."
     assert note(ran(8)) == f"A lead {unknown}."
-    assert note(ran(8), ran(16, low=1.0, high=1.1)) == f"{KNOWN} and {unknown}."
+    assert note(ran(8), ran(16, low=1.0, high=1.1)) == f"{KNOWN}, one {unknown}."
     assert note(ran(8, runner_up=None), ran(16, runner_up=None)) == ""
 
 
@@ -331,3 +331,30 @@ def test_one_empty_cell_holds_and_two_hold_nothing():
     assert findings.map_title(given, 8, GPUS).endswith("; 1 of 3 cells holds nothing that runs")
     given["map"].append(empty | {"tp": 8})
     assert findings.map_title(given, 8, GPUS).endswith("; 2 of 4 cells hold nothing that runs")
+
+
+def test_a_step_between_sizes_is_missed_by_what_ran_and_not_by_what_did_not():
+    def title(*series):
+        best = [{"series": one} for one in series]
+        return over_sizes.returns_title(Tables({"returns": [], "best": best}), GPUS)
+
+    assert title() == "No return of a step: nothing ran"
+    assert title("measured") == "Only one size ran: no return of a step"
+    assert title("predicted") == "Only one size is predicted: no return of a step"
+
+
+@pytest.mark.parametrize(
+    ("serial", "said"),
+    [
+        ((0.0372, 0.0312, 0.0511), "serial share 0.037 [0.031–0.051]."),
+        ((0.0, 0.0, 0.0028), "serial share 0 [0–0.0028]."),
+        ((0.11, 0.0, 0.436), "serial share 0.11 [0–0.44]."),
+    ],
+)
+def test_a_parameter_of_a_law_has_no_more_digits_than_its_interval(serial, said):
+    parameters = ("serial", "coherency", "communication")
+    law = {f"{name}{end}": None for name in parameters for end in ("", "_low", "_high")}
+    law |= dict(zip(("serial", "serial_low", "serial_high"), serial, strict=True))
+    law |= {"law": "amdahl", "chosen": True, "held_out": 2, "held_out_error": 0.1}
+    law |= {"peak_world_size": None}
+    assert over_sizes.law_sentence(Tables({"laws": [law]}), GPUS).endswith(said)

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from scaling.report.charts.palette import COLOURS, LAYOUT_SLOTS, css, in_theme, variable
+from scaling.report.charts.palette import COLOURS, CSS, LAYOUT_SLOTS, variable
+from scaling.report.charts.svg import in_light
 
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB
 MACHADO = {
@@ -80,7 +81,7 @@ def test_the_check_itself_knows_black_from_white():
 
 def test_both_themes_name_the_same_colours():
     assert COLOURS["light"].keys() == COLOURS["dark"].keys()
-    assert "--c1:#53b1e3;" in css("dark")
+    assert "--c1:#53b1e3;" in CSS["dark"]
 
 
 def test_an_unknown_colour_is_an_error_not_black():
@@ -89,7 +90,7 @@ def test_an_unknown_colour_is_an_error_not_black():
 
 
 def test_files_carry_colours_instead_of_names():
-    assert in_theme('["var(--c1)", "url(#hatch)"]', "light") == '["#2e73dd", "#c6c4bd"]'
+    assert in_light('["var(--c1)", "url(#hatch)"]') == '["#2e73dd", "#c6c4bd"]'
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

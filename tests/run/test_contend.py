@@ -6,8 +6,8 @@ from scaling.errors import InputError
 from scaling.record.files import write_rows
 from scaling.run.choices import chosen_ids
 from scaling.run.choose import choose
+from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths
-from scaling.study.study import load_study
 from tests.plans import fitting_plan
 from tests.rows import row_of
 

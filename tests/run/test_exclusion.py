@@ -7,7 +7,7 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import planning, predictions
+from scaling.run import predictions
 from scaling.run.choices import choice_table, chosen_ids
 from scaling.run.choose import allocation_of_added, choose
 from scaling.run.progress import watch_study
@@ -102,7 +102,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     by_layout = {point.layout: point for point in plan.points}
     assert {point.repeat for point in again} == {1}
     assert allocation_of_added(paths, added[0]) == dataclasses.replace(
-        planning.allocation_of(by_layout[again[0].layout]), repeat=1
+        by_layout[again[0].layout].allocation, repeat=1
     )
     assert not set(added) & {point.point_id for point in plan.points}
     now = watcher.look()

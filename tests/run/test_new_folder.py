@@ -5,9 +5,8 @@ import pytest
 from scaling.cluster.slurm_site import Partition, SlurmSite
 from scaling.errors import InputError
 from scaling.run.new_folder import clusters_text, make_folder
-from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
-from scaling.study.study import load_study
+from scaling.study.load import load_clusters, load_study
 
 
 def site(gpu_type="h100", gpus=8, nodes=14):

@@ -10,8 +10,8 @@ import yaml
 from scaling.errors import InputError
 from scaling.run import plan_writer, planning, predictions
 from scaling.study import grid
+from scaling.study.load import load_study
 from scaling.study.point import point_from_json
-from scaling.study.study import load_study
 from scaling.study.time_limits import point_limits
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 from tests.plans import fitting_plan

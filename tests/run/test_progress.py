@@ -20,7 +20,7 @@ from scaling.record.running import mark_running
 from scaling.run import retry
 from scaling.run.progress import Progress, Watcher, duration, progress_of
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.rows import row_of
 
 

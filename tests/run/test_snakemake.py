@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from scaling.errors import InputError
+from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from scaling.run.progress import Progress
 
@@ -51,6 +52,32 @@ def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it
     assert signal.getsignal(number) == before
 
 
+def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch):
+    # whose processes do not show where they work
+    lock = tmp_path / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    owner = lock.owner()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+
+    with pytest.raises(InputError, match=f"locked by a snakemake of {owner}: wait for it"):
+        stop.clear_stale_lock(tmp_path, Console(quiet=True))
+
+    assert lock.exists()
+
+
+def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(monkeypatch):
+    runner = Runner(pid=os.getpid(), host="here", since=0.0)
+    monkeypatch.setattr(stop, "runners_here", lambda rows: [runner])
+    monkeypatch.setattr(stop, "_stop_allocations", lambda prefix, cluster: ([], True))
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+
+    (sentence,), ended = stop.stop_study("quickstart", Path("results"), "slurm")
+
+    assert sentence.startswith(f"process {os.getpid()} measures a point for ")
+    assert not ended
+
+
 @pytest.mark.parametrize(
     ("stated", "name"),
     [("config/studies/mine.yaml", "mine"), ("mine", "mine"), ("v1.2", "v1.2")],
@@ -72,10 +99,47 @@ def test_a_failure_shows_the_log_of_its_own_run_only(tmp_path, capsys):
     log = tmp_path / "snakemake.log"
     log.write_text("3 of 3 steps (100%) done\nError: no such profile\n")
 
-    snakemake._print_failure(Console(), 1, log, 25, stopped=None)
+    snakemake._print_failure(Console(), 1, log, log.read_text().index("Error"))
 
     shown = capsys.readouterr().out
     assert shown.startswith("Error: no such profile\nsnakemake ended with exit code 1")
+
+
+def test_a_failure_shows_the_last_words_of_each_job_that_failed(tmp_path, capsys):
+    job, log = tmp_path / "p1.log", tmp_path / "snakemake.log"
+    job.write_text("{numbers}\np1: no room for a [row]\n")
+    failed = f"Error in rule measure:\n    log: {job} (check log file(s) for error details)\n"
+    log.write_text(f"    log: {tmp_path}/p2.log\n{failed}{failed}WorkflowError:\n")
+
+    snakemake._print_failure(Console(), 1, log, 0)
+
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first == f"{job}: p1: no room for a [row]"
+    assert second.startswith("snakemake ended with exit code 1; when that is mended, the same")
+
+
+def test_a_snakemake_that_was_killed_is_said_to_be_with_what_is_measured(
+    config, write_study, monkeypatch, capsys
+):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", "kill -9 $$"])
+
+    assert snakemake.run_study("one", []) == 128 + 9
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("snakemake was ended by signal 9: nothing to measure")
+    assert "The same command continues." in shown
+
+
+def test_a_lock_that_a_killed_snakemake_left_is_removed(tmp_path):
+    lock = tmp_path / ".snakemake" / "locks" / "0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+
+    stop.clear_stale_lock(tmp_path, Console(quiet=True))
+
+    assert not lock.exists()
 
 
 def test_a_run_that_leaves_no_report_names_none(config, write_study, monkeypatch, capsys):

@@ -25,6 +25,8 @@ rule point:
         nodes=resource("nodes", 1),
         tasks_per_node=resource("tasks_per_node", 1),
         gpus_per_node=resource("gpus_per_node", 0),
+        slurm_exclude=resource("slurm_exclude", ""),
+        slurm_extra=resource("slurm_extra", ""),
         slurm_partition=resource("slurm_partition", "main"),
         slurm_account=resource("slurm_account", "lab"),
         slurm_qos=resource("slurm_qos", ""),

@@ -137,13 +137,23 @@ def test_what_sbatch_says_of_a_wrong_request_reaches_the_user_and_it_is_asked_on
     assert len(folders) <= 3  # but one call of sbatch for each request
 
 
-def test_a_limit_on_submissions_is_waited_for(study):
+@pytest.mark.parametrize("options", [(), ("--submitit-array", "5")])
+def test_a_limit_on_submissions_is_waited_for(study, options):
     study.points(**{f"p{i}": {"seconds": 1, "slurm_qos": "two"} for i in range(5)})
 
-    assert study.run() == 0, study.said
+    assert study.run(*options) == 0, study.said
 
     assert study.done() == {f"p{i}" for i in range(5)}
     assert "MaxSubmitJobsPerUser" in study.said or "submit limit" in study.said
+
+
+def test_a_slow_node_that_was_removed_from_the_cluster_keeps_no_point_from_running(study):
+    study.points(a={"slurm_exclude": "node1,gone7"}, b={"slurm_exclude": "gone7"})
+
+    assert study.run() == 0, study.said
+
+    assert study.said.count("Slurm no longer has gone7, which need not be excluded then") <= 2
+    assert study.done() == {"a", "b"}
 
 
 def test_accounting_that_is_down_stops_nobody(study):

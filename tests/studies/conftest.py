@@ -13,8 +13,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
 from scaling.record.files import write_points, write_table
-from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.study import load_study
+from scaling.study.load import load_clusters, load_models, load_study
 from tests.conftest import PROJECT
 from tests.plans import fitting_plan
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.conftest import FEW_STEPS, PROJECT, copy_project
 from tests.ran import rows_of, scaling_warm
 from tests.workflow.conftest import stand_in

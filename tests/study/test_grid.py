@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaling.errors import InputError
+from scaling.record.files import point_columns
 from scaling.record.row import Row, fields_of
 from scaling.run.plan_writer import plan_digest
 from scaling.study import grid
-from scaling.study.point import point_columns, point_from_json
-from scaling.study.study import load_study
+from scaling.study.load import load_study
+from scaling.study.point import point_from_json
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_two_points_that_share_an_id_by_chance_have_longer_ones_and_none_is_lost
     planned, monkeypatch
 ):
     alone = {p.world_size: p.point_id for p in planned().points}
-    monkeypatch.setattr("scaling.study.point.DIGEST", 0)  # repeats differ in the digest alone
+    monkeypatch.setattr("scaling.study.grid.DIGEST", 0)  # repeats differ in the digest alone
     ids = [p.point_id for p in planned(measure={"repeats": 2}).points]
     assert len(set(ids)) == 2 * len(alone)
     for point_id in ids:

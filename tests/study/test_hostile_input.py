@@ -13,7 +13,7 @@ from scaling.layout.axes import AXES
 from scaling.record import files
 from scaling.run import plan_writer, planning
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.conftest import STUDY
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """A random order that a study's seed fixes."""
 
-from scaling.run.planning import random_fraction
+from scaling.run.plan_writer import random_fraction
 
 NAMES = [f"p{number}" for number in range(40)]
 

@@ -9,9 +9,10 @@ import yaml
 
 from scaling.errors import InputError
 from scaling.study import grid
-from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import SHIPPED, study_name, study_path
-from scaling.study.study import load_study, replication_queries
+from scaling.study.inputs import study_name, study_path
+from scaling.study.load import load_clusters, load_models, load_study
+from scaling.study.paths import SHIPPED
+from scaling.study.study import replication_queries
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 from tests.study.malformed import MALFORMED, changed
 
@@ -49,6 +50,12 @@ def test_a_folder_of_ones_own_finds_the_shipped_studies_too(config, write_study,
     assert study_path("zero_stages") == SHIPPED / "config/studies/zero_stages.yaml"
     with pytest.raises(InputError, match=r"no such study: did you mean 'zero_stages'\?"):
         study_path("zero_stage")
+
+
+def test_a_folder_without_studies_is_said_to_be_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"no such study \({tmp_path} has no config/studies\): "):
+        study_path("mine")
 
 
 def test_a_dot_in_a_studys_name_is_no_suffix():

@@ -27,9 +27,12 @@ class Curve:
     grad_norms: list[float]
 
 
-def reference_curve(point: Point) -> Curve:
-    """Losses and gradient norms of the first steps, in fp32."""
-    weights = drawn_weights(point)
+def reference_curve(point: Point, *, drawn_on: torch.device = CPU) -> Curve:
+    """Losses and gradient norms of the first steps, in fp32 on the CPU.
+
+    The weights are those that ranks on `drawn_on` draw: each kind of device draws other numbers.
+    """
+    weights = drawn_weights(point, drawn_on)
     optimizer = torch.optim.AdamW(
         list(weights.values()), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
@@ -81,7 +84,7 @@ def _clip(point: Point, weights: Iterable[torch.Tensor], norm: float) -> None:
             weight.grad *= min(1.0, point.gradient_clipping / norm)
 
 
-def drawn_weights(point: Point) -> Weights:
+def drawn_weights(point: Point, device: torch.device = CPU) -> Weights:
     shape = point.shape
     h, d, ffn = shape.hidden_size, shape.head_dim, shape.ffn_hidden_size
     shapes = {"embedding": (shape.vocab_size, h)}
@@ -96,7 +99,9 @@ def drawn_weights(point: Point) -> Weights:
             shapes[f"layers.{i}.feed_forward.gate"] = (ffn, h)
         shapes[f"layers.{i}.feed_forward.up"] = (ffn, h)
         shapes[f"layers.{i}.feed_forward.down"] = (h, ffn)
-    weights = {n: initial_weight(n, s, seed=point.seed, device=CPU) for n, s in shapes.items()}
+    weights = {
+        n: initial_weight(n, s, seed=point.seed, device=device).to(CPU) for n, s in shapes.items()
+    }
     norms = [f"layers.{i}.{part}" for i in range(shape.num_layers) for part in ("norm1", "norm2")]
     weights |= {name: torch.ones(h) for name in [*norms, "norm"]}
     return {name: weight.requires_grad_() for name, weight in weights.items()}

@@ -12,7 +12,7 @@ import pytest
 from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.conftest import PROJECT
 
 # What may name DeepSpeed outside its room, and why.
@@ -78,7 +78,7 @@ import json
 from types import SimpleNamespace
 from scaling.layout.layout import Layout
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from scaling.train.engines.trainer import build
 planned = grid.expand_grid(load_study("engines", __import__("pathlib").Path("config")))
 beats = []

@@ -20,12 +20,27 @@ after = peak_memory(cpu)
 print(json.dumps([before.allocated, after.allocated, after.reserved, after.meter]))
 """
 
+REMEMBERED = """
+import deepspeed
+from deepspeed.runtime import bf16_optimizer
+from scaling.train.engines.deepspeed import engine
+deepspeed.init_distributed = lambda: None
+engine.join(0)
+print("joined")
+bf16_optimizer.see_memory_usage("begin bf16_optimizer", force=True)  # prints, and resets the peak
+"""
+
 
 def test_the_peak_of_a_cpu_rank_remembers_what_was_given_back() -> None:
     said = subprocess.run([sys.executable, "-c", GROWN], capture_output=True, check=True, text=True)
     before, after, reserved, meter = json.loads(said.stdout)
     assert after - before >= 0.95 * 256 * 2**20
     assert (reserved, meter) == (None, "process_rss")
+
+
+def test_an_engine_does_not_make_the_allocator_forget_its_peak() -> None:
+    ran = subprocess.run([sys.executable, "-c", REMEMBERED], capture_output=True, text=True)
+    assert ran.stdout.splitlines()[-1:] == ["joined"], ran.stderr
 
 
 def oom_with(foreign_bytes: int | None, error: Exception) -> str:

@@ -11,8 +11,8 @@ import yaml
 
 from scaling.run import plan_writer, planning
 from scaling.study import grid
+from scaling.study.load import load_study
 from scaling.study.point import point_from_json
-from scaling.study.study import load_study
 from tests.conftest import PROJECT
 from tests.plans import fitting_plan
 from tests.studies.test_small_studies import REPLICATED

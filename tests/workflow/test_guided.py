@@ -8,7 +8,7 @@ import yaml
 
 from scaling.run import predictions
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.ran import rows_of, scaling_warm
 from tests.workflow.conftest import stand_in
 from tests.workflow.test_dag import planned_jobs

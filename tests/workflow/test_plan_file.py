@@ -12,7 +12,7 @@ import yaml
 
 from scaling.cli.verbs import app
 from scaling.errors import InputError
-from scaling.study import paths, plan_file
+from scaling.study import inputs, paths, plan_file
 from tests.conftest import PROJECT
 from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
 
@@ -96,8 +96,8 @@ def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
 
 
 def made_from():
-    path = paths.study_path("quickstart")
-    return plan_file.inputs_digest(path, paths.CONFIG, mode=None, cluster=None)
+    path = inputs.study_path("quickstart")
+    return inputs.inputs_digest(path, paths.CONFIG, mode=None, cluster=None)
 
 
 def test_a_missing_point_file_is_written_anew(planned):
@@ -123,14 +123,14 @@ def test_planning_again_touches_nothing_and_two_at_once_end_in_the_same_plan(pla
 
 @pytest.mark.parametrize("file", ["models.yaml", "clusters.yaml"])
 def test_a_plan_is_stale_when_a_file_it_follows_from_says_something_else(planned, file):
-    path = paths.study_path("quickstart")
+    path = inputs.study_path("quickstart")
     facts = {"mode": None, "cluster": None}
-    before = plan_file.inputs_digest(path, paths.CONFIG, **facts)
+    before = inputs.inputs_digest(path, paths.CONFIG, **facts)
     os.utime(planned / "config" / file)
-    assert plan_file.inputs_digest(path, paths.CONFIG, **facts) == before
+    assert inputs.inputs_digest(path, paths.CONFIG, **facts) == before
     (planned / "config" / file).write_text((planned / "config" / file).read_text() + "\n# more\n")
-    assert plan_file.inputs_digest(path, paths.CONFIG, **facts) != before
-    assert plan_file.inputs_digest(path, paths.CONFIG, mode="predict", cluster=None) != before
+    assert inputs.inputs_digest(path, paths.CONFIG, **facts) != before
+    assert inputs.inputs_digest(path, paths.CONFIG, mode="predict", cluster=None) != before
 
 
 def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(planned):

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 from scaling.study import grid
-from scaling.study.study import load_study
+from scaling.study.load import load_study
 from tests.ran import scaling_warm
 
 pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(2000)]

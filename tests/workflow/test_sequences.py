@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from scaling.run import plan_writer, planning, retry
-from scaling.study.study import load_study, study_info_json
+from scaling.study.load import load_study
+from scaling.study.study import study_info_json
 from tests.conftest import PROJECT
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in

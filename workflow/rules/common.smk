@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from scaling.errors import InputError
-from scaling.study import paths, plan_file
+from scaling.study import inputs, paths, plan_file
 
 overrides = {key: str(config[key]) for key in ("mode", "cluster") if key in config}
 
@@ -33,7 +33,7 @@ def quoted(*words):
 CONTAINED = "apptainer" in map(str, workflow.deployment_settings.deployment_method)
 SCALING = "scaling" if CONTAINED else quoted(sys.executable, "-m", "scaling")
 CHOOSE = f"{SCALING} choose {quoted(PLAN.study, *OVERRIDES)}"
-REPORTS = paths.local_or_shipped("reports")
+REPORTS = inputs.local_or_shipped("reports")
 SQL = sorted(str(path) for path in REPORTS.joinpath("sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in REPORTS.joinpath("sql").glob("*.sql"))
 TABLES += ["replication"] if PLAN.replicates else []

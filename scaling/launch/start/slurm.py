@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scaling.cluster.node import NODE_NAME
 from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _ASK_LIMIT_S = 30.0
-# what people set for their own eyes, which changes or hides what commands print
-_OF_THE_USER = ("SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT")
+# what people set for themselves: it changes what commands print, or makes them ask back
+_OF_THE_USER = ("SQUEUE_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
 # Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
 # Prefixes of variables that describe a node: a fork server keeps its own values of these.
@@ -38,7 +39,7 @@ _STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 _RANK_SHELL = f"""\
 trap '' USR1
 trap : TERM INT HUP USR2
-export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=$SLURMD_NODENAME
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=${NODE_NAME}
 folder=$1
 shift
 [ "$RANK" != 0 ] || echo "$SLURM_JOB_ID.$SLURM_STEP_ID" > "$folder/step"
@@ -131,11 +132,6 @@ def restart_count(environment: Mapping[str, str]) -> str:
 def can_start_steps(environment: Mapping[str, str]) -> bool:
     """Whether this runs in an allocation, with srun at hand."""
     return job_id(environment) is not None and shutil.which("srun") is not None
-
-
-def node_name(environment: Mapping[str, str]) -> str | None:
-    """Slurm's name of this node; None outside a job and on the login node of an `salloc`."""
-    return environment.get("SLURMD_NODENAME")
 
 
 def node_number(environment: Mapping[str, str]) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
-from scaling.predict.fit.coverage import rows_by_setting
+from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.features import Points
 
 # Seconds from an allocation to the first step, before any row was measured: imports, connections,

@@ -103,7 +103,7 @@ def recommend(
     site = cluster_named(cluster, clusters)
     gpu = gpu_named(site.gpu)
     if precision is None:
-        precision = "bf16" if gpu.peak("bf16") else "fp16"
+        precision = "bf16" if "bf16" in gpu.peaks else "fp16"
     for count in gpus:
         _check_size(count, cluster, site)
     checked_setting = _checked(setting or {}, shape)
@@ -196,7 +196,7 @@ def _best(
     ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.risk_adjusted_s
     order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable").tolist()
     cluster, gpu = points.groups[0].cluster, points.groups[0].gpu
-    peak = gpu.peak(layouts[0].precision)
+    peak = gpu.peaks.get(layouts[0].precision)
     assert peak is not None
     flops_per_token = model_flops_per_token(shape, seq_length)
     gpus = layouts[0].world_size

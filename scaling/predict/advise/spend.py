@@ -20,10 +20,15 @@ class Spend:
     """
 
     points: int
-    unpredicted: int
+    why_unpredicted: tuple[str, ...]  # a reason for each point that cannot be predicted
     gpu_hours: float
     energy_j: float | None
     usd: float | None
+
+    @property
+    def unpredicted(self) -> int:
+        """Points that cannot be predicted."""
+        return len(self.why_unpredicted)
 
 
 def spend_of(
@@ -49,7 +54,7 @@ def spend_of(
         usd = None if usd is None or price is None else usd + seconds / 3600 * price
     return Spend(
         points=int(counted.sum()),
-        unpredicted=int((wanted & ~prediction.predicted).sum()),
+        why_unpredicted=tuple(points.note[wanted & ~prediction.predicted].tolist()),
         gpu_hours=float(gpu_s[counted].sum()) / 3600,
         energy_j=energy_j,
         usd=usd,

@@ -8,7 +8,7 @@ from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.advise.guide import Guide, affordable, gpu_s, reserved_gpu_s
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import expected_gain, ratio_sigma
-from scaling.predict.fit.coverage import rows_by_setting
+from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.features import Points
 
 # How often a size is chosen for again: surprises in the second choice lead to a third.

@@ -19,7 +19,8 @@ from scaling.predict.fit.baselines import (
     rule_regrets,
     trees_available,
 )
-from scaling.predict.fit.coverage import Expected, rows_by_setting
+from scaling.predict.fit.coverage import Expected
+from scaling.predict.fit.rivals import regrets_of
 from scaling.predict.fit.trial import trial
 from scaling.predict.fit.validation import Scores, Validation
 from scaling.published.table import published_table
@@ -169,36 +170,28 @@ def accuracy_of(
 
 
 def _baselines(validation: Validation, timed: Flags) -> dict[str, Baseline]:
-    points, observed = validation.points, validation.observed
+    points, observed, settings = validation.points, validation.observed, validation.settings
     sheets = predict(points, None)
     order = np.where(sheets.likely_oom, np.inf, sheets.risk_adjusted_s)
-    baselines = {"data sheet": _baseline(validation, sheets.step_time_s, timed, ranked=order)}
+
+    def scored(step_s: Floats, ranked: Floats) -> Baseline:
+        if not np.isfinite(step_s[timed]).any():
+            return Baseline(mape=None, regret=None)
+        off = np.abs(step_s[timed] / observed.step_time_s[timed] - 1)
+        regrets = regrets_of(settings, lambda rows: np.argsort(ranked[rows], kind="stable")[:1])
+        return Baseline(
+            mape=float(np.nanmean(off)), regret=float(np.mean(regrets)) if regrets else None
+        )
+
+    baselines = {"data sheet": scored(sheets.step_time_s, order)}
     neighbour = neighbour_scaled(points, observed, validation.fitted, timed)
-    baselines["nearest neighbour"] = _baseline(validation, neighbour, timed)
+    baselines["nearest neighbour"] = scored(neighbour, neighbour)
     if trees_available():
         trees = boosted_trees(points, observed, validation.fitted, timed)
-        baselines["trees"] = _baseline(validation, trees, timed)
-    rule = rule_regrets(points, observed, timed)
+        baselines["trees"] = scored(trees, trees)
+    rule = rule_regrets(points, settings)
     baselines["rule"] = Baseline(mape=None, regret=float(np.mean(rule)) if rule else None)
     return baselines
-
-
-def _baseline(
-    validation: Validation, step_s: Floats, timed: Flags, *, ranked: Floats | None = None
-) -> Baseline:
-    if not np.isfinite(step_s[timed]).any():
-        return Baseline(mape=None, regret=None)
-    measured = validation.observed.step_time_s
-    off = np.abs(step_s[timed] / measured[timed] - 1)
-    order = step_s if ranked is None else ranked
-    regrets = [
-        float(measured[rows[int(np.argmin(order[rows]))]] / measured[rows].min() - 1)
-        for rows in rows_by_setting(validation.points, timed).values()
-        if len(rows) > 1
-    ]
-    return Baseline(
-        mape=float(np.nanmean(off)), regret=float(np.mean(regrets)) if regrets else None
-    )
 
 
 def table_of(lines: Sequence[Accuracy]) -> list[list[str]]:

@@ -4,14 +4,13 @@ They learn step times from rows; all they take from data sheets is the peak FLOP
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.fit.coverage import rows_by_setting
+from scaling.predict.fit.rivals import Rows, Setting, regrets_of
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
 
@@ -85,7 +84,7 @@ def _learned(
     return step_s
 
 
-def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float]:
+def rule_regrets(points: Points, settings: Sequence[Setting]) -> list[float]:
     """Regret, per setting, of the rule of thumb: pp 1, tp 4, the largest micro-batch that ran.
 
     Without such a layout: the one with the fewest stages, then with the nearest tp.
@@ -94,15 +93,12 @@ def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float
     for group in points.groups:
         for name, column in values.items():
             column[group.rows] = getattr(group.features, name)
-    regrets = []
-    for rows in rows_by_setting(points, timed).values():
-        if len(rows) > 1:
-            at: npt.NDArray[np.int64] = np.array(rows)
-            far = np.abs(np.log2(values["tp"][at] / 4))
-            order = np.lexsort((-values["micro_batch_size"][at], far, values["pp"][at]))
-            times = observed.step_time_s[at]
-            regrets.append(float(times[order[0]] / times.min() - 1))
-    return regrets
+
+    def pick(at: Rows) -> Rows:
+        far = np.abs(np.log2(values["tp"][at] / 4))
+        return np.lexsort((-values["micro_batch_size"][at], far, values["pp"][at]))[:1]
+
+    return regrets_of(settings, pick)
 
 
 def _described(points: Points) -> tuple[Floats, Floats]:

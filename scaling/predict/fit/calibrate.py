@@ -17,9 +17,9 @@ from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.memory_odds import KERNELS, kernel_columns
 from scaling.predict.cost.model import axis_values
-from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, with_fitted
 from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_out_errors
+from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.calibration import DATA_SHEET_BAND, Band, Calibration, StackCalibration
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed

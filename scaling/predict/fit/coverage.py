@@ -1,66 +1,24 @@
 """How often intervals and odds hold, and how often correct ones would on as many rows."""
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.interval import OWN_TAIL_FACTOR
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
+from scaling.predict.fit.rivals import Pairs, Rows, rows_by
 from scaling.predict.read.calibration import Z_80
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
 
 # Low and high share of `steps` and of `ratios` covered, None where there are none.
 Expected = dict[str, list[float] | None]
-_Rows = npt.NDArray[np.int64]
 
 _DRAWS = 200
 # Rows that a prior is worth; the 80 % quantile of n errors is off by 0.9 / sqrt(n).
 _ROWS_BEFORE, _QUANTILE_NOISE = 30, 0.9
 _SAID = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """Pairs of rows of one setting, `a` and `b`, (n,).
-
-    `weight`: each setting has a total weight of its number of rows.
-    """
-
-    a: _Rows
-    b: _Rows
-    weight: Floats
-
-
-def rows_by_setting(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
-    """Row numbers by what layouts share to be rivals: software, model, cluster, size and work."""
-    software = (points.framework, points.model, points.cluster)
-    size = (points.world_size, points.seq_length, points.global_batch_size)
-    return rows_by((*software, *size, points.setting), rows)
-
-
-def rows_by(columns: tuple[npt.NDArray[Any], ...], rows: Flags) -> dict[tuple[Any, ...], list[int]]:
-    """Row numbers by the values of the columns."""
-    by_key: dict[tuple[Any, ...], list[int]] = {}
-    keys = list(zip(*(column.tolist() for column in columns), strict=True))
-    for row in np.flatnonzero(rows).tolist():
-        by_key.setdefault(keys[row], []).append(row)
-    return by_key
-
-
-def pairs_of(points: Points, timed: Flags) -> Pairs:
-    """All pairs of timed rows that are rivals."""
-    sides = [np.empty((3, 0))]
-    for rows in rows_by_setting(points, timed).values():
-        a, b = np.array(rows)[np.stack(np.triu_indices(len(rows), 1))]
-        sides.append(np.stack([a, b, np.full(len(a), 2 / max(len(rows) - 1, 1))]))
-    a, b, weight = np.concatenate(sides, axis=1)
-    return Pairs(a=a.astype(np.int64), b=b.astype(np.int64), weight=weight)
 
 
 def ratios_covered(observed: Observed, prediction: Prediction, pairs: Pairs) -> float | None:
@@ -84,7 +42,8 @@ def odds_calibration(
     a, b = pairs.a, pairs.b
     odds = chance_faster(step[a], step[b], ratio_sigma(own[a], own[b]))
     said = np.maximum(odds, 1 - odds)
-    held = (odds > 0.5) == (measured[a] < measured[b])
+    # of two that took equally long neither was faster
+    held = np.where(measured[a] == measured[b], 0.5, (odds > 0.5) == (measured[a] < measured[b]))
     table = []
     for low, high in pairwise(_SAID):
         # two layouts that are predicted alike are no bet
@@ -100,30 +59,34 @@ def odds_calibration(
 
 
 def expected_coverage(
-    points: Points, prediction: Prediction, timed: Flags, pairs: Pairs, calibrated_rows: int
+    points: Points, prediction: Prediction, rows: Rows, pairs: Pairs, calibrated_rows: int
 ) -> Expected:
     """Range of the share that correct intervals of these rows would cover, 8 times in 10.
 
     Errors are drawn as predicted: normal, in part shared by a model and by a size. A table of one
     model is thus one draw of what it shares, however many rows it has. Widths learned from n rows
-    are themselves off by 0.9 / sqrt(n + 30), log scale.
+    are themselves off by 0.9 / sqrt(n + 30), log scale. Draws go to the rows in the order given.
     """
-    rows = np.flatnonzero(timed)
     if not rows.size:
         return {"steps": None, "ratios": None}
-    own, size = prediction.own_sigma, prediction.size_sigma
-    reach = np.log(prediction.step_time_s / prediction.low)
+    own, size = prediction.own_sigma[rows], prediction.size_sigma[rows]
+    reach = np.log(prediction.step_time_s / prediction.low)[rows]
     # stalls widen a layout's own error only in ratios and in `high`
     own_share = np.minimum(OWN_TAIL_FACTOR, reach / Z_80 / own)
     common = np.sqrt(np.maximum((reach / Z_80) ** 2 - (own_share * own) ** 2 - size**2, 0))
-    of_model = (points.framework, points.cluster, points.model)
+    columns = (points.framework, points.cluster, points.model, points.world_size)
+    keys = [column[rows] for column in columns]
+    everyone = np.ones(len(rows), dtype=bool)
     by_model, by_size = (
-        list(rows_by(columns, timed).values())
-        for columns in (of_model, (*of_model, points.world_size))
+        [each for _, each in sorted(rows_by(tuple(of), everyone).items())]
+        for of in (keys[:3], keys)
     )
+    place = np.empty(len(points), dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    a, b = place[pairs.a], place[pairs.b]
     width = _QUANTILE_NOISE / np.sqrt(calibrated_rows + _ROWS_BEFORE) if calibrated_rows else 0.0
     draw = np.random.default_rng(0)
-    ratio_reach = Z_80 * ratio_sigma(own[pairs.a], own[pairs.b])
+    ratio_reach = Z_80 * ratio_sigma(own[a], own[b])
     steps, ratios = [], []
     for _ in range(_DRAWS):
         alone = own * np.exp(width * draw.normal()) * draw.normal(size=len(own))
@@ -132,9 +95,9 @@ def expected_coverage(
             shared[each] += common[each] * draw.normal()
         for each in by_size:
             shared[each] += size[each] * draw.normal()
-        steps.append((np.abs(own_share * alone + shared) <= reach)[rows].mean())
-        if len(pairs.a):
-            held = np.abs(alone[pairs.a] - alone[pairs.b]) <= ratio_reach
+        steps.append((np.abs(own_share * alone + shared) <= reach).mean())
+        if len(a):
+            held = np.abs(alone[a] - alone[b]) <= ratio_reach
             ratios.append(np.average(held, weights=pairs.weight))
     ends = [np.quantile(each, [0.1, 0.9]).tolist() if each else None for each in (steps, ratios)]
     return dict(zip(("steps", "ratios"), ends, strict=True))

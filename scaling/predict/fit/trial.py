@@ -1,13 +1,12 @@
 """Run one validation: calibrate on some rows of a table, predict the others, score them."""
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError
+from scaling.errors import InputError, grouped_reasons
 from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
@@ -42,6 +41,8 @@ def trial(
     Raises:
         InputError: a condition is wrong, or leaves nothing to test.
     """
+    if not table.num_rows:
+        raise InputError(f"{source}: holds no row under its header")
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns)
@@ -58,6 +59,12 @@ def trial(
     if not tested.any():
         option = "narrow --calibrate-where" if test_where is None else "widen --test-where"
         raise InputError(f"{source}: no row is left to test; {option}")
+    known = observed.ran | observed.out_of_memory | observed.ambiguous
+    if not (tested & known).any():
+        raise InputError(
+            f"{source}: none of the {int(tested.sum())} rows to test ran or ran out of memory "
+            "(step_time_s, tokens_per_s, outcome): nothing can be compared with predictions"
+        )
     calibration = None
     if fitted.any():
         part = columns.filter(fitted)
@@ -96,6 +103,6 @@ def _notes(
     ambiguous = int((tested & observed.ambiguous).sum())
     if ambiguous:
         notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
-    counts = Counter(reason for reason in reasons[tested].tolist() if reason is not None)
-    notes += [f"{rows} rows are set aside: {reason}" for reason, rows in counts.most_common()]
+    why = grouped_reasons(reason for reason in reasons[tested].tolist() if reason is not None)
+    notes += [f"{rows} rows are set aside: {reason}" for rows, reason in why]
     return notes

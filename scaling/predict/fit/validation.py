@@ -4,19 +4,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
 from scaling.predict.fit.coverage import (
     Expected,
-    Pairs,
     expected_coverage,
     odds_calibration,
-    pairs_of,
     ratios_covered,
+)
+from scaling.predict.fit.rivals import (
+    Pairs,
+    Rows,
+    Setting,
+    layout_numbers,
+    pairs_of,
+    regrets_of,
     rows_by,
-    rows_by_setting,
+    settings_of,
 )
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
@@ -28,11 +33,11 @@ class Scores:
 
     step_time: relative errors |predicted / measured - 1| (bias: signed mean), rank_correlation
     Spearman's over the rows. regret: slow-down of the layout that would have been picked against
-    the best measured one, over the settings (`rows_by_setting`) with two timed layouts or more;
-    top3: of the best of the first three. memory: false_fit_rate, the share of out-of-memory rows
-    called a fit; false_oom_rate, the share of rows that ran called out of memory. coverage_80: the
-    share of step times inside their interval; coverage_80_ratios: the share of ratios of two
-    layouts of one setting, each setting weighted by its number of layouts.
+    the best measured one, over the settings with two timed layouts or more; top3: of the best of
+    the first three. A layout's time is the median of its repeats. memory: false_fit_rate, the share
+    of out-of-memory rows called a fit; false_oom_rate, the share of rows that ran called out of
+    memory. coverage_80: the share of step times inside their interval; coverage_80_ratios: the
+    share of ratios of two layouts of one setting, each setting weighted by its number of rows.
     """
 
     rows: int
@@ -61,19 +66,27 @@ class Validation:
     notes: list[str]
 
     @property
+    def settings(self) -> list[Setting]:
+        """The settings of all tested rows that are timed."""
+        timed = self.tested & self.prediction.predicted & self.observed.timed
+        return settings_of(
+            self.points, layout_numbers(self.points), self.observed.step_time_s, timed
+        )
+
+    @property
     def pairs(self) -> Pairs:
-        """All pairs of tested layouts that are rivals."""
-        return pairs_of(self.points, self._timed)
+        """Pairs of tested layouts that are rivals."""
+        return pairs_of(self.settings)
 
     @property
     def expected_80(self) -> Expected:
         """Range of the share that correct intervals would cover, 8 times in 10."""
         calibrated = int((self.fitted & self.observed.timed).sum())
-        return expected_coverage(self.points, self.prediction, self._timed, self.pairs, calibrated)
-
-    @property
-    def _timed(self) -> Flags:
-        return self.tested & self.prediction.predicted & self.observed.timed
+        settings = self.settings
+        rows = [setting.rows for setting in settings] or [np.empty(0, dtype=np.int64)]
+        return expected_coverage(
+            self.points, self.prediction, np.concatenate(rows), pairs_of(settings), calibrated
+        )
 
     @property
     def calibrated_rows(self) -> int:
@@ -110,23 +123,37 @@ def validate(
     """Score predictions on the rows of the mask `test`, (n,), over all and per group."""
     usable = test & prediction.predicted
     names = ("framework", "model", "cluster", "world_size")
+    layouts = layout_numbers(points)
+
+    def scores(rows: Rows) -> Scores:
+        timed = rows[observed.timed[rows]]
+        settings = settings_of(points, layouts, observed.step_time_s, timed)
+        return _scores(observed, prediction, rows, timed, settings)
+
     keys = rows_by(tuple(getattr(points, name) for name in names), usable)
-    groups = []
-    for key, rows in sorted(keys.items(), key=lambda item: item[0][1:]):
-        inside = np.zeros(len(points), dtype=bool)
-        inside[rows] = True
-        record = dict(zip(names, (*key[:3], int(key[3])), strict=True))
-        groups.append((record, _scores(points, observed, prediction, inside)))
-    return _scores(points, observed, prediction, usable), groups
+    groups = [
+        (dict(zip(names, (*key[:3], int(key[3])), strict=True)), scores(np.array(rows)))
+        for key, rows in sorted(keys.items(), key=lambda item: (item[0][1:], item[0][0]))
+    ]
+    return scores(np.flatnonzero(usable)), groups
 
 
-def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Flags) -> Scores:
-    timed = rows & observed.timed
+def _scores(
+    observed: Observed, prediction: Prediction, rows: Rows, timed: Rows, settings: list[Setting]
+) -> Scores:
     measured, predicted = observed.step_time_s[timed], prediction.step_time_s[timed]
-    first, three = regrets_of(points, observed, prediction, timed)
+
+    def first_three(layouts: Rows) -> Rows:
+        """Layouts that likely run out of memory are picked only if there are no others."""
+        risky = prediction.likely_oom[layouts]
+        order = np.lexsort((prediction.risk_adjusted_s[layouts], risky))
+        return order[: min(3, len(layouts) if risky.all() else int((~risky).sum()))]
+
+    first = regrets_of(settings, lambda layouts: first_three(layouts)[:1])
+    three = regrets_of(settings, first_three)
     inside = (measured >= prediction.low[timed]) & (measured <= prediction.high[timed])
     return Scores(
-        rows=int(rows.sum()),
+        rows=len(rows),
         step_time=_step_time(measured, predicted),
         regret={
             "mean": float(np.mean(first)) if first else None,
@@ -138,7 +165,7 @@ def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Fl
         },
         memory=_memory(observed, prediction, rows),
         coverage_80=float(inside.mean()) if inside.size else None,
-        coverage_80_ratios=ratios_covered(observed, prediction, pairs_of(points, timed)),
+        coverage_80_ratios=ratios_covered(observed, prediction, pairs_of(settings)),
     )
 
 
@@ -170,44 +197,25 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
     return float(spearmanr(a, b).statistic)
 
 
-def regrets_of(
-    points: Points, observed: Observed, prediction: Prediction, timed: Flags
-) -> tuple[list[float], list[float]]:
-    """Regret per setting of the layout picked, and of the best of the first three.
-
-    Layouts that likely run out of memory are picked only if there are no others.
-    """
-    first, three = [], []
-    for rows in rows_by_setting(points, timed).values():
-        if len(rows) > 1:
-            at: npt.NDArray[np.int64] = np.array(rows)
-            started = at[~prediction.likely_oom[at]]
-            candidates = started if started.size else at
-            order = candidates[np.argsort(prediction.risk_adjusted_s[candidates], kind="stable")]
-            slower = observed.step_time_s[order] / observed.step_time_s[at].min() - 1
-            first.append(float(slower[0]))
-            three.append(float(slower[:3].min()))
-    return first, three
-
-
 def _memory(
-    observed: Observed, prediction: Prediction, rows: Flags
+    observed: Observed, prediction: Prediction, rows: Rows
 ) -> dict[str, float | int | None]:
     """Confusion matrix of predicted fit and outcome, and the error of peak memory."""
-    ran, oom = rows & observed.ran, rows & (observed.out_of_memory | observed.ambiguous)
     fits = prediction.fits
-    false_fit = float(fits[oom].mean()) if oom.any() else None
-    false_oom = float((~fits[ran]).mean()) if ran.any() else None
+    ran = fits[rows[observed.ran[rows]]]
+    oom = fits[rows[(observed.out_of_memory | observed.ambiguous)[rows]]]
+    false_fit = float(oom.mean()) if oom.size else None
+    false_oom = float((~ran).mean()) if ran.size else None
     both = false_fit is not None and false_oom is not None
-    peaks = ran & (observed.peak_memory_bytes > 0)
+    peaks = rows[(observed.ran & (observed.peak_memory_bytes > 0))[rows]]
     error = np.abs(prediction.memory_bytes[peaks] / observed.peak_memory_bytes[peaks] - 1)
     return {
         "balanced_accuracy": 1 - ((false_fit or 0) + (false_oom or 0)) / 2 if both else None,
         "false_fit_rate": false_fit,
         "false_oom_rate": false_oom,
-        "ran_fits": int(fits[ran].sum()),
-        "ran_called_oom": int((~fits[ran]).sum()),
-        "oom_called_fit": int(fits[oom].sum()),
-        "oom_called_oom": int((~fits[oom]).sum()),
+        "ran_fits": int(ran.sum()),
+        "ran_called_oom": int((~ran).sum()),
+        "oom_called_fit": int(oom.sum()),
+        "oom_called_oom": int((~oom).sum()),
         "peak_median_ape": float(np.median(error)) if error.size else None,
     }

@@ -19,7 +19,8 @@ _MOST_GPUS = 10_000_000
 
 def config_file(name: str) -> Path | None:
     """config/<name> of the current folder, else the shipped one, else None."""
-    from scaling.study.paths import CONFIG, local_or_shipped
+    from scaling.study.inputs import local_or_shipped
+    from scaling.study.paths import CONFIG
 
     path = local_or_shipped(CONFIG / name)
     return path if path.is_file() else None
@@ -33,7 +34,7 @@ def site_clusters() -> dict[str, Cluster]:
 
 @cache
 def _loaded(path: Path, changed_ns: int) -> dict[str, Cluster]:
-    from scaling.study.catalogues import load_clusters
+    from scaling.study.load import load_clusters
 
     return load_clusters(path)
 

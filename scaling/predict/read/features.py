@@ -86,11 +86,11 @@ class Features:
 
     def take(self, index: npt.NDArray[np.int64] | slice) -> "Features":
         """These rows only."""
-        return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
+        return Features(**{name: getattr(self, name)[index] for name in FEATURES})
 
 
 BLOCK = 16384  # rows evaluated at once: few calls, and intermediate arrays stay in cache
-_FIELDS = tuple(field.name for field in dataclasses.fields(Features))
+FEATURES = tuple(field.name for field in dataclasses.fields(Features))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

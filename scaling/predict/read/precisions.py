@@ -55,7 +55,7 @@ def rates(precision: Strings, gpu: Gpu) -> dict[str, Floats]:
         name: (
             gpu.sustained("bf16" if name in LOW_PRECISIONS else name),
             gpu.sustained(name),
-            gpu.peak(name),
+            gpu.peaks.get(name),
         )
         for name in set(precision.tolist())
     }

@@ -184,24 +184,3 @@ def _drawable_sizes(chart: Chart, tables: Tables, series: str) -> dict[str, list
 
 def _varies(chart: Chart, rows: list[Record]) -> bool:
     return not chart.over or len({tuple(row[column] for column in chart.over) for row in rows}) > 1
-
-
-def rows_for(tables: Tables, name: str, chart: Chart, size: str, panel: Any) -> list[Record]:
-    """The rows of a table that one drawing of a chart gets; charts.js (`rowsFor`) does the same."""
-    return [
-        row
-        for row in tables[name]
-        if (not size or str(row.get("world_size", size)) == size)
-        and (panel is None or row.get(chart.panel or "", panel) == panel)
-    ]
-
-
-def chart_parameters(sizes: list[int], tokens: float, price: float) -> dict[str, Any]:
-    """Values of the charts' parameters (`marks.PARAMETERS`) for a selection."""
-    largest = max(sizes, default=1)
-    return {
-        "sizes_": sizes,
-        "beyond_": [*sizes, *(largest * 2**power for power in range(1, 6))],
-        "tokens_": tokens,
-        "price_": price,
-    }

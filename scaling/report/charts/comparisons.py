@@ -28,7 +28,8 @@ def factor_effects() -> alt.LayerChart:
 
     Open circles: the mean at each level of the other choice that changes it most.
     """
-    by_worth = marks.rows_by("name", "worth", falling=True)
+    largest_first = alt.EncodingSortField("worth", op="max", order="descending")
+    by_worth = alt.Y("name:N", axis=None, sort=largest_first)
     at_level = (
         marks.chart("interactions")
         .transform_filter("datum.shown")
@@ -51,7 +52,8 @@ def factor_effects() -> alt.LayerChart:
             numbers="'×' + format(datum.worth, '.2f') + (isValid(datum.near_low) ? ' [' + "
             "format(datum.near_low, '.2f') + '–' + format(datum.near_high, '.2f') + ']' : '') + "
             "' · ' + datum.counted + (datum.counted === 1 ? ' pair' : ' pairs')",
-            brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted",
+            brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted + "
+            "(datum.counted === 1 ? ' pair' : ' pairs')",
         )
         .encode(y=by_worth)
     )
@@ -74,7 +76,7 @@ def factor_effects() -> alt.LayerChart:
     narrow = "width < 460"
     return marks.finish(
         one.mark_rule(color=marks.OTHER, strokeWidth=1).encode(
-            x=marks.datum("X", 1), **marks.UPRIGHT
+            x=marks.fixed("XDatum", 1), **marks.UPRIGHT
         ),
         rows.mark_rule(strokeWidth=1.25, color=marks.ACCENT, yOffset=6).encode(
             x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
@@ -143,7 +145,7 @@ def cost() -> alt.LayerChart:
         scale=marks.log(30),
         axis=marks.LOG_TIMES,
     )  # fmt: skip
-    y = marks.amounts("cost", "{cost}")  # fmt: skip
+    y = alt.Y("cost:Q", title="{cost}", scale=marks.FROM_ZERO, axis=marks.AMOUNTS)
     best = rows.encode(x=x, y=y)
     tips = [
         *tooltips("world_size", "layout_name", "series"),
@@ -201,10 +203,12 @@ def prediction_error() -> alt.LayerChart:
         one.mark_rect(color=marks.ACCENT, opacity=0.1).encode(
             x=marks.ACROSS["x"],
             x2=marks.ACROSS["x2"],
-            y=marks.datum("Y", 1 / NEAR),
-            y2=marks.datum("Y2", NEAR),
+            y=marks.fixed("YDatum", 1 / NEAR),
+            y2=marks.fixed("Y2Datum", NEAR),
         ),
-        one.mark_rule(color=marks.INK, strokeWidth=1).encode(y=marks.datum("Y", 1), **marks.ACROSS),
+        one.mark_rule(color=marks.INK, strokeWidth=1).encode(
+            y=marks.fixed("YDatum", 1), **marks.ACROSS
+        ),
         rows.mark_point(
             shape="diamond", size=34, strokeWidth=1.25, fill=marks.SURFACE, opacity=0.8
         ).encode(
@@ -242,7 +246,10 @@ def prediction_error() -> alt.LayerChart:
 
 def generations() -> alt.LayerChart:
     """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
-    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
+    y = alt.Y(
+        "tokens_per_s_per_gpu:Q", title="Tokens per second per {GPU}",
+        scale=marks.FROM_ZERO, axis=marks.AMOUNTS,
+    )  # fmt: skip
     base = (
         marks.chart("peers")
         .transform_filter("datum.dimension === 'cluster'")

@@ -6,7 +6,7 @@ import altair as alt
 
 from scaling.report.charts import marks
 from scaling.report.charts.marks import tooltips
-from scaling.report.charts.palette import HATCH, variable
+from scaling.report.charts.palette import HATCH, RAMPS, variable
 
 _ON_DARK = variable("s-ink")
 
@@ -30,7 +30,7 @@ def layout_map() -> alt.LayerChart:
     steps = alt.Scale(
         type="threshold",
         domain=[0.5, 0.7, 0.8, 0.9, 0.97],
-        range=marks.RAMPS["s"],
+        range=RAMPS["s"],
     )
     ink = alt.condition("datum.share_of_best >= 0.8", alt.value(_ON_DARK), alt.value(marks.INK))
     tips = tooltips(
@@ -82,9 +82,12 @@ def layout_ranking() -> alt.LayerChart:
             value="datum.outcome === 'ok' ? format(datum.tokens_per_s, '.3s') + ' · ' + "
             "format(datum.share_of_best, '.0%') : replace(datum.outcome, '_', ' ')",
         )
-        .encode(y=marks.rows_by("layout_name", "place"))
+        .encode(y=marks.BY_PLACE)
     )
-    named = marks.one_per_layout(rows, "place")
+    # several series or software stacks may have a layout: it is named once
+    named = rows.transform_joinaggregate(
+        first="min(place)", groupby=["layout_name"]
+    ).transform_filter("datum.place === datum.first")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
@@ -100,7 +103,7 @@ def layout_ranking() -> alt.LayerChart:
         .mark_rect(color=marks.ACCENT, opacity=0.16)
         .encode(x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q")),
         ran.mark_rule(color=marks.OTHER, strokeWidth=1, yOffset=down).encode(
-            x=x, x2=marks.datum("X2", 0)
+            x=x, x2=marks.fixed("X2Datum", 0)
         ),
         *ends,
         *marks.points(ran.encode(x=x), tips, yOffset=down),

@@ -1,7 +1,7 @@
 """The grammar of every chart: how a measured, a published and a predicted value look.
 
 Only the column `series` decides the mark. Colours are names of the palette. Words in braces
-(`{GPUs}`) are filled in when the chart is drawn (`scaling.report.text.fill_words`).
+(`{GPUs}`) are filled in when the chart is drawn (`svg.fill_words`).
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,17 @@ ACCENT, WARN, BAD = variable("accent"), variable("warn"), variable("bad")
 _channels: Any = alt  # its constructors of values are untyped
 
 
-def value(channel: str, pixels: float | str) -> Any:
-    """A fixed value of a channel: pixels, or a word such as `width`.
+def fixed(channel: str, at: float | str) -> Any:
+    """One place for all rows: `XValue` in pixels or a word such as `width`, `XDatum` on the scale.
 
     `x=alt.value(0)` means the same, but altair then compares it with every class it knows.
     """
-    return getattr(_channels, f"{channel}Value")(pixels)
+    return getattr(_channels, channel)(at)
 
 
-def datum(channel: str, at: float) -> Any:
-    """A fixed value on the scale of a channel."""
-    return getattr(_channels, f"{channel}Datum")(at)
-
-
-LEFT, RIGHT, FOOT = value("X", 0), value("X", "width"), value("Y", "height")
-ACROSS: dict[str, Any] = {"x": LEFT, "x2": value("X2", "width")}  # the whole plot
-UPRIGHT: dict[str, Any] = {"y": value("Y", 0), "y2": value("Y2", "height")}
+LEFT, RIGHT, FOOT = fixed("XValue", 0), fixed("XValue", "width"), fixed("YValue", "height")
+ACROSS: dict[str, Any] = {"x": LEFT, "x2": fixed("X2Value", "width")}  # the whole plot
+UPRIGHT: dict[str, Any] = {"y": fixed("YValue", 0), "y2": fixed("Y2Value", "height")}
 
 SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 POINT_SIZE = 64  # square pixels
@@ -75,9 +70,8 @@ _FINER = [digit * decade for decade in _DECADES for digit in (1, 1.2, 1.5, 2, 2.
 
 # Width of the chart's box on the page (a file has none), which decides the columns of a legend: the
 # plot's own width changes while it is laid out.
-_BOX = "(width && containerSize()[0] || 640)"
+BOX = "(width && containerSize()[0] || 640)"
 CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
-RAMPS = {ramp: [variable(f"{ramp}{n}") for n in range(1, 7)] for ramp in "pst"}
 
 
 def _log_ticks(channel: str) -> alt.ExprRef:
@@ -103,6 +97,9 @@ LOG_AMOUNTS = alt.Axis(
     values=_log_ticks("y"), tickCount=5, labelExpr=_BILLIONS, labelOverlap="greedy",
     labelSeparation=6,
 )  # fmt: skip
+# One row for each layout; the chart writes the names, since an axis has no room for them.
+_FASTEST_FIRST = alt.EncodingSortField("place", op="min", order="ascending")
+BY_PLACE = alt.Y("layout_name:N", axis=None, sort=_FASTEST_FIRST)
 LOG_TIMES = alt.Axis(  # seconds or days, from left to right
     values=_log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy", labelSeparation=8
 )
@@ -111,27 +108,6 @@ LOG_TIMES = alt.Axis(  # seconds or days, from left to right
 def log(padding: int, **scale: Any) -> alt.Scale:
     """A log scale from the first value to the last, with `padding` pixels at both ends."""
     return alt.Scale(type="log", nice=False, padding=padding, **scale)
-
-
-def amounts(field: str, title: str, axis: alt.Axis | None = None) -> alt.Y:
-    """A vertical axis of amounts that starts at 0."""
-    return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or AMOUNTS)
-
-
-def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
-    """One row for each name; the chart writes the names, since an axis has no room for them."""
-    sort = alt.EncodingSortField(
-        order, op="max" if falling else "min", order="descending" if falling else "ascending"
-    )
-    return alt.Y(f"{name}:N", axis=None, sort=sort)
-
-
-def one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
-    """The first row by `order` of each layout, which several series or software stacks may have."""
-    first: alt.Chart = rows.transform_joinaggregate(
-        first=f"min({order})", groupby=["layout_name"]
-    ).transform_filter(f"datum.{order} === datum.first")
-    return first
 
 
 def rows_of(base: alt.Chart, series: str) -> alt.Chart:
@@ -249,29 +225,9 @@ def category(field: str, *, sort: Any = alt.Undefined) -> alt.Color:
     legend = alt.Legend(
         title=None, orient="top", symbolType="circle", symbolOpacity=1, labelLimit=220,
         labelFontSize=12,
-        columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : 4"),
+        columns=alt.ExprRef(f"{BOX} < 470 ? 2 : 4"),
     )  # fmt: skip
     return alt.Color(field, scale=alt.Scale(range=CATEGORIES), legend=legend, sort=sort)
-
-
-def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
-    """Colours of the parts of a whole, from the palette's `ramp`, with a legend.
-
-    The legend is transparent where `table` has no rows, because an empty one has no size.
-    """
-    opacity = alt.ExprRef(f"length(data('{table}')) ? 1 : 0")
-    return alt.Color(
-        "part:N",
-        scale=alt.Scale(
-            domain=parts, range=RAMPS[ramp][: len(parts)]
-        ),
-        legend=alt.Legend(
-            title=None, orient="top", symbolType="square", labelLimit=200,
-            labelFontSize=alt.ExprRef(f"{_BOX} < 470 ? 11 : 12"),
-            labelOpacity=opacity, symbolOpacity=opacity,
-            columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : {_BOX} < 760 ? 3 : 6"),
-        ),
-    )  # fmt: skip
 
 
 # By column: its words, and its number format (None: text).

@@ -3,7 +3,6 @@
 The colours are the page's CSS variables; exported charts get their values.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -45,7 +44,7 @@ _DARK = {
 }  # fmt: skip
 COLOURS: Mapping[Theme, Mapping[str, str]] = {"light": _LIGHT, "dark": _DARK}
 
-HATCH = "url(#hatch)"  # a pattern that the page defines; files get a plain colour (`in_theme`)
+HATCH = "url(#hatch)"  # a pattern that the page defines; files get a plain colour (svg.py)
 
 
 def variable(name: str) -> str:
@@ -60,6 +59,8 @@ def variable(name: str) -> str:
 
 
 LAYOUTS = [*(variable(f"c{slot}") for slot in range(1, LAYOUT_SLOTS + 1)), variable("c-other")]
+# Light to dark, or part by part: shares of the fastest, memory, time.
+RAMPS = {ramp: [variable(f"{ramp}{step}") for step in range(1, 7)] for ramp in "spt"}
 
 FONT = 'Inter, "Segoe UI", Roboto, "Helvetica Neue", Arial, system-ui, sans-serif'
 
@@ -82,14 +83,8 @@ CONFIG: dict[str, Any] = {
     "text": {"font": FONT, "fontSize": 11},
 }  # fmt: skip
 
-
-def css(theme: Theme) -> str:
-    """The palette as CSS declarations."""
-    declarations = "".join(f"--{name}:{value};" for name, value in COLOURS[theme].items())
-    return f"color-scheme:{theme};{declarations}"
-
-
-def in_theme(text: str, theme: Theme) -> str:
-    """`text` with every `var(--name)` replaced by its colour, for files outside the page."""
-    named = re.sub(r"var\(--([\w-]+)\)", lambda m: COLOURS[theme][m.group(1)], text)
-    return named.replace(HATCH, COLOURS[theme]["hatch"])
+# The palette of each theme as CSS declarations.
+CSS = {
+    theme: f"color-scheme:{theme};" + "".join(f"--{name}:{value};" for name, value in of.items())
+    for theme, of in COLOURS.items()
+}

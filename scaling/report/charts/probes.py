@@ -30,7 +30,12 @@ def collectives() -> alt.LayerChart:
                 labelOverlap="greedy",
             ),
         ),
-        y=marks.amounts("rate", "Bus bandwidth (GB/s)", alt.Axis(format=",~r", tickCount=5)),
+        y=alt.Y(
+            "rate:Q",
+            title="Bus bandwidth (GB/s)",
+            scale=marks.FROM_ZERO,
+            axis=alt.Axis(format=",~r", tickCount=5),
+        ),
     )
     shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
     return marks.finish(
@@ -59,10 +64,11 @@ def gemm_rates() -> alt.LayerChart:
             ),
         ),
     )  # fmt: skip
-    y = marks.amounts(
-        "flop_per_s",
-        "FLOP/s of one {GPU}",
-        alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
+    y = alt.Y(
+        "flop_per_s:Q",
+        title="FLOP/s of one {GPU}",
+        scale=marks.FROM_ZERO,
+        axis=alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
     )
     kind = category("precision:N")
     return marks.finish(

@@ -17,6 +17,11 @@ _ENDS = (
     alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
 )
 _NUMBER = 34  # width in px of a number above a point
+# Below the square of the layout that was kept, and below the number under the fastest's point.
+_BELOW_BOTH = (
+    "max(14, 30 + scale('y', datum.tokens_per_s_per_gpu / datum.share_of_best)"
+    " - scale('y', datum.tokens_per_s_per_gpu))"
+)
 # Names stand to the left of their marks on the right half of the chart, else to the right.
 _BESIDE: dict[str, dict[str, Any]] = {
     "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
@@ -43,7 +48,7 @@ def throughput() -> alt.LayerChart:
         ideal.mark_line(color=marks.FAINT, strokeWidth=1),
         ideal.transform_filter(apart)
         .mark_text(align="right", dx=-7, dy=-5, color=marks.SOFT)
-        .encode(text=marks.value("Text", "ideal")),
+        .encode(text=marks.fixed("TextValue", "ideal")),
         *marks.intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
         *marks.layout_lines(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
@@ -65,7 +70,10 @@ def throughput_per_gpu() -> alt.LayerChart:
     For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
     layout that is best at the smallest size, kept throughout.
     """
-    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
+    y = alt.Y(
+        "tokens_per_s_per_gpu:Q", title="Tokens per second per {GPU}",
+        scale=marks.FROM_ZERO, axis=marks.AMOUNTS,
+    )  # fmt: skip
     base = (
         marks.chart("best")
         .transform_calculate(
@@ -106,7 +114,7 @@ def throughput_per_gpu() -> alt.LayerChart:
             kept.transform_filter(last)
             .transform_calculate(name="'one layout'")
             .encode(text=alt.Text("name:N")),
-            colour=marks.SOFT, align="right", dx=8, dy=14,
+            colour=marks.SOFT, align="right", dx=8, dy={"expr": _BELOW_BOTH},
         ),
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *marks.layout_lines(base.encode(y=y)),
@@ -148,10 +156,10 @@ def marginal_return() -> alt.LayerChart:
     )
     return marks.finish(
         one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
-            y=marks.datum("Y", 0), **marks.ACROSS
+            y=marks.fixed("YDatum", 0), **marks.ACROSS
         ),
         one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
-            y=marks.datum("Y", 1), **marks.ACROSS
+            y=marks.fixed("YDatum", 1), **marks.ACROSS
         ),
         band,
         knee.mark_rule(color=marks.WARN, strokeDash=[2, 3]).encode(
@@ -230,7 +238,7 @@ def marginal_watt() -> alt.LayerChart:
     ]
     return marks.finish(
         start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
-            y=marks.datum("Y", 0), **marks.ACROSS
+            y=marks.fixed("YDatum", 0), **marks.ACROSS
         ),
         start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
             y=alt.Y("start:Q"), **marks.ACROSS

@@ -6,8 +6,8 @@ import altair as alt
 
 from scaling.cluster.hardware import GIB
 from scaling.report.charts import marks
-from scaling.report.charts.marks import category, category_points, part_colour, tooltips
-from scaling.report.charts.palette import variable
+from scaling.report.charts.marks import category, category_points, tooltips
+from scaling.report.charts.palette import RAMPS, variable
 
 MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
 TIME = [
@@ -52,7 +52,10 @@ def memory_time() -> alt.LayerChart:
         scale=marks.log(20),
         axis=marks.LOG_TIMES,
     )
-    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
+    y = alt.Y(
+        "memory:Q", title="Memory per {GPU}, largest rank (GiB)",
+        scale=marks.FROM_ZERO, axis=alt.Axis(tickCount=5),
+    )  # fmt: skip
     stage = category("stage:N")
     tips = [
         *tooltips("world_size", "layout_name", "series"),
@@ -82,7 +85,7 @@ def memory() -> alt.LayerChart:
             size=f"datum.bytes / {GIB}",
             total=f"datum.total_bytes / {GIB}",
         )
-        .encode(y=marks.rows_by("layout_name", "place"))
+        .encode(y=marks.BY_PLACE)
     )
     rows = (
         marks.chart("contenders")
@@ -97,9 +100,11 @@ def memory() -> alt.LayerChart:
             # a row with a measured peak before one without
             order=f"datum.place + (isValid(datum.peak_memory_bytes) ? 0 : {marks.SHOWN_LAYOUTS})",
         )
-        .encode(y=marks.rows_by("layout_name", "place"))
+        .encode(y=marks.BY_PLACE)
     )
-    named = marks.one_per_layout(rows, "order")
+    named = rows.transform_joinaggregate(
+        first="min(order)", groupby=["layout_name"]
+    ).transform_filter("datum.order === datum.first")
     x = alt.X(
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
@@ -115,11 +120,11 @@ def memory() -> alt.LayerChart:
     return marks.finish(
         bars.mark_bar(height=9, yOffset=7, stroke=marks.SURFACE, strokeWidth=0.5).encode(
             x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=ran, tooltip=part,
-            color=part_colour(MEMORY, "p", "memory_parts"),
+            color=_part_colour(MEMORY, "p", "memory_parts"),
         ),
         rows.transform_filter("isValid(datum.peak)")
         .mark_rule(color=marks.OTHER, strokeWidth=1, yOffset=7)
-        .encode(x=x, x2=marks.datum("X2", 0)),
+        .encode(x=x, x2=marks.fixed("X2Datum", 0)),
         rows.transform_filter("isValid(datum.peak)")
         .mark_tick(thickness=3, height=15, yOffset=7, color=marks.INK)
         .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
@@ -187,7 +192,7 @@ def step_bounds() -> alt.LayerChart:
                 axis=alt.Axis(format=".0%", tickCount=5, labelOverlap="greedy", labelSeparation=4),
             ),
             x2=alt.X2("share_to:Q"),
-            color=part_colour(TIME, "t", "time_split"),
+            color=_part_colour(TIME, "t", "time_split"),
             opacity=alt.condition("datum.series === 'predicted'", alt.value(0.75), alt.value(1)),
             tooltip=tips,
         ),
@@ -240,7 +245,7 @@ def communication() -> alt.LayerChart:
                 axis=alt.Axis(format=",~r", tickCount=5),
             ),
             x2=alt.X2("end:Q"),
-            color=part_colour(AXES, "t", "communication"),
+            color=_part_colour(AXES, "t", "communication"),
             tooltip=tips,
         ),
         one.mark_tick(thickness=4, height=22, color=marks.SURFACE).encode(x=alt.X("exposed:Q")),
@@ -256,3 +261,23 @@ def _size_rows() -> alt.Y:
     """A row for each number of GPUs."""
     axis = alt.Axis(domain=False, ticks=False, grid=False)
     return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
+
+
+def _part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
+    """Colours of the parts of a whole, from the palette's `ramp`, with a legend.
+
+    The legend is transparent where `table` has no rows, because an empty one has no size.
+    """
+    opacity = alt.ExprRef(f"length(data('{table}')) ? 1 : 0")
+    return alt.Color(
+        "part:N",
+        scale=alt.Scale(
+            domain=parts, range=RAMPS[ramp][: len(parts)]
+        ),
+        legend=alt.Legend(
+            title=None, orient="top", symbolType="square", labelLimit=200,
+            labelFontSize=alt.ExprRef(f"{marks.BOX} < 470 ? 11 : 12"),
+            labelOpacity=opacity, symbolOpacity=opacity,
+            columns=alt.ExprRef(f"{marks.BOX} < 470 ? 2 : {marks.BOX} < 760 ? 3 : 6"),
+        ),
+    )  # fmt: skip

@@ -1,24 +1,29 @@
 """Charts as specifications, as SVG and PNG files, and the script that draws them on the page."""
 
 import functools
+import hashlib
 import json
+import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
 from altair.utils.schemapi import debug_mode
 
-from scaling.report.charts.charts import ALL, CHARTS, Chart, rows_for
-from scaling.report.charts.palette import CONFIG, in_theme
-from scaling.report.tables import Tables
-from scaling.report.text import fill_words
+from scaling.record.files import write_bytes, write_text
+from scaling.report.charts.charts import ALL, CHARTS, Chart
+from scaling.report.charts.palette import COLOURS, CONFIG, HATCH
+from scaling.report.tables import Record, Tables
 
 VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 WIDTH = 640  # px; on the page a chart is as wide as its box
+LIGHT = COLOURS["light"]
+_LONGEST_NAME = 120  # of the 255 that a file system allows
 _TITLE_CHARACTERS, _LINE_CHARACTERS = 70, 100  # of a line at that width
 
 SERIES_KEY = {
@@ -48,6 +53,22 @@ def bundle() -> str:
     return bundled.stdout
 
 
+@functools.cache
+def specifications() -> dict[str, str]:
+    """By chart its Vega-Lite as JSON, without data, theme and schema, which page and file add.
+
+    Cached, because building takes a tenth of a second for each. Validating would take longer; the
+    tests do it.
+    """
+    texts = {}
+    for name, chart in CHARTS.items():
+        with debug_mode(False):  # do not validate parts either
+            specification = chart.build().to_dict(validate=False)
+        del specification["config"], specification["$schema"]
+        texts[name] = json.dumps(specification)
+    return texts
+
+
 def chart_files(tables: Tables, story: dict[str, Any], study: str) -> Iterator[tuple[str, str]]:
     """Names (without folder and ending) and texts of the SVG files of one setting.
 
@@ -57,43 +78,42 @@ def chart_files(tables: Tables, story: dict[str, Any], study: str) -> Iterator[t
         chart = CHARTS[name]
         size = str(story["shown_size"]) if chart.per_size else ""
         for panel in sizes.get(size, []):
-            file_name = "-".join([name, *filter(None, (panel, size))])
-            yield file_name, svg(chart, tables, story, study, size, panel)
+            yield (
+                "-".join([name, *filter(None, (panel, size))]),
+                _svg(chart, tables, story, study, size, panel),
+            )
 
 
-def svg(
+def _svg(
     chart: Chart, tables: Tables, story: dict[str, Any], study: str, size: str, panel: Any
 ) -> str:
     """One chart of one setting in the light theme, with its title, study, series and intervals."""
-    specification = chart_specification(chart)
-    specification |= {"config": CONFIG, "width": WIDTH, "background": "white"}
-    specification["title"] = _heading(chart, story, study, size, panel)
-    text = in_theme(fill_words(json.dumps(specification), story["words"]), "light")
-    filled = json.loads(text)
-    filled["datasets"] = {
-        name: rows_for(tables, name, chart, size, panel) for name in table_names(filled)
-    }
+    text = in_light(specifications()[chart.name])
+    filled = json.loads(fill_words(text, story["words"]))
+    filled |= {"config": json.loads(in_light(json.dumps(CONFIG))), "background": "white"}
+    filled |= {"width": WIDTH, "title": _heading(chart, story, study, size, panel)}
+    names = table_names(filled)
+    filled["datasets"] = {name: _rows_for(tables, name, chart, size, panel) for name in names}
     for parameter in filled["params"]:
         parameter["value"] = story["parameters"][parameter["name"]]
     return str(vl_convert.vegalite_to_svg(filled, vl_version=VEGA_LITE))
 
 
-def chart_specification(chart: Chart) -> dict[str, Any]:
-    """The chart's Vega-Lite without data, theme and schema, which page and file add."""
-    specification: dict[str, Any] = json.loads(_specification(chart.name))
-    return specification
+def fill_words(text: str, words: Mapping[str, str]) -> str:
+    """`text` with `{GPU}`, `{GPUs}` and other `words` filled in; other braces are left alone."""
+    for name, word in words.items():
+        text = text.replace("{" + name + "}", word)
+    return text
 
 
-@functools.cache
-def _specification(name: str) -> str:
-    """Cached, because building takes a tenth of a second and every setting draws it.
-
-    Validating would take longer; the tests do it.
-    """
-    with debug_mode(False):  # do not validate parts either
-        specification = CHARTS[name].build().to_dict(validate=False)
-    del specification["config"], specification["$schema"]
-    return json.dumps(specification)
+def _rows_for(tables: Tables, name: str, chart: Chart, size: str, panel: Any) -> list[Record]:
+    """The rows of a table that one drawing of a chart gets; charts.js (`rowsFor`) does the same."""
+    return [
+        row
+        for row in tables[name]
+        if (not size or str(row.get("world_size", size)) == size)
+        and (panel is None or row.get(chart.panel or "", panel) == panel)
+    ]
 
 
 def _heading(
@@ -111,8 +131,8 @@ def _heading(
         "text": _wrapped(title, _TITLE_CHARACTERS),
         "subtitle": [*_wrapped(place, _LINE_CHARACTERS), *_wrapped(level, _LINE_CHARACTERS)],
         "anchor": "start", "frame": "group",
-        "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": "var(--ink-2)",
-        "color": "var(--ink)", "offset": 12,
+        "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": LIGHT["ink-2"],
+        "color": LIGHT["ink"], "offset": 12,
     }  # fmt: skip
 
 
@@ -122,9 +142,10 @@ def _wrapped(text: str, width: int) -> list[str]:
     ) or [""]
 
 
-def png(text: str) -> bytes:
-    """An SVG file as PNG, two pixels for each of its own: sharp in a paper's column."""
-    return bytes(vl_convert.svg_to_png(text, scale=2))
+def in_light(text: str) -> str:
+    """`text` with the light theme's colours in place of the page's variables and its pattern."""
+    named = re.sub(r"var\(--([\w-]+)\)", lambda match: LIGHT[match.group(1)], text)
+    return named.replace(HATCH, LIGHT["hatch"])
 
 
 def table_names(specification: Any) -> set[str]:
@@ -136,3 +157,31 @@ def table_names(specification: Any) -> set[str]:
     data = specification.get("data")
     named = {data["name"]} if isinstance(data, dict) and "name" in data else set()
     return named.union(*(table_names(part) for part in specification.values()))
+
+
+def write_charts(
+    charts_dir: Path, stories: list[dict[str, Any]], svgs: Mapping[int, Mapping[str, str]]
+) -> None:
+    """Write each chart as SVG and PNG, and remove those of a former report."""
+    written = set()
+    for told in stories:
+        selection = f"{told['setting_id']}-{told['model']}-{told['cluster']}-"
+        for chart, svg in svgs[told["setting_id"]].items():
+            name = file_name(f"{selection}{chart}" if len(stories) > 1 else chart)
+            # two pixels for each of its own: sharp in a paper's column
+            png = bytes(vl_convert.svg_to_png(svg, scale=2))
+            write_text(charts_dir / f"{name}.svg", svg)
+            write_bytes(charts_dir / f"{name}.png", png)
+            written |= {f"{name}.svg", f"{name}.png"}
+    for path in (*charts_dir.glob("*.svg"), *charts_dir.glob("*.png")):
+        if path.name not in written:
+            path.unlink()
+
+
+def file_name(words: str) -> str:
+    """A safe file name, whatever the words: names of models and panels come from outside."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", words).lstrip(".") or "_"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(words.encode("utf-8", errors="replace")).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9]}-{digest}"

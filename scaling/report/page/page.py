@@ -2,9 +2,7 @@
 
 import base64
 import functools
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,11 +13,18 @@ import jinja2
 
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
-from scaling.record.files import write_bytes, write_text
+from scaling.record.files import write_text
 from scaling.report import text
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.palette import CONFIG, FONT, css
-from scaling.report.charts.svg import SERIES_KEY, bundle, chart_files, chart_specification, png
+from scaling.report.charts.palette import CONFIG, CSS, FONT
+from scaling.report.charts.svg import (
+    SERIES_KEY,
+    bundle,
+    chart_files,
+    fill_words,
+    specifications,
+    write_charts,
+)
 from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story
@@ -27,7 +32,6 @@ from scaling.report.sections.study import engine_section, order_section, replica
 from scaling.report.tables import COLUMNS, Tables, page_text, read_tables
 from scaling.study.paths import StudyPaths
 
-_LONGEST_NAME = 120  # of the 255 that a file system allows
 _ALT = "Alt: "  # starts the part of a caption that a screen reader says
 TEMPLATES = (
     "page.html.j2",
@@ -78,6 +82,7 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
     paths = StudyPaths(study_dir)
     with ThreadPoolExecutor(1) as executor:
         vega = executor.submit(bundle)
+        specifications()  # built while the bundle is made
         tables = read_tables(study_dir)
         study = page_text(study_dir.name)
         selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
@@ -91,37 +96,11 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
             told["setting_id"]: dict(chart_files(selection, told, study)) if charts else {}
             for selection, told in zip(selections, stories, strict=True)
         }
-        _write_charts(paths.charts, stories, svgs)
+        write_charts(paths.charts, stories, svgs)
         html = _page_html(study, tables, stories, sections, svgs, reports_dir, vega)
     write_text(paths.report, html)
     write_multiqc(study_dir, tables)
     return paths.report
-
-
-def _write_charts(
-    charts_dir: Path, stories: list[dict[str, Any]], svgs: Mapping[int, Mapping[str, str]]
-) -> None:
-    """Write each chart as SVG and PNG, and remove those of a former report."""
-    written = set()
-    for told in stories:
-        selection = f"{told['setting_id']}-{told['model']}-{told['cluster']}-"
-        for chart, svg in svgs[told["setting_id"]].items():
-            name = file_name(f"{selection}{chart}" if len(stories) > 1 else chart)
-            write_text(charts_dir / f"{name}.svg", svg)
-            write_bytes(charts_dir / f"{name}.png", png(svg))
-            written |= {f"{name}.svg", f"{name}.png"}
-    for path in (*charts_dir.glob("*.svg"), *charts_dir.glob("*.png")):
-        if path.name not in written:
-            path.unlink()
-
-
-def file_name(words: str) -> str:
-    """A safe file name, whatever the words: names of models and panels come from outside."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", words).lstrip(".") or "_"
-    if len(name) <= _LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(words.encode("utf-8", errors="replace")).hexdigest()[:8]
-    return f"{name[: _LONGEST_NAME - 9]}-{digest}"
 
 
 def _page_html(
@@ -157,7 +136,7 @@ def _page_html(
     data = _json({name: _columnar(tables, name) for name in COLUMNS})
     charts = {
         name: {
-            "spec": chart_specification(chart),
+            "spec": json.loads(specifications()[name]),
             "section": chart.section,
             "table": chart.table,
             "perSize": chart.per_size,
@@ -194,7 +173,7 @@ def _page_html(
             name: sum(row[name] for row in tables["progress"])
             for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
         },
-        palette=css,
+        palette=CSS,
         font=FONT,
         style=style,
         script=script,
@@ -277,8 +256,8 @@ def _pictures(
         pictures.append(
             {
                 "uri": f"data:image/svg+xml;base64,{encoded}",
-                "alt": text.fill_words(captions[chart].alt, words),
-                "text": text.fill_words(captions[chart].text, words),
+                "alt": fill_words(captions[chart].alt, words),
+                "text": fill_words(captions[chart].text, words),
             }
         )
     return pictures

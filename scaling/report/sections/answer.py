@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
-from scaling.report.sections.findings import advised_memory
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     UNKNOWN,
@@ -22,14 +21,24 @@ STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yar
 Figure = tuple[str, str, str]  # name, value, what it is
 
 
+def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+    """What is kept equal while GPUs are added."""
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
+    if setting["study_kind"] == "strong":
+        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {words['GPU']}"
+
+
 def why_nothing_ran(tables: Tables) -> str:
     """Why there is no answer."""
     progress = tables["progress"][0]
     if not progress["points"]:
         return f"Nothing can run: {_combinations(progress['refusals'])} refused."
     if not progress["failed"]:
-        return f"Nothing has run yet: {progress['waiting']} points wait."
-    rest = f"; {progress['waiting']} have not run yet" if progress["waiting"] else ""
+        return f"No point has a result yet: {progress['waiting']} wait."
+    rest = f"; {progress['waiting']} have no result yet" if progress["waiting"] else ""
     return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
 
 
@@ -130,7 +139,7 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
     waiting = tables["progress"][0]["waiting"]
     if best and waiting:
         which = "point has" if waiting == 1 else "points have"
-        sentences.append(f"{waiting} {which} not run yet, so the fastest may change.")
+        sentences.append(f"{waiting} {which} no result yet, so the fastest may change.")
     return " ".join(filter(None, sentences))
 
 
@@ -161,7 +170,7 @@ def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
             )
             if there
         ]
-    rule = f"A lead {listed(rules)}."
+    rule = f"A lead {', one '.join(rules)}."
     ties = [row["world_size"] for row in best if row["tied"]]
     if not ties:
         return rule
@@ -200,7 +209,7 @@ def statistics_title(tables: Tables, series: str) -> str:
         parts.append(f"{progress['predicted']} {more}points are predicted")
         parts += [] if tried else ["none is measured"]
     if waiting := progress["waiting"]:
-        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} not run yet")
+        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} no result yet")
     if progress["refusals"]:
         parts.append(f"{_combinations(progress['refusals'])} refused")
     return listed(parts)
@@ -217,15 +226,15 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
     if not best:
         return [_points_figure(progress)]
     last = best[-1]
+    memory = gib(advised_memory(tables, last))
     at_last = f"at {gpu_count(last['world_size'], words)}"
     rate = f"{amount(last['tokens_per_s'])} tokens/s"
     if len(best) > 1:
         rate += f", {percent(last['efficiency'])} of ideal"
     predicted = last["series"] == "predicted"
     largest = "Largest size predicted" if predicted else "Largest size run"
-    slowest = last["slowest_share"]
+    slowest = last["slowest_share"] if last["runner_up_layout_name"] else None  # not of repeats
     spread = UNKNOWN if slowest is None else f"×{significant(1 / slowest)}"
-    memory = gib(advised_memory(tables, last))
     every = [
         _utilisation_figure(best, words),
         (largest, gpu_count(last["world_size"], words), rate),
@@ -236,6 +245,20 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         *_tail_figure(tables, words),
     ]
     return [figure for figure in every if figure[1] != UNKNOWN]
+
+
+def advised_memory(tables: Tables, best: Record) -> float | None:
+    """Bytes of the fullest rank of the layout advised at a size; predicted where its rate is."""
+    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
+    advised = (best["world_size"], best["advised_row_name"])
+    return next(
+        (
+            row[column]
+            for row in tables["contenders"]
+            if (row["world_size"], row["layout_name"]) == advised
+        ),
+        None,
+    )
 
 
 def _points_figure(progress: Record) -> Figure:
@@ -285,5 +308,5 @@ def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))
     longer = last["step_time_p95_s"] / last["step_time_s"] - 1
-    what = f"or more over the median in one step of 20, {gpu_count(last['world_size'], words)}"
+    what = f"or more over the median in one of 20 steps, at {gpu_count(last['world_size'], words)}"
     return [("Slow steps", f"+{percent(longer, 1)}", what)]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from scaling.analyse.ties import NOISE_FLOOR
+from scaling.report.sections.answer import advised_memory
 from scaling.report.sections.over_sizes import leaders
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
@@ -125,20 +126,6 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
     of = f" of {gib(capacity)}" if capacity else ""
     needs = f"the layout advised needs {gib(memory)}{of} per {words['GPU']}"
     return with_series(f"At {gpu_count(size, words)} {needs}", best["series"])
-
-
-def advised_memory(tables: Tables, best: Record) -> float | None:
-    """Bytes of the fullest rank of the layout advised at a size; predicted where its rate is."""
-    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
-    advised = (best["world_size"], best["advised_row_name"])
-    return next(
-        (
-            row[column]
-            for row in tables["contenders"]
-            if (row["world_size"], row["layout_name"]) == advised
-        ),
-        None,
-    )
 
 
 def effects_title(tables: Tables) -> str:

@@ -137,8 +137,8 @@ def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series:
     name = degrees(max(rivals, key=lambda row: float(row["share_of_best"])))
     if not any(row["advised"] for row in tied):
         return f"; {name} may be faster at {last.to_size}"
-    verb = "would be" if series == "predicted" else "are" if name.endswith("stages") else "is"
-    return f"; {name} {verb} as fast at {last.to_size}"
+    tie = "would tie" if series == "predicted" else "tie" if name.endswith("stages") else "ties"
+    return f"; {name} {tie} at {last.to_size}"
 
 
 def last_step(steps: Sequence[Step], series: str) -> str:

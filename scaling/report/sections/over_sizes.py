@@ -1,6 +1,7 @@
 """Sentences that compare sizes: throughput, returns, the knee, the law, the cost of a run."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
@@ -62,7 +63,11 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     """The first step that does not return the share of its cost that the study asks for."""
     steps = tables["returns"]
     if not steps:
-        return "Only one size ran: no return of a step"
+        best = tables["best"]
+        if not best:
+            return "No return of a step: nothing ran"
+        ran = "is predicted" if best[0]["series"] == "predicted" else "ran"
+        return f"Only one size {ran}: no return of a step"
     would = "would " if steps[0]["series"] == "predicted" else ""
     returns = "would return" if would else "returns"
     short = _first_short(tables)
@@ -164,7 +169,7 @@ def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
         "seen"
     )
     parameters = [
-        f"{label} {interval(law[name], law[f'{name}_low'], law[f'{name}_high'], 4)}"
+        f"{label} {_parameter(law[name], law[f'{name}_low'], law[f'{name}_high'])}"
         for name, label in _PARAMETERS.items()
         if law[name] is not None and (law[f"{name}_high"] or 0) > 0
     ]
@@ -175,6 +180,12 @@ def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
         where = "beyond the data" if peak > law["leaves_data_at"] else "inside the data"
         sentence += f"; throughput would peak near {gpu_count(peak, words)}, {where}"
     return f"{sentence}."
+
+
+def _parameter(value: float, low: float, high: float) -> str:
+    """A parameter with the decimal places that give its high end two digits: `0.03 [0–0.15]`."""
+    places = max(2, 1 - math.floor(math.log10(high)))
+    return re.sub(r"\b0\.0+\b", "0", interval(value, low, high, places))
 
 
 def cost_title(tables: Tables, words: Mapping[str, str]) -> str:

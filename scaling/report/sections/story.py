@@ -5,11 +5,10 @@ A sentence that the data cannot carry says so.
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series
-from scaling.report.charts.charts import chart_parameters, drawable
+from scaling.report.charts.charts import drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
@@ -26,49 +25,43 @@ def story(everything: Tables) -> dict[str, Any]:
         everything: the tables of one setting, with all series.
     """
     setting = everything["settings"][0]
-    series = main_series(everything)
-    interval, short = interval_words(everything), batch_short(setting)
-    tables = everything.of_series(series)
-    predictions = everything.of_series("predicted")
-    words = device_words(setting["vendor"]) | {"interval": interval}
-    batch = batch_words(setting, words)
+    interval = interval_words(everything)
+    series, short = main_series(everything), batch_short(setting)
     drawn = drawable(everything)
+    tables = everything.of(setting["setting_id"], series)
+    predictions = everything.of(setting["setting_id"], "predicted")
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     ran = [row["world_size"] for row in tables["best"]]
+    largest = max(sizes, default=1)
+    words = device_words(setting["vendor"]) | {"interval": interval}
+    answered = {
+        "batch": answer.batch_words(setting, words),
+        "figures": answer.figures(tables, words),
+        "note": answer.note(
+            tables, series, words, full_steps=answer.has_full_steps(everything, series)
+        ),
+        "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
+    }
+    statistics = answer.statistics_title(tables, series)
     # plain values for the page; sizes that are keys become text
     advised = json.loads(json.dumps(dataclasses.asdict(advice(tables, series, words))))
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
-    parameters = chart_parameters(sizes, tokens, price)
     cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
+    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
+    price_note = over_sizes.price_note(setting, everything["costs"], words)
     titles = {
         "throughput": over_sizes.throughput_title(tables, words),
         "returns": over_sizes.returns_title(tables, words),
         "cost": over_sizes.cost_title(tables, words),
+        "effects": findings.effects_title(tables),
     }
-    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
-    price_note = over_sizes.price_note(setting, everything["costs"], words)
-    titles["effects"] = findings.effects_title(tables)
-    titles = {section: with_series(title, series) for section, title in titles.items()} | {
-        "time": findings.time_title(everything, words),
-        "accuracy": findings.accuracy_title(everything),
-        "peers": findings.peers_title(everything, words),
-        "collectives": findings.collectives_title(everything),
-    }
-    at_size = {
-        str(size): {
-            "layouts": findings.layouts_title(tables, predictions, size, words),
-            "map": findings.map_title(everything, size, words),
-            "memory": findings.memory_title(everything, tables, size, words),
-        }
-        for size in tried
-    }
-    return {
+    titles = {section: with_series(title, series) for section, title in titles.items()}
+    return answered | {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
-        "batch": batch,
         "batch_short": short,
         "words": words | {"cost": cost},
         "sizes": sizes,
@@ -77,22 +70,36 @@ def story(everything: Tables) -> dict[str, Any]:
         "basis": series,
         "series": sorted({row["series"] for row in everything["contenders"]}),
         "advice": advised,
+        "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "tokens": tokens,
         "price": price,
         "drawn": drawn,
-        "parameters": parameters,
+        "parameters": {  # of the charts: marks.PARAMETERS
+            "sizes_": sizes,
+            "beyond_": [*sizes, *(largest * 2**power for power in range(1, 6))],
+            "tokens_": tokens,
+            "price_": price,
+        },
         "knee": " ".join(filter(None, knee)),
         "price_note": price_note,
-        "at_size": at_size,
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
-        "titles": titles | {"statistics": answer.statistics_title(tables, series)},
-        "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
-        "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
-        "note": answer.note(
-            tables, series, words, full_steps=answer.has_full_steps(everything, series)
-        ),
-        "figures": answer.figures(tables, words),
+        "titles": titles
+        | {
+            "statistics": statistics,
+            "time": findings.time_title(everything, words),
+            "accuracy": findings.accuracy_title(everything),
+            "peers": findings.peers_title(everything, words),
+            "collectives": findings.collectives_title(everything),
+        },
+        "at_size": {
+            str(size): {
+                "layouts": findings.layouts_title(tables, predictions, size, words),
+                "map": findings.map_title(everything, size, words),
+                "memory": findings.memory_title(everything, tables, size, words),
+            }
+            for size in tried
+        },
     }
 
 
@@ -103,16 +110,6 @@ def main_series(tables: Tables) -> Series:
     """
     present = {row["series"] for row in tables["contenders"]}
     return next((series for series in SERIES if series in present), "measured")
-
-
-def batch_words(setting: Record, words: Mapping[str, str]) -> str:
-    """What is kept equal while GPUs are added."""
-    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
-    if setting["kept_choices"]:
-        batch += f" with {setting['kept_choices']}"
-    if setting["study_kind"] == "strong":
-        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
-    return f"Weak scaling: {batch} a step for each {words['GPU']}"
 
 
 def batch_short(setting: Record) -> str:

@@ -137,7 +137,8 @@ def _order_headline(sizes: list[Record]) -> str:
     if not sizes:
         return "How the steps were measured"
     clear = sum(row["probability_of_winner"] > UNRESOLVED[1] for row in sizes)
-    at = f"At {clear} of {len(sizes)} sizes compared one layout is"
+    some = f"all {clear}" if clear == len(sizes) else f"{clear} of {len(sizes)}"
+    at = f"At {some} sizes compared one layout is"
     if not clear:
         at = "At no size compared is one layout"
     elif len(sizes) == 1:

@@ -154,8 +154,9 @@ class Dispatcher:
         """Whether it has ended long enough ago for all that it wrote to be visible here."""
         if state is not None and state.live:
             allocation.ended_s = None
-            if state.stuck and state.reason not in self._reasons_told:
-                self._reasons_told.add(state.reason)
+            kind = state.reason.partition(",")[0]  # a list of nodes may follow, which changes
+            if state.stuck and kind not in self._reasons_told:
+                self._reasons_told.add(kind)
                 self._listener.say(f"job {allocation.job_id} waits: {state.reason}")
             return False
         now = time.monotonic()

@@ -22,7 +22,7 @@ from snakemake_interface_executor_plugins.utils import format_cli_arg
 from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
 from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
-from .ownership import OwnedElsewhere, Ownership
+from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
 from .request import RequestError
 from .schedulers import SCHEDULERS
 
@@ -42,17 +42,25 @@ class Executor(RemoteExecutor):
         if (sentence := self._scheduler.warning()) is not None:
             self.logger.warning(sentence)
         folder = Path(settings.folder).absolute()
-        self._ledger = Ledger(folder)
-        self._ownership = Ownership(folder / "index" / "owners")
         try:
+            self._ledger = Ledger(folder)
+            self._ownership = Ownership(CLAIMS.absolute(), folder)
             self._ownership.claim(
                 (str(output) for job in self.workflow.dag.needrun_jobs() for output in job.output),
                 self.say,
+                lambda uid: self._scheduler.left_in(Path.cwd(), uid),
             )
         except OwnedElsewhere as owned:
             raise WorkflowError(str(owned)) from owned
+        except PermissionError as error:
+            place = Path(error.filename).parent
+            raise WorkflowError(
+                f"{place}: you may not write there. Who shares a folder needs `chmod -R g+rwXs` by "
+                f"its owner, {user_name(place.stat().st_uid)}, and `umask 002`"
+            ) from error
         self._infos: dict[str, SubmittedJobInfo] = {}  # by job key, what Snakemake waits for
         self._handles_sigterm = False
+        self._left_running = 0  # allocations
         self._dispatcher = Dispatcher(
             ledger=self._ledger,
             scheduler=self._scheduler,
@@ -99,7 +107,7 @@ class Executor(RemoteExecutor):
             raise WorkflowError(f"rule {rule}: {why}")
         record = JobRecord(
             name=" ".join([rule, *job.wildcards_dict.values()]),
-            key=_key(job),
+            key=self._key(job),
             command=self._command(job),
             digest=digest_of(job.shellcmd or rule, request.excluded),
             limit_s=60 * request.runtime_min,
@@ -163,12 +171,12 @@ class Executor(RemoteExecutor):
     def handle_job_success(self, job: Any) -> None:
         """Snakemake has recorded the success; before that, a new run could still re-attach."""
         super().handle_job_success(job)
-        self._ledger.forget(_key(job))
+        self._ledger.forget(self._key(job))
 
     def handle_job_error(self, job: Any) -> None:
         """Snakemake has cleaned up after the job; a retry is sent anew."""
         super().handle_job_error(job)
-        self._ledger.forget(_key(job))
+        self._ledger.forget(self._key(job))
 
     # -- the polling thread -----------------------------------------------------------------------
 
@@ -201,7 +209,7 @@ class Executor(RemoteExecutor):
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Handle Ctrl-C. Ignores the list, which lacks jobs that the polling thread is handling."""
         if self._settings.on_interrupt == "detach":
-            count = self._dispatcher.detach()
+            count = self._left_running = self._dispatcher.detach()
             self.say(f"{count} jobs are left running; the same command re-attaches to them")
         else:
             self.say(f"{self._dispatcher.cancel()} jobs cancelled")
@@ -230,12 +238,15 @@ class Executor(RemoteExecutor):
             f"submitit: {self._dispatcher.allocations_sent} allocations, {queries or 'no'} calls"
         )
         self._tidy()
-        self._ownership.release()
+        if self._left_running:
+            self._ownership.abandon()
+        else:
+            self._ownership.release()
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:
             tidy(self._ledger, self._scheduler, self._settings.keep_days)
 
-
-def _key(job: Any) -> str:
-    return key_of(job.rule.name, job.wildcards_dict, map(str, job.output))
+    def _key(self, job: Any) -> str:
+        outputs = map(str, job.output)
+        return key_of(job.rule.name, job.wildcards_dict, outputs, self._ledger.directory)

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .ownership import may_act_for
 from .pack import write_json
 from .schedulers import Scheduler
 
@@ -67,9 +68,15 @@ class Entry:
     digest: str
 
 
-def key_of(rule: str, wildcards: Mapping[str, str], outputs: Iterable[str]) -> str:
-    """A job's name across runs of Snakemake: identifies what it makes, not how."""
-    text = json.dumps([rule, sorted(wildcards.items()), sorted(outputs)])
+def key_of(
+    rule: str, wildcards: Mapping[str, str], outputs: Iterable[str], directory: str = ""
+) -> str:
+    """A job's name across runs of Snakemake: identifies what it makes, not how.
+
+    `directory` is `Ledger.directory`.
+    """
+    names = [rule, sorted(wildcards.items()), sorted(outputs)]
+    text = json.dumps([*names, directory] if directory else names)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -84,10 +91,17 @@ def digest_of(command: str, excluded: str = "") -> str:
 
 
 class Ledger:
-    """The files above. One executor writes them; allocations write their own."""
+    """The files above. One executor writes them; allocations write their own.
+
+    Several directories and users may have their records in one folder. `directory` is the one that
+    this ledger is about, "" if the folder lies in it: then all records are about it, even after it
+    has been moved or is mounted elsewhere. Batches of other users are left alone.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        here = Path.cwd()
+        self.directory = "" if root.is_relative_to(here) else str(here)
         (root / "index").mkdir(parents=True, exist_ok=True)
 
     def open_batch(self) -> Path:
@@ -105,11 +119,17 @@ class Ledger:
         *,
         directory: Path,
         environment: Mapping[str, str],
+        outputs_are_complete: bool = False,
     ) -> None:
         """Record an allocation and its jobs, before it is submitted."""
         allocation.mkdir()
         listed = [asdict(item) for item in items]
-        pack = {"directory": str(directory), "environment": dict(environment), "items": listed}
+        pack = {
+            "directory": str(directory),
+            "environment": dict(environment),
+            "outputs_are_complete": outputs_are_complete,
+            "items": listed,
+        }
         write_json(allocation / "pack.json", pack)
         for number, item in enumerate(listed):
             where = {"allocation": str(allocation.relative_to(self.root)), "number": number}
@@ -133,7 +153,7 @@ class Ledger:
         if record is None:
             return None
         allocation = self.root / record["allocation"]
-        if not (allocation / "pack.json").exists():
+        if not _is_mine(allocation.parent) or not (allocation / "pack.json").exists():
             return None
         return Entry(allocation=allocation, number=record["number"], digest=record["digest"])
 
@@ -178,7 +198,10 @@ class Ledger:
 
     def has_outputs_under(self, allocation: Path, prefix: str) -> bool:
         """Whether a job of the allocation makes a file whose name begins with `prefix`."""
-        items = (_read(allocation / "pack.json") or {"items": []})["items"]
+        pack = _read(allocation / "pack.json")
+        if pack is None or self.directory not in ("", pack["directory"]):
+            return False
+        items = pack["items"]
         return any(name.startswith(prefix) for item in items for name in item.get("outputs", ()))
 
     def log_of(self, allocation: Path, number: int) -> list[Path]:
@@ -241,8 +264,9 @@ class Ledger:
         return old_batches
 
     def batches(self) -> list[Path]:
-        """Every batch on disk, oldest first."""
-        return sorted(p for p in self.root.iterdir() if p.is_dir() and p.name != "index")
+        """Every batch of this user on disk, oldest first."""
+        folders = (path for path in self.root.iterdir() if path.name != "index" and path.is_dir())
+        return sorted(path for path in folders if _is_mine(path))
 
     def _index(self, key: str) -> Path:
         return self.root / "index" / f"{key}.json"
@@ -264,6 +288,13 @@ def tidy(ledger: Ledger, scheduler: Scheduler, keep_days: float) -> None:
     for batch, identities in old.items():
         if not alive & {str(identity["job"]) for identity in identities}:
             ledger.remove(batch)
+
+
+def _is_mine(batch: Path) -> bool:
+    try:
+        return may_act_for(batch.stat().st_uid)
+    except FileNotFoundError:  # another run of the same folder has removed it
+        return False
 
 
 def _by_number(allocation: Path, kind: str) -> dict[int, Path]:

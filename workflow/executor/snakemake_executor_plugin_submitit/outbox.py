@@ -10,7 +10,7 @@ from .backoff import Backoff
 from .ledger import Ledger
 from .packing import packs_of
 from .request import Request
-from .schedulers import Refused, Scheduler
+from .schedulers import SENT_FROM, Refused, Scheduler
 from .strays import Strays
 from .unfit import UnfitHosts
 
@@ -38,6 +38,7 @@ class Outbox:
         self._announced: set[str] = set()
         self._waiting: list[WantedJob] = []
         self._closed = False
+        self._array = scheduler.largest_array if limits.array else 1  # allocations sent as one
         self.allocations_sent = 0
 
     def add(self, jobs: Iterable[WantedJob]) -> None:
@@ -82,8 +83,7 @@ class Outbox:
                 self._waiting += first
                 continue
             array = [first]
-            largest = self._scheduler.largest_array if self._limits.array else 1
-            most = largest if slots is None else min(slots, largest)
+            most = self._array if slots is None else min(slots, self._array)
             while len(array) < most and _next_fits(packs, request, first):
                 array.append(packs.pop(0)[1])
             self._send(request, array, gpus_each)
@@ -107,6 +107,7 @@ class Outbox:
                     [job.record for job in jobs],
                     directory=self._directory,
                     environment=dict(request.environment),
+                    outputs_are_complete=self._limits.outputs_are_complete,
                 )
                 allocations.append(Allocation(folder=folder, identity=None))
                 self._open.add(allocations[-1], gpus=gpus_each)
@@ -116,7 +117,7 @@ class Outbox:
                 [allocation.folder for allocation in allocations],
                 request,
                 name=name if count == 1 else f"{name} +{count - 1}",
-                comment=f"snakemake in {self._directory.name}, {batch.name}",
+                comment=f"{SENT_FROM} {self._directory.name}, {batch.name}",
                 minutes=request.minutes,
                 gpus=allocations[0].gpus,
             )
@@ -135,6 +136,8 @@ class Outbox:
                 self._strays.add(batch, request)
             raise
         self._backoff.reset(request.kind)
+        if self._limits.array:
+            self._array = min(2 * self._array, self._scheduler.largest_array)
         self.allocations_sent += len(allocations)
         for allocation, identity, jobs in zip(allocations, identities, packs, strict=True):
             allocation.identity = identity
@@ -161,6 +164,9 @@ class Outbox:
                 self._backoff.reset(request.kind)
                 self._refuse(packs, message)
                 return
+            if problem.kind == "busy" and len(packs) > 1:  # each task counts as a job
+                self._array = len(packs) // 2
+                self._backoff.reset(request.kind)
         if message not in self._announced:
             self._announced.add(message)
             self._listener.say(f"{message}; {sum(map(len, packs))} jobs wait until this passes")

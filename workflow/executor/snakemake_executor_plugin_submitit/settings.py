@@ -10,6 +10,8 @@ from typing import Any, Literal, Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
+from .ownership import RECORDS
+
 
 def _option(default: Any, sentence: str) -> Any:
     metadata = {"help": sentence, "env_var": False, "required": False}
@@ -22,7 +24,7 @@ class ExecutorSettings(ExecutorSettingsBase):
 
     cluster: str = _option("slurm", "Where jobs go: slurm, or local for processes on this machine.")
     folder: Path = _option(
-        Path(".snakemake/submitit"),
+        RECORDS,
         "Folder of the executor's records and logs, on a file system of login and compute nodes.",
     )
     pack: int = _option(

@@ -12,6 +12,7 @@ import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # DeepSpeed would import it late, in each rank
 import torch
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+from deepspeed.runtime import bf16_optimizer
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
@@ -62,6 +63,8 @@ def join(port: int) -> None:
     # Without this DeepSpeed would start a compiler in every rank and take half a minute to build a
     # shared-memory all-reduce for inference on CPUs, which training never calls.
     vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
+    # BF16_Optimizer prints what is allocated, and has the allocator forget its peak so far
+    bf16_optimizer.see_memory_usage = lambda *_, **__: None
     deepspeed.init_distributed()
 
 

@@ -13,10 +13,14 @@ from ..request import Request
 
 # Why a request was not taken:
 #   refused   it will never be taken as it is
-#   busy      a limit on jobs: it was not taken, but may be later
+#   busy      it was not taken, but may be later, or with fewer jobs
 #   away      no answer: it may have been taken, and may be later
 #   unknown   an unknown message: it may have been taken, and may be later or never
 Kind = Literal["refused", "busy", "away", "unknown"]
+
+
+# Begins what a job's comment says of the directory and the batch that it was sent from.
+SENT_FROM = "snakemake in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,10 @@ class Scheduler(abc.ABC):
 
         The request says on which cluster; without one it is the user's own.
         """
+        return []
+
+    def left_in(self, directory: Path, uid: int) -> list[str] | None:
+        """Ids of live jobs that this user's Snakemakes sent from there; None: no answer."""
         return []
 
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -116,6 +117,24 @@ def _extra(rule: str, text: str) -> dict[str, str | int | bool]:
             )
         options[option] = value or True
     return options
+
+
+def excluded_entries(request: Request) -> list[str]:
+    """The entries of `--exclude`: names, and lists such as `node[1-3,7]`."""
+    text = str(dict(request.options).get("exclude", ""))
+    return re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
+
+
+def replace_excluded(request: Request, known: Mapping[str, str]) -> Request:
+    """The same request with some entries of `--exclude` replaced, or left out by an empty text."""
+    entries = excluded_entries(request)
+    if not known.keys() & set(entries):
+        return request
+    options = dict(request.options)
+    options["exclude"] = ",".join(filter(None, (known.get(entry, entry) for entry in entries)))
+    if not options["exclude"]:
+        del options["exclude"]
+    return dataclasses.replace(request, options=tuple(sorted(options.items())))
 
 
 def avoiding(request: Request, hosts: Sequence[str]) -> Request:

@@ -11,10 +11,10 @@ from typing import Any
 
 from ...pack import Pack
 from ...request import Request
-from ..base import Refused, Scheduler, State, pickle_by_value
+from ..base import SENT_FROM, Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
-from .words import kind_of, sentence, state_of
+from .words import kind_of, names_unknown_node, sentence, state_of
 
 # The warning signal comes this early; it goes to the batch step, which the worker is.
 SIGNAL_DELAY_S = 30
@@ -37,6 +37,7 @@ class Slurm(Scheduler):
     def __init__(self, settings: Any) -> None:
         super().__init__()
         self._settings = settings  # ExecutorSettings
+        self._still_there: dict[str, str] = {}  # by entry of --exclude, its nodes that exist
 
     def unusable(self) -> str | None:
         """See `Scheduler`."""
@@ -48,10 +49,12 @@ class Slurm(Scheduler):
         )
 
     def warning(self) -> str | None:
-        """See `Scheduler`."""
+        """See `Scheduler`. The job that this runs in would pass its own shape on to others."""
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return None
+        for name in os.environ.keys() - clean_environment().keys():
+            del os.environ[name]
         return (
             f"this Snakemake runs inside job {job}: the end or time limit of that job ends this "
             "Snakemake, but not the allocations that it has sent"
@@ -63,7 +66,7 @@ class Slurm(Scheduler):
 
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """See `Scheduler`."""
-        return resources.avoiding(request, hosts)
+        return resources.replace_excluded(resources.avoiding(request, hosts), self._still_there)
 
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
@@ -100,11 +103,28 @@ class Slurm(Scheduler):
                     jobs = [executor.submit(self._pack(a)) for a in allocations]
         except (FailedJobError, FailedSubmissionError) as refusal:
             message = sentence(str(refusal))
+            if names_unknown_node(message) and (gone := self._forget_gone(request)):
+                message = f"Slurm no longer has {', '.join(gone)}, which need not be excluded then"
+                raise Refused(message, "busy") from refusal
             raise Refused(message, kind_of(message)) from refusal
         for pickled in batch.glob("*.pkl"):
             pickled.chmod(0o600)
         clusters = _clusters(request)
         return [_identity(str(job.job_id), clusters) for job in jobs]
+
+    def _forget_gone(self, request: Request) -> list[str]:
+        """Exclude nodes that Slurm no longer has no more; their names, none without an answer."""
+        answer = self._ask(
+            "sinfo", _clusters(request), "--noheader", "--all", "--Node", "--format=%N"
+        )
+        nodes = set((answer or "").split())
+        gone: list[str] = []
+        for entry in resources.excluded_entries(request) if nodes else ():
+            names = (self._ask("scontrol", None, "show", "hostnames", entry) or entry).split()
+            if missing := [name for name in names if name not in nodes]:
+                gone += missing
+                self._still_there[entry] = ",".join(name for name in names if name in nodes)
+        return gone
 
     def _pack(self, folder: Path) -> Pack:
         return Pack(str(folder), self._settings.max_restarts, SlurmContext())
@@ -118,7 +138,7 @@ class Slurm(Scheduler):
             elif (listed := self._squeue(clusters)) is None:
                 answered = None
             else:
-                answered = {job: state for job, (state, _) in listed.items()}
+                answered = {job: state for job, (state, *_) in listed.items()}
                 if vanished := [job for job in wanted if job not in answered]:
                     # a job that only accounting calls alive ended unnoticed by slurmdbd
                     known = self._sacct(clusters, vanished) or {}
@@ -136,8 +156,19 @@ class Slurm(Scheduler):
             return None
         return [
             _identity(job, clusters)
-            for job, (state, comment) in listed.items()
+            for job, (state, _, comment) in listed.items()
             if state.live and comment.endswith(batch)
+        ]
+
+    def left_in(self, directory: Path, uid: int) -> list[str] | None:
+        """See `Scheduler`."""
+        listed = self._squeue(_clusters(None), uid)
+        if listed is None:
+            return None
+        return [
+            job
+            for job, (state, where, comment) in listed.items()
+            if state.live and where == str(directory) and SENT_FROM in comment
         ]
 
     def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
@@ -149,19 +180,23 @@ class Slurm(Scheduler):
         ]
         return None not in answers
 
-    def _squeue(self, clusters: str | None) -> dict[str, tuple[State, str]] | None:
+    def _squeue(
+        self, clusters: str | None, uid: int | None = None
+    ) -> dict[str, tuple[State, str, str]] | None:
+        """State, directory and comment of each job of a user, by default this one; root: of all."""
+        whose = uid if uid is not None else os.getuid()
         answer = self._ask(
             "squeue", clusters, "--all", "--noheader", "--array", "--states=all",
-            f"--user={os.getuid()}", "--format=%i|%T|%r|%k",
+            *([f"--user={whose}"] if whose else []), "--format=%i|%T|%r|%Z|%k",
         )  # fmt: skip
         if answer is None:
             return None
         jobs = {}
         for line in answer.splitlines():
-            parts = line.split("|", 3)
-            if len(parts) == 4:  # else the second line of somebody's comment
-                job, word, reason, comment = parts
-                jobs[job.strip()] = state_of(word, reason), comment.strip()
+            parts = line.split("|", 4)
+            if len(parts) == 5:  # else the second line of somebody's comment
+                job, word, reason, directory, comment = parts
+                jobs[job.strip()] = state_of(word, reason), directory, comment.strip()
         return jobs
 
     def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State] | None:

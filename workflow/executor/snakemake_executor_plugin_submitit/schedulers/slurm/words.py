@@ -12,7 +12,7 @@ _ENDED = {
 
 # Reasons for which a job may wait for ever unless somebody does something.
 _STUCK = re.compile(
-    "held|Held|(?<!^JobArrayTask)Limit$|^Partition(Down|Inactive|Config)|BadConstraints|Not(Allowed|Avail)"
+    "held|Held|^QOS|^Assoc|(?<!^JobArrayTask)Limit$|^Partition(Down|Inactive|Config)|BadConstraints|Not(Allowed|Avail)"
     "|Invalid(Account|QOS)|ReservationDeleted|NeverSatisfied|^Nodes required for job are DOWN"
 )
 
@@ -23,12 +23,12 @@ _MEANINGS: tuple[tuple[Kind, str], ...] = (
         "unable to contact|timed out|slurm_receive_msg|connection refused|zero bytes"
         "|connect failure|standby mode",
     ),
-    ("busy", "submit job limit|SubmitJob|temporarily un|try again"),
+    ("busy", "submit job limit|SubmitJob|temporarily un|try again|invalid job array"),
     (
         "refused",
         # one job asks for more than any may have: QOSMaxWallDurationPerJobLimit and its like
         r"(Assoc|QOS)\w*(Wall|Time|CPU|Node|GRES|TRES|Mem|Lic|Billing|BB)"
-        r"|invalid (?!authentication|credential|user id|job credential|protocol)"
+        r"|invalid (?!authentication|credential|user id|job credential|protocol|entry)"
         "|unrecognized option|not permitted|permission denied|access denied|specification invalid"
         "|more processors requested|node configuration is not available|nodes not in this partition"
         "|time limit is invalid|reservation is invalid|no partition specified|not supported"
@@ -55,6 +55,11 @@ def kind_of(message: str) -> Kind:
         if re.search(words, message, re.IGNORECASE):
             return kind
     return "unknown"
+
+
+def names_unknown_node(message: str) -> bool:
+    """Whether sbatch refuses for a node that is not there, be it to be used or left out."""
+    return "invalid node name" in message.lower()
 
 
 def sentence(text: str) -> str:

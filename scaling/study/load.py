@@ -1,22 +1,31 @@
-"""Read a YAML file and check it against a schema; the first mistake becomes one sentence.
+"""Load a study with its models and clusters from YAML files, each checked against its schema.
 
 Only the YAML that a study needs: mappings, lists, and scalars as in YAML 1.2. What YAML 1.1 would
 silently convert (`yes` to true, `010` to 8, `1:30` to 90) stays text here, and is refused where a
-number or a flag is expected.
+number or a flag is expected. Every mistake becomes one sentence (`InputError`) with the file, the
+key, the value and what would be right.
 """
 
 import re
-import typing
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import TypeAdapter, ValidationError
 from yaml.constructor import ConstructorError
 
+from scaling.cluster.hardware import GB_PER_S, GBIT_PER_S, Cluster
+from scaling.cluster.site import Slurm
 from scaling.errors import InputError, did_you_mean
+from scaling.layout.axes import DEFAULTS
+from scaling.layout.shapes import ModelShape
+from scaling.study.catalogues import ClusterEntry, ModelEntry
+from scaling.study.inputs import study_path
+from scaling.study.paths import CONFIG
+from scaling.study.problems import SAFE, first_problem, quoted
+from scaling.study.schema import Mode, Name, StudyFile
+from scaling.study.study import Study, check, on_one_cluster
 
 T = TypeVar("T")
 
@@ -36,6 +45,80 @@ _SCALARS = {
         list("-+.0123456789"),
     ),
 }
+
+
+def load_study(
+    study: str | Path,
+    config: Path = CONFIG,
+    *,
+    mode: str | None = None,
+    cluster: str | None = None,
+) -> Study:
+    """The study of that name in `config/studies`, or in that YAML file.
+
+    `mode` and `cluster` replace those of the file. With `cluster`, blocks of `layouts` for other
+    GPUs are dropped, unless that would drop all.
+
+    Raises:
+        InputError: there is no such study, or it is invalid.
+    """
+    path = study_path(study, config)
+    if not re.fullmatch(SAFE, path.stem):
+        raise InputError(
+            f"{path}: the file name {path.stem!r} names the study and its results, so it must be "
+            "letters, digits, '_', '-' and '.' only, at most 64"
+        )
+    clusters = load_clusters(config / "clusters.yaml")
+    models = load_models(config / "models.yaml")
+    file = load_yaml(path, StudyFile)
+    axes = {name: (default,) for name, default in DEFAULTS.items()} | file.axes.stated()
+    layouts = tuple(block.stated() for block in file.layouts)
+    if cluster is not None:
+        axes, layouts = on_one_cluster(axes, layouts, cluster, clusters)
+    if mode is not None and mode not in get_args(Mode):
+        raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    keys = {name: getattr(file, name) for name in StudyFile.model_fields}
+    keys |= {"mode": mode or file.mode, "axes": axes, "layouts": layouts}
+    loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **keys)
+    check(loaded)
+    return loaded
+
+
+def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
+    """The clusters by name, in bytes and seconds.
+
+    Raises:
+        InputError: the file is missing or invalid, or names an unknown GPU.
+    """
+    clusters = {}
+    for name, entry in load_yaml(path, dict[Name, ClusterEntry]).items():
+        gbit, bus = entry.node_link_gbit_per_s, entry.all_reduce_gbyte_per_s
+        others = {"node_link_gbit_per_s", "all_reduce_gbyte_per_s", "slurm"}
+        clusters[name] = Cluster(
+            **entry.model_dump(exclude=others),
+            node_link_bytes_per_s=gbit and gbit * GBIT_PER_S,
+            bus_bytes_per_s=bus and {nodes: bus[nodes] * GB_PER_S for nodes in sorted(bus)},
+            slurm=Slurm(**entry.slurm.model_dump()),
+        )
+    return clusters
+
+
+def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
+    """The model shapes by name, with every default filled in.
+
+    Raises:
+        InputError: the file is missing or invalid.
+    """
+    shapes = {}
+    for name, entry in load_yaml(path, dict[Name, ModelEntry]).items():
+        sizes = entry.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
+        shapes[name] = ModelShape(
+            **sizes,
+            num_kv_heads=entry.num_kv_heads or entry.num_heads,
+            head_dim=entry.head_dim or entry.hidden_size // entry.num_heads,
+            gated_mlp=entry.family != "gpt" if entry.gated_mlp is None else entry.gated_mlp,
+        )
+    return shapes
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -137,107 +220,3 @@ def _content(path: Path) -> object:
         raise InputError(f"{path}: {where}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-
-
-SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that are safe in paths and shells
-
-_TYPES = {
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a finite number",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "model_type": "must hold keys and values",
-    "model_attributes_type": "must hold keys and values",
-    "dict_type": "must hold keys and values",
-}
-_BOUNDS = {
-    "greater_than_equal": ("ge", "must be at least"),
-    "greater_than": ("gt", "must be more than"),
-    "less_than_equal": ("le", "must be at most"),
-    "less_than": ("lt", "must be less than"),
-}
-
-
-def first_problem(error: ValidationError, schema: object) -> str:
-    """The first problem as `key=value: what would be right`, and how many more there are."""
-    problems = error.errors(include_url=False)
-    sentence = _problem_sentence(problems[0], schema)
-    if more := len(problems) - 1:
-        sentence += f" ({more} more problem{'s' if more > 1 else ''} in this file)"
-    return sentence
-
-
-def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
-    key, kind, context = _key_path(problem["loc"]), problem["type"], problem.get("ctx", {})
-    stated = f"{key}={quoted(problem['input'])}"
-    match kind:
-        case "missing":
-            return f"{key}: is missing"
-        case "json_invalid":
-            return f"invalid JSON: {context['error']}"
-        case "extra_forbidden":
-            name = problem["loc"][-1]
-            hint = did_you_mean(name, _allowed_keys(schema, problem["loc"]))
-            return f"{key}: unknown key {quoted(name)}: {hint}"
-        case "literal_error":
-            allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            return f"{stated}: {did_you_mean(problem['input'], allowed)}"
-        case "string_pattern_mismatch":
-            return f"{stated}: {_pattern_in_words(context['pattern'])}"
-        case "too_short" | "string_too_short":
-            return f"{stated}: must not be empty"
-        case "string_too_long":
-            return f"{stated}: must have at most {context['max_length']} characters"
-        case "value_error":  # raised by our own validators
-            return f"{key}: {context['error']}"
-    if kind in _BOUNDS:
-        bound, words = _BOUNDS[kind]
-        return f"{stated}: {words} {context[bound]}"
-    return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
-
-
-def _pattern_in_words(pattern: str) -> str:
-    if "\\s;" in pattern:
-        return "must be one word without blanks or signs of the shell"
-    if SAFE not in pattern:
-        return f"must look like {pattern}"
-    return (
-        "a name is letters, digits, '_', '-' and '.' only, starts with a letter or digit, and has "
-        "at most 64"
-    )
-
-
-def _key_path(location: tuple[int | str, ...]) -> str:
-    """A location in the file as people write it: `layouts[2].zero_stage`."""
-    path = ""
-    for part in location:
-        if part == "[key]":  # pydantic's mark for the key of a mapping
-            continue
-        if isinstance(part, int):
-            path += f"[{part}]"
-        else:
-            path += f".{part if len(part) <= 60 and part.isprintable() else quoted(part)}"
-    return path.removeprefix(".") or "the file"
-
-
-def quoted(value: object) -> str:
-    """A value as an error sentence quotes it: on one line, at most 60 characters."""
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _allowed_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
-    """The keys that are allowed at the place of the unknown one."""
-    for part in location[:-1]:
-        if isinstance(schema, type) and issubclass(schema, BaseModel):
-            schema = schema.model_fields[str(part)].annotation
-        else:  # an entry of a list or mapping, whose type is the last argument
-            schema = typing.get_args(schema)[-1]
-    assert isinstance(schema, type)
-    assert issubclass(schema, BaseModel)
-    return [field.alias or name for name, field in schema.model_fields.items()]

@@ -1,0 +1,219 @@
+"""Measure some twenty layouts on one GPU beside what is predicted, then probe the GPU.
+
+    python benchmarks/gpu/measure.py FOLDER [--limit-s 300] [--first 0]
+    python benchmarks/gpu/measure.py FOLDER --probe
+
+The most telling layouts come first, and nothing begins after the limit: `--first` continues with a
+later one. FOLDER gets, after every layout, rows.parquet (for `scaling calibrate`) and
+measured.jsonl: what was measured and predicted, and of a failure its traceback or the ranks' logs.
+With `--probe` it gets probes.parquet and hosts.json instead. The first GPU is looked up in the
+catalogue; `--gpu cpu` tries all of it with a tiny model on a CPU.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from scaling.check.training import Machine, warm_server
+from scaling.cluster.hardware import GPUS, gpu_named
+from scaling.launch.probing import probe
+from scaling.layout.layout import refusals
+from scaling.predict.cost.model import predict
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
+from scaling.probe.plan import probe_plan
+from scaling.record.files import write_rows
+from scaling.record.row import Row
+from scaling.study.load import load_clusters, load_models
+from scaling.study.point import Point
+from scaling.train.device import gpu_mismatch
+
+USUAL = {
+    "model": "tinyllama_1b", "zero_stage": 1, "precision": "bf16", "attention": "flash2",
+    "seq_length": 2048, "micro_batch_size": 4, "gradient_accumulation_steps": 2,
+}  # fmt: skip
+FUSED = dict.fromkeys(("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy"), True)
+LAYOUTS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"engine": "torch"},
+    {"attention": "math", "micro_batch_size": 1},
+    {"attention": "cudnn"},
+    FUSED,
+    {"zero_stage": 0},
+    {"zero_stage": 3},
+    {"micro_batch_size": 16, "activation_checkpointing": "full"},
+    {"micro_batch_size": 8, "activation_checkpointing": "selective"},
+    {"micro_batch_size": 1, "gradient_accumulation_steps": 8},
+    {"optimizer_precision": "bf16"},
+    {"model": "llama3_3b", "micro_batch_size": 1, "activation_checkpointing": "full"},
+    {"compile": True},
+    {"compile": True, "fused_cross_entropy": True, "micro_batch_size": 8},
+    {"precision": "fp8"},
+    {"precision": "fp8", "compile": True},
+    {"engine": "torch", "zero_stage": 3, "compile": True},
+    {"zero_stage": 2, "micro_batch_size": 8, "gradient_accumulation_steps": 1},
+    {"seq_length": 8192, "micro_batch_size": 1},
+    {"model": "llama3_1b", "fused_cross_entropy": True},
+    {"model": "llama3_3b", "optimizer_precision": "bf16", "micro_batch_size": 2},
+    {"zero_stage": 0, "precision": "fp32", "micro_batch_size": 1},
+    {"zero_stage": 2, "optimizer_offload": "cpu", "gradient_accumulation_steps": 8},
+    # 12 bytes a parameter: whether 80 GB hold it is a close call
+    {"model": "llama2_7b", "optimizer_precision": "bf16", "micro_batch_size": 1,
+     "activation_checkpointing": "full"},
+)  # fmt: skip
+TIME_LIMIT_S = 120.0
+PROBE_LIMIT_S = 60.0
+LOG_LINES = 80
+
+
+def gpu_here() -> str:
+    """The catalogue's name of the first GPU, as NVML knows it: CUDA would take memory of it."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    name, held = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
+    for gpu in GPUS.values():
+        if gpu.memory_bytes is not None and not gpu_mismatch(gpu, name, held.total):
+            return gpu.name
+    sys.exit(f"the catalogue of GPUs has no {name} with {held.total} bytes")
+
+
+def points(machine: Machine) -> list[Point]:
+    """The points of these layouts on this machine, numbered."""
+    models, made = load_models(), []
+    for number, axes in enumerate(LAYOUTS):
+        layout: dict[str, Any] = {**USUAL, **axes}
+        model = layout.pop("model")
+        if machine.gpu == "cpu":
+            model, layout = "tiny", layout | {"seq_length": 32}
+        point = machine.point(
+            layout, shape=models[model], warmup_steps=3, measured_steps=10,
+            time_limit_s=TIME_LIMIT_S,
+        )  # fmt: skip
+        refused = list(refusals(point.shape, point.layout))
+        assert not refused, refused
+        peak = gpu_named(machine.gpu).peaks.get(point.layout.precision)
+        made.append(
+            dataclasses.replace(
+                point, study="gpu", point_id=f"{number:02}", model=model, peak_flop_per_s=peak
+            )
+        )
+    return made
+
+
+def predictions(of: list[Point]) -> list[dict[str, float | None]]:
+    """Predicted seconds of a step, with their interval, and bytes; nothing for a CPU."""
+    if of[0].gpu == "cpu":
+        return [{} for _ in of]
+    inputs = inputs_of_layouts(
+        [point.layout for point in of],
+        [point.shape for point in of],
+        models=[point.model for point in of],
+        clusters=[point.cluster for point in of],
+        gpus_per_node=[1.0] * len(of),
+    )
+    found = predict(points_from(inputs, load_clusters()))
+    names = ("step_time_s", "low", "high", "memory_bytes", "need_bytes", "fits_chance")
+    columns = {f"predicted_{name}": getattr(found, name).tolist() for name in names}
+    return [
+        {
+            name: value if math.isfinite(value) else None
+            for name, value in zip(columns, row, strict=True)
+        }
+        for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def measured(machine: Machine, point: Point) -> tuple[Row | None, str | None]:
+    """The point's row, and of a failure the ranks' last words or a traceback."""
+    try:
+        row = machine.measure(point.point_id, point)
+    except Exception:
+        return None, traceback.format_exc()
+    if row.outcome == "ok":
+        return row, None
+    logs = sorted((machine.folder / point.point_id).rglob("*.log"))
+    lines = [path.read_text(errors="replace").splitlines()[-LOG_LINES:] for path in logs]
+    return row, "\n".join(line for log in lines for line in log)
+
+
+def measure_all(machine: Machine, folder: Path, first: int, ends: float) -> None:
+    """Measure from this layout on, and write both files after each."""
+    every = points(machine)
+    lines: list[str] = []
+    rows: list[Row] = []
+    with warm_server(machine):
+        for point, predicted in list(zip(every, predictions(every), strict=True))[first:]:
+            if time.time() > ends:
+                sys.stdout.write(f"no time is left: go on with --first {point.point_id}\n")
+                return
+            row, log = measured(machine, point)
+            shown: dict[str, Any] = {
+                "number": point.point_id,
+                "model": point.model,
+                "layout": point.layout.label,
+            }
+            shown |= {"outcome": row.outcome if row else "no row"} | predicted
+            if row is not None:
+                rows.append(row)
+                write_rows(folder / "rows.parquet", rows)
+                shown |= {
+                    name: getattr(row, name)
+                    for name in (
+                        "step_time_s", "peak_memory_bytes", "library_memory_bytes",
+                        "energy_j", "mean_power_w", "startup_s", "error_message",
+                    )
+                }  # fmt: skip
+            sys.stdout.write(json.dumps(shown) + "\n")
+            sys.stdout.flush()
+            lines.append(json.dumps(shown | {"log": log}) + "\n")
+            (folder / "measured.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def probe_all(machine: Machine, folder: Path) -> None:
+    """Probe GEMMs, copies and attention of the first layouts' sizes."""
+    of = [point for point in points(machine)[:4] if point.layout.attention != "math"]
+    plan = probe_plan(of, world_size=1, time_limit_s=PROBE_LIMIT_S)
+    path = machine.folder / "probe.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(plan.to_json(), encoding="utf-8")
+    for row in probe(path, folder / "probes.parquet", logs=machine.folder / "probe.logs"):
+        known = {
+            name: value for name, value in dataclasses.asdict(row).items() if value is not None
+        }
+        sys.stdout.write(json.dumps(known) + "\n")
+
+
+def main() -> None:
+    """Measure or probe."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--gpu", help="its name in the catalogue")
+    parser.add_argument("--limit-s", type=float, default=300.0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first layout")
+    parser.add_argument("--probe", action="store_true")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    ends = time.time() + asked.limit_s
+    with tempfile.TemporaryDirectory(prefix="scaling-gpu-") as scratch:
+        gpu = asked.gpu or gpu_here()
+        machine = Machine(gpu=gpu, cluster=gpu, ranks=1, folder=Path(scratch))
+        if asked.probe:
+            probe_all(machine, asked.folder)
+        else:
+            measure_all(machine, asked.folder, asked.first, ends)
+
+
+if __name__ == "__main__":
+    main()

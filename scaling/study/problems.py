@@ -1,0 +1,111 @@
+"""What is wrong with a value that does not fit its schema, as one sentence."""
+
+import typing
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from scaling.errors import did_you_mean
+
+SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that are safe in paths and shells
+
+_TYPES = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "model_type": "must hold keys and values",
+    "model_attributes_type": "must hold keys and values",
+    "dict_type": "must hold keys and values",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+
+
+def first_problem(error: ValidationError, schema: object) -> str:
+    """The first problem as `key=value: what would be right`, and how many more there are."""
+    problems = error.errors(include_url=False)
+    sentence = _problem_sentence(problems[0], schema)
+    if more := len(problems) - 1:
+        sentence += f" ({more} more problem{'s' if more > 1 else ''} in this file)"
+    return sentence
+
+
+def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
+    key, kind, context = _key_path(problem["loc"]), problem["type"], problem.get("ctx", {})
+    stated = f"{key}={quoted(problem['input'])}"
+    match kind:
+        case "missing":
+            return f"{key}: is missing"
+        case "json_invalid":
+            return f"invalid JSON: {context['error']}"
+        case "extra_forbidden":
+            name = problem["loc"][-1]
+            hint = did_you_mean(name, _allowed_keys(schema, problem["loc"]))
+            return f"{key}: unknown key {quoted(name)}: {hint}"
+        case "literal_error":
+            allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+            return f"{stated}: {did_you_mean(problem['input'], allowed)}"
+        case "string_pattern_mismatch":
+            return f"{stated}: {_pattern_in_words(context['pattern'])}"
+        case "too_short" | "string_too_short":
+            return f"{stated}: must not be empty"
+        case "string_too_long":
+            return f"{stated}: must have at most {context['max_length']} characters"
+        case "value_error":  # raised by our own validators
+            return f"{key}: {context['error']}"
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"{stated}: {words} {context[bound]}"
+    return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
+
+
+def _pattern_in_words(pattern: str) -> str:
+    if "\\s;" in pattern:
+        return "must be one word without blanks or signs of the shell"
+    if SAFE not in pattern:
+        return f"must look like {pattern}"
+    return (
+        "a name is letters, digits, '_', '-' and '.' only, starts with a letter or digit, and has "
+        "at most 64"
+    )
+
+
+def _key_path(location: tuple[int | str, ...]) -> str:
+    """A location in the file as people write it: `layouts[2].zero_stage`."""
+    path = ""
+    for part in location:
+        if part == "[key]":  # pydantic's mark for the key of a mapping
+            continue
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part if len(part) <= 60 and part.isprintable() else quoted(part)}"
+    return path.removeprefix(".") or "the file"
+
+
+def quoted(value: object) -> str:
+    """A value as an error sentence quotes it: on one line, at most 60 characters."""
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _allowed_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are allowed at the place of the unknown one."""
+    for part in location[:-1]:
+        if isinstance(schema, type) and issubclass(schema, BaseModel):
+            schema = schema.model_fields[str(part)].annotation
+        else:  # an entry of a list or mapping, whose type is the last argument
+            schema = typing.get_args(schema)[-1]
+    assert isinstance(schema, type)
+    assert issubclass(schema, BaseModel)
+    return [field.alias or name for name, field in schema.model_fields.items()]

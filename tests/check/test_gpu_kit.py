@@ -1,0 +1,117 @@
+"""What is run on a machine with a GPU and without network."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pyarrow.parquet
+import pytest
+
+from scaling.check.training import Machine
+from scaling.layout.engines import engine_module
+from scaling.record.row import Row
+from scaling.study.point import Point
+from tests.conftest import PROJECT
+from tests.rows import row_of
+
+
+@pytest.fixture
+def kit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks" / "gpu")
+    return importlib.import_module("measure")
+
+
+def machine(gpu: str, folder: Path) -> Machine:
+    return Machine(gpu=gpu, cluster=gpu, ranks=1, folder=folder)
+
+
+def test_every_layout_of_the_first_run_can_run_and_is_predicted(
+    kit: ModuleType, tmp_path: Path
+) -> None:
+    points = kit.points(machine("h100-80gb", tmp_path))
+    for point, predicted in zip(points, kit.predictions(points), strict=True):
+        engine = engine_module(point.layout.engine, "refusals")
+        assert not list(engine.layout_refusals(point.shape, point.layout)), point.layout.label
+        assert point.layout.world_size == 1
+        assert point.peak_flop_per_s is not None
+        assert all(value is not None and math.isfinite(value) for value in predicted.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "found"),
+    [("NVIDIA H100 80GB HBM3", 81559, "h100-80gb"), ("NVIDIA H200", 143771, "h200-141gb")],
+)
+def test_the_gpu_is_looked_up_by_what_nvml_says(
+    kit: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, mib: int, found: str
+) -> None:
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda _: name,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=mib * 2**20),
+    )
+    monkeypatch.setattr(kit, "pynvml", nvml)
+    assert kit.gpu_here() == found
+
+
+def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
+    kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(_: Machine, name: str, point: Point) -> Row:
+        if name == "01":
+            raise OSError("no room")
+        return dataclasses.replace(row_of(point), point_id=name, outcome="ok", step_time_s=0.5)
+
+    monkeypatch.setattr(Machine, "measure", measure)
+    monkeypatch.setattr(kit, "warm_server", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(kit, "LAYOUTS", kit.LAYOUTS[:3])
+    kit.measure_all(machine("h100-80gb", tmp_path), tmp_path, 0, math.inf)
+    lines = [json.loads(line) for line in (tmp_path / "measured.jsonl").read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == ["ok", "no row", "ok"]
+    assert "no room" in lines[1]["log"]
+    assert lines[0]["step_time_s"] == 0.5
+    assert 0.1 < lines[0]["predicted_step_time_s"] < 1
+    written = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+    assert written["point_id"].to_pylist() == ["00", "02"]
+
+
+def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
+    tmp_path: Path,
+) -> None:
+    """An environment made from another one would not see its packages, torch among them."""
+    wheel = tmp_path / "carried-1-py3-none-any.whl"
+    about = {
+        "METADATA": "Metadata-Version: 2.1\nName: carried\nVersion: 1\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as files:
+        files.writestr("carried.py", "said = 'carried along'\n")
+        for name, text in about.items():
+            files.writestr(f"carried-1.dist-info/{name}", text)
+    for folder in ("gpu-check", "benchmarks/gpu"):
+        (tmp_path / folder).mkdir(parents=True)
+    with tarfile.open(tmp_path / "gpu-check" / "wheels.tar.xz", "w:xz") as tar:
+        tar.add(wheel, wheel.name)
+    shutil.copy(PROJECT / "benchmarks" / "gpu" / "run.sh", tmp_path / "benchmarks" / "gpu")
+    program = tmp_path / "benchmarks" / "gpu" / "measure.py"
+    program.write_text("import carried, duckdb\nprint(carried.said)\n1 / 0\n")
+    ran = subprocess.run(
+        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "nothing"],
+        cwd=tmp_path, env=os.environ | {"PYTHON": sys.executable}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0
+    log = (tmp_path / "out" / "run.log").read_text()
+    assert "carried along" in log
+    assert "ZeroDivisionError" in log
+    assert "there is no part nothing" in log
