@@ -57,9 +57,8 @@ def exits_on_signals() -> Iterator[None]:
         for other in before:  # a second Ctrl-C must not interrupt the clean-up
             signal.signal(other, signal.SIG_IGN)
         name = signal.Signals(number).name
-        os.write(
-            2, f"ended by {name} before its ranks had ended; the next run repeats it\n".encode()
-        )
+        words = f"ended by {name} before its ranks had ended; the next run repeats it\n"
+        os.write(2, words.encode())  # unlike print, safe in a handler
         raise SystemExit(KilledFromOutside.exit_code)
 
     before = {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -152,6 +153,19 @@ def test_a_run_that_another_shell_stops_is_said_to_be_stopped(
     assert snakemake.run_study("one", []) == 1
 
     assert capsys.readouterr().out.startswith("Stopped: ")
+
+
+def test_of_two_runs_started_in_one_instant_one_is_told_of_the_other(
+    config, write_study, monkeypatch
+):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["false"])  # the folder is locked
+    at_work = iter([[], [SimpleNamespace(pid=7)]])
+    monkeypatch.setattr(stop, "_snakemakes_of", lambda name: next(at_work))
+
+    with pytest.raises(InputError, match=r"^one: runs already, as process 7 of this machine"):
+        snakemake.run_study("one", [])
 
 
 def test_a_lock_that_a_killed_snakemake_left_is_removed(tmp_path):
