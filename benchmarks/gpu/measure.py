@@ -169,7 +169,7 @@ def measure_all(machine: Machine, folder: Path, first: int, ends: float) -> None
                 shown |= {
                     name: getattr(row, name)
                     for name in (
-                        "step_time_s", "peak_memory_bytes", "library_memory_bytes", "mfu",
+                        "step_time_s", "peak_memory_bytes", "library_memory_bytes",
                         "energy_j", "mean_power_w", "startup_s", "error_message",
                     )
                 }  # fmt: skip

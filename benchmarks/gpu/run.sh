@@ -2,8 +2,9 @@
 # On the machine with the GPU, from the project's folder: sh benchmarks/gpu/run.sh FOLDER [PART ...]
 # Installs the wheels of gpu-check/wheels.tar.xz beside the torch that is there, without network,
 # and runs these parts, by default all in this order: measure kernels probe training. Each writes
-# to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the others. A part
-# of its own, rival, compares steps with those of transformers, where that is installed.
+# to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the others. Two
+# more run when they are named: tests, those marked gpu, where pytest is installed, and rival, which
+# compares steps with those of transformers, where that is.
 # FIRST=12 begins with that layout, LIMIT_S bounds measure; GPU=cpu tries it all without a GPU.
 set -u
 folder=${1:?the folder for what is found}
@@ -20,6 +21,7 @@ part() {
     measure) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} \
         --first "${FIRST:-0}" --limit-s "${LIMIT_S:-270}" ;;
     kernels) "$python" -m scaling check "$folder/kernels.json" --only facts,kernels,meters ;;
+    tests) "$python" -m pytest -q -m gpu tests/train/test_gpu.py -p no:cacheprovider ;;
     probe) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --probe ;;
     rival) "$python" benchmarks/training_step.py --gpu "${GPU:-h100-80gb}" --model tinyllama_1b \
         --seq-length 2048 --micro-batch-size 4 --gradient-accumulation-steps 2 --turns 1 \
@@ -40,5 +42,6 @@ part() {
         said "$name"
         part "$name"
         said "$name ended with exit code $?"
+        rm -f "$folder"/kernels.txt # run.log has it, and few files may come back
     done
 } 2>&1 | tee "$folder/run.log"

@@ -1,6 +1,6 @@
 -- Grain: one row per setting, world_size and outcome of its points.
 -- Needs: waiting_points, measurements
--- points: how many.   outcome: null for points that have not run.
+-- points: how many.   outcome: null for points without a valid row.
 select setting_id, world_size, outcome, count(*) as points
 from (
     select setting_id, world_size, outcome

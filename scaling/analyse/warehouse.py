@@ -1,7 +1,10 @@
 """Make the tables of a study: DuckDB runs reports/sql/*.sql over its Parquet files."""
 
+import contextlib
+import os
+import re
 import tempfile
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
 from itertools import repeat
@@ -18,6 +21,7 @@ from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
+from scaling.record.files import CannotWrite
 from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info
@@ -29,6 +33,7 @@ MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 # Tables made at a time: Python functions and the last stage of a query use a single thread, so
 # another table can use the other processors.
 _AT_ONCE = 2
+_ERRNO = re.compile(r'"errno":"(\d+)"')
 Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes one and returns it
 
 # Tables that Python computes: the tables they need, and the function that makes them.
@@ -72,6 +77,7 @@ def tabulate(
     Raises:
         InputError: no plan in `study_dir`, a file that cannot be read, an SQL file that fails, or a
             knee_share that is not in (0, 1].
+        CannotWrite: the system refused; the earlier tables are kept.
     """
     inner = _read(sql_dir / "inner")
     queries = _read(sql_dir) | inner
@@ -99,7 +105,8 @@ def tabulate(
         outer = [name for name in needs if name not in inner]
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
-        _write_tables(cursors, outer, paths.tables, sql_dir, kept=kept)
+        with _one_sentence_if_refused(paths.tables):
+            _write_tables(cursors, outer, paths.tables, sql_dir, kept=kept)
     return unusable
 
 
@@ -225,6 +232,23 @@ def _write(cursors: Cursors, name: str, folder: Path, sql_dir: Path) -> None:
         rows = f"select {columns} from read_parquet([{quoted(written)}])"
         csv = quoted(str(folder / f"{name}.csv"))
         _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
+
+
+@contextlib.contextmanager
+def _one_sentence_if_refused(tables_dir: Path) -> Iterator[None]:
+    """Turn the system's refusal to write, which DuckDB words in JSON, into a CannotWrite."""
+    try:
+        yield
+    except (OSError, InputError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error.__cause__, duckdb.IOException) and (told := _ERRNO.search(str(error))):
+            number = int(told[1])
+        if number is None:
+            raise
+        raise CannotWrite(
+            f"{tables_dir}: the tables cannot be written: {os.strerror(number)}; what was there is "
+            "kept"
+        ) from error
 
 
 def _without_formulas(schema: pa.Schema) -> str:

@@ -75,6 +75,7 @@ def measure(
     try:
         left_out = [host for host in excluded.split(",") if host]
         measured = launch.measure(point, row, excluded=left_out)
+        launch.ignore_signals()  # the row is there, so this must exit with 0
     except launch.NotMeasured as why:
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
@@ -129,11 +130,12 @@ def probe(
     """Measure what a cluster's GPUs, memory and links reach, and name slow hosts."""
     from scaling.analyse.slow_hosts import slow_hosts
     from scaling.cli import show
-    from scaling.launch import NotMeasured
+    from scaling.launch import NotMeasured, ignore_signals
     from scaling.launch.probing import probe as probed
 
     try:
         rows = probed(plan, out, logs=logs)
+        ignore_signals()  # the table is there, so this must exit with 0
     except NotMeasured as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None

@@ -53,9 +53,12 @@ def exits_on_signals() -> Iterator[None]:
         yield
         return
 
-    def leave(_: int, __: FrameType | None) -> None:
+    def leave(number: int, _: FrameType | None) -> None:
         for other in before:  # a second Ctrl-C must not interrupt the clean-up
             signal.signal(other, signal.SIG_IGN)
+        name = signal.Signals(number).name
+        words = f"ended by {name} before its ranks had ended; the next run repeats it\n"
+        os.write(2, words.encode())  # unlike print, safe in a handler
         raise SystemExit(KilledFromOutside.exit_code)
 
     before = {
@@ -70,3 +73,14 @@ def exits_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    """Ignore the same signals from now on, once only what was measured remains to be written.
+
+    Ended then, the command would count as failed, and its measurement would be made again.
+    `exits_on_signals` puts earlier handlers back. Outside the main thread nothing is changed.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)

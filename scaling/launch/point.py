@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from scaling.launch.not_measured import (
     NoDevices,
     NotWritten,
     exits_on_signals,
+    ignore_signals,
 )
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
@@ -28,7 +30,7 @@ from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.launch.start.torchrun import nodes_of
-from scaling.record.files import read_row, retried_attempts, write_rows
+from scaling.record.files import CannotWrite, read_row, retried_attempts, write_rows
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.running import live_runner, mark_running
@@ -41,6 +43,7 @@ _AMD_DRIVER = Path("/dev/kfd")
 _RELEASED = "SUBMITIT_RELEASED"  # the executor's variable: a file that frees the machine
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
+_ROOM_BYTES = 1_000_000  # a row and what else the study writes meanwhile
 _SUSPENDED_SHARE = 0.9  # of a suspension: ranks and launcher are not suspended in one instant
 
 
@@ -74,7 +77,8 @@ def measure(
         KilledFromOutside: somebody ended the ranks; no row was written.
         NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
         NotWritten: a file could not be written; the measurement is in the log.
-        SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
+        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no
+            row was written.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
@@ -89,7 +93,9 @@ def measure(
     start = start or choose_starter(os.environ)
     try:
         with exits_on_signals(), mark_running(row_path, time_limit_s=point.time_limit_s):
+            _check_room(row_path.parent)
             run = _run(point, command, start, row_path, hang_after_s)
+            ignore_signals()
             # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
             from scaling.launch.row import row_of
 
@@ -98,17 +104,16 @@ def measure(
             path = retried(row_path, attempt) if lost else row_path
             try:
                 write_rows(path, [row])
-            except OSError as error:
+            except CannotWrite as error:
                 # the log keeps the measurement
                 print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201
-                raise NotWritten(
-                    f"{path}: the row could not be written ({error.strerror or error}); "
-                    "its numbers are above"
-                ) from error
+                raise NotWritten(f"{error}; the row's numbers are above") from error
             if lost:
                 raise NodeLost(
                     f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
                 )
+    except CannotWrite as error:
+        raise NotWritten(str(error)) from error
     except OSError as error:
         raise NotWritten(f"{error.filename or row_path}: {error.strerror or error}") from error
     return row
@@ -155,6 +160,21 @@ def _run(
         )
     _check_no_step_was_suspended(run)
     return run
+
+
+def _check_room(folder: Path) -> None:
+    """Refuse to run what could not be kept.
+
+    Raises:
+        NotWritten: there is no room for a megabyte.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_ROOM_BYTES))
+    except OSError as error:
+        raise NotWritten(
+            f"{folder}: has no room for a megabyte ({error.strerror}), so nothing was measured"
+        ) from error
 
 
 def _check_no_step_was_suspended(run: FinishedRun) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.launch.judge import Limits
-from scaling.launch.not_measured import exits_on_signals
+from scaling.launch.not_measured import exits_on_signals, ignore_signals
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start.choose import choose_starter
@@ -65,10 +65,11 @@ def probe(
         command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
+        ignore_signals()
         left = files.read(ProbeRecords)
-    rows = probe_rows(plan, run, left)
-    write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
-    write_table(out, table_of(rows, arrow_schema(Probe)))
+        rows = probe_rows(plan, run, left)
+        write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
+        write_table(out, table_of(rows, arrow_schema(Probe)))
     return rows
 
 

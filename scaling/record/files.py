@@ -67,7 +67,8 @@ def replacement(path: Path) -> Iterator[Path]:
     except OSError as error:
         if isinstance(error, InputError):
             raise
-        reason = error.strerror or str(error).splitlines()[0]
+        # Arrow wraps the system's words in its own
+        reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
         raise CannotWrite(f"{path}: cannot be written: {reason}") from error
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,9 @@ from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import LOGS, LogPaths
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
-_SHOWN_LINES = 15  # of the log of a run that failed
+_SHOWN_LINES = 15  # of a run that failed
+_TOLD_TO_END = "Will exit after finishing currently running jobs"  # snakemake, after SIGTERM
+_LOG_OF_FAILED = re.compile(r"^ +log: (.+) \(check log file\(s\) for error details\)$", re.M)
 PLAIN_LINE_EVERY_S = 15.0  # without a terminal, as each line goes into a log
 
 
@@ -54,7 +57,7 @@ def run_study(
         return dry_run.show(command, options, watcher)
     command = _command(loaded.path, options, overrides)
     stop.refuse_second_run(loaded.name)
-    stop.clear_stale_lock(Path.cwd(), command, console)
+    stop.clear_stale_lock(Path.cwd(), console)
     on_cluster = _names_profile(options)
     if not on_cluster:  # on a cluster the executor finds running jobs again
         _wait_for_orphans(watcher, console)
@@ -77,10 +80,16 @@ def run_study(
         code, told_to_end = _wait(process, watcher, console, started)
     after = watcher.look()
     if code:
-        code = 128 - code if code < 0 else code  # as a shell reports the signal that ended it
+        said = log.read_bytes()[earlier_bytes:].decode(errors="replace")
         # an interrupted snakemake may end with a traceback, which means nothing
-        _print_failure(console, code, log, earlier_bytes, stopped=after if told_to_end else None)
-        return code
+        if code < 0 or told_to_end or _TOLD_TO_END in said:
+            killed = code < 0 and not told_to_end
+            how = f"snakemake was ended by signal {-code}" if killed else "Stopped"
+            console.print(f"{how}: {after.line()}. The same command continues. Full log: {log}")
+        else:
+            stop.refuse_second_run(loaded.name)  # two were started in one instant
+            _print_failure(console, code, log, said)
+        return 128 - code if code < 0 else code  # as a shell reports the signal that ended it
     if before.finished and report_time_ns is not None and _time_ns(report) == report_time_ns:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
         console.print(f"Nothing to do: {done}.")
@@ -97,20 +106,29 @@ def _time_ns(file: Path) -> int | None:
     return file.stat().st_mtime_ns if file.exists() else None
 
 
-def _print_failure(
-    console: Console, code: int, log: Path, earlier_bytes: int, *, stopped: Progress | None
-) -> None:
-    """Say that snakemake was stopped and how far it got, or show the last lines of its log.
+def _print_failure(console: Console, code: int, log: Path, said: str) -> None:
+    """Show the last words of the jobs that failed or, if none did, of snakemake.
 
-    The log's first `earlier_bytes` are of earlier runs.
+    `said` is what snakemake added to its log in this run.
     """
-    if stopped is not None:
-        console.print(f"Stopped: {stopped.line()}. The same command continues. Full log: {log}")
-        return
-    text = log.read_bytes()[earlier_bytes:].decode(errors="replace")
-    tail = text.splitlines()[-_SHOWN_LINES:]
-    console.print("\n".join(printable(line) for line in tail))
-    console.print(f"snakemake ended with exit code {code}; full log: {log}")
+    lines = _last_words(said) or said.splitlines()[-_SHOWN_LINES:]
+    console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
+    console.print(
+        f"snakemake ended with exit code {code}; when that is mended, the same command continues; "
+        f"full log: {log}"
+    )
+
+
+def _last_words(text: str) -> list[str]:
+    """For each job that snakemake's output says has failed, its log and the last line of that."""
+    words = []
+    for log in dict.fromkeys(_LOG_OF_FAILED.findall(text)):
+        with contextlib.suppress(OSError):  # it failed before it wrote any
+            lines = Path(log).read_text(encoding="utf-8", errors="replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), None)
+            words.append(f"{log}: {last or 'is empty, as when a job is killed'}")
+    more = len(words) - _SHOWN_LINES
+    return words if more < 1 else [*words[:_SHOWN_LINES], f"and {more} more"]
 
 
 def _wait_for_orphans(watcher: Watcher, console: Console) -> None:

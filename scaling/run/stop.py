@@ -2,9 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -103,8 +103,8 @@ def _terminate(processes: list[psutil.Process]) -> None:
             process.terminate()
 
 
-def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> None:
-    """Remove a lock that a killed snakemake left in `folder`, so that `command` can start there.
+def clear_stale_lock(folder: Path, console: Console) -> None:
+    """Remove a lock that a killed snakemake left in `folder`, so that another can start there.
 
     A snakemake that still works there keeps its lock on files; two studies can run at once.
 
@@ -125,13 +125,7 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
             "on another one either, remove the lock: snakemake --unlock"
         )
     console.print("Removing the lock of a snakemake that was killed.", markup=False)
-    subprocess.run(
-        [*command, "--unlock"],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    shutil.rmtree(locks, ignore_errors=True)  # what stays is reported by the run itself
 
 
 def snakemakes_in(folder: Path) -> list[psutil.Process]:

@@ -40,7 +40,8 @@ def study_path(study: str | Path, config: Path = CONFIG) -> Path:
         folders = {studies, SHIPPED / studies}
         files = [file for folder in folders for file in folder.glob("*.yaml")]
         names = {file.stem for file in files if file.is_file()}
-        raise InputError(f"{path}: no such study: {did_you_mean(study_name(study), names)}")
+        where = "" if studies.is_dir() else f" ({Path.cwd()} has no {studies})"
+        raise InputError(f"{path}: no such study{where}: {did_you_mean(study_name(study), names)}")
     return path
 
 

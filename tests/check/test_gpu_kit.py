@@ -1,6 +1,9 @@
 """What is run on a machine with a GPU and without network."""
 
+import contextlib
+import dataclasses
 import importlib
+import json
 import math
 import os
 import shutil
@@ -11,11 +14,15 @@ import zipfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import pyarrow.parquet
 import pytest
 
 from scaling.check.training import Machine
 from scaling.layout.engines import engine_module
+from scaling.record.row import Row
+from scaling.study.point import Point
 from tests.conftest import PROJECT
+from tests.rows import row_of
 
 
 @pytest.fixture
@@ -57,17 +64,25 @@ def test_the_gpu_is_looked_up_by_what_nvml_says(
     assert kit.gpu_here() == found
 
 
-def test_a_layout_that_raises_leaves_its_traceback(
+def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
     kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
-        raise OSError("no room")
+    def measure(_: Machine, name: str, point: Point) -> Row:
+        if name == "01":
+            raise OSError("no room")
+        return dataclasses.replace(row_of(point), point_id=name, outcome="ok", step_time_s=0.5)
 
-    monkeypatch.setattr(Machine, "measure", broken)
-    here = machine("cpu", tmp_path)
-    row, log = kit.measured(here, kit.points(here)[0])
-    assert row is None
-    assert "in broken" in log
+    monkeypatch.setattr(Machine, "measure", measure)
+    monkeypatch.setattr(kit, "warm_server", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(kit, "LAYOUTS", kit.LAYOUTS[:3])
+    kit.measure_all(machine("h100-80gb", tmp_path), tmp_path, 0, math.inf)
+    lines = [json.loads(line) for line in (tmp_path / "measured.jsonl").read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == ["ok", "no row", "ok"]
+    assert "no room" in lines[1]["log"]
+    assert lines[0]["step_time_s"] == 0.5
+    assert 0.1 < lines[0]["predicted_step_time_s"] < 1
+    written = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+    assert written["point_id"].to_pylist() == ["00", "02"]
 
 
 def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(

@@ -1,14 +1,17 @@
 """The check as a whole: what is known is written, and what fails ends nothing else."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from scaling.check import __main__ as check
 from scaling.check.lines import Line, pass_or_fail
+from scaling.check.training import Machine
 
 
 def passed(name: str) -> Line:
@@ -34,6 +37,37 @@ def test_what_is_not_reached_in_time_is_not_here() -> None:
     lines = [*check.checked(parts, is_late=lambda: next(late))]
     assert [line.name for line in lines] == ["a", "b", "what follows", "all of it"]
     assert [line.state for line in lines[2:]] == ["not here", "not here"]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "named"),
+    [
+        ("cpu", 0, ["one rank", "several ranks (gloo, on the CPU)"]),
+        ("cuda", 1, ["one rank on the GPU", "several ranks (gloo, on the CPU)"]),
+        ("cuda", 8, ["one rank on the GPU", "several ranks"]),
+    ],
+)
+def test_a_machine_trains_on_the_devices_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpus: int, named: list[str]
+) -> None:
+    trained = []
+
+    def lines(machine: Machine, _: object, where: torch.device, section: str) -> list[Line]:
+        trained.append((machine.gpu, where.type))
+        return [pass_or_fail(section, "", passes=True, said="")]
+
+    monkeypatch.setattr(check, "warm_server", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(check, "training_lines", lines)
+    monkeypatch.setattr(check, "_gpu_here", lambda _: "h100-80gb")
+    monkeypatch.setattr(check.torch.cuda, "device_count", lambda: gpus)
+    for name in ("memory_lines", "rate_lines", "host_lines", "outcome_lines"):
+        monkeypatch.setattr(check, name, lambda *_: [])
+    monkeypatch.setattr(check, "trace_line", lambda _: passed("trace"))
+    parts = check._training(torch.device(device), tmp_path)
+    found = [line.section for line in check.checked(parts, is_late=lambda: False)]
+    assert [section for section in found if section != "facts"] == named
+    on_gpu = ("h100-80gb", "cuda")
+    assert trained == [on_gpu if "CPU" not in name and gpus else ("cpu", "cpu") for name in named]
 
 
 def test_each_line_is_in_the_file_before_the_next_is_looked_for(

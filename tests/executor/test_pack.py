@@ -77,6 +77,25 @@ def test_a_restarted_pack_goes_on_with_the_first_unsettled_job(pack, tmp_path):
     assert (tmp_path / "ran").read_text() == "b\n"
 
 
+@pytest.mark.parametrize(("outputs_are_complete", "ran"), [(True, "b\n"), (False, "a\nb\n")])
+def test_a_job_that_was_killed_between_its_output_and_its_record_is_not_repeated(
+    pack, tmp_path, outputs_are_complete, ran
+):
+    folder = pack("echo a >> ran", "echo b >> ran")
+    wanted = json.loads((folder / "pack.json").read_text())
+    for item, output in zip(wanted["items"], ("a.row", "b.row"), strict=True):
+        item["outputs"] = [output]
+    wanted["outputs_are_complete"] = outputs_are_complete
+    (folder / "pack.json").write_text(json.dumps(wanted))
+    (folder / "0.running.json").write_text("{}")
+    (tmp_path / "a.row").touch()
+
+    Pack(str(folder), 0)()
+
+    assert (tmp_path / "ran").read_text() == ran
+    assert [settled(folder, n)["code"] for n in range(2)] == [0, 0]
+
+
 def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_one_runs(
     pack, tmp_path
 ):

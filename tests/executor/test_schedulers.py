@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
-from snakemake_executor_plugin_submitit import stop
+from snakemake_executor_plugin_submitit import ownership, stop
 from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
@@ -164,6 +164,27 @@ def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monke
     assert not any(tmp_path.iterdir())
 
 
+def test_who_may_not_write_where_claims_lie_is_told_by_whom_that_can_be_changed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = SimpleNamespace(output=["a"])
+    dag = SimpleNamespace(needrun_jobs=lambda: [job])
+    made = object.__new__(executor_module.Executor)
+    settings = ExecutorSettings(cluster="local")
+    made.workflow = SimpleNamespace(executor_settings=settings, dag=dag)
+
+    def refuse(path, _):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(ownership, "write_json", refuse)
+    claims = re.escape(str(tmp_path / ownership.CLAIMS))
+    with pytest.raises(
+        executor_module.WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"
+    ):
+        made.__post_init__()
+
+
 EXECUTOR = Path(executor_module.__file__).parent
 LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
 COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
@@ -209,5 +230,9 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
 def test_who_starts_it_inside_a_job_is_told_what_that_means(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert Slurm(ExecutorSettings()).warning() is None
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    # an allocation would inherit what srun refuses beside its own --mem
+    outer = {"SLURM_JOB_ID": "4711", "SLURM_MEM_PER_CPU": "100", "SLURM_CONF": "/etc/slurm.conf"}
+    for name, value in outer.items():
+        monkeypatch.setenv(name, value)
     assert "runs inside job 4711" in (Slurm(ExecutorSettings()).warning() or "")
+    assert outer.keys() & os.environ.keys() == {"SLURM_CONF"}

@@ -1,8 +1,8 @@
 """How ranks end, and what the row says. The ranks are real processes with scripts of their own."""
 
-import errno
 import json
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
 from scaling.launch import NotMeasured, measure
+from scaling.record.files import CannotWrite
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
@@ -205,7 +206,7 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(path: Path, _: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        raise CannotWrite(f"{path}: cannot be written: No space left on device")
 
     monkeypatch.setattr("scaling.launch.point.write_rows", full)
     with pytest.raises(NotMeasured, match="No space left on device") as told:
@@ -214,6 +215,19 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
     known = json.loads(capsys.readouterr().err)
     assert (known["step_times_s"], known["outcome"]) == ([1.0, 3.0], "ok")
     assert list(study.rows.iterdir()) == []
+
+
+def test_where_a_row_has_no_room_nothing_is_measured_in_vain(
+    measured: Measure, study: Study
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(NotMeasured, match=r"rows: has no room for a megabyte \(File too large"):
+            measured("print('ran'); finish()")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not study.logs.exists()
 
 
 def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(

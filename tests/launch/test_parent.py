@@ -15,6 +15,8 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.launch import measure
+from scaling.record.files import write_rows
+from scaling.record.row import Row
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
@@ -56,7 +58,8 @@ def parent(study: Study) -> subprocess.Popen[bytes]:
     """A launcher whose two ranks sleep."""
     point = study.write(tiny_point(dp=2))
     command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
-    process = subprocess.Popen([*command, *study.program(SLEEPING)])
+    with (study.root / "said").open("wb") as said:
+        process = subprocess.Popen([*command, *study.program(SLEEPING)], stderr=said)
     until(lambda: len(rank_pids(study)) == 2)
     return process
 
@@ -77,6 +80,8 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(
     assert study.marker.exists()
     parent.send_signal(number)
     assert parent.wait(timeout=300) == os.EX_TEMPFAIL
+    said = (study.root / "said").read_text()
+    assert said == f"ended by {number.name} before its ranks had ended; the next run repeats it\n"
     assert all(gone(pid) for pid in pids)
     assert list(study.rows.iterdir()) == []
 
@@ -125,6 +130,19 @@ def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(
     study.marker.write_text(json.dumps(left))
     assert measured("finish()").outcome == "ok"
     assert not study.marker.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_was_measured_is_written_whatever_signal_comes_meanwhile(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def write(path: Path, rows: list[Row]) -> None:
+        write_rows(path, rows)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("scaling.launch.point.write_rows", write)
+    assert measured("finish()").outcome == "ok"
+    assert study.row_path.exists()
 
 
 def test_signal_handlers_are_put_back(measured: Measure) -> None:

@@ -113,7 +113,7 @@ wait
 """
 ANSWERS_THE_THIRD_TIME = """\
 #!/bin/bash
-echo asked >> {folder}/asked
+echo asked $SCANCEL_INTERACTIVE >> {folder}/asked
 [ $(wc -l < {folder}/asked) -lt 3 ] && exit 1
 kill -KILL -- -$(cat {folder}/step.pid)
 """
@@ -126,6 +126,7 @@ def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
         (tmp_path / name).write_text(text.format(folder=tmp_path))
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(slurm, "_SILENT_PAUSE_S", 0.01)
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # it would ask back
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     step = start_step(Launch(["sleep", "600"], tiny_point(), dict(os.environ), tmp_path))
 
@@ -135,7 +136,8 @@ def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
 
 
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
-    allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
+    allocation = {"SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
+    allocation["SLURM_JOB_CPUS_PER_NODE"] = "128(x3),64,72"  # more than all have is refused
     point = tiny_point(dp=16, gpus_per_node=8)
     command = fork_servers_command(Launch([], point, allocation, Path()), Path("place"))
     assert "--cpus-per-task=64" in command

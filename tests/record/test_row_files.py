@@ -253,5 +253,6 @@ def test_a_file_of_a_study_that_is_none_is_named_in_a_sentence(tmp_path, name):
     write_points(tmp_path, Plan(points=(POINTS[0],), refusals=()))
     for content in (b"", b"PAR1" * 9, b"hello"):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project"):
+        with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project") as told:
             tabulate(tmp_path, SQL)
+        assert str(told.value).endswith("; remove it, so that it is made again")

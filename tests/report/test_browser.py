@@ -244,7 +244,7 @@ def test_every_chart_interval_and_control_is_named(seen):
 
 def test_a_study_that_has_not_run_opens_without_charts_or_errors(reported, opened):
     report = opened(reported(gpu_plan(sizes=(1, 2)), ran=0.0))
-    assert report.page.inner_text(".selection:visible h2").startswith("Nothing has run yet")
+    assert report.page.inner_text(".selection:visible h2").startswith("No point has a result yet")
     assert not report.page.is_visible(".reading")
     assert report.page.is_visible("#partial")
     # the map still shows what was refused

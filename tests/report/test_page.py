@@ -115,8 +115,8 @@ def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
     plan = cpu_plan(sizes=(1, 2))
     page = reported(plan, ran=0.0).read_text(encoding="utf-8")
     count = len(plan.points)
-    assert f"Partial sweep: 0 of {count} points have run; {count} have not run yet." in page
-    assert f"Nothing has run yet: {count} points wait." in page
+    assert f"Partial sweep: 0 of {count} points have a result; {count} have none yet." in page
+    assert f"No point has a result yet: {count} wait." in page
     assert '<span class="tag measured">measured</span> <b>' not in page
 
 

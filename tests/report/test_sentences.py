@@ -128,8 +128,8 @@ def test_one_size_carries_no_return(told):
 
 @of(curve([8.0, 4.0], without=2))
 def test_a_study_that_has_not_run_says_so(told):
-    assert text(told) == "Nothing has run yet: 2 points wait."
-    assert told["titles"]["statistics"] == "0 of 2 points ran and 2 have not run yet"
+    assert text(told) == "No point has a result yet: 2 wait."
+    assert told["titles"]["statistics"] == "0 of 2 points ran and 2 have no result yet"
 
 
 def too_large(model):
@@ -190,7 +190,7 @@ def test_a_cpu_has_ranks_and_no_mfu(told):
 
 @of(curve([8.0, 4.0], without=1))
 def test_partial_sweeps_warn_that_the_fastest_may_change(told):
-    assert "1 point has not run yet, so the fastest may change." in told["note"]
+    assert "1 point has no result yet, so the fastest may change." in told["note"]
 
 
 def of_two_stacks(model):

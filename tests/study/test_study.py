@@ -52,6 +52,12 @@ def test_a_folder_of_ones_own_finds_the_shipped_studies_too(config, write_study,
         study_path("zero_stage")
 
 
+def test_a_folder_without_studies_is_said_to_be_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"no such study \({tmp_path} has no config/studies\): "):
+        study_path("mine")
+
+
 def test_a_dot_in_a_studys_name_is_no_suffix():
     assert study_name("v1.2") == study_name("config/studies/v1.2.yaml") == "v1.2"
 

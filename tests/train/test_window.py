@@ -163,6 +163,10 @@ def test_a_window_whose_kernels_go_on_to_the_end_is_fit() -> None:
     assert unusable_reason([step(0, 10), operator(0, 1)], on_gpu=False) is None
 
 
+def test_a_host_that_ends_a_tiny_step_alone_has_lost_nothing() -> None:
+    assert unusable_reason([step(0, 0.02), kernel("gemm", 0.001, 0.015)], on_gpu=True) is None
+
+
 @pytest.mark.parametrize(
     ("events", "reason"),
     [

@@ -4,6 +4,7 @@ srun places the ranks, with a shell around each. No other module here knows Slur
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -19,8 +20,8 @@ from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK,
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _ASK_LIMIT_S = 30.0
-# what people set for their own eyes, which changes or hides what commands print
-_OF_THE_USER = ("SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT")
+# what people set for themselves: it changes what commands print, or makes them ask back
+_OF_THE_USER = ("SQUEUE_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
 # Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
 # Prefixes of variables that describe a node: a fork server keeps its own values of these.
@@ -189,10 +190,11 @@ def ranks_command(launch: Launch) -> list[str]:
 
 def fork_servers_command(launch: Launch, place: Path) -> list[str]:
     """`srun` and its options for one fork server per node, each on the whole node."""
-    # all cores of the node: --cpus-per-task implies --exact, which would limit the step to fewer
-    cpus = launch.environment.get("SLURM_CPUS_ON_NODE") or str(
-        launch.per_node * int(launch.environment.get("SLURM_CPUS_PER_TASK", "1"))
-    )
+    per_task = launch.environment.get("SLURM_CPUS_PER_TASK", "1")
+    # all cores of the node: --cpus-per-task implies --exact, which would limit the step to fewer;
+    # where nodes differ (`72(x2),36`), those of the smallest, as srun refuses more
+    on_nodes = re.findall(r"(?:^|,)(\d+)", launch.environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    cpus = min(map(int, on_nodes), default=launch.per_node * int(per_task))
     return _srun(
         launch.environment,
         f"--nodes={launch.nodes}",

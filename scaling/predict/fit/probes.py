@@ -1,12 +1,12 @@
 """Start values of parameters from microbenchmarks, better than those of data sheets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.layout.axes import Precision
 from scaling.predict.read.attention import flash_gain
@@ -39,108 +39,116 @@ def probed_parameters(
             raise columns.missing_column(name, "this is no table of probes")
     known = site_clusters() if clusters is None else clusters
     kind = columns.strings("kind", "", get_args(ProbeKind))
-    cluster = columns.strings("cluster", "")
+    cluster_name = columns.strings("cluster", "")
     precision = columns.strings("precision", "bf16", get_args(Precision))
     attention = columns.strings("attention", "")
     names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s")
-    values = {name: columns.numbers(name, high=1e18) for name in names}
-    values |= {name: columns.counts(name) for name in ("ranks", "nodes")}
-    values["groups"] = columns.counts("groups", default=1.0, silent=True)
-    found: dict[str, dict[str, float]] = {}
-    for name in sorted(set(cluster.tolist())):
-        where = cluster_named(name, known)
-        if why_unpredictable(name, where) is not None:
+    probes = {name: columns.numbers(name, high=1e18) for name in names}
+    probes |= {name: columns.counts(name) for name in ("ranks", "nodes")}
+    probes["groups"] = columns.counts("groups", default=1.0, silent=True)
+    is_gemm = (kind == "gemm") & (probes["m"] > 0) & (probes["n"] > 0) & (probes["k"] > 0)
+    by_cluster: dict[str, dict[str, float]] = {}
+    for name in sorted(set(cluster_name.tolist())):
+        cluster = cluster_named(name, known)
+        if why_unpredictable(name, cluster) is not None:
             continue
-        here = (cluster == name) & (values["seconds"] > 0)
-        shaped = (values["m"] > 0) & (values["n"] > 0) & (values["k"] > 0)
-        told: dict[str, float] = {}
-        for one in sorted(set(precision[here & shaped & (kind == "gemm")].tolist())):
-            rows = here & shaped & (kind == "gemm") & (precision == one)
-            told |= _gemms({n: v[rows] for n, v in values.items()}, where, one)
+        here = (cluster_name == name) & (probes["seconds"] > 0)
+        found: dict[str, float] = {}
+        for one in sorted(set(precision[here & is_gemm].tolist())):
+            rows = here & is_gemm & (precision == one)
+            gemms = {column: values[rows] for column, values in probes.items()}
+            found |= _of_gemms(gemms, cluster, one)
         flash = here & (kind == "attention") & (attention == "flash2")
-        told |= _flash(values, precision, flash, where)
-        told |= _collectives(values, kind, here, where)
-        told |= _messages(values, here & (kind == "send_recv"), where)
-        bounds = {q: (PARAMETERS[q].low, PARAMETERS[q].high) for q in told}
-        found[name] = {q: float(np.clip(value, *bounds[q])) for q, value in told.items()}
-    return found
+        found |= _of_flash(probes["flop_per_s"][flash], precision[flash], cluster)
+        found |= _of_collectives(probes, kind, here, cluster)
+        found |= _of_messages(probes, here & (kind == "send_recv"), cluster)
+        by_cluster[name] = {
+            parameter: float(np.clip(value, PARAMETERS[parameter].low, PARAMETERS[parameter].high))
+            for parameter, value in found.items()
+        }
+    return by_cluster
 
 
-def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
+def _of_gemms(gemms: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
     """Efficiency of large GEMMs and the size at half of it, by least squares on logs."""
-    gpu = gpu_named(cluster.gpu)
-    sustained = gpu.sustained(precision)
+    sustained = gpu_named(cluster.gpu).sustained(precision)
     if sustained is None:
         return {}
-    half_size = PARAMETERS["gemm_half_size"]
-    halves = np.geomspace(half_size.low, half_size.high, 60)[:, None]
-    flops = 2 * (v["m"] + halves) * (v["n"] + halves) * (v["k"] + halves)
-    off = np.log(flops / sustained / v["seconds"])
-    best = int(np.argmin(off.var(axis=1)))
-    efficiency = float(np.exp(off[best].mean()))
-    return {"gemm_efficiency": efficiency, "gemm_half_size": float(halves[best, 0])}
+    bounds = PARAMETERS["gemm_half_size"]
+    half_sizes = np.geomspace(bounds.low, bounds.high, 60)[:, None]
+    m, n, k = (gemms[name] + half_sizes for name in ("m", "n", "k"))
+    log_efficiency = np.log(2 * m * n * k / sustained / gemms["seconds"])
+    best = int(np.argmin(log_efficiency.var(axis=1)))
+    return {
+        "gemm_efficiency": float(np.exp(log_efficiency[best].mean())),
+        "gemm_half_size": float(half_sizes[best, 0]),
+    }
 
 
-def _flash(
-    v: Mapping[str, Floats], precision: Any, rows: Flags, cluster: Cluster
-) -> dict[str, float]:
+def _of_flash(flop_per_s: Floats, precision: Strings, cluster: Cluster) -> dict[str, float]:
     """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
     gpu = gpu_named(cluster.gpu)
     sustained = np.array([gpu.sustained(one) or np.nan for one in precision.tolist()])
-    gain = flash_gain(np.array(["flash2"]), gpu)[0]
-    share = v["flop_per_s"] / (sustained * gain)
-    known = rows & np.isfinite(share)
-    if not known.any():
+    efficiency = flop_per_s / (sustained * flash_gain(np.array(["flash2"]), gpu)[0])
+    efficiency = efficiency[np.isfinite(efficiency)]
+    if not efficiency.size:
         return {}
     # small shapes are bound by their launch, which the model counts elsewhere
-    return {"flash2_efficiency": float(np.quantile(share[known], 0.9))}
+    return {"flash2_efficiency": float(np.quantile(efficiency, 0.9))}
 
 
-def _collectives(
-    v: Mapping[str, Floats], kind: Any, here: Flags, cluster: Cluster
+def _of_collectives(
+    probes: Mapping[str, Floats], kind: Strings, here: Flags, cluster: Cluster
 ) -> dict[str, float]:
     """Latency from small messages, bus bandwidth from large ones, inside a node and across.
 
     Across nodes only probes in which every GPU of a node took part count, in one group or in
     several at once: together they use all NICs.
     """
-    ring = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
-    bus = ring * (v["ranks"] - 1) / v["ranks"] * v["message_bytes"] / v["seconds"]
-    collective = here & np.isfinite(bus)
-    small, large = v["message_bytes"] <= _SMALL_BYTES, v["message_bytes"] >= _LARGE_BYTES
+    ranks, nodes, seconds = probes["ranks"], probes["nodes"], probes["seconds"]
+    ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
+    bus = ring_factor * (ranks - 1) / ranks * probes["message_bytes"] / seconds
+    small, large = _small_and_large(probes, here & np.isfinite(bus))
+    inside, across = nodes <= 1, nodes > 1
+    ranks_of_node = ranks / nodes
+    groups_of_node = np.where(probes["groups"] > 1, cluster.gpus_per_node / ranks_of_node, 1.0)
+    across &= groups_of_node * ranks_of_node >= cluster.gpus_per_node
     link = gpu_named(cluster.gpu).link_bytes_per_s
     assert link is not None
     assert cluster.node_link_bytes_per_s is not None
-    per_node = v["ranks"] / v["nodes"]
-    sharing = np.where(v["groups"] > 1, cluster.gpus_per_node / per_node, 1.0)
-    whole = sharing * per_node >= cluster.gpus_per_node
-    wanted: dict[str, tuple[Flags, Callable[[Flags], float]]] = {
-        "tp_latency_s": (small & (v["nodes"] <= 1), lambda r: float(np.median(v["seconds"][r]))),
-        "link_efficiency": (large & (v["nodes"] <= 1), lambda r: float(np.median(bus[r])) / link),
-        "network_efficiency": (
-            large & (v["nodes"] > 1) & whole,
-            lambda r: float(np.median((bus * sharing)[r])) / (cluster.node_link_bytes_per_s or 1.0),
-        ),
+    of_nics = bus * groups_of_node / cluster.node_link_bytes_per_s
+    measured = {
+        "tp_latency_s": seconds[small & inside],
+        "link_efficiency": bus[large & inside] / link,
+        "network_efficiency": of_nics[large & across],
     }
-    rows = {name: collective & which for name, (which, _) in wanted.items()}
-    return {n: value(rows[n]) for n, (_, value) in wanted.items() if rows[n].any()}
+    return _medians(measured)
 
 
-def _messages(v: Mapping[str, Floats], rows: Flags, cluster: Cluster) -> dict[str, float]:
+def _of_messages(probes: Mapping[str, Floats], rows: Flags, cluster: Cluster) -> dict[str, float]:
     """Point-to-point: latency from small messages, share of a GPU's link from large ones."""
-    told = {}
+    small, large = _small_and_large(probes, rows)
+    rate = probes["message_bytes"] / probes["seconds"]
+    across = probes["nodes"] > 1
+    link = gpu_named(cluster.gpu).link_bytes_per_s
+    assert link is not None
     assert cluster.node_link_bytes_per_s is not None
-    shares = {
-        "": cluster.node_link_bytes_per_s / cluster.gpus_per_node,
-        "_inside": gpu_named(cluster.gpu).link_bytes_per_s or 1.0,
+    nic = cluster.node_link_bytes_per_s / cluster.gpus_per_node
+    measured = {
+        "p2p_latency_s": probes["seconds"][small & across],
+        "p2p_efficiency": rate[large & across] / nic,
+        "p2p_latency_inside_s": probes["seconds"][small & ~across],
+        "p2p_efficiency_inside": rate[large & ~across] / link,
     }
-    for where, share in shares.items():
-        there = rows & ((v["nodes"] > 1) == (where == ""))
-        small = there & (v["message_bytes"] <= _SMALL_BYTES)
-        large = there & (v["message_bytes"] >= _LARGE_BYTES)
-        if small.any():
-            told[f"p2p_latency{where}_s"] = float(np.median(v["seconds"][small]))
-        if large.any():
-            rate = v["message_bytes"][large] / v["seconds"][large]
-            told[f"p2p_efficiency{where}"] = float(np.median(rate)) / share
-    return told
+    return _medians(measured)
+
+
+def _small_and_large(probes: Mapping[str, Floats], rows: Flags) -> tuple[Flags, Flags]:
+    """Which of the rows sent messages that measure latency, and bandwidth."""
+    sent = probes["message_bytes"]
+    return rows & (sent <= _SMALL_BYTES), rows & (sent >= _LARGE_BYTES)
+
+
+def _medians(measured: Mapping[str, Floats]) -> dict[str, float]:
+    """The median of each parameter that anything was measured of."""
+    return {name: float(np.median(values)) for name, values in measured.items() if values.size}

@@ -14,7 +14,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.read.attention import attention_kernels
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
-from scaling.predict.read.foreign_points import inputs_of
+from scaling.predict.read.foreign_inputs import inputs_of
 from scaling.predict.read.inputs import Inputs, predictable_rows
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.precisions import low_precision_costs, rates

@@ -37,8 +37,8 @@ def why_nothing_ran(tables: Tables) -> str:
     if not progress["points"]:
         return f"Nothing can run: {_combinations(progress['refusals'])} refused."
     if not progress["failed"]:
-        return f"Nothing has run yet: {progress['waiting']} points wait."
-    rest = f"; {progress['waiting']} have not run yet" if progress["waiting"] else ""
+        return f"No point has a result yet: {progress['waiting']} wait."
+    rest = f"; {progress['waiting']} have no result yet" if progress["waiting"] else ""
     return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
 
 
@@ -139,7 +139,7 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
     waiting = tables["progress"][0]["waiting"]
     if best and waiting:
         which = "point has" if waiting == 1 else "points have"
-        sentences.append(f"{waiting} {which} not run yet, so the fastest may change.")
+        sentences.append(f"{waiting} {which} no result yet, so the fastest may change.")
     return " ".join(filter(None, sentences))
 
 
@@ -209,7 +209,7 @@ def statistics_title(tables: Tables, series: str) -> str:
         parts.append(f"{progress['predicted']} {more}points are predicted")
         parts += [] if tried else ["none is measured"]
     if waiting := progress["waiting"]:
-        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} not run yet")
+        parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} no result yet")
     if progress["refusals"]:
         parts.append(f"{_combinations(progress['refusals'])} refused")
     return listed(parts)

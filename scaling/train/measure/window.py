@@ -21,7 +21,9 @@ COMPUTING = ("aten::", "graph_")  # operators of torch and of its compiler, on a
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
-_LONGEST_TAIL = 0.1  # of a step, from its last kernel to its end, which is the host's work
+# From a step's last kernel to its end, which is the host's work: a share of the step, or seconds,
+# as the host ends a tiny model's step when its kernels are long done.
+_LONGEST_TAIL, _LONGEST_TAIL_S = 0.1, 0.01
 
 # Kinds by what the names of NCCL's kernels contain, as AllReduce, and by the names of gloo's spans.
 _NCCL_KINDS = {kind.title().replace("_", ""): kind for kind in KINDS}
@@ -70,11 +72,11 @@ def unusable_reason(events: Sequence[Event], *, on_gpu: bool) -> str | None:
     for step in steps:
         in_step = kernels[(kernels[:, 0] >= step.start) & (kernels[:, 0] <= step.end)]
         last = in_step[:, 1].max(initial=step.start)
-        tail = (step.end - last) / (step.end - step.start)
-        if tail > _LONGEST_TAIL:
+        tail_s, step_s = step.end - last, step.end - step.start
+        if tail_s > max(_LONGEST_TAIL * step_s, _LONGEST_TAIL_S):
             return (
-                f"the last kernel that the profiler saw of a step ended {tail:.0%} of it before "
-                "its end: its buffer was full, or the host worked on alone"
+                f"the last kernel that the profiler saw of a step ended {tail_s / step_s:.0%} of "
+                "it before its end: its buffer was full, or the host worked on alone"
             )
     return None
 

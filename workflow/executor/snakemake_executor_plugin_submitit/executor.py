@@ -22,7 +22,7 @@ from snakemake_interface_executor_plugins.utils import format_cli_arg
 from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
 from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
-from .ownership import CLAIMS, OwnedElsewhere, Ownership
+from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
 from .request import RequestError
 from .schedulers import SCHEDULERS
 
@@ -53,9 +53,10 @@ class Executor(RemoteExecutor):
         except OwnedElsewhere as owned:
             raise WorkflowError(str(owned)) from owned
         except PermissionError as error:
+            place = Path(error.filename).parent
             raise WorkflowError(
-                f"{error.filename}: you may not write there: share the folder (chmod -R g+rwXs, "
-                "and umask 002 for all who use it) or give another --submitit-folder"
+                f"{place}: you may not write there. Who shares a folder needs `chmod -R g+rwXs` by "
+                f"its owner, {user_name(place.stat().st_uid)}, and `umask 002`"
             ) from error
         self._infos: dict[str, SubmittedJobInfo] = {}  # by job key, what Snakemake waits for
         self._handles_sigterm = False

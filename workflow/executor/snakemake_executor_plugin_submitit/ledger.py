@@ -119,11 +119,17 @@ class Ledger:
         *,
         directory: Path,
         environment: Mapping[str, str],
+        outputs_are_complete: bool = False,
     ) -> None:
         """Record an allocation and its jobs, before it is submitted."""
         allocation.mkdir()
         listed = [asdict(item) for item in items]
-        pack = {"directory": str(directory), "environment": dict(environment), "items": listed}
+        pack = {
+            "directory": str(directory),
+            "environment": dict(environment),
+            "outputs_are_complete": outputs_are_complete,
+            "items": listed,
+        }
         write_json(allocation / "pack.json", pack)
         for number, item in enumerate(listed):
             where = {"allocation": str(allocation.relative_to(self.root)), "number": number}

@@ -107,6 +107,7 @@ class Outbox:
                     [job.record for job in jobs],
                     directory=self._directory,
                     environment=dict(request.environment),
+                    outputs_are_complete=self._limits.outputs_are_complete,
                 )
                 allocations.append(Allocation(folder=folder, identity=None))
                 self._open.add(allocations[-1], gpus=gpus_each)

@@ -161,6 +161,8 @@ class Pack:
             for number, item in enumerate(pack["items"]):
                 if any(any(folder.glob(f"{number}.{end}*")) for end in ("settled", "withdrawn")):
                     continue
+                if _has_finished(folder, number, pack):
+                    continue
                 self._start(folder, number, item, pack)
                 codes += self._wait(folder, for_the_next=True)
             codes += self._wait(folder)
@@ -273,6 +275,21 @@ def _settle(folder: Path, job: Job, reason: str, code: int) -> None:
             marker = folder / f"{job.number}.running.json"
             marker.replace(folder / f"{job.number}.settled-without-a-record")
         raise
+
+
+def _has_finished(folder: Path, number: int, pack: Mapping[str, Any]) -> bool:
+    """Whether a job was killed after its outputs were there and before it was settled.
+
+    Settles it if so. Outputs of earlier runs were removed before it was sent.
+    """
+    named = pack["items"][number]["outputs"] if pack.get("outputs_are_complete") else ()
+    outputs = [Path(pack["directory"], name) for name in named]
+    if not outputs or not all(output.exists() for output in outputs):
+        return False
+    ended = max(output.stat().st_mtime for output in outputs)
+    how = {"code": 0, "reason": "ended", "began": ended, "ended": ended}
+    write_json(folder / f"{number}.settled.json", how)
+    return True
 
 
 def _signal(session: int, number: int) -> None:

@@ -66,8 +66,8 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment for Slurm's commands, without variables that change their output."""
-    ours = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_")
+    """The environment for Slurm's commands, without variables that change what they do."""
+    ours = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SLURM_")
     return {
         name: value
         for name, value in os.environ.items()

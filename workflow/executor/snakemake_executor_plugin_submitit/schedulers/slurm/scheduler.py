@@ -49,10 +49,12 @@ class Slurm(Scheduler):
         )
 
     def warning(self) -> str | None:
-        """See `Scheduler`."""
+        """See `Scheduler`. The job that this runs in would pass its own shape on to others."""
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return None
+        for name in os.environ.keys() - clean_environment().keys():
+            del os.environ[name]
         return (
             f"this Snakemake runs inside job {job}: the end or time limit of that job ends this "
             "Snakemake, but not the allocations that it has sent"
