@@ -89,9 +89,10 @@ def test_a_rank_that_ends_without_a_word_is_quoted(measured: Measure) -> None:
 def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(
     measured: Measure,
 ) -> None:
-    row = measured("rank == 1 or time.sleep(600)", dp=2)
+    row = measured("rank == 1 or time.sleep(600)", dp=2, hang_after_s=300.0, time_limit_s=600.0)
     assert row.outcome == "error"
     assert row.error_message == "rank 1 ended with exit code 0 and no result"
+    assert row.duration_s < 200  # it is not told by the hang of the other
 
 
 def test_ranks_that_still_get_further_at_the_limit_are_late(
