@@ -497,9 +497,9 @@ def test_parquet_of_categories_and_words_for_nothing_is_the_same_rows(tmp_path: 
 
 
 def test_each_unknown_outcome_is_set_aside_with_its_own_sentence() -> None:
-    rows = [{"dp": 8, "outcome": word} for word in ("ok", "boom 1", "boom 2", "boom 1")]
+    rows = [{"dp": 8, "outcome": word} for word in ("ok", "zzz 1", "zzz 2", "zzz 1")]
     notes = checked(*rows).note.tolist()
     assert notes[0] is None
     assert notes[1] == notes[3] != notes[2]
-    assert "row 2: outcome='boom 1': allowed: error, hang" in notes[1]
-    assert "row 3: outcome='boom 2'" in notes[2]
+    assert "row 2: outcome='zzz 1': allowed: error, hang" in notes[1]
+    assert "row 3: outcome='zzz 2'" in notes[2]
