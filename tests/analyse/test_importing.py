@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse.importing import NEEDED, import_rows
+from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.layout.layout import Layout
@@ -17,7 +18,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.published.table import published_table
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
-from tests.analyse.conftest import read, some_point, tabulate_only
+from tests.analyse.conftest import SQL, read, some_point, tabulate_only
 from tests.conftest import published_csv
 from tests.report.large_study import predict_all
 from tests.report.synthetic_study import point, timed_row
