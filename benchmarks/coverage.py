@@ -1,6 +1,6 @@
 """How often 80 % intervals and odds hold in each hold-out, and what a calibration improves.
 
-    python -m benchmarks.coverage FOLDER [--write]
+    python -m benchmarks.coverage FOLDER [--write | --narrow]
 
 Prints Markdown tables for the files of FOLDER that `scaling validate FOLDER --published` knows;
 --write puts them into docs/prediction_accuracy.md:
@@ -10,12 +10,14 @@ Prints Markdown tables for the files of FOLDER that `scaling validate FOLDER --p
 - pairs of layouts by the stated odds that one is faster, and how often it was;
 - each table predicted as if its software were unknown.
 
-Two minutes on a quiet core.
+Two minutes on a quiet core. --narrow prints what calibrations on a single value of an axis, and on
+one to seven rows, give instead: five minutes.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,7 @@ MORE = {
     "modern_megatron_bridge": ("num_experts = 0", "hash(row_index) % 2 = 0"),
     "megatron_papers": ("world_size < 512", "world_size <= 64"),
 }  # fmt: skip
+FEW_DRAWS = 2  # of each number of rows from one to seven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,43 @@ def unheard_of(tasks: Sequence[tuple[Task, pa.Table]]) -> list[list[str]]:
     return [["rows", "n", "MAPE", "step times covered", "ratios covered"], *body]
 
 
+def narrow(tables: Mapping[str, pa.Table]) -> Iterator[tuple[str, Task]]:
+    """Hold-outs that calibrate on one value of an axis, where others have more, and on few rows."""
+    for name, table in tables.items():
+        timed = np.flatnonzero(table["step_time_s"].is_valid().to_numpy())
+        for axis in ("tp", "pp", "micro_batch_size"):
+            values = sorted({*table[axis].take(timed).to_pylist()} - {None})
+            for value in values if len(values) > 1 else ():
+                task = Task(name=name, table=name, calibrate_where=f"{axis} = {value}")
+                yield f"one {axis}", task
+        for count, draw in product(range(1, min(8, len(timed))), range(FEW_DRAWS)):
+            rows = np.random.default_rng((count, draw)).choice(timed, count, replace=False)
+            where = f"row_index in ({', '.join(map(str, rows.tolist()))})"
+            yield "1 to 7 rows", Task(name=name, table=name, calibrate_where=where)
+
+
+def narrow_table(tables: Mapping[str, pa.Table]) -> list[list[str]]:
+    """By kind of narrow hold-out: the mean errors, and the worst beside its data sheet."""
+    by_kind: dict[str, list[tuple[float, float, str]]] = {}
+    for kind, task in narrow(tables):
+        each = hold_out(task, tables[task.table])
+        mape = each.validation.overall.step_time["mape"]
+        if mape is not None:
+            where = f"{each.table}, `{task.calibrate_where}`"
+            by_kind.setdefault(kind, []).append((mape, each.sheet_mape, where))
+    body = []
+    for kind, some in by_kind.items():
+        mapes, sheets = np.array([one[:2] for one in some]).T
+        worst = int(np.argmax(mapes / sheets))
+        body.append([
+            kind, f"{len(some)}", f"{100 * mapes.mean():.1f} %", f"{100 * sheets.mean():.1f} %",
+            f"{mapes[worst] / sheets[worst]:.2f}", some[worst][2],
+            f"{100 * mapes[worst]:.1f} %", f"{100 * sheets[worst]:.1f} %",
+        ])  # fmt: skip
+    heads = ["calibrated on", "hold-outs", "MAPE", "data sheet", "worst ratio", "its rows"]
+    return [[*heads, "its MAPE", "its data sheet"], *body]
+
+
 def text_of(held: Sequence[HoldOut], first: int) -> str:
     """The tables in Markdown. The first `first` hold-outs are tasks of `validate`."""
     kinds = {
@@ -173,9 +213,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--narrow", action="store_true")
     arguments = parser.parse_args()
     tasks = tasks_of(arguments.folder)
     tables = {task.table.removesuffix(".csv"): table for task, table in tasks}
+    if arguments.narrow:
+        print(markdown_of(narrow_table(tables)))
+        return
     further = [
         (Task(name=name, table=name, calibrate_where=where), tables[name])
         for name, conditions in MORE.items()

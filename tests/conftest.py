@@ -1,5 +1,7 @@
 """Fixtures and settings that several test folders share."""
 
+import atexit
+import gc
 import os
 import shutil
 import signal
@@ -58,6 +60,16 @@ def keep_bytecode():
 def pytest_configure():
     heed_signals()
     keep_bytecode()
+
+
+def pytest_collection():
+    gc.disable()  # what is imported and collected stays: walking it takes as long as a torch import
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # after pytest's last collections
 
 
 def pytest_addoption(parser):

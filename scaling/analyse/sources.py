@@ -3,16 +3,16 @@
 The columns are the same whatever version wrote the files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import make_table
-from scaling.errors import InputError, shortened
+from scaling.analyse.parquet_views import make_view, select_from, unreadable_error
+from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.record.row import PointColumns, fields_of
 from scaling.record.row_checks import COLUMNS, PROBE_COLUMNS, SQL_TYPES, invalid_probe_reason_sql
@@ -100,7 +100,7 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     _create_planned_rows(connection)
     _create_latest_rows(connection)
     predictions = [paths.predictions] if paths.predictions.exists() else []
-    _make_view(connection, "study.predictions", _PREDICTION, predictions)
+    make_view(connection, "study.predictions", _PREDICTION, predictions)
     unusable += _create_probes(connection, paths.probes)
     sentences = [str(one).removeprefix(f"{paths.folder}/") for one in (*unusable, *set_aside)]
     reasons = pa.table({"reason": pa.array(sentences, pa.string())})
@@ -132,7 +132,7 @@ def _create_rows(
     for series, path, invalid_rows in large:
         numbers = ", ".join(map(str, invalid_rows))
         where = f" where file_row_number not in ({numbers})" if numbers else ""
-        parts.append(_select_from(connection, ROW, [path], series, where))
+        parts.append(select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
     return unusable
 
@@ -173,14 +173,14 @@ def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _create_probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
     """Create study.probes without its invalid rows."""
-    _make_view(connection, "study.every_probe", PROBE_COLUMNS, [path] if path.exists() else [])
+    make_view(connection, "study.every_probe", PROBE_COLUMNS, [path] if path.exists() else [])
     try:
         connection.execute(
             f"create table study.judged_probe as select *, {invalid_probe_reason_sql()} as reason "
             "from study.every_probe"
         )
     except (duckdb.Error, UnicodeDecodeError) as error:
-        raise _unreadable([path], error) from error
+        raise unreadable_error([path], error) from error
     connection.execute(
         "create view study.probes as select * exclude (reason) from study.judged_probe "
         "where reason is null"
@@ -202,9 +202,9 @@ def _create_points_and_refusals(
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: choices on the axes that belong to the setting.
     """
-    _make_view(connection, "study.every_point", POINT, point_files)
-    _make_view(connection, "study.impossible", _REFUSAL, refused)
-    _make_view(connection, "study.chosen", _CHOSEN, choices)
+    make_view(connection, "study.every_point", POINT, point_files)
+    make_view(connection, "study.impossible", _REFUSAL, refused)
+    make_view(connection, "study.chosen", _CHOSEN, choices)
     connection.execute(  # a point left out by one choice may be taken by a later one
         "create view study.skipped as from study.chosen where not chosen "
         "and point_id not in (select point_id from study.chosen where chosen)"
@@ -224,7 +224,7 @@ def _create_points_and_refusals(
             "where layout is not null order by layout)"
         )
     except (duckdb.Error, UnicodeDecodeError) as error:
-        raise _unreadable(point_files, error) from error
+        raise unreadable_error(point_files, error) from error
     connection.execute(
         f"create view study.points as select * replace (layout::study.layout as layout), {kept} "
         f"from study.every_point{measured}"
@@ -247,68 +247,3 @@ def _kept_choices_sql() -> str:
             value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
             choices.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
     return f"concat_ws({', '.join([quoted(', '), 'null', *choices])})"
-
-
-def _make_view(
-    connection: duckdb.DuckDBPyConnection,
-    name: str,
-    types: Mapping[str, str],
-    files: Sequence[Path],
-) -> None:
-    """Create a view of these columns over several files; it is empty without a file."""
-    empty = ", ".join(f'null::{kind} as "{column}"' for column, kind in types.items())
-    body = _select_from(connection, types, files) if files else f"select {empty} limit 0"
-    connection.execute(f"create view {name} as {body}")
-
-
-def _select_from(
-    connection: duckdb.DuckDBPyConnection,
-    types: Mapping[str, str],
-    files: Sequence[Path],
-    series: str | None = None,
-    where: str = "",
-) -> str:
-    """A query for the stated columns of several files, and their series if it is given."""
-    listed = ", ".join(quoted(str(file)) for file in files)
-    source = (
-        f"read_parquet([{listed}], union_by_name=true, file_row_number=true, "
-        "hive_partitioning=false)"
-    )
-    try:
-        kinds = {row[0]: row[1] for row in connection.execute(f"describe from {source}").fetchall()}
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise _unreadable(files, error) from error
-    for column in types.keys() & kinds.keys():
-        if not _casts(kinds[column], types[column]):
-            place = files[0] if len(files) == 1 else files[0].parent
-            raise InputError(
-                f"{place}: column {column} holds {shortened(kinds[column])}, must hold "
-                f"{types[column]}: the file is of another version, write it anew"
-            )
-    columns = ", ".join(
-        f'"{column}"::{kind} as "{column}"' if column in kinds else f'null::{kind} as "{column}"'
-        for column, kind in types.items()
-    )
-    stated = f", {quoted(series)} as series" if series else ""
-    return f"select {columns}{stated} from {source}{where}"
-
-
-def _casts(given: str, wanted: str) -> bool:
-    """Whether one SQL type may be cast to another: no text to numbers, no list to a value."""
-    if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
-        return given == '"NULL"'
-    return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))
-
-
-def _unreadable(files: Sequence[Path], error: Exception) -> InputError:
-    """An error that names the first unreadable file; DuckDB may name another."""
-    for file in files:
-        try:
-            pq.read_schema(file)
-        except (pa.ArrowInvalid, OSError) as reason:
-            sentence = str(reason).splitlines()[0].rstrip(".")
-            return InputError(
-                f"{file}: is no Parquet file of this project: {sentence}; remove it, so that it is "
-                "made again"
-            )
-    return InputError(f"{files[0].parent}: its files do not go together: {error}")

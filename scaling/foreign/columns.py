@@ -93,6 +93,9 @@ class Columns:
     def _raw_numbers(self, name: str) -> Floats:
         if name not in self:
             return np.full(len(self), np.nan)
+        kind = self.table.column(name).type
+        if pa.types.is_duration(kind):  # which Arrow casts to a number of its unit
+            raise InputError(f"{self.source}: column {name} holds {kind}, not numbers")
         # Arrow casts plain numbers at once; a column with any other cell is parsed below
         with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
             cast = pc.cast(self.table.column(name), pa.float64(), safe=False)

@@ -48,14 +48,15 @@ def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
     Raises:
         InputError: a time or a rate is not a number, or no row has a valid outcome.
     """
-    step = columns.numbers("step_time_s")
-    step = np.where(np.isnan(step), _step_from_rate(columns), np.where(step == 0, np.nan, step))
+    stated = columns.numbers("step_time_s")
+    step = np.where(stated == 0, np.nan, stated)
+    step = np.where(np.isnan(stated), _step_from_rate(columns), step)
     outcome = columns.strings("outcome", "", OUTCOMES, silent=True)
     if "step_time_s" in columns:
-        cell = [
-            canonical_word("outcome", word, {"oom"}) for word in columns.strings("step_time_s", "")
-        ]
-        outcome = np.where((outcome == "") & (np.array(cell, object) == "oom"), "oom", outcome)
+        untimed = np.flatnonzero((outcome == "") & np.isnan(stated))
+        cells = columns.strings("step_time_s", "")[untimed].tolist()
+        oom = {cell for cell in {*cells} if canonical_word("outcome", cell, {"oom"}) == "oom"}
+        outcome[untimed[np.isin(cells, list(oom))]] = "oom"
     ran = (outcome == "") & np.isfinite(step)
     ran[list(columns.skipped)] = False
     return np.where(ran, "ok", outcome), step

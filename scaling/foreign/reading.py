@@ -28,7 +28,15 @@ _TEXT = {
     for name, (kind, _) in fields_of(row_type).items()
     if kind == "str"
 } | {"framework": pa.string(), "source": pa.string()}
-_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+# How files begin that are no text, and what to do with them.
+_NO_TEXT = {
+    b"\xff\xfe": "is UTF-16; save it as UTF-8",
+    b"\xfe\xff": "is UTF-16; save it as UTF-8",
+    b"\x1f\x8b": "is compressed; unpack it",
+    b"PK": "is an Excel workbook or a zip; give its table as CSV UTF-8",
+    b"PAR1": "is Parquet; name it *.parquet",
+}
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _NONE_IS_A_WORD = ("activation_checkpointing", "optimizer_offload")
 _CSV = b"csv"  # metadata key: the file of the table, to find line numbers
@@ -114,6 +122,8 @@ def _with_precision(table: pa.Table) -> pa.Table:
 
 def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:
     """A column in our unit. In a text column, cells that are not numbers stay as they are."""
+    if pa.types.is_duration(column.type):
+        raise pa.ArrowInvalid("a duration has a unit of its own")
     if not pa.types.is_string(column.type):
         return pc.multiply(pc.cast(column, pa.float64()), factor)
     cells = column.to_pylist()
@@ -137,8 +147,9 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 def _read_csv(path: Path) -> pa.Table:
     content = path.read_bytes()
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(f"{path}: is UTF-16; save it as UTF-8")
+    for begin, problem in _NO_TEXT.items():
+        if content.startswith(begin):
+            raise InputError(f"{path}: {problem}")
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -158,6 +169,8 @@ def _read_csv(path: Path) -> pa.Table:
         raise InputError(f"{path}: its first line is empty; it must name the columns")
     if header.lstrip()[:1] in ("{", "["):
         raise InputError(f"{path}: is JSON; give the rows as CSV or Parquet")
+    if content.count(b'"') % 2:
+        _refuse_an_open_quote(path, content.decode("utf-8"))
 
     def read(empty: list[str], only: list[str]) -> pa.Table:
         return pyarrow.csv.read_csv(
@@ -178,6 +191,25 @@ def _read_csv(path: Path) -> pa.Table:
         for name, column in zip(names, read([""], names).columns, strict=True):
             table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _refuse_an_open_quote(path: Path, text: str) -> None:
+    """Refuse a file whose last cell is quoted and never ends: it may hold many rows.
+
+    Raises:
+        InputError: it is such a file.
+    """
+    csv.field_size_limit(2**31 - 1)
+    reader, end = csv.reader(io.StringIO(text, newline=""), strict=True), 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                next(reader)
+            except csv.Error as error:
+                if "end of data" not in str(error):
+                    return  # Arrow takes it as it is
+                raise InputError(f"{path}: line {end + 1}: a quote is never closed") from None
+            end = reader.line_num
 
 
 def row_place(table: pa.Table, row: int) -> str:

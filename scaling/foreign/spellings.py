@@ -105,7 +105,8 @@ _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tok
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 # Units of a header -> factor to the unit of our column.
 _TIMES = {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
-          "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0}  # fmt: skip
+          "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0, "h": 3600.0,
+          "hours": 3600.0}  # fmt: skip
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "step_time_s": _TIMES,
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},

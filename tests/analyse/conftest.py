@@ -15,6 +15,7 @@ from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.layout.layout import Layout
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
+from scaling.record.row_files import Unusable
 from scaling.study.grid import Plan, Refusal
 from scaling.study.point import Point
 from tests.report.synthetic_study import point
@@ -70,7 +71,7 @@ def sql_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SQL.rglob("*.sql"))}
 
 
-def tabulate_only(study: Path, sql: Path, *names: str) -> None:
+def tabulate_only(study: Path, sql: Path, *names: str) -> list[Unusable]:
     """Tabulate with the SQL files of these tables alone, and of all that they need as inner ones.
 
     Those are not written, and what only other tables need is not computed: this takes half as long.
@@ -89,7 +90,7 @@ def tabulate_only(study: Path, sql: Path, *names: str) -> None:
         copy.write_bytes(files[table].read_bytes())
     computed = {name: COMPUTED[name] for name in taken & set(COMPUTED)}
     with mock.patch.dict(COMPUTED, computed, clear=True):
-        tabulate(study, sql)
+        return tabulate(study, sql)
 
 
 def read(path: Path) -> Records:

@@ -3,10 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_table
 from scaling.study.grid import Plan
-from tests.analyse.conftest import SQL, read, some_point
+from tests.analyse.conftest import read, some_point, tabulate_only
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +24,12 @@ def probed(tmp_path):
         }
         write_points(tmp_path, Plan(points=(some_point(1),), refusals=()))
         write_table(tmp_path / "probes.parquet", pa.table(columns))
-        tabulate(tmp_path, SQL)
-        return lambda name: read(tmp_path / "tables" / f"{name}.parquet")
+
+        def table(name):
+            tabulate_only(tmp_path, tmp_path / "sql" / name, name)
+            return read(tmp_path / "tables" / f"{name}.parquet")
+
+        return table
 
     return run
 
@@ -66,13 +69,14 @@ def test_a_host_that_lags_is_named_and_healthy_ones_are_not(probed):
     found = probed(
         *({"kind": "gemm", "host": host, "m": size, "n": size, "k": size, "seconds": 1.0,
            "slowdown": slowdown, "precision": "bf16"}
-          for host, slowdown in (("a", 1.0), ("b", 0.98), ("c", 1.5)) for size in (64, 128))
+          for host, slowdown in (("a", 1.0), ("b", 1.15), ("c", 1.5)) for size in (64, 128))
     )("slow_hosts")  # fmt: skip
     assert [(row["host"], row["kind"], row["slowdown"]) for row in found] == [("c", "gemm", 1.5)]
 
 
 def test_a_study_without_probes_has_empty_tables(tmp_path):
     write_points(tmp_path, Plan(points=(some_point(1),), refusals=()))
-    tabulate(tmp_path, SQL)
-    for name in ("collectives", "gemms", "slow_hosts"):
+    names = ("collectives", "gemms", "slow_hosts")
+    tabulate_only(tmp_path, tmp_path / "sql", *names)
+    for name in names:
         assert read(tmp_path / "tables" / f"{name}.parquet") == []

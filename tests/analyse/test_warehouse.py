@@ -15,7 +15,7 @@ from scaling.errors import InputError
 from scaling.record.files import CannotWrite, arrow_schema, write_points, write_rows
 from scaling.study.grid import Plan
 from scaling.study.point import Point
-from tests.analyse.conftest import SQL, layout, read, some_point
+from tests.analyse.conftest import SQL, layout, read, some_point, tabulate_only
 from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
 from tests.rows import row_of
@@ -128,7 +128,7 @@ def test_a_row_written_by_an_older_version_has_nulls_for_what_it_did_not_know(st
     record["a_column_of_the_past"] = 1
     (study / "rows").mkdir()
     pq.write_table(pa.Table.from_pylist([record]), study / "rows" / "old.parquet")
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "measurements", "provenance")
     (found,) = read(study / "tables" / "measurements.parquet")
     assert found["step_time_s"] == 2.0
     (stack,) = read(study / "tables" / "provenance.parquet")
@@ -138,7 +138,7 @@ def test_a_row_written_by_an_older_version_has_nulls_for_what_it_did_not_know(st
 def test_a_half_written_row_file_is_named_and_costs_no_other_row(study):
     write_rows(study / "rows" / "whole.parquet", [timed_row(some_point(1), 2.0)])
     (study / "rows" / "half.parquet").write_bytes(b"PAR1")
-    (unusable,) = tabulate(study, SQL)
+    (unusable,) = tabulate_only(study, study / "sql", "measurements", "left_out")
     assert str(unusable) == f"{study}/rows/half.parquet: is cut short, or no Parquet file"
     assert [row["step_time_s"] for row in read(study / "tables" / "measurements.parquet")] == [2.0]
     assert read(study / "tables" / "left_out.parquet") == [
@@ -152,7 +152,7 @@ def test_one_impossible_row_of_a_large_file_costs_no_other(study, monkeypatch):
     rows = [timed_row(some_point(size), 2.0) for size in (1, 2)]
     write_rows(study / "rows" / "both.parquet", [dataclasses.replace(rows[0], dp=3), rows[1]])
     (study / "rows" / "none.parquet").write_bytes(b"PAR1" * 9)
-    said = [str(one) for one in tabulate(study, SQL)]
+    said = [str(one) for one in tabulate_only(study, study / "sql", "measurements")]
     assert said == [
         f"{study}/rows/both.parquet: world_size=1: is not tp x pp x cp x dp",
         f"{study}/rows/none.parquet: is cut short, or no Parquet file",
@@ -165,7 +165,7 @@ def test_probes_that_cannot_be_are_left_out_and_said(study):
     good = {"cluster": "here", "kind": "all_reduce", "outcome": "ok", "seconds": 1.0}
     ill = [{**good, "kind": "../../../x"}, {**good, "seconds": -1.0}, {**good, "cluster": None}]
     pq.write_table(pa.Table.from_pylist([good, *ill]), study / "probes.parquet")
-    said = [one.reason for one in tabulate(study, SQL)]
+    said = [one.reason for one in tabulate_only(study, study / "sql", "collectives")]
     assert len(said) == 3
     assert said[1].startswith("a probe's kind='../../../x': must be one of gemm, attention")
     assert said[2] == "a probe's seconds=-1.0: must be a finite number above 0"
@@ -176,7 +176,7 @@ def test_a_study_folder_may_hold_what_a_glob_would_interpret(tmp_path):
     for one, seconds in ((folder, 1.0), (beside, 2.0)):
         write_points(one, Plan(points=(some_point(1),), refusals=()))
         write_rows(one / "rows" / "a[b]*.parquet", [timed_row(some_point(1), seconds)])
-    tabulate(folder, SQL)
+    tabulate_only(folder, tmp_path / "sql", "measurements")
     (found,) = pq.ParquetFile(folder / "tables" / "measurements.parquet").read().to_pylist()
     assert found["step_time_s"] == 1.0
 
@@ -193,7 +193,7 @@ def test_a_folder_without_sql_is_named(study, tmp_path):
 
 def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study):
     (study / "study.json").write_text('{"mode": "predict", "knee_share": 0.6}', encoding="utf-8")
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "progress")
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
     asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.options")
@@ -221,7 +221,7 @@ def test_points_that_started_on_a_busy_machine_are_counted(study):
         record = {name: getattr(row, name) for name in arrow_schema(type(row)).names}
         table = pa.Table.from_pylist([record | {"load_average": load}])
         pq.write_table(table, study / "rows" / f"{number}.parquet")
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "busy")
     assert read(study / "tables" / "busy.parquet") == [
         {"cluster": "here", "own_ranks": 2, "rows_told": 2, "busy": 1,
          "highest_load_average": 9.0}
@@ -242,7 +242,7 @@ def test_an_allocation_says_how_much_of_it_was_measured_steps_and_what_they_took
     )  # fmt: skip
     for number, (point, changes) in enumerate(zip(points, of_rows, strict=True)):
         write_rows(study / "rows" / f"{number}.parquet", [row_of(point, **changes)])
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "allocations")
     (allocation,) = read(study / "tables" / "allocations.parquet")
     assert allocation["job_id"] == "7"
     assert (allocation["points"], allocation["world_size"]) == (2, 2)
@@ -267,12 +267,12 @@ def test_no_text_of_a_csv_is_taken_for_a_formula_and_numbers_stay_numbers(study,
 def test_answers_of_a_published_study_stand_until_new_ones_are_there(study):
     answers = study / "tables" / "replication.parquet"
     (study / "study.json").write_text('{"replicates": "zero_stages"}', encoding="utf-8")
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "progress")
     answers.write_bytes(b"old")
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "progress")
     assert answers.read_bytes() == b"old"
     (study / "study.json").write_text("{}", encoding="utf-8")
-    tabulate(study, SQL)
+    tabulate_only(study, study / "sql", "progress")
     assert not answers.exists()
 
 

@@ -1,5 +1,7 @@
 """Files that others made: read as they are, or refused in one sentence that says what is wrong."""
 
+import gzip
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,11 @@ GOOD = ",".join(SHAPE) + ",tp\n" + ",".join(str(v) for v in SHAPE.values()) + ",
             r"its columns are separated by semicolons; sepa",
         ),
         (GOOD.replace(",", "\t").encode(), r"its columns are separated by tabs"),
+        (GOOD.replace(",", "|").encode(), r"its columns are separated by bars"),
+        (gzip.compress(GOOD.encode()), r"p\.csv: is compressed; unpack it"),
+        (b"PK\x03\x04", r"p\.csv: is an Excel workbook or a zip; give its table as CSV"),
+        (b"PAR1", r"p\.csv: is Parquet; name it \*\.parquet"),
+        (GOOD.replace("llama-7b", '"llama-7b').encode(), r"p\.csv: line 2: a quote is never"),
         (GOOD.replace("model", "tp", 1).encode(), r"names the column 'tp' 2 times; keep one"),
         (b"", r"p\.csv: its first line is empty"),
         (GOOD.encode() + b"1,2\n", r"p\.csv: not a readable table: CSV parse error: Expected"),
@@ -95,6 +102,21 @@ def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
         read_table(empty)
     with pytest.raises(InputError, match=r"holds no \*\.parquet"):
         read_rows(empty)
+
+
+def test_an_inch_in_a_cell_opens_no_quote(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text('disk,tp\n5" disk,1\n')
+    assert read_table(tmp_path / "p.csv").to_pylist() == [{"disk": '5" disk', "tp": 1}]
+
+
+@pytest.mark.parametrize("name", ["step_time_s", "Step time (ms)"])
+def test_a_duration_is_no_number(tmp_path: Path, name: str) -> None:
+    times = pa.array([timedelta(seconds=12)])
+    pq.write_table(pa.table({name: times}), tmp_path / "p.parquet")
+    with pytest.raises(
+        InputError, match=r"p\.parquet: column .* holds duration\[us\], not numbers"
+    ):
+        Columns(read_table(tmp_path / "p.parquet"), "p.parquet").numbers("step_time_s")
 
 
 def test_a_folder_of_row_files_is_one_table(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
     ("head", "column", "factor"),
     [
         ("Step time (ms)", "step_time_s", 1e-3),
+        ("time per step (hours)", "step_time_s", 3600.0),
         ("step_time_ms", "step_time_s", 1e-3),
         ("Time per Global Step (s)", "step_time_s", 1),
         ("elapsed time per iteration (ms)", "step_time_s", 1e-3),

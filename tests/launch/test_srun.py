@@ -136,7 +136,8 @@ def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
 
 
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
-    allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
+    allocation = {"SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
+    allocation["SLURM_JOB_CPUS_PER_NODE"] = "128(x3),64,72"  # more than all have is refused
     point = tiny_point(dp=16, gpus_per_node=8)
     command = fork_servers_command(Launch([], point, allocation, Path()), Path("place"))
     assert "--cpus-per-task=64" in command

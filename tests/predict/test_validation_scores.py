@@ -119,6 +119,13 @@ def test_nothing_left_to_test_is_refused():
         trial(table_of(*measured(1.0)), "t", calibrate_where="true")
 
 
+@pytest.mark.parametrize("rows", [[], [{"dp": 8}], [{"dp": 8, "outcome": "error"}]])
+def test_rows_that_say_nothing_of_step_or_memory_are_refused(rows):
+    table = table_of(*rows) if rows else table_of({"dp": 8}).slice(0, 0)
+    with pytest.raises(InputError, match=r"^t: (holds no row|none of the 1 rows to test ran)"):
+        trial(table, "t")
+
+
 def test_layouts_of_other_routings_are_no_rivals():
     rows = measured(1.0, 1.3) + measured(2.0, 2.6, routing="skewed:4")
     overall, _ = scores(rows, [3.0, 2.0, 1.0, 4.0])

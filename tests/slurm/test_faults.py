@@ -67,7 +67,7 @@ def test_what_users_set_for_their_own_eyes_hides_no_job(study):
         "SQUEUE_FORMAT": "%j",
         "SACCT_FORMAT": "User",
         "SLURM_TIME_FORMAT": "relative",
-        "SCANCEL_INTERACTIVE": "1",
+        "SCANCEL_INTERACTIVE": "true",
         "SBATCH_EXPORT": "NONE",  # and their site exports nothing into jobs
     }
     other = study.lab.ask(
@@ -82,6 +82,15 @@ def test_what_users_set_for_their_own_eyes_hides_no_job(study):
     assert study.starts() == {"a": 1, "b": 1}
     assert (study.folder / "out/b.txt").read_text() == "hello\n"
     assert "does not answer" not in study.said
+
+
+def test_a_snakemake_inside_a_job_does_not_pass_that_jobs_shape_on(study):
+    study.environment |= {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "50"}
+    study.points(a={"command": "srun hostname"})
+
+    assert study.run() == 0, study.said
+
+    assert "this Snakemake runs inside job 1" in study.said
 
 
 def test_a_failing_line_of_set_up_stops_the_allocation_and_is_shown(study):

@@ -4,6 +4,7 @@ srun places the ranks, with a shell around each. No other module here knows Slur
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -189,10 +190,11 @@ def ranks_command(launch: Launch) -> list[str]:
 
 def fork_servers_command(launch: Launch, place: Path) -> list[str]:
     """`srun` and its options for one fork server per node, each on the whole node."""
-    # all cores of the node: --cpus-per-task implies --exact, which would limit the step to fewer
-    cpus = launch.environment.get("SLURM_CPUS_ON_NODE") or str(
-        launch.per_node * int(launch.environment.get("SLURM_CPUS_PER_TASK", "1"))
-    )
+    per_task = launch.environment.get("SLURM_CPUS_PER_TASK", "1")
+    # all cores of the node: --cpus-per-task implies --exact, which would limit the step to fewer;
+    # where nodes differ (`72(x2),36`), those of the smallest, as srun refuses more
+    on_nodes = re.findall(r"(?:^|,)(\d+)", launch.environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    cpus = min(map(int, on_nodes), default=launch.per_node * int(per_task))
     return _srun(
         launch.environment,
         f"--nodes={launch.nodes}",

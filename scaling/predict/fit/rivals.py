@@ -74,11 +74,19 @@ def layout_numbers(points: Points) -> Rows:
         names = (points.model[group.rows], points.setting[group.rows])
         for values in (*names, *(getattr(group.features, name) for name in FEATURES)):
             if (values != values[0]).any():
-                distinct, place = np.unique(values, return_inverse=True)
-                code = np.unique(code * len(distinct) + place, return_inverse=True)[1]
+                place = _places(values)
+                code = np.unique(code * len(values) + place, return_inverse=True)[1]
         numbers[group.rows] = taken + code
         taken += int(code.max()) + 1
     return numbers
+
+
+def _places(values: npt.NDArray[Any]) -> Rows:
+    """The place of each value among the distinct values in order, (n,)."""
+    if values.dtype != object:
+        return np.unique(values, return_inverse=True)[1]
+    places = {text: place for place, text in enumerate(sorted({*values.tolist()}))}  # much faster
+    return np.array([places[text] for text in values.tolist()], dtype=np.int64)
 
 
 def settings_of(

@@ -41,6 +41,8 @@ def trial(
     Raises:
         InputError: a condition is wrong, or leaves nothing to test.
     """
+    if not table.num_rows:
+        raise InputError(f"{source}: holds no row under its header")
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns)
@@ -57,6 +59,12 @@ def trial(
     if not tested.any():
         option = "narrow --calibrate-where" if test_where is None else "widen --test-where"
         raise InputError(f"{source}: no row is left to test; {option}")
+    known = observed.ran | observed.out_of_memory | observed.ambiguous
+    if not (tested & known).any():
+        raise InputError(
+            f"{source}: none of the {int(tested.sum())} rows to test ran or ran out of memory "
+            "(step_time_s, tokens_per_s, outcome): nothing can be compared with predictions"
+        )
     calibration = None
     if fitted.any():
         part = columns.filter(fitted)

@@ -135,7 +135,8 @@ def _software_choices(
         columns.assume(
             f"virtual_stages is not given in {int(unstated.sum())} rows: taken as the software's"
         )
-    named = np.array([named_zero_stage(name) for name in framework.tolist()], dtype=np.float64)
+    stage_of = {name: named_zero_stage(name) for name in {*framework.tolist()}}
+    named = np.array([stage_of[name] for name in framework.tolist()], dtype=np.float64)
     usual_stage = np.where(np.isnan(named), usual("zero_stage"), named)
     stage = columns.numbers("zero_stage", usual_stage, whole=True)
     shard = columns.counts("zero_shard_size")
