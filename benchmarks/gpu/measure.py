@@ -71,7 +71,7 @@ LAYOUTS: tuple[Mapping[str, Any], ...] = (
     {"model": "llama2_7b", "optimizer_precision": "bf16", "micro_batch_size": 1,
      "activation_checkpointing": "full"},
 )  # fmt: skip
-TIME_LIMIT_S = 120.0
+TIME_LIMIT_S, COMPILED_LIMIT_S = 120.0, 240.0  # of a point
 PROBE_LIMIT_S = 60.0
 LOG_LINES = 80
 
@@ -97,7 +97,7 @@ def points(machine: Machine) -> list[Point]:
             model, layout = "tiny", layout | {"seq_length": 32}
         point = machine.point(
             layout, shape=models[model], warmup_steps=3, measured_steps=10,
-            time_limit_s=TIME_LIMIT_S,
+            time_limit_s=COMPILED_LIMIT_S if layout.get("compile") else TIME_LIMIT_S,
         )  # fmt: skip
         refused = list(refusals(point.shape, point.layout))
         assert not refused, refused

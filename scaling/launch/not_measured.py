@@ -53,9 +53,12 @@ def exits_on_signals() -> Iterator[None]:
         yield
         return
 
-    def leave(_: int, __: FrameType | None) -> None:
+    def leave(number: int, _: FrameType | None) -> None:
         for other in before:  # a second Ctrl-C must not interrupt the clean-up
             signal.signal(other, signal.SIG_IGN)
+        name = signal.Signals(number).name
+        words = f"ended by {name} before its ranks had ended; the next run repeats it\n"
+        os.write(2, words.encode())  # unlike print, safe in a handler
         raise SystemExit(KilledFromOutside.exit_code)
 
     before = {

@@ -26,6 +26,7 @@ from scaling.study.paths import LOGS, LogPaths
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
 _SHOWN_LINES = 15  # of a run that failed
+_TOLD_TO_END = "Will exit after finishing currently running jobs"  # snakemake, after SIGTERM
 _LOG_OF_FAILED = re.compile(r"^ +log: (.+) \(check log file\(s\) for error details\)$", re.M)
 PLAIN_LINE_EVERY_S = 15.0  # without a terminal, as each line goes into a log
 
@@ -79,12 +80,15 @@ def run_study(
         code, told_to_end = _wait(process, watcher, console, started)
     after = watcher.look()
     if code:
+        said = log.read_bytes()[earlier_bytes:].decode(errors="replace")
         # an interrupted snakemake may end with a traceback, which means nothing
-        if code < 0 or told_to_end:
-            how = "Stopped" if told_to_end else f"snakemake was ended by signal {-code}"
+        if code < 0 or told_to_end or _TOLD_TO_END in said:
+            killed = code < 0 and not told_to_end
+            how = f"snakemake was ended by signal {-code}" if killed else "Stopped"
             console.print(f"{how}: {after.line()}. The same command continues. Full log: {log}")
         else:
-            _print_failure(console, code, log, earlier_bytes)
+            stop.refuse_second_run(loaded.name)  # two were started in one instant
+            _print_failure(console, code, log, said)
         return 128 - code if code < 0 else code  # as a shell reports the signal that ended it
     if before.finished and report_time_ns is not None and _time_ns(report) == report_time_ns:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
@@ -102,13 +106,12 @@ def _time_ns(file: Path) -> int | None:
     return file.stat().st_mtime_ns if file.exists() else None
 
 
-def _print_failure(console: Console, code: int, log: Path, earlier_bytes: int) -> None:
-    """Show the last words of the jobs that failed or, if none did, the last lines of the log.
+def _print_failure(console: Console, code: int, log: Path, said: str) -> None:
+    """Show the last words of the jobs that failed or, if none did, of snakemake.
 
-    The log's first `earlier_bytes` are of earlier runs.
+    `said` is what snakemake added to its log in this run.
     """
-    text = log.read_bytes()[earlier_bytes:].decode(errors="replace")
-    lines = _last_words(text) or text.splitlines()[-_SHOWN_LINES:]
+    lines = _last_words(said) or said.splitlines()[-_SHOWN_LINES:]
     console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
     console.print(
         f"snakemake ended with exit code {code}; when that is mended, the same command continues; "
@@ -121,9 +124,9 @@ def _last_words(text: str) -> list[str]:
     words = []
     for log in dict.fromkeys(_LOG_OF_FAILED.findall(text)):
         with contextlib.suppress(OSError):  # it failed before it wrote any
-            said = Path(log).read_text(encoding="utf-8", errors="replace").split("\n")
-            if last := next((line for line in reversed(said) if line.strip()), ""):
-                words.append(f"{log}: {last}")
+            lines = Path(log).read_text(encoding="utf-8", errors="replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), None)
+            words.append(f"{log}: {last or 'is empty, as when a job is killed'}")
     more = len(words) - _SHOWN_LINES
     return words if more < 1 else [*words[:_SHOWN_LINES], f"and {more} more"]
 

@@ -58,7 +58,8 @@ def parent(study: Study) -> subprocess.Popen[bytes]:
     """A launcher whose two ranks sleep."""
     point = study.write(tiny_point(dp=2))
     command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
-    process = subprocess.Popen([*command, *study.program(SLEEPING)])
+    with (study.root / "said").open("wb") as said:
+        process = subprocess.Popen([*command, *study.program(SLEEPING)], stderr=said)
     until(lambda: len(rank_pids(study)) == 2)
     return process
 
@@ -79,6 +80,8 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(
     assert study.marker.exists()
     parent.send_signal(number)
     assert parent.wait(timeout=300) == os.EX_TEMPFAIL
+    said = (study.root / "said").read_text()
+    assert said == f"ended by {number.name} before its ranks had ended; the next run repeats it\n"
     assert all(gone(pid) for pid in pids)
     assert list(study.rows.iterdir()) == []
 

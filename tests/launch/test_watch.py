@@ -80,13 +80,16 @@ def test_the_first_step_belongs_to_the_start(doing: str, steps: bool) -> None:
     assert has_stepped(doing) is steps
 
 
-def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(watched: Watched) -> None:
+@pytest.mark.parametrize("stopped_s", [40.0, 5000.0])  # both longer than a hang
+def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(
+    watched: Watched, stopped_s: float
+) -> None:
     beats = {at: f"step {at}" for at in range(1, 150, 10)}
-    evidence, now = watched(beats, stopped_at=50, stopped_s=5000.0)
-    assert evidence.suspensions_s == (pytest.approx(5000.0, abs=2),)
+    evidence, now = watched(beats, stopped_at=50, stopped_s=stopped_s)
+    assert evidence.suspensions_s == (pytest.approx(stopped_s, abs=2),)
     assert evidence.stopped == "silent"  # since the last beat, a hundred seconds later
     assert evidence.longest_silence_s < 15
-    assert 5165 < now < 5180
+    assert stopped_s + 165 < now < stopped_s + 180
 
 
 def test_a_limit_leaves_three_times_what_is_predicted_and_a_study_may_bound_it() -> None:

@@ -272,6 +272,22 @@ def test_batches_of_one_model_are_chosen_apart(reported, opened):
     assert report.page.is_visible(".selection:visible .warning")
 
 
+def test_batches_that_do_not_fit_a_line_are_wrapped_and_not_hidden(reported, opened):
+    plans = [
+        gpu_plan(
+            models=("llama-1b",), sizes=(1, 2), axes={"tp": (1,)}, repeats=1,
+            global_batch_size=64 * 2**power,
+        )
+        for power in range(6)
+    ]  # fmt: skip
+    page = opened(reported(*plans), viewport={"width": 900, "height": 900}).page
+    ends = page.locator("#pick-batch button").evaluate_all(
+        "buttons => buttons.map(button => button.getBoundingClientRect().right)"
+    )
+    assert len(ends) == 6
+    assert max(ends) <= 900
+
+
 def test_without_javascript_answers_and_rows_are_readable(full_study, opened):
     page = opened(full_study / "report.html", java_script_enabled=False).page
     answers = page.locator("h2.big:visible").all_inner_texts()

@@ -38,4 +38,5 @@ def test_without_a_scheduler_there_is_no_allocation_and_a_wrong_profile_is_a_sen
 
 def test_files_of_jobs_are_left_out_unless_the_user_says_what_is():
     assert dry_run.without_job_files(["-n"]) == ["-n", "--quiet", "rules"]
-    assert dry_run.without_job_files(["-n", "--quiet"]) == ["-n", "--quiet"]
+    for said in (["-n", "--quiet"], ["-n", "--quiet=all"], ["-n", "-q"]):
+        assert dry_run.without_job_files(said) == said

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -95,11 +96,16 @@ def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_i
         first.kill()
 
 
-def test_a_failure_shows_the_log_of_its_own_run_only(tmp_path, capsys):
-    log = tmp_path / "snakemake.log"
-    log.write_text("3 of 3 steps (100%) done\nError: no such profile\n")
+def test_a_failure_shows_the_log_of_its_own_run_only(config, write_study, monkeypatch, capsys):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    log = Path("logs/one/snakemake.log")
+    log.parent.mkdir(parents=True)
+    log.write_text("3 of 3 steps (100%) done\n")
+    failing = ["bash", "-c", "echo Error: no such profile; exit 1"]
+    monkeypatch.setattr(snakemake, "_command", lambda *_: failing)
 
-    snakemake._print_failure(Console(), 1, log, log.read_text().index("Error"))
+    assert snakemake.run_study("one", []) == 1
 
     shown = capsys.readouterr().out
     assert shown.startswith("Error: no such profile\nsnakemake ended with exit code 1")
@@ -109,13 +115,17 @@ def test_a_failure_shows_the_last_words_of_each_job_that_failed(tmp_path, capsys
     job, log = tmp_path / "p1.log", tmp_path / "snakemake.log"
     job.write_text("{numbers}\np1: no room for a [row]\n")
     failed = f"Error in rule measure:\n    log: {job} (check log file(s) for error details)\n"
-    log.write_text(f"    log: {tmp_path}/p2.log\n{failed}{failed}WorkflowError:\n")
+    (tmp_path / "p3.log").touch()
+    said = (
+        f"    log: {tmp_path}/p2.log\n{failed}{failed}{failed.replace('p1', 'p3')}WorkflowError:\n"
+    )
 
-    snakemake._print_failure(Console(), 1, log, 0)
+    snakemake._print_failure(Console(), 1, log, said)
 
-    first, second = capsys.readouterr().out.splitlines()[:2]
+    first, second, third = capsys.readouterr().out.splitlines()[:3]
     assert first == f"{job}: p1: no room for a [row]"
-    assert second.startswith("snakemake ended with exit code 1; when that is mended, the same")
+    assert second == f"{tmp_path}/p3.log: is empty, as when a job is killed"
+    assert third.startswith("snakemake ended with exit code 1; when that is mended, the same")
 
 
 def test_a_snakemake_that_was_killed_is_said_to_be_with_what_is_measured(
@@ -130,6 +140,32 @@ def test_a_snakemake_that_was_killed_is_said_to_be_with_what_is_measured(
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("snakemake was ended by signal 9: nothing to measure")
     assert "The same command continues." in shown
+
+
+def test_a_run_that_another_shell_stops_is_said_to_be_stopped(
+    config, write_study, monkeypatch, capsys
+):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    program = "echo 'Will exit after finishing currently running jobs (scheduler).'; exit 1"
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", program])
+
+    assert snakemake.run_study("one", []) == 1
+
+    assert capsys.readouterr().out.startswith("Stopped: ")
+
+
+def test_of_two_runs_started_in_one_instant_one_is_told_of_the_other(
+    config, write_study, monkeypatch
+):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["false"])  # the folder is locked
+    at_work = iter([[], [SimpleNamespace(pid=7)]])
+    monkeypatch.setattr(stop, "_snakemakes_of", lambda name: next(at_work))
+
+    with pytest.raises(InputError, match=r"^one: runs already, as process 7 of this machine"):
+        snakemake.run_study("one", [])
 
 
 def test_a_lock_that_a_killed_snakemake_left_is_removed(tmp_path):
