@@ -131,10 +131,12 @@ class Columns:
         texts = [default if t.lower() in _NOTHING - known else t for t in texts]
         if allowed is not None:
             texts = [self._canonical(name, text, known) for text in texts]
-            for unknown in dict.fromkeys(text for text in texts if text not in known):
-                rows = self._rows_with(codes, texts, {unknown})
+            strange: dict[str, list[int]] = {}
+            for row in self._rows_with(codes, texts, {*texts} - known):
+                strange.setdefault(texts[codes[row]], []).append(row)
+            for unknown, rows in strange.items():
                 # all of them are reported by the place of the first
-                error = self.cell_error(name, rows[0], did_you_mean(unknown[:60], known))
+                error = self.cell_error(name, rows[0], did_you_mean(unknown[:60], known - {""}))
                 for row in rows:
                     self.skip_row(row, str(error))
             texts = [text if text in known else default for text in texts]
@@ -170,8 +172,8 @@ class Columns:
         codes: npt.NDArray[np.int64], texts: list[str], wanted: Collection[str]
     ) -> list[int]:
         """The rows whose text is one of `wanted`."""
-        wanted_codes = [code for code, text in enumerate(texts) if text in wanted]
-        return np.flatnonzero(np.isin(codes, wanted_codes)).tolist()
+        is_wanted = np.array([text in wanted for text in texts], dtype=bool)
+        return np.flatnonzero(is_wanted[codes]).tolist()
 
     def flags(self, name: str, default: bool | Flags, *, silent: bool = False) -> Flags:
         """A true/false column, bool (n,), with the default in empty cells.

@@ -193,14 +193,6 @@ class Axis:
     setting: bool
     text: AxisText
 
-    def allows(self, value: object) -> bool:
-        """Whether a study may state this value."""
-        if value is None:
-            return self.optional
-        if self.values is None:
-            return type(value) is int and value >= 1
-        return any(value == allowed and type(value) is type(allowed) for allowed in self.values)
-
     def is_in_name(self, value: Any) -> bool:
         """Whether a layout's name shows this value."""
         return value is not None and (self.text.show_default != "never" or value != self.default)

@@ -30,7 +30,7 @@ class Layout(LayoutAxes):
     @property
     def world_size(self) -> int:
         """Ranks, one per GPU."""
-        return self.dp * replica_size(self.axes())
+        return self.dp * replica_size(vars(self))
 
     @property
     def global_batch_size(self) -> int:
@@ -52,16 +52,12 @@ class Layout(LayoutAxes):
     @property
     def label(self) -> str:
         """The layout without its number of GPUs, short enough for a chart; see `layout_label`."""
-        return layout_label(self.axes())
+        return layout_label(vars(self))
 
     @property
     def file_name(self) -> str:
         """The layout with its number of GPUs, as names of files hold it; nothing parses it."""
         return f"g{self.world_size}-{self.label.replace(' ', '-')}"
-
-    def axes(self) -> dict[str, Any]:
-        """The value of every axis, by name."""
-        return {name: getattr(self, name) for name in AXES}
 
 
 def layout_label(choices: Mapping[str, Any]) -> str:

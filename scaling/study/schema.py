@@ -70,9 +70,17 @@ class _Grid(File):
         return {name: tuple(dict.fromkeys(getattr(self, name))) for name in names}
 
 
+def _as_written(value: object) -> object:
+    if isinstance(value, bool | float):  # which a Literal takes for the number that it equals
+        raise PydanticCustomError("kind", "must be a whole number")
+    return value
+
+
 def _axis_type(axis: Axis) -> Any:
     """The type of an axis's key in a study: a list of its values, or one of them."""
     one: Any = Count if axis.values is None else Flag if axis.kind is bool else Literal[axis.values]
+    if axis.values is not None and axis.kind is int:
+        one = Annotated[one, BeforeValidator(_as_written)]
     values = list[one | None] if axis.optional else list[one]
     return Annotated[values, *_LISTED]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from pydantic import ValidationError
 
 from scaling.layout.axes import AXES, DEFAULTS, axes_of
 from scaling.layout.layout import layout_label
@@ -147,7 +148,9 @@ def test_layouts_that_differ_in_one_axis_have_different_labels(name: str) -> Non
 @pytest.mark.parametrize("name", AXES)
 def test_an_axis_allows_its_values_and_nothing_else(name: str) -> None:
     axis = AXES[name]
-    assert all(axis.allows(value) for value in values_of(axis))
-    assert axis.allows(None) == axis.optional
-    for wrong in (-1, 0.5, "no such choice", [], 2 if axis.kind is bool else True):
-        assert not axis.allows(wrong), wrong
+    allowed = [*values_of(axis), *([None] if axis.optional else [])]
+    assert Axes.model_validate({name: allowed}).stated() == {name: tuple(dict.fromkeys(allowed))}
+    absent = [] if axis.optional else [None]
+    for wrong in (-1, 0.5, "no such choice", [], 2 if axis.kind is bool else True, *absent):
+        with pytest.raises(ValidationError):
+            Axes.model_validate({name: wrong})

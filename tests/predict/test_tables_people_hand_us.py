@@ -494,3 +494,12 @@ def test_parquet_of_categories_and_words_for_nothing_is_the_same_rows(tmp_path: 
         for kind in ("text", "categories")
     ]
     assert steps[0] == steps[1] == trial(pa.Table.from_pylist([ROW]), "t").overall.step_time
+
+
+def test_each_unknown_outcome_is_set_aside_with_its_own_sentence() -> None:
+    rows = [{"dp": 8, "outcome": word} for word in ("ok", "zzz 1", "zzz 2", "zzz 1")]
+    notes = checked(*rows).note.tolist()
+    assert notes[0] is None
+    assert notes[1] == notes[3] != notes[2]
+    assert "row 2: outcome='zzz 1': allowed: error, hang" in notes[1]
+    assert "row 3: outcome='zzz 2'" in notes[2]

@@ -121,6 +121,8 @@ def returns(*steps, series="measured"):
             "no knee",
         ),
         ([(1.03, None, None)], "The one step returns its full cost", "no knee"),
+        ([(1.0, 0.93, 1.1)], "The one step returns its full cost", "no knee"),
+        ([(1.01, 0.8, 1.5)], "The one step returns perhaps its full cost", "no knee"),
         (
             [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
             "The step from 2 to 4 GPUs returns less than half of its cost: 0.30 [0.20–0.40]",
@@ -264,6 +266,19 @@ def test_a_loss_within_the_unstated_noise_is_no_slower_training():
     assert last_step([step], "measured") == "The last doubling returns nothing."
     surely = dataclasses.replace(step, returned=-0.06)
     assert last_step([surely], "measured") == "The last doubling makes training slower."
+
+
+@pytest.mark.parametrize(
+    ("low", "sentence"),
+    [
+        (None, "The last doubling returns its full cost."),
+        (0.93, "The last doubling returns its full cost."),
+        (0.80, "The last doubling returns perhaps its full cost."),
+    ],
+)
+def test_a_return_that_may_be_far_below_its_cost_is_perhaps_its_full_cost(low, sentence):
+    step = Step(from_size=2, to_size=4, returned=1.01, low=low, high=None if low is None else 1.5)
+    assert last_step([step], "measured") == sentence
 
 
 def test_sizes_are_compared_with_the_error_that_predictions_of_a_size_share():

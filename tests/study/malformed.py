@@ -72,6 +72,10 @@ MALFORMED = {
         "axes.seq_length[0]=1000000000000: must be at most 10000000",
     ),
     "a null axis value": (axes(tp=[None]), "axes.tp[0]=null: must be a whole number"),
+    "a boolean stage": (
+        axes(zero_stage=True),
+        "axes.zero_stage[0]=True: must be a whole number",
+    ),
     "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
     "a flag of text": (
         axes(sequence_parallel="yes please"),

@@ -153,10 +153,16 @@ def last_step(steps: Sequence[Step], series: str) -> str:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
     share = f"{percent(step.returned)} of its cost"
     if step.returned >= FULL_COST:
-        share = "its full cost"
+        share = full_cost(step.low)
     elif step.returned <= NOISE_FLOOR:
         share = "nothing"
     return f"{what} {'would return' if predicted else 'returns'} {share}."
+
+
+def full_cost(low: float | None) -> str:
+    """Its full cost; perhaps, if the low end of what the step returned is well below that."""
+    sure = low is None or low >= FULL_COST - UNSTATED_FLOOR
+    return "its full cost" if sure else "perhaps its full cost"
 
 
 def return_end(returned: float, stated: float | None, growth: float, noise: float) -> float:

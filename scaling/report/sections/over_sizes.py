@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
-from scaling.report.sections.headline import FULL_COST, return_end
+from scaling.report.sections.headline import FULL_COST, full_cost, return_end
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     amount,
@@ -76,7 +76,9 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         which, at_least = ("The one step", "") if len(steps) == 1 else ("Every step", "at least ")
         knee = next(iter(tables["knees"]), None)
         if least["step_return"] >= FULL_COST and (knee is None or _surely_pay(steps, knee)):
-            return f"{which} {returns} its full cost"
+            lows = [step["step_return_low"] for step in steps]
+            known = [low for low in lows if low is not None]
+            return f"{which} {returns} {full_cost(min(known, default=None))}"
         return f"{which} {returns} {at_least}{_returned(least)} of its cost"
     step, threshold = short
     this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
