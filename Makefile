@@ -15,11 +15,8 @@ STUDY ?= quickstart
 study: $(VENV)/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as five pytests at once: tests that start ranks, tests that wait for Slurm, tests that
-# start Snakemake (with ranks or without), and all others in two halves of about equal work. With ARGS,
-# one pytest with these arguments.
-REST := not ranks and not slurm and not snakemake
-ANALYSIS := tests/analyse tests/predict tests/report
+# The whole suite as four pytests at once: tests that start ranks, tests that wait for Slurm, tests that
+# start Snakemake (with ranks or without), and all others. With ARGS, one pytest with these arguments.
 test: $(VENV)/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
@@ -30,10 +27,9 @@ ifeq ($(strip $(ARGS)),)
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
 	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm" $$(marked snakemake) & \
 	snakemake=$$!; \
-	part analysis $(BIN)/python -m pytest -m "$(REST)" $(ANALYSIS) & analysis=$$!; \
-	$(BIN)/python -m pytest -m "$(REST)" $(ANALYSIS:%=--ignore=%); code=$$?; \
-	for part in "analysis $$analysis" "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
-	  set -- $$part; wait $$2 || code=$$?; echo "Meanwhile, the tests of $$1:"; cat "$$logs/$$1"; \
+	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
+	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
+	  set -- $$part; wait $$2 || code=$$?; echo "Meanwhile, what starts $$1:"; cat "$$logs/$$1"; \
 	done; exit $$code
 else
 	$(BIN)/python -m pytest $(ARGS)
