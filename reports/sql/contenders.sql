@@ -43,3 +43,4 @@ select
 from layouts
 join with_places using (setting_id, series, world_size, layout, stack_fingerprint)
 join colours using (setting_id, layout)
+order by setting_id, world_size, place, series, position

@@ -16,3 +16,4 @@ join factor_levels as from_levels
     on from_levels.factor_id = matched_pairs.factor_id and from_levels.place = from_place
 join factor_levels as to_levels
     on to_levels.factor_id = matched_pairs.factor_id and to_levels.place = to_place
+order by setting_id, series, world_size, factor, from_layout, to_layout, stack_fingerprint

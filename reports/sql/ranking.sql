@@ -43,3 +43,4 @@ select
     * exclude (best_margin),
     position = 1 or -ln(share_of_best) <= sqrt(margin ** 2 + best_margin ** 2) as within_noise
 from ranked
+order by setting_id, series, world_size, position
