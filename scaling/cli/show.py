@@ -40,7 +40,7 @@ def show_plan(
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts_table(study, planned, unit))
     for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
-        say(f"  refused {count}: {reason}")
+        say(f"  refused {count}: {printable(reason)}")
     if study.mode == "predict":
         say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
@@ -66,7 +66,7 @@ def show_plan(
     if spend is not None:
         say(_describe_spend(spend))
         for count, reason in grouped_reasons(spend.why_unpredicted):
-            say(f"  not predicted {count}: {reason}")
+            say(f"  not predicted {count}: {printable(reason)}")
     if ways:
         console.print(_price_table(study, ways))
     own = next((one for one in ways if one.way == _way_of(study)), None)

@@ -134,3 +134,12 @@ def test_a_plan_says_why_points_cannot_be_predicted(config, write_study, capsys)
     show.show_plan(study, fitting_plan(study), spend, None)
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 points cannot be predicted not predicted 2: bf16 has no peak" in shown
+
+
+def test_a_reason_cannot_steer_the_terminal(config, write_study, capsys):
+    study = load_study(write_study(), config)
+    spend = Spend(points=1, why_unpredicted=("\x1b[2J",), gpu_hours=1.0, energy_j=None, usd=None)
+    show.show_plan(study, fitting_plan(study), spend, None)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "[2J" in shown
