@@ -25,7 +25,7 @@ from typing import Any
 import pynvml
 
 from scaling.check.training import Machine, warm_server
-from scaling.cluster.hardware import GPUS, gpu_named
+from scaling.cluster.hardware import gpu_named
 from scaling.launch.probing import probe
 from scaling.layout.layout import refusals
 from scaling.predict.cost.model import predict
@@ -36,7 +36,7 @@ from scaling.record.files import write_rows
 from scaling.record.row import Row
 from scaling.study.load import load_clusters, load_models
 from scaling.study.point import Point
-from scaling.train.device import gpu_mismatch
+from scaling.train.device import catalogued_gpu
 
 USUAL = {
     "model": "tinyllama_1b", "zero_stage": 1, "precision": "bf16", "attention": "flash2",
@@ -81,9 +81,9 @@ def gpu_here() -> str:
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     name, held = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
-    for gpu in GPUS.values():
-        if gpu.memory_bytes is not None and not gpu_mismatch(gpu, name, held.total):
-            return gpu.name
+    known = catalogued_gpu(name, held.total)
+    if known is not None:
+        return known
     sys.exit(f"the catalogue of GPUs has no {name} with {held.total} bytes")
 
 
@@ -137,7 +137,7 @@ def measured(machine: Machine, point: Point) -> tuple[Row | None, str | None]:
     """The point's row, and of a failure the ranks' last words or a traceback."""
     try:
         row = machine.measure(point.point_id, point)
-    except Exception:
+    except Exception:  # whatever it is, the next layout is measured, and this one's file says why
         return None, traceback.format_exc()
     if row.outcome == "ok":
         return row, None

@@ -26,11 +26,10 @@ from scaling.check.training import (
     training_lines,
     warm_server,
 )
-from scaling.cluster.hardware import GPUS
 from scaling.errors import did_you_mean, printable
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
-from scaling.train.device import gpu_mismatch
+from scaling.train.device import catalogued_gpu
 from scaling.train.measure.memory import foreign_memory
 from scaling.train.measure.power import meter_of
 
@@ -164,12 +163,7 @@ def _training(device: torch.device, folder: Path) -> Iterator[Part]:
 def _gpu_here(device: torch.device) -> str | None:
     """This GPU's name in the catalogue; None if it is not there."""
     properties = torch.cuda.get_device_properties(device)
-    for gpu in GPUS.values():
-        if gpu.memory_bytes is not None and not gpu_mismatch(
-            gpu, properties.name, properties.total_memory
-        ):
-            return gpu.name
-    return None
+    return catalogued_gpu(properties.name, properties.total_memory)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from scaling.cluster.hardware import Gpu, gpu_named
+from scaling.cluster.hardware import GPUS, Gpu, gpu_named
 from scaling.cluster.node import host_name, visible_devices
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
@@ -68,6 +68,14 @@ def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
         f"the study says gpu {expected.name!r} and this rank has {name} with "
         f"{memory_bytes / 2**30:.0f} GiB: name its cluster's gpu in config/clusters.yaml"
     )
+
+
+def catalogued_gpu(name: str, memory_bytes: int) -> str | None:
+    """The catalogue's name of a device, given as to `gpu_mismatch`; None if it has none."""
+    for gpu in GPUS.values():
+        if gpu.memory_bytes is not None and not gpu_mismatch(gpu, name, memory_bytes):
+            return gpu.name
+    return None
 
 
 def software_stack(device: torch.device, layout: Layout) -> Stack:

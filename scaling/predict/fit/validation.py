@@ -1,6 +1,7 @@
 """Scores of predictions on rows that they were not calibrated on."""
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Scores:
     coverage_80_ratios: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: settings and pairs are found once
 class Validation:
     """Scores over all test rows, and by framework, model, cluster and world_size.
 
@@ -65,7 +66,7 @@ class Validation:
     groups: list[tuple[dict[str, str | int], Scores]]
     notes: list[str]
 
-    @property
+    @cached_property
     def settings(self) -> list[Setting]:
         """The settings of all tested rows that are timed."""
         timed = self.tested & self.prediction.predicted & self.observed.timed
@@ -73,7 +74,7 @@ class Validation:
             self.points, layout_numbers(self.points), self.observed.step_time_s, timed
         )
 
-    @property
+    @cached_property
     def pairs(self) -> Pairs:
         """Pairs of tested layouts that are rivals."""
         return pairs_of(self.settings)
@@ -82,10 +83,9 @@ class Validation:
     def expected_80(self) -> Expected:
         """Range of the share that correct intervals would cover, 8 times in 10."""
         calibrated = int((self.fitted & self.observed.timed).sum())
-        settings = self.settings
-        rows = [setting.rows for setting in settings] or [np.empty(0, dtype=np.int64)]
+        rows = [setting.rows for setting in self.settings] or [np.empty(0, dtype=np.int64)]
         return expected_coverage(
-            self.points, self.prediction, np.concatenate(rows), pairs_of(settings), calibrated
+            self.points, self.prediction, np.concatenate(rows), self.pairs, calibrated
         )
 
     @property

@@ -145,7 +145,7 @@ def cost() -> alt.LayerChart:
         scale=marks.log(30),
         axis=marks.LOG_TIMES,
     )  # fmt: skip
-    y = alt.Y("cost:Q", title="{cost}", scale=marks.FROM_ZERO, axis=marks.AMOUNTS)
+    y = marks.amounts("cost", "{cost}")
     best = rows.encode(x=x, y=y)
     tips = [
         *tooltips("world_size", "layout_name", "series"),
@@ -246,10 +246,7 @@ def prediction_error() -> alt.LayerChart:
 
 def generations() -> alt.LayerChart:
     """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
-    y = alt.Y(
-        "tokens_per_s_per_gpu:Q", title="Tokens per second per {GPU}",
-        scale=marks.FROM_ZERO, axis=marks.AMOUNTS,
-    )  # fmt: skip
+    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
         marks.chart("peers")
         .transform_filter("datum.dimension === 'cluster'")

@@ -30,12 +30,7 @@ def collectives() -> alt.LayerChart:
                 labelOverlap="greedy",
             ),
         ),
-        y=alt.Y(
-            "rate:Q",
-            title="Bus bandwidth (GB/s)",
-            scale=marks.FROM_ZERO,
-            axis=alt.Axis(format=",~r", tickCount=5),
-        ),
+        y=marks.amounts("rate", "Bus bandwidth (GB/s)", alt.Axis(format=",~r", tickCount=5)),
     )
     shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
     return marks.finish(
@@ -64,11 +59,10 @@ def gemm_rates() -> alt.LayerChart:
             ),
         ),
     )  # fmt: skip
-    y = alt.Y(
-        "flop_per_s:Q",
-        title="FLOP/s of one {GPU}",
-        scale=marks.FROM_ZERO,
-        axis=alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
+    y = marks.amounts(
+        "flop_per_s",
+        "FLOP/s of one {GPU}",
+        alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
     )
     kind = category("precision:N")
     return marks.finish(

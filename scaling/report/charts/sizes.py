@@ -70,10 +70,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
     layout that is best at the smallest size, kept throughout.
     """
-    y = alt.Y(
-        "tokens_per_s_per_gpu:Q", title="Tokens per second per {GPU}",
-        scale=marks.FROM_ZERO, axis=marks.AMOUNTS,
-    )  # fmt: skip
+    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
         marks.chart("best")
         .transform_calculate(

@@ -52,10 +52,7 @@ def memory_time() -> alt.LayerChart:
         scale=marks.log(20),
         axis=marks.LOG_TIMES,
     )
-    y = alt.Y(
-        "memory:Q", title="Memory per {GPU}, largest rank (GiB)",
-        scale=marks.FROM_ZERO, axis=alt.Axis(tickCount=5),
-    )  # fmt: skip
+    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
     stage = category("stage:N")
     tips = [
         *tooltips("world_size", "layout_name", "series"),
@@ -102,9 +99,7 @@ def memory() -> alt.LayerChart:
         )
         .encode(y=marks.BY_PLACE)
     )
-    named = rows.transform_joinaggregate(
-        first="min(order)", groupby=["layout_name"]
-    ).transform_filter("datum.order === datum.first")
+    named = marks.one_per_layout(rows, "order")
     x = alt.X(
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
