@@ -217,11 +217,12 @@ GPUS: dict[str, Gpu] = {
             "which states dense; 20 TB of memory over 72 GPUs sold as 288 GB each",
         ),
         _data_sheet(
-            "mi250x-gcd", "cdna2", fp32=23.95, fp16=191.5, bf16=191.5, sustained=0.85,
+            "mi250x-gcd", "cdna2", fp32=47.85, fp16=191.5, bf16=191.5, sustained=0.85,
             gib=64, hbm_tb_per_s=1.6384, link_gb_per_s=200, tdp_w=280,
             node=_node(8, 4, 200, "Frontier user guide: 4 x Slingshot a node"),
             source="AMD MI250X data sheet (2021), one of its two dies (the driver counts dies): "
-            "half of 560 W and of 8 Infinity Fabric links of 50 GB/s a direction",
+            "half of 560 W and of 8 Infinity Fabric links of 50 GB/s a direction; rates of its "
+            "matrix cores, fp32 too",
         ),
         _data_sheet(
             "mi300x-192gb", "cdna3", fp32=163.4, fp16=1307.4, bf16=1307.4, fp8=2614.9,
