@@ -39,6 +39,8 @@ class Stack:
     # pipelines and communication
     split: SplitRule = "even"  # of layers over pipeline stages (stages.py)
     gathered_logits: bool = False  # the loss sees the whole vocabulary on every tp rank
+    # sequence_parallel gathers what a matrix reads once, and keeps it whole for backward
+    keeps_gathered: bool = False
     # stages exchange 1 / tp of activations and gather in the node (arXiv 2104.04473, section 4.1)
     scattered_messages: bool = False
     # its pipelines stall on a lossy transport at zero_stage 0 (risk.py)
@@ -48,6 +50,7 @@ class Stack:
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
     hides_without_zero: bool = False  # except that those without ZeRO are hidden after all
+    zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
     layer_messages: bool = False  # gradients are reduced layer by layer, not in buckets
     node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, if the source says so
 

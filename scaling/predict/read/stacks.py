@@ -52,6 +52,7 @@ OWN_STACKS = {
             scattered_messages=True,
             second_copy=True,
             casts_as_read=True,
+            keeps_gathered=True,
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
             # besides the engine's own tensors, which scaling/predict/cost/own_memory.py counts
             defaults={"buffers_bytes": 0.3e9},
@@ -61,6 +62,7 @@ OWN_STACKS = {
             name="scaling torch",
             gradient_bytes=2.0,
             casts_as_read=True,
+            keeps_gathered=True,
             split="slowest_least",
             reduces_late=True,
             hides_without_zero=True,
@@ -206,6 +208,7 @@ STACKS = (
         name="torchtitan",
         # weights are fp32 shards, whose bf16 copy lives for one layer
         master_bytes=10.0,
+        zero_3_gradient_bytes=4.0,
         zero_stage=3,
         sequence_parallel=True,
         selective_share=0.5,
