@@ -122,6 +122,17 @@ def test_a_stage_gathers_its_own_layers_only_and_torchs_pipelines_scatter_once(p
     assert late.gradients == pytest.approx(late.gathering / 2)
 
 
+def test_deepspeeds_pipelines_in_bf16_deal_their_state_without_zero_and_gather_weights(points):
+    row = {"dp": 4, "pp": 2, "framework": "scaling", "num_layers": 32}
+    (group,) = points(row, {**row, "precision": "fp16"}).groups
+    f, p = group.features, {**group.start, **IDEAL}
+    bf16, fp16 = traffic_of(group, f, p, stages_of(f, group.stack)).gradients
+    # an all-reduce of 16-bit gradients is two passes, gathered weights are a third
+    assert bf16 == pytest.approx(1.5 * fp16)
+    optimizer = step_of(group, f, p, memory_of(group, f, p).total).terms["optimizer_s"]
+    assert optimizer[0] == pytest.approx(optimizer[1] / 4)
+
+
 def test_torchtitan_scatters_gradients_in_fp32(points):
     row = {"dp": 8, "zero_stage": 3, "framework": "torchtitan"}
     weights = 32 * LAYER + 2 * HEAD

@@ -213,7 +213,8 @@ def _data_parallel(
 
     Of `weights` parameters that `replicas` ranks, `stride` apart, hold. One copy of their state is
     sharded over `sharding.state` ranks (1 at zero_stage 0); the gradients of the copies are
-    all-reduced once a step. Among the ranks of a copy:
+    all-reduced once a step, and weights gathered where more ranks update them. Among the ranks of a
+    copy:
     zero_stage 1 reduce-scatters gradients and all-gathers weights, once a step;
     zero_stage 2 keeps no whole gradient, so it reduce-scatters behind each micro-batch's backward;
     zero_stage 3 does that too, and gathers weights for forward and for backward of each
@@ -223,14 +224,18 @@ def _data_parallel(
     copies = replicas / sharding.state
     once_a_step: Floats = np.zeros(len(f))
     per_micro_batch: Floats = np.zeros(len(f))
-    gradients = weights * gradient_bytes(group, f)
+    gradients, gathered = weights * gradient_bytes(group, f), weights * f.element_bytes
     if (copies > 1).any():
         among_copies = _ranks(group, f, p, copies, stride * sharding.state, all_reduce=True)
         # an all-reduce is a reduce-scatter and an all-gather
         once_a_step = 2 * _ring_s(group, f, gradients / sharding.state, among_copies)
+    if (sharding.updates > sharding.state).any():
+        updating = _ranks(group, f, p, sharding.updates, stride)
+        updated = _ring_s(group, f, gathered, updating)
+        updated = np.where(sharding.updates > sharding.state, updated, 0.0)
+        once_a_step = once_a_step + updated
     if (sharding.state > 1).any():
         in_copy = _ranks(group, f, p, sharding.state, stride)
-        gathered = weights * f.element_bytes
         at_end = np.where(f.zero_stage == 2, 0.0, gradients) + gathered
         zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
         zero_2 = _ring_s(group, f, gradients, in_copy)

@@ -13,11 +13,13 @@ class Sharding:
     """Numbers of ranks, (n,), with cp ranks: to ZeRO they are replicas too (DeepSpeed, FSDP).
 
     `state` ranks share one copy of optimizer state, gradients and weights, as far as the stage
-    shards them; 1 at stage 0. `second` marks layouts that keep a second copy of the weights, shared
-    by `inside` ranks; elsewhere `inside` equals `state`.
+    shards them; 1 at stage 0. `updates` ranks divide a copy's update among them; more than `state`
+    only where a pipeline deals optimizer state without ZeRO. `second` marks layouts that keep a
+    second copy of the weights, shared by `inside` ranks; elsewhere `inside` equals `state`.
     """
 
     state: Floats
+    updates: Floats
     inside: Floats
     second: Flags
 
@@ -53,8 +55,11 @@ def expert_sharding_of(group: Group, f: Features) -> Sharding:
 def _sharded(group: Group, f: Features, everyone: Floats, inside: Floats) -> Sharding:
     """Sharding over `inside` ranks, or with a second copy over `everyone`."""
     second = (f.zero_stage >= 3) & (f.shard < f.dp) & group.stack.second_copy
+    state = np.where(f.zero_stage >= 1, np.where(second, everyone, inside), 1.0)
+    dealt = (f.zero_stage == 0) & (f.pp > 1) & f.bf16 & group.stack.deals_bf16_pipelines
     return Sharding(
-        state=np.where(f.zero_stage >= 1, np.where(second, everyone, inside), 1.0),
+        state=state,
+        updates=np.where(dealt, everyone, state),
         inside=np.where(f.zero_stage >= 1, inside, 1.0),
         second=second,
     )

@@ -157,9 +157,9 @@ def _dp_comm_s(
 
 def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
     """Seconds of the update of a rank's share of the weights, on the GPU or offloaded, (n,)."""
-    updated = traffic.stage_weights / sharding_of(group, f).state
+    updated = traffic.stage_weights / sharding_of(group, f).updates
     if has_experts(f):
-        updated = updated + traffic.expert_weights / expert_sharding_of(group, f).state
+        updated = updated + traffic.expert_weights / expert_sharding_of(group, f).updates
     return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, updated))
 
 

@@ -24,6 +24,7 @@ class Stack:
     master_bytes: float = 12.0
     low_precision_weights: bool = False  # fp8 and mxfp8 weights are held in 8 bits, not also in 16
     casts_as_read: bool = False  # fp8 operands are cast for each product, all is saved in 16 bits
+    deals_bf16_pipelines: bool = False  # optimizer state over all replicas, also without ZeRO
     second_copy: bool = False  # zero_shard_size adds a copy of ZeRO-3's weights (sharding.py)
     lean_kernels: bool = False  # fused kernels save only what backward reads (memory.py)
     recomputes_modules: bool = False  # its recipes recompute single modules or layers to fit memory

@@ -50,6 +50,7 @@ OWN_STACKS = {
             gradient_bytes=2.0,
             split="slowest_least",
             scattered_messages=True,
+            deals_bf16_pipelines=True,  # BF16_Optimizer
             second_copy=True,
             casts_as_read=True,
             keeps_gathered=True,
