@@ -201,12 +201,13 @@ class StepRunner:
             device=self.device,
         )
         times: list[float] = []
-        graphs_before = 0
+        graphs_before = skipped_before = 0
         for step in range(first, first + len(counts)):
             self.files.beat(self.rank, f"step {step} of {first + len(counts)}")
             batches = feed(step)
             if step == first_measured:
                 graphs_before = graphs_compiled() if self.point.layout.compile else 0
+                skipped_before = self.trainer.skipped_steps
                 if power is not None:
                     power.start()
             dist.barrier()  # all ranks start together: no step includes another rank's drawing
@@ -225,6 +226,12 @@ class StepRunner:
             raise RuntimeError(
                 f"{graphs_compiled() - graphs_before} graphs were compiled within the measured "
                 f"steps: warmup_steps={self.point.warmup_steps} is not enough"
+            )
+        if skipped := self.trainer.skipped_steps - skipped_before:
+            raise RuntimeError(
+                f"{skipped} of the measured steps updated no weights, as gradients overflowed "
+                f"precision={self.point.layout.precision}: warmup_steps={self.point.warmup_steps} "
+                "is not enough for the loss scale to settle"
             )
         return times
 

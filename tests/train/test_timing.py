@@ -16,6 +16,7 @@ class Log:
 
     name = "log"
     engine = None
+    skipped_steps = 0
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -51,6 +52,36 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     full = runner.run_full_steps(None)
     assert log.said == 3 * ["data", "align", "start", "step", "stop", "loss"]
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
+
+
+class Overflowing(Log):
+    """Gradients overflow fp16 in its first steps, which halve the loss scale instead."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.skipped_steps, self.left = 0, steps
+
+    def step(self, _: object) -> None:
+        self.skipped_steps += self.left > 0
+        self.left -= 1
+
+
+@pytest.mark.parametrize("overflows", [0, 2, 3, 5])
+def test_a_step_that_updated_nothing_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overflows: int
+) -> None:
+    trainer = Overflowing(overflows)
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(StepRunner, "_draw", lambda *_: [])
+    point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
+    groups: Groups = object.__new__(Groups)
+    device = torch.device("cpu")
+    runner = StepRunner(point, trainer, groups, RankFiles(tmp_path), 0, device, Log())
+    if overflows <= 2:
+        assert runner.run_full_steps(None).times_s == [1.0, 1.0]
+        return
+    with pytest.raises(RuntimeError, match=rf"^{min(overflows, 4) - 2} of the measured steps"):
+        runner.run_full_steps(None)
 
 
 def test_the_host_watch_subtracts_two_readings() -> None:

@@ -26,9 +26,15 @@ LAYERS = (Layer, EncoderLayer, DecoderLayer)
 
 
 class Trainer(Protocol):
-    """Trains one optimizer step at a time; `engine` is the engine's own object."""
+    """Trains one optimizer step at a time; `engine` is the engine's own object.
+
+    `skipped_steps` counts the steps that updated nothing, as gradients overflowed fp16.
+    """
 
     engine: Any
+
+    @property
+    def skipped_steps(self) -> int: ...
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on this replica's micro-batches, one optimizer step.
