@@ -74,9 +74,10 @@ def test_a_step_that_updated_nothing_is_not_measured(
 ) -> None:
     trainer = Overflowing(overflows)
     monkeypatch.setattr(dist, "barrier", lambda: None)
-    monkeypatch.setattr(StepRunner, "_draw", lambda *_: [])
+    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
     point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
     groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
     device = torch.device("cpu")
     runner = StepRunner(point, trainer, groups, RankFiles(tmp_path), 0, device, Log())
     if overflows <= 2:

@@ -26,15 +26,13 @@ LAYERS = (Layer, EncoderLayer, DecoderLayer)
 
 
 class Trainer(Protocol):
-    """Trains one optimizer step at a time; `engine` is the engine's own object.
-
-    `skipped_steps` counts the steps that updated nothing, as gradients overflowed fp16.
-    """
+    """Trains one optimizer step at a time; `engine` is the engine's own object."""
 
     engine: Any
 
     @property
-    def skipped_steps(self) -> int: ...
+    def skipped_steps(self) -> int:
+        """Steps that updated no weights, because gradients overflowed fp16."""
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on this replica's micro-batches, one optimizer step.
