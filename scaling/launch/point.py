@@ -21,8 +21,8 @@ from scaling.launch.not_measured import (
     NoDevices,
     NotWritten,
     exits_on_signals,
-    ignore_signals,
     file_errors_as_not_written,
+    ignore_signals,
 )
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks

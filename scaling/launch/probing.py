@@ -14,8 +14,8 @@ from typing import Any
 from scaling.launch.judge import Limits
 from scaling.launch.not_measured import (
     exits_on_signals,
-    ignore_signals,
     file_errors_as_not_written,
+    ignore_signals,
 )
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
