@@ -79,10 +79,14 @@ def catalogued_gpu(name: str, memory_bytes: int) -> str | None:
 
 
 def software_stack(device: torch.device, layout: Layout) -> Stack:
-    """The host, device and software of this rank, with the kernel packages that the layout uses."""
+    """The device, host and software of this rank, with the kernel packages that the layout uses."""
     on_gpu = device.type == "cuda"
     fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
     return Stack(
+        gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
+        driver_version=_driver_version() if on_gpu else None,
+        cuda_version=torch.version.cuda if on_gpu else None,
+        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
         host=host_name(os.environ),
         torch_version=torch.__version__,
         # part of the fingerprint, so that only this engine's rows depend on it
@@ -91,10 +95,6 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
         ),
         flash_attn_version=version_of(ATTENTION[layout.attention]),
         liger_kernel_version=next(filter(None, map(version_of, fused)), None),
-        gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
-        driver_version=_driver_version() if on_gpu else None,
-        cuda_version=torch.version.cuda if on_gpu else None,
-        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
     )
 
 

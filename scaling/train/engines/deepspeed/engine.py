@@ -102,12 +102,13 @@ class ReplicaTrainer(_Trainer):
     """The whole model on each tp group, ZeRO 0 to 3 over the data-parallel ranks."""
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
+        mpu = model_parallel_unit(groups)
         config = deepspeed_config(plan.shape, plan.layout, plan.gradient_clipping)
         beat("building the model")
-        with _partitioned_while_building(plan, config, groups):
+        with _partitioned_while_building(plan, config, groups, mpu):
             model = whole_model(plan)
         beat("building the engine")
-        super().__init__(model, plan, config, model_parallel_unit(groups))
+        super().__init__(model, plan, config, mpu)
         self._groups = groups
         self._losses: list[Tensor] = []
 
@@ -165,7 +166,7 @@ class PipelineTrainer(_Trainer):
 
 @contextlib.contextmanager
 def _partitioned_while_building(
-    plan: Blueprint, config: dict[str, Any], groups: Groups
+    plan: Blueprint, config: dict[str, Any], groups: Groups, mpu: SimpleNamespace
 ) -> Iterator[None]:
     """Let ZeRO-3 shard each layer when it is built: the whole model may not fit one device."""
     if plan.layout.zero_stage < 3:
@@ -180,7 +181,7 @@ def _partitioned_while_building(
         data_parallel_group=groups.data_group,
         zero_param_parallel_group=secondary,
         config_dict_or_path=config,
-        mpu=model_parallel_unit(groups),
+        mpu=mpu,
     ):
         yield
 
