@@ -183,14 +183,15 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "a40-48gb", "ampere", fp32=37.4, fp16=149.7, bf16=149.7, sustained=0.75,
-            gib=48, hbm_tb_per_s=0.696, link_gb_per_s=_PCIE_4, tdp_w=300, node=_CARDS_BEFORE_HOPPER,
+            gib=45, hbm_tb_per_s=0.696, link_gb_per_s=_PCIE_4, tdp_w=300, node=_CARDS_BEFORE_HOPPER,
             source="NVIDIA A40 data sheet (2022), sparse rates halved; bridges of NVLink in pairs "
-            "not counted",
+            "not counted; of 48 GB its error correction takes a sixteenth",
         ),
         _data_sheet(
             "l40s-48gb", "ada", fp32=91.6, fp16=362.05, bf16=362.05, fp8=733, sustained=0.70,
-            gib=48, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4, tdp_w=350, node=_CARDS,
-            source="NVIDIA L40S data sheet (2023), sparse rates halved; no NVLink",
+            gib=45, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4, tdp_w=350, node=_CARDS,
+            source="NVIDIA L40S data sheet (2023), sparse rates halved; no NVLink; of 48 GB its "
+            "error correction takes a sixteenth",
         ),
         _data_sheet(
             "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
@@ -263,11 +264,12 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "b300-288gb", "blackwell", fp32=75, fp16=2250, bf16=2250, fp8=4500, mxfp8=4500,
-            nvfp4=13500, sustained=0.79, sustained_low=_LOW_OF_B300, gib=262, hbm_tb_per_s=8.0,
+            nvfp4=13500, sustained=0.79, sustained_low=_LOW_OF_B300, gib=268, hbm_tb_per_s=8.0,
             link_gb_per_s=900, tdp_w=1100,
             node=_node(8, 8, 800, "DGX B300 data sheet: 8 x ConnectX-8, 800 Gb/s"),
             source="NVIDIA HGX B300 data sheet (2025), per GPU, sparse rates halved but of FP4, "
-            "which states dense; 2.1 TB of memory over 8 GPUs sold as 288 GB each",
+            "which states dense; 2.1 TB of memory over 8 GPUs sold as 288 GB each, of which the "
+            "driver shows 268.6 GiB",
         ),
         _data_sheet(
             "gb300-288gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
