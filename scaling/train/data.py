@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from scaling.layout.layout import Layout
+from scaling.study.point import Point
 from scaling.train.parallel.context import ContextParallel
+from scaling.train.parallel.groups import Place
 
 MicroBatch = tuple[Tensor, Tensor]
 
@@ -28,6 +30,21 @@ def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: i
     start = int(random.integers(vocab_size))
     stride = int(random.integers(1, _LARGEST_STRIDE + 1))
     return (start + stride * torch.arange(seq_length + 1)) % vocab_size
+
+
+def rank_batches(point: Point, place: Place, step: int, count: int) -> list[MicroBatch]:
+    """The `count` micro-batches of a step for the rank at this place, on the host."""
+    return micro_batches(
+        point.layout,
+        vocab_size=point.shape.vocab_size,
+        seed=point.seed,
+        step=step,
+        dp_rank=place.dp_rank,
+        cp_rank=place.cp_rank,
+        device=torch.device("cpu"),
+        pairs=point.shape.family == "t5",
+        count=count,
+    )
 
 
 def micro_batches(

@@ -58,3 +58,7 @@ def test_a_factor_that_is_a_whole_number_is_not_rounded():
     assert times(2048 / 8) == "256×"
     assert times(1536 / 8) == "192×"
     assert times(6.34) == "6.3×"
+
+
+def test_a_factor_near_one_does_not_read_as_no_change():
+    assert (times(1.04), times(1.021), times(0.97), times(1)) == ("1.04×", "1.02×", "0.97×", "1×")

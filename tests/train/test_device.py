@@ -14,7 +14,16 @@ SAME = [
     ("v100-32gb", "Tesla V100-SXM2-32GB", 31.7),
     ("a100-40gb", "NVIDIA A100-SXM4-40GB", 39.4),
     ("a100-80gb", "NVIDIA A100-SXM4-80GB", 79.2),
+    ("a100-pcie-40gb", "NVIDIA A100-PCIE-40GB", 39.4),
+    ("a100-pcie-80gb", "NVIDIA A100 80GB PCIe", 79.1),
+    ("a800-80gb", "NVIDIA A800-SXM4-80GB", 79.2),
+    ("a40-48gb", "NVIDIA A40", 44.4),
+    ("l40s-48gb", "NVIDIA L40S", 44.4),
     ("h100-80gb", "NVIDIA H100 80GB HBM3", 79.2),
+    ("h100-pcie-80gb", "NVIDIA H100 PCIe", 79.1),
+    ("h100-nvl-94gb", "NVIDIA H100 NVL", 93.1),
+    ("h800-80gb", "NVIDIA H800", 79.1),
+    ("h20-96gb", "NVIDIA H20", 95.6),
     ("h200-141gb", "NVIDIA H200", 139.8),
     ("h200-nvl-141gb", "NVIDIA H200 NVL", 140.4),
     ("gh200-96gb", "NVIDIA GH200 480GB", 95.6),
@@ -23,6 +32,7 @@ SAME = [
     ("b300-288gb", "NVIDIA B300 SXM6 AC", 268.6),
     ("gb300-288gb", "NVIDIA GB300", 277.5),
     ("mi250x-gcd", "AMD Instinct MI250X/MI250", 64.0),
+    ("mi300a-128gb", "AMD Instinct MI300A", 128.0),
     ("mi300x-192gb", "AMD Instinct MI300X", 191.7),
     ("mi325x-256gb", "AMD Instinct MI325X", 256.0),
     ("mi350x-288gb", "AMD Instinct MI350X", 288.0),
@@ -43,6 +53,7 @@ def test_a_device_is_known_by_its_chip_and_its_memory(said: str, name: str, gib:
         ("a100-80gb", "NVIDIA A100-SXM4-40GB", 39.4),  # half the memory
         ("h100-80gb", "NVIDIA H100 PCIe", 79.2),  # three quarters of the peak
         ("h100-80gb", "NVIDIA H100 NVL", 93.0),
+        ("a100-40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 39.3),  # 98 of 108 multiprocessors
         ("b200-180gb", "NVIDIA GB200", 184.3),
         ("h100-80gb", "NVIDIA GeForce RTX 4090", 23.5),
     ],
@@ -68,7 +79,9 @@ def test_a_rank_with_another_gpu_than_the_study_says_takes_none(monkeypatch) -> 
         "get_device_properties": properties,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    torch.set_float32_matmul_precision("high")  # as TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 does
     assert take_device("a100-80gb", 0) == torch.device("cuda", 0)
+    assert torch.get_float32_matmul_precision() == "highest"
     with pytest.raises(RuntimeError, match="'h100-80gb' and this rank has NVIDIA A100"):
         take_device("h100-80gb", 0)
     with pytest.raises(RuntimeError, match="for local rank 1 there is none"):
