@@ -135,7 +135,8 @@ def _data_sheet(
 # before our gemm_efficiency; its 0.62 is used for CDNA 4 unchecked, and scaled by the rule above
 # for the MI325X, which has the same peak at 1.33 times the power. V100 and MI250X are estimates, as
 # are cards of 250 to 400 W, which reach less of the same peak than boards of 400 to 700 W, and the
-# H20, which has 0.57 of an H100's power for 0.15 of its peak. The MI300A is taken as an MI300X.
+# H20, which has 0.57 of an H100's power for 0.15 of its peak. A card's fp8 is to its bf16 as an
+# H100's is. The MI300A is taken as an MI300X.
 # Calibration and probes replace all of these.
 #
 # Units: dense TFLOP/s, GiB, TB/s, GB/s per direction, W. Nodes: GPUs, NICs, Gb/s of each NIC.
@@ -189,7 +190,8 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "l40s-48gb", "ada", fp32=91.6, fp16=362.05, bf16=362.05, fp8=733, sustained=0.70,
-            gib=45, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4, tdp_w=350, node=_CARDS,
+            sustained_low={"fp8": 0.58}, gib=45, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4,
+            tdp_w=350, node=_CARDS,
             source="NVIDIA L40S data sheet (2023), sparse rates halved; no NVLink; of 48 GB its "
             "error correction takes a sixteenth",
         ),

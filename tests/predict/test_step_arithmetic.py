@@ -332,6 +332,17 @@ def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points):
     assert traffic.per_layer == pytest.approx(4 * ring)
 
 
+def test_states_in_16_bits_move_half_as_many_bytes(points):
+    row = {"dp": 8, "zero_stage": 1, "optimizer_precision": "bf16"}
+    here, away = (
+        predict(points({**row, "optimizer_offload": where})).time_terms["optimizer_s"]
+        for where in ("none", "cpu")
+    )
+    weights = (32 * LAYER + 2 * HEAD) / 8
+    assert here == pytest.approx(weights * 18 / (2.039e12 * 0.85))
+    assert away == pytest.approx(weights * 4 / 25e9 + 8 * weights * 14 / 150e9)
+
+
 def test_an_offloaded_optimizer_shares_its_nodes_memory(points):
     """Eight ranks a node each hold an eighth: all weights pass through each node's memory."""
     row = {"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"}
