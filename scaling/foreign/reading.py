@@ -114,8 +114,8 @@ def read_table(path: Path) -> pa.Table:
 
 def remarks_of(table: pa.Table) -> list[str]:
     """Sentences about how the columns of a table were read."""
-    text = (table.schema.metadata or {}).get(_REMARKS, b"").decode()
-    return text.splitlines()
+    text: bytes = (table.schema.metadata or {}).get(_REMARKS, b"")
+    return text.decode().splitlines()
 
 
 def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[str]:

@@ -34,9 +34,9 @@ def parse_log(text: str) -> list[dict[str, Any]]:
             stated.setdefault(key, []).append(str(value))
         elif key == "tracked_stats" and isinstance(value, dict):
             for name, steps in (("train_step_time", seconds), ("throughput", rates)):
-                number = value.get(name)
-                if isinstance(number, int | float) and number > 0:
-                    steps.append(Step(found.start(), number))
+                amount = value.get(name)
+                if isinstance(amount, int | float) and amount > 0:
+                    steps.append(Step(found.start(), amount))
     row: dict[str, Any] = {"framework": "NeMo (MLPerf)"}
     if benchmark := only_value("submission_benchmark", stated.pop("submission_benchmark", ())):
         row["model"] = _MODELS.get(benchmark, benchmark)
