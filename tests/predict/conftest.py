@@ -30,14 +30,14 @@ def table_of(*rows: dict[str, Any]) -> pa.Table:
     return pa.table({n: pa.array([{**SHAPE, **row}.get(n) for row in rows]) for n in names})
 
 
+def checked(*rows: dict[str, Any], **more: Any) -> Points:
+    """checked(dict(tp=2), dict(tp=4)): Llama-7B on A100, one point a dict."""
+    return points_of(Columns(table_of(*rows), "points.csv"), **more)
+
+
 @pytest.fixture
 def points() -> Callable[..., Points]:
-    """points(dict(tp=2), dict(tp=4)): Llama-7B on A100, one point per dict."""
-
-    def make(*rows: dict[str, Any]) -> Points:
-        return points_of(Columns(table_of(*rows), "test"))
-
-    return make
+    return checked
 
 
 @pytest.fixture(scope="session")
