@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import is_running, until
 from tests.warm import warm_python
 
 pytestmark = pytest.mark.snakemake
@@ -53,10 +54,7 @@ class Study:
         return Counter(path.read_text().split()) if path.exists() else Counter()
 
     def wait_for_start(self, *points):
-        end = time.monotonic() + 300
-        while not set(points) <= set(self.starts()):
-            assert time.monotonic() < end, self.said
-            time.sleep(0.05)
+        until(f"{points} start", lambda: set(points) <= set(self.starts()))
 
 
 @pytest.fixture
@@ -128,9 +126,7 @@ def test_ctrl_c_ends_all_processes(study):
 
     assert run.wait(timeout=300) == 1
 
-    pid = int((study.folder / "pid").read_text())
-    status = Path(f"/proc/{pid}/status")
-    assert not status.exists() or "zombie" in status.read_text()
+    assert not is_running(int((study.folder / "pid").read_text()))
 
 
 def test_groups_are_refused_with_a_hint_at_packs(study):

@@ -25,6 +25,14 @@ def finish(step_times_s=[1.0], losses=[5.0], peak=100):
 files.beat(rank, "started")
 """
 
+# A launcher, as a process of its own: the point's file, the row's, and the command of a rank.
+LAUNCHER = """
+import sys
+from pathlib import Path
+from scaling.launch import measure
+measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
+"""
+
 
 class Study:
     """A study's folder with one point in it."""

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.processes import until
 from tests.warm import warm_python
 
 HERE = Path(__file__).parent
@@ -24,14 +24,6 @@ SlurmctldParameters=preempt_send_user_signal
 AccountingStorageEnforce=associations,limits,qos
 PartitionName=DEFAULT PriorityTier=1 GraceTime=15
 PartitionName=high Nodes=node[1-4] PriorityTier=10 PreemptMode=OFF"""
-
-
-def until(what: str, condition: Callable[[], object], timeout_s: float = 300) -> None:
-    """Wait until it holds; a test fails with the sentence `what` if it never does."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {timeout_s:g} s in vain: {what}"
-        time.sleep(0.1)
 
 
 def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -25,7 +25,8 @@ import psutil
 import pyarrow.parquet as pq
 
 from tests.points import tiny_point
-from tests.slurm.lab import Lab, Study, end, until
+from tests.processes import until
+from tests.slurm.lab import Lab, Study, end
 
 OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet", "rules")
 ROUNDS = 20  # of the command, until all is done

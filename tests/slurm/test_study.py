@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from tests.conftest import MODELS
-from tests.slurm.lab import end, until
+from tests.processes import until
+from tests.slurm.lab import end
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
 
