@@ -18,9 +18,10 @@ from scaling.record.row import Row
 from scaling.record.row_files import Unusable
 from scaling.study.grid import Plan, Refusal
 from scaling.study.point import Point
+from tests.conftest import PROJECT
 from tests.report.synthetic_study import point
 
-SQL = Path(__file__).parents[2] / "reports" / "sql"
+SQL = PROJECT / "reports" / "sql"
 
 Records = list[dict[str, Any]]
 Table = Callable[[str], Records]

@@ -16,15 +16,15 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_of
-from scaling.study.load import load_models
 from tests.predict.conftest import SHAPE, checked, table_of
 from tests.predict.test_spelled_tables import ROW
+from tests.shipped import MODELS
 
 
 def test_a_model_that_nobody_knows_leaves_out_its_rows_alone() -> None:
     rows = [{"model": name, "cluster": "h100-80gb", "seq_length": 4096, "dp": 8}
             for name in ("Llama-3-8B", "Nemotron V9")]  # fmt: skip
-    points = points_of(Columns(pa.Table.from_pylist(rows), "t"), models=load_models())
+    points = points_of(Columns(pa.Table.from_pylist(rows), "t"), models=MODELS)
     assert points.note.tolist() == [
         None, "model=Nemotron V9 has no shape columns and is not known",
     ]  # fmt: skip

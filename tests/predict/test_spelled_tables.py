@@ -22,8 +22,8 @@ from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.load import load_models
 from tests.predict.conftest import SHAPE, checked
+from tests.shipped import MODELS
 
 
 def test_a_csv_and_a_parquet_file_of_the_same_rows_are_the_same_points(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_table_in_other_words_is_the_same_rows(
             writer.writeheader()
             writer.writerow(row)
         columns = Columns(read_table(tmp_path / "t.csv"), "t.csv")
-        points = points_of(columns, models=load_models())
+        points = points_of(columns, models=MODELS)
         tables.append((predict(points).step_time_s[0], observed_of(columns).step_time_s[0]))
     assert tables[1] == pytest.approx(tables[0], rel=1e-5)
 
@@ -174,7 +174,7 @@ def test_empty_cells_take_the_same_defaults_as_missing_columns() -> None:
 
 
 def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
-    shapes = [load_models()[name] for name in ("llama2_7b", "mt5_base", "gpt2")]
+    shapes = [MODELS[name] for name in ("llama2_7b", "mt5_base", "gpt2")]
     layouts = [
         Layout(tp=2, pp=2, dp=4, zero_stage=1, sequence_parallel=True, seq_length=1024),
         Layout(dp=8, zero_stage=3, zero_shard_size=4, attention="math", seq_length=512),

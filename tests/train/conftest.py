@@ -14,6 +14,7 @@ from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.availability import require_kernels
+from tests.conftest import PROJECT
 from tests.points import tiny_point
 from tests.train.together import Curves
 
@@ -49,7 +50,7 @@ def fork_server() -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         env=rank_environment(tiny_point(), os.environ),
-        cwd=Path(__file__).parents[2],
+        cwd=PROJECT,
     ) as server:
         yield server
         assert server.stdin is not None
