@@ -6,7 +6,11 @@ import pyarrow as pa
 import pytest
 
 from scaling.foreign.columns import Columns
+from scaling.foreign.reading import read_table
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Points
+from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from tests.predict import reference
 
@@ -44,3 +48,23 @@ def points() -> Callable[..., Points]:
 def sweep_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep made by the reference step model."""
     return reference.write_csv(tmp_path_factory.mktemp("sweep") / "rows.csv", reference.rows())
+
+
+@pytest.fixture(scope="session")
+def sweep(sweep_csv: Path) -> pa.Table:
+    return read_table(sweep_csv)
+
+
+def fitted_on(table: pa.Table, **options: Any) -> Calibration:
+    columns = Columns(table, "rows.csv")
+    return calibrate(points_of(columns), observed_of(columns), source="rows.csv", **options)
+
+
+@pytest.fixture(scope="session")
+def calibrated(sweep: pa.Table) -> Calibration:
+    return fitted_on(sweep)
+
+
+def only(calibration: Calibration) -> StackCalibration:
+    (stack,) = calibration.stacks.values()
+    return stack

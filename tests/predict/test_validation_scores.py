@@ -114,11 +114,6 @@ def test_rows_in_both_parts_are_named_as_what_they_are():
     assert any("3 rows are in both parts" in note for note in found.notes)
 
 
-def test_nothing_left_to_test_is_refused():
-    with pytest.raises(InputError, match="no row is left to test"):
-        trial(table_of(*measured(1.0)), "t", calibrate_where="true")
-
-
 @pytest.mark.parametrize("rows", [[], [{"dp": 8}], [{"dp": 8, "outcome": "error"}]])
 def test_rows_that_say_nothing_of_step_or_memory_are_refused(rows):
     table = table_of(*rows) if rows else table_of({"dp": 8}).slice(0, 0)
