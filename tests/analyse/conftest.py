@@ -1,5 +1,6 @@
 """Tiny studies, tabulated: numbers small enough to work out by hand."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from scaling.analyse import catalogue
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.layout.layout import Layout
-from scaling.record.files import write_points, write_rows
+from scaling.record.files import point_columns, write_points, write_rows
 from scaling.record.row import Row
 from scaling.record.row_files import Unusable
 from scaling.study.grid import Plan, Refusal
@@ -40,6 +41,13 @@ def some_point(
     world_size: int = 1, *, model: str = "tiny", repeat: int = 0, **choices: Any
 ) -> Point:
     return point(layout(world_size, **choices), model=model, repeat=repeat)
+
+
+def refusal_of(point: Point, reason: str) -> Refusal:
+    """What is refused for this reason, had it been this point."""
+    known = point_columns(point)
+    names = {field.name for field in dataclasses.fields(Refusal)} - {"reason"}
+    return Refusal(**{name: known[name] for name in names}, reason=reason)
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """What short steps derive stands beside what full ones measured, and is never mixed with it."""
 
-import dataclasses
-
 import pytest
 
 from tests.analyse.conftest import some_point
-from tests.report.synthetic_study import row, timed_row
+from tests.report.synthetic_study import in_short_steps, row, timed_row
 
 SHORT = {
     "short_step_times_s": [0.2, 0.4, 0.6] * 5,
@@ -22,11 +20,7 @@ FAST, SLOW, FAILED = some_point(2, zero_stage=1), some_point(2, tp=2), some_poin
 def table(tabulated):
     """One point ran in full too and took 1 s, the short one 0.8 s at half its tokens."""
     both = timed_row(SLOW, 1.0, step_time_kind="measured", **SHORT)
-    short = dataclasses.replace(
-        timed_row(FAST, 1.0),
-        step_time_kind="extended", step_times_s=None, step_time_s=None, step_time_low_s=None,
-        step_time_high_s=None, losses=None, **SHORT,
-    )  # fmt: skip
+    short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
     failed = row(FAILED, "oom", step_time_kind="extended")
     return tabulated([FAST, SLOW, FAILED], [both, short, failed])
 
@@ -67,11 +61,7 @@ def test_the_error_of_the_extension_is_a_number(table):
 
 
 def test_a_layout_that_ran_in_full_only_is_ranked_among_the_extended_ones(tabulated):
-    short = dataclasses.replace(
-        timed_row(FAST, 1.0),
-        step_time_kind="extended", step_times_s=None, step_time_s=None, step_time_low_s=None,
-        step_time_high_s=None, losses=None, **SHORT,
-    )  # fmt: skip
+    short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
     full = timed_row(
         SLOW, 0.5, step_time_kind="measured", step_time_low_s=0.45, step_time_high_s=0.55
     )

@@ -1,7 +1,6 @@
 """The report of a study of 420 points with two clusters, three models and predictions."""
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
@@ -78,6 +77,7 @@ def test_parts_of_memory_and_time_add_up(tables):
     assert ends == pytest.approx([1.0] * len(ends))
 
 
+@pytest.mark.slow
 def test_charts_show_and_split_the_step_of_the_layout_that_is_advised(tables):
     slots = {(r["setting_id"], r["layout_name"]): r["slot"] for r in tables["contenders"]}
     advised = {}
@@ -91,6 +91,7 @@ def test_charts_show_and_split_the_step_of_the_layout_that_is_advised(tables):
             assert row["layout_name"] == advised[row["setting_id"], row["world_size"]]
 
 
+@pytest.mark.slow
 def test_open_circles_stand_only_in_rows_of_the_chart_of_effects(tables):
     rows = {(r["setting_id"], r["series"], r["name"]) for r in tables["effects"] if r["shown"]}
     circles = [row for row in tables["interactions"] if row["shown"]]
@@ -156,8 +157,6 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, looked
         "all-gather", "all-reduce", "send-recv",
     ]  # fmt: skip
     assert "node-3 is 1.40 times slower at gemm" in page.inner_text("#collectives")
-    if folder := os.environ.get("SCALING_ARTEFACTS"):  # pictures for people to look at
-        page.screenshot(path=str(Path(folder) / f"large-{width}.png"), full_page=True)
 
 
 @pytest.mark.browser
