@@ -28,7 +28,7 @@ from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from tests.analyse.test_importing import ROW
+from tests.analyse.conftest import PAPER_ROW
 from tests.shipped import CLUSTERS, MODELS
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def quoted(cell):
 
 def some_table(draw):
     """A CSV as bytes: some rows of a good one, and some things wrong with it."""
-    names, rows = list(ROW), [list(ROW.values()) for _ in range(draw.randint(0, 4))]
+    names, rows = list(PAPER_ROW), [list(PAPER_ROW.values()) for _ in range(draw.randint(0, 4))]
     for _ in range(draw.choice([0, 1, 1, 2, 5])):
         kind = draw.randrange(6)
         if kind <= 2 and rows:
@@ -78,7 +78,9 @@ def some_table(draw):
             for row in rows:
                 del row[gone]
         elif kind == 4:
-            names[draw.randrange(len(names))] = draw.choice([*CELLS[:40], *ROW, "Cluster", "ep"])
+            names[draw.randrange(len(names))] = draw.choice(
+                [*CELLS[:40], *PAPER_ROW, "Cluster", "ep"]
+            )
         elif rows:
             draw.choice(rows).append(draw.choice(CELLS))
     separator = draw.choice([",", ",", ",", ",", ";", "\t"])
@@ -123,7 +125,7 @@ def test_parquet_of_any_type_is_predicted_or_refused(tmp_path):
     draw, path = random.Random(SEED), tmp_path / "rows.parquet"
     values = [None, True, 8, -1, 2.5, math.nan, math.inf, "8", b"\xff", [1], {"a": 1}, 2**62,
               datetime.date(2026, 1, 1)]  # fmt: skip
-    good = {n: int(v) if v.isdigit() else v for n, v in ROW.items()} | {"step_time_s": 0.5}
+    good = {n: int(v) if v.isdigit() else v for n, v in PAPER_ROW.items()} | {"step_time_s": 0.5}
     done = {"predict": 0, "import": 0}
     for _ in range(40):
         row = dict(good)

@@ -1,6 +1,5 @@
 """Tables in the words of other people and tools are the points that they mean."""
 
-import csv
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_from, points_of
 from tests.predict.conftest import SHAPE, checked
+from tests.predict.reference import write_csv
 from tests.shipped import MODELS
 
 
@@ -114,11 +114,7 @@ def test_a_table_in_other_words_is_the_same_rows(
     tables = []
     changed = {name: cell for name, cell in ROW.items() if name not in gone.split()} | instead
     for row in (ROW, changed):
-        with (tmp_path / "t.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, row)
-            writer.writeheader()
-            writer.writerow(row)
-        columns = Columns(read_table(tmp_path / "t.csv"), "t.csv")
+        columns = Columns(read_table(write_csv(tmp_path / "t.csv", [row])), "t.csv")
         points = points_of(columns, models=MODELS)
         tables.append((predict(points).step_time_s[0], observed_of(columns).step_time_s[0]))
     assert tables[1] == pytest.approx(tables[0], rel=1e-5)

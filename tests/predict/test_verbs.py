@@ -16,6 +16,7 @@ from scaling.errors import InputError
 from scaling.predict.cost.memory import MEMORY_TERMS
 from scaling.predict.cost.step import TIME_TERMS
 from tests.conftest import PROJECT
+from tests.predict.reference import write_csv
 from tests.processes import modules_after
 
 pytestmark = pytest.mark.slow
@@ -199,11 +200,8 @@ def test_calibrate_leaves_out_rows_that_cannot_be(run, sweep_csv, tmp_path):
     ran = next(row for row in few if row["outcome"] == "ok")
     counts = []
     for more in ([], [{**ran, "step_time_s": "1e-7"}]):
-        with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, list(ran))
-            writer.writeheader()
-            writer.writerows([*few, *more])
-        run("calibrate", tmp_path / "rows.csv", tmp_path / "c.json")
+        rows = write_csv(tmp_path / "rows.csv", [*few, *more])
+        run("calibrate", rows, tmp_path / "c.json")
         (stack,) = json.loads((tmp_path / "c.json").read_text())["stacks"].values()
         counts.append(stack["rows_timed"])
     assert counts[0] == counts[1] > 0

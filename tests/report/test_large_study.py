@@ -1,6 +1,5 @@
 """The report of a study of 420 points with two clusters, three models and predictions."""
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ from scaling.record.files import write_points
 from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
-from tests.analyse.test_importing import ROW
+from tests.analyse.conftest import PAPER_ROW
+from tests.predict.reference import write_csv
 from tests.report.conftest import REPORTS
 from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study
 from tests.report.synthetic_study import gpu_plan
@@ -209,18 +209,14 @@ def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, open
 
 @pytest.mark.browser
 def test_a_study_of_published_rows_only_is_a_full_report(tmp_path, opened):
-    source = tmp_path / "rows.csv"
-    with source.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, list(ROW))
-        writer.writeheader()
-        row = ROW | {"global_batch_size": 64}  # micro-batch 2 on each of up to 32 replicas
-        for size, seconds in ((8, 0.5), (16, 0.27), (32, 0.16), (64, 0.1)):
-            writer.writerow(row | {"world_size": size, "step_time_s": seconds})
-            writer.writerow(
-                row | {"world_size": size, "zero_stage": 3, "step_time_s": seconds * 1.1}
-            )
+    row = PAPER_ROW | {"global_batch_size": 64}  # micro-batch 2 on each of up to 32 replicas
+    rows = [
+        row | {"world_size": size, "zero_stage": stage, "step_time_s": seconds * slower}
+        for size, seconds in ((8, 0.5), (16, 0.27), (32, 0.16), (64, 0.1))
+        for stage, slower in ((1, 1), (3, 1.1))
+    ]
     study = tmp_path / "study"
-    import_rows(source, study, {})
+    import_rows(write_csv(tmp_path / "rows.csv", rows), study, {})
     tabulate(study, REPORTS / "sql")
     report = opened(write_report(study, REPORTS, charts=False))
     page = report.page
