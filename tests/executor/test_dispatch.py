@@ -1,4 +1,4 @@
-"""How wanted_jobs are settled when the scheduler says strange things, or nothing."""
+"""How jobs are settled when the scheduler says strange things, or nothing."""
 
 import pytest
 from snakemake_executor_plugin_submitit.pack import write_json

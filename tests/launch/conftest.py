@@ -1,3 +1,5 @@
+"""A study of one point, measured by stand-ins for ranks or by real ones."""
+
 import sys
 from collections.abc import Callable
 from pathlib import Path

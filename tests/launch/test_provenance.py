@@ -1,3 +1,5 @@
+"""What software and machine a row stands on."""
+
 import dataclasses
 import subprocess
 from pathlib import Path

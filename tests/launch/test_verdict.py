@@ -1,3 +1,5 @@
+"""What ended a run, by the evidence of its ranks."""
+
 import signal
 from typing import Any
 

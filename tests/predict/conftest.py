@@ -1,3 +1,5 @@
+"""Points of Llama-7B on A100s, and a sweep that a reference model made."""
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Bytes of a rank worked by hand, and what must hold for every layout."""
+
 import dataclasses
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""What the documents say of the prediction is what the code says."""
+
 import re
 
 import pytest

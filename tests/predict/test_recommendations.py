@@ -1,3 +1,5 @@
+"""The layouts that are recommended fit, run and are told with what they cost."""
+
 import numpy as np
 import pytest
 

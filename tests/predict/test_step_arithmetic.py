@@ -1,3 +1,5 @@
+"""Seconds of a step worked by hand on a machine without overheads, and what must always hold."""
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Scores of predictions, worked by hand."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""The verbs of the prediction, from files to files."""
+
 import csv
 import json
 import subprocess

@@ -1,3 +1,5 @@
+"""Real ranks, forked from one process that has imported all they need."""
+
 import json
 import os
 import subprocess

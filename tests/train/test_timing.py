@@ -1,3 +1,5 @@
+"""What a stopwatch runs around."""
+
 from pathlib import Path
 
 import pytest

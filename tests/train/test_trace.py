@@ -1,3 +1,5 @@
+"""What is kept of a profiler's trace, and the seconds it is split into."""
+
 import contextlib
 import dataclasses
 import functools
