@@ -16,7 +16,7 @@ from tests.slurm.lab import end
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
 
-pytestmark = [pytest.mark.slurm, pytest.mark.ranks]
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
 
 STUDY = {
     "title": "Real ranks on four pretended nodes",
