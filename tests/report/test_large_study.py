@@ -32,7 +32,7 @@ def tables(large: Path) -> Tables:
 
 
 @pytest.mark.slow
-def test_it_has_what_it_says(tables):
+def test_every_model_cluster_and_outcome_is_in_the_large_study(tables):
     assert len(tables["statistics"]) == 420
     assert {row["model"] for row in tables["settings"]} == {"llama-1b", "llama-8b", "tiny"}
     assert len({row["cluster"] for row in tables["settings"]}) == 3

@@ -85,7 +85,9 @@ def train(run_ranks: Run) -> Train:
         skip_if_lacking(point)
         codes, files, logs = run_ranks(point)
         assert not any(codes), f"{files.read(RankFailure)}\n{logs}"
-        return files.read(RankResult)
+        results = files.read(RankResult)
+        assert len(results) == point.layout.world_size
+        return results
 
     return trained
 
@@ -97,7 +99,9 @@ def attempt(run_ranks: Run) -> Attempt:
     def attempted(point: Point) -> dict[int, RankFailure]:
         codes, files, logs = run_ranks(point)
         assert all(codes), logs
-        return files.read(RankFailure)
+        failures = files.read(RankFailure)
+        assert len(failures) == point.layout.world_size, logs
+        return failures
 
     return attempted
 
