@@ -13,7 +13,7 @@ GBIT_PER_S = 1e9 / 8
 GIB = 2**30
 
 Vendor = Literal["nvidia", "amd", "cpu"]
-Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
+Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,11 @@ class Gpu:
 def _node(gpus: int, nics: int, gbit: float, source: str) -> Node:
     return Node(gpus=gpus, link_bytes_per_s=nics * gbit * GBIT_PER_S, source=source)
 
+
+# One direction of 16 lanes, as data sheets round it.
+_PCIE_4, _PCIE_5 = 32.0, 64.0
+_CARDS = _node(8, 8, 200, "NVIDIA enterprise reference architecture 2-8-5-200: 200 Gb/s a GPU")
+_CARDS_BEFORE_HOPPER = _node(8, 2, 200, "assumed: no vendor names a node of these cards")
 
 # `sustained_low` by generation: low precisions draw more power per byte moved. Fitted to published
 # training rows of H100 and GB200. Leaving out one model at a time moved the values by 0.02, nvfp4
@@ -128,7 +133,9 @@ def _data_sheet(
 # training rows of the H100 and is unchecked for its other GPUs. Blackwell's 0.74 is a guess. AMD
 # states about 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable FLOPs"),
 # before our gemm_efficiency; its 0.62 is used for CDNA 4 unchecked, and scaled by the rule above
-# for the MI325X, which has the same peak at 1.33 times the power. V100 and MI250X are estimates.
+# for the MI325X, which has the same peak at 1.33 times the power. V100 and MI250X are estimates, as
+# are cards of 250 to 400 W, which reach less of the same peak than boards of 400 to 700 W, and the
+# H20, which has 0.57 of an H100's power for 0.15 of its peak. The MI300A is taken as an MI300X.
 # Calibration and probes replace all of these.
 #
 # Units: dense TFLOP/s, GiB, TB/s, GB/s per direction, W. Nodes: GPUs, NICs, Gb/s of each NIC.
@@ -159,10 +166,64 @@ GPUS: dict[str, Gpu] = {
             source="NVIDIA A100 data sheet (SXM4, 2021)",
         ),
         _data_sheet(
+            "a100-pcie-40gb", "ampere", fp32=19.5, fp16=312, bf16=312, sustained=0.80,
+            gib=40, hbm_tb_per_s=1.555, link_gb_per_s=_PCIE_4, tdp_w=250, node=_CARDS_BEFORE_HOPPER,
+            source="NVIDIA A100 data sheet (PCIe, 2021); bridges of NVLink in pairs not counted",
+        ),
+        _data_sheet(
+            "a100-pcie-80gb", "ampere", fp32=19.5, fp16=312, bf16=312, sustained=0.85,
+            gib=80, hbm_tb_per_s=1.935, link_gb_per_s=_PCIE_4, tdp_w=300, node=_CARDS_BEFORE_HOPPER,
+            source="NVIDIA A100 data sheet (PCIe, 2021); bridges of NVLink in pairs not counted",
+        ),
+        _data_sheet(
+            "a800-80gb", "ampere", fp32=19.5, fp16=312, bf16=312, sustained=1.00,
+            gib=80, hbm_tb_per_s=2.039, link_gb_per_s=200, tdp_w=400,
+            node=_node(8, 8, 200, "as the DGX A100 data sheet"),
+            source="NVIDIA A800 data sheet (SXM4, 2022): an A100 with 400 GB/s of NVLink",
+        ),
+        _data_sheet(
+            "a40-48gb", "ampere", fp32=37.4, fp16=149.7, bf16=149.7, sustained=0.75,
+            gib=48, hbm_tb_per_s=0.696, link_gb_per_s=_PCIE_4, tdp_w=300, node=_CARDS_BEFORE_HOPPER,
+            source="NVIDIA A40 data sheet (2022), sparse rates halved; bridges of NVLink in pairs "
+            "not counted",
+        ),
+        _data_sheet(
+            "l40s-48gb", "ada", fp32=91.6, fp16=362.05, bf16=362.05, fp8=733, sustained=0.70,
+            gib=48, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4, tdp_w=350, node=_CARDS,
+            source="NVIDIA L40S data sheet (2023), sparse rates halved; no NVLink",
+        ),
+        _data_sheet(
             "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
             gib=80, hbm_tb_per_s=3.35, link_gb_per_s=450, tdp_w=700,
             node=_node(8, 8, 400, "DGX H100 data sheet: 8 x NDR InfiniBand"),
             source="NVIDIA H100 data sheet (SXM5, 2023), sparse rates halved",
+        ),
+        _data_sheet(
+            "h100-pcie-80gb", "hopper", fp32=51, fp16=756, bf16=756, fp8=1513, sustained=0.65,
+            sustained_low={"fp8": 0.54}, gib=80, hbm_tb_per_s=2.0, link_gb_per_s=_PCIE_5,
+            tdp_w=350, node=_CARDS,
+            source="NVIDIA H100 data sheet (PCIe, 2023), sparse rates halved; bridges of NVLink in "
+            "pairs not counted",
+        ),
+        _data_sheet(
+            "h100-nvl-94gb", "hopper", fp32=60, fp16=835.5, bf16=835.5, fp8=1670.5,
+            sustained=0.68, sustained_low={"fp8": 0.57}, gib=94, hbm_tb_per_s=3.9,
+            link_gb_per_s=_PCIE_5, tdp_w=400, node=_CARDS,
+            source="NVIDIA H100 data sheet (NVL, 2024), sparse rates halved; bridges of NVLink in "
+            "pairs not counted",
+        ),
+        _data_sheet(
+            "h800-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
+            gib=80, hbm_tb_per_s=3.35, link_gb_per_s=200, tdp_w=700,
+            node=_node(8, 8, 400, "arXiv 2505.09343: 8 x NDR InfiniBand"),
+            source="NVIDIA H100 data sheet (SXM5, 2023), with the 400 GB/s of NVLink of an H800 "
+            "(arXiv 2505.09343)",
+        ),
+        _data_sheet(
+            "h20-96gb", "hopper", fp32=44, fp16=148, bf16=148, fp8=296, sustained=0.90,
+            sustained_low={"fp8": 0.90}, gib=96, hbm_tb_per_s=4.0, link_gb_per_s=450, tdp_w=400,
+            node=_node(8, 8, 400, "as the DGX H100 data sheet"),
+            source="NVIDIA H20 data sheet (2023), dense rates",
         ),
         _data_sheet(
             "h200-141gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
@@ -228,6 +289,13 @@ GPUS: dict[str, Gpu] = {
             sustained=0.62, gib=192, hbm_tb_per_s=5.3, link_gb_per_s=448, tdp_w=750,
             node=_node(8, 8, 400, "AMD MI300X platform: 8 x 400 Gb/s NICs"),
             source="AMD Instinct MI300X data sheet (2023), dense rates",
+        ),
+        _data_sheet(
+            "mi300a-128gb", "cdna3", fp32=122.6, fp16=980.6, bf16=980.6, fp8=1961.2,
+            sustained=0.62, gib=128, hbm_tb_per_s=5.3, link_gb_per_s=384, tdp_w=550,
+            node=_node(4, 4, 200, "HPE Cray EX255a: 4 x Slingshot a node"),
+            source="AMD Instinct MI300A data sheet (2023), dense rates; 3 x 2 links of 64 GB/s; "
+            "its memory and power are also the host's",
         ),
         _data_sheet(
             "mi325x-256gb", "cdna3", fp32=163.4, fp16=1307.4, bf16=1307.4, fp8=2614.9,

@@ -155,7 +155,13 @@ def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
         ("B200-192GB", "b200-180gb"),
         ("A100-SXM4-40GB", "a100-40gb"),
         ("A100", None),  # of 40 or of 80 GB
-        ("H100 PCIe", None),
+        ("H100 PCIe", "h100-pcie-80gb"),
+        ("H100", "h100-80gb"),
+        ("8x NVIDIA H100 NVL 94GB", "h100-nvl-94gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("A100 PCIe", None),  # of 40 or of 80 GB
+        ("NVIDIA L40S", "l40s-48gb"),
+        ("H200 PCIe", None),
         ("V100-16GB", None),  # another memory is another product
         ("H100 96GB", None),
         ("NVIDIA GH200 480GB", "gh200-96gb"),  # 480 GB are Grace's

@@ -73,7 +73,7 @@ OWN_STACKS = {
 
 # Software of unknown name is assumed to be as old as the GPUs it runs on.
 _EARLY: tuple[Generation, ...] = ("volta", "ampere", "cdna2")
-_MODERN: tuple[Generation, ...] = ("hopper", "blackwell", "cdna3", "cdna4")
+_MODERN: tuple[Generation, ...] = ("ada", "hopper", "blackwell", "cdna3", "cdna4")
 
 # First, for names that match no other entry, one entry for each era of GPUs; then known software.
 # Defaults were set with published rows of that software in sight, and entries with only one file
