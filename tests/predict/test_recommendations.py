@@ -101,7 +101,7 @@ def test_the_precision_that_is_asked_for_is_the_layouts():
 
 def test_a_model_that_fits_nowhere_is_said_to():
     with pytest.raises(InputError, match=r"--gpus 8: none of \d+ layouts of gpt_175b fits"):
-        ask(model="gpt_175b", gpus=[8])
+        ask(model="gpt_175b", gpus=[8], seq_length=2048)
 
 
 def test_a_batch_no_gpu_count_divides_is_said_to_be_one():
