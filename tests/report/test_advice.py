@@ -141,6 +141,7 @@ def winners(spoken):
 
 
 def test_rates_half_a_per_cent_off_change_no_claim(studies):
+    named = 0
     for name, (spoken, _) in studies.items():
         if name.endswith("-again"):
             continue
@@ -163,9 +164,10 @@ def test_rates_half_a_per_cent_off_change_no_claim(studies):
             for one in (spoken, again)
         ]
         assert "perhaps" in "".join(claims) or claims[0] == claims[1]
-        assert {called_most(spoken), called_most(again)} & {None} or (
-            called_most(spoken) == called_most(again)
-        )
+        most = {called_most(spoken), called_most(again)}
+        assert None in most or len(most) == 1
+        named += None not in most
+    assert named > 5  # or the test says nothing
 
 
 def called_most(spoken):
