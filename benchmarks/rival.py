@@ -6,6 +6,7 @@ kernel. If compiled, the loss is compiled with the model.
 """
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -26,13 +27,14 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     import torch
 
+    from scaling.cluster.node import RankId
     from scaling.train.data import Feed, micro_batches
     from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.memory import peak_memory
     from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
-    from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
-    from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
+    from scaling.train.measure.timing import stopwatch_of
+    from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
 
     shape, layout = point.shape, point.layout
     pairs = shape.family == "t5"
@@ -79,7 +81,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         optimizer.step()
         optimizer.zero_grad()
 
-    stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+    stopwatch = stopwatch_of(device)
     times = []
     for index in range(steps):
         batches = feed(index)
@@ -87,9 +89,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
             power.start()
         if ranks > 1:
             torch.distributed.barrier()
-        stopwatch.start()
-        step(batches)
-        times.append(stopwatch.stop())
+        times.append(stopwatch.seconds_of(functools.partial(step, batches)))
     drawn = UNMETERED if power is None else power.stop()
     if ranks > 1:
         leave_process_group()

@@ -25,6 +25,7 @@ load     load average before it began.
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -294,12 +295,13 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     import torch
     import torch.distributed as dist
 
+    from scaling.cluster.node import RankId
     from scaling.layout.engines import engine_module
-    from scaling.train.data import micro_batches
+    from scaling.train.data import rank_batches
     from scaling.train.engines.trainer import build, make_blueprint
     from scaling.train.measure.timing import HostStopwatch
     from scaling.train.parallel.groups import Groups
-    from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
+    from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
 
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to the engines, each step
     torch.set_num_threads(1)
@@ -328,20 +330,9 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     for step, count in enumerate(counts):
         if step == warmup:
             until = time.monotonic() + seconds
-        batches = micro_batches(
-            point.layout,
-            vocab_size=point.shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=groups.place.dp_rank,
-            cp_rank=groups.place.cp_rank,
-            device=device,
-            count=count,
-        )
+        batches = rank_batches(point, groups.place, step, count)
         dist.barrier()
-        stopwatch.start()
-        trainer.step(batches)
-        times.append(stopwatch.stop())
+        times.append(stopwatch.seconds_of(functools.partial(trainer.step, batches)))
         if is_enough():
             break
     Path(directory, f"times{rank}.json").write_text(json.dumps(times[warmup:]))

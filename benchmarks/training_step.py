@@ -195,10 +195,11 @@ def _ours(point: Point, rank: int, directory: Path) -> Turn:
     """Run one of our ranks."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(rank_variables(rank, point.layout.world_size))
-    from scaling.train.parallel.rendezvous import leave_process_group, rank_id_from_environment
+    from scaling.cluster.node import rank_id_of
+    from scaling.train.parallel.rendezvous import leave_process_group
     from scaling.train.program import measure_point
 
-    result = measure_point(point, RankFiles(directory), rank_id_from_environment())
+    result = measure_point(point, RankFiles(directory), rank_id_of(os.environ))
     leave_process_group()
     return dataclasses.asdict(result)
 

@@ -42,6 +42,7 @@ const differs = (rows, { key, default: usual }) => new Set(rows.map(row => row[k
 function pointColumns(all) {
   const has = key => all.some(row => row[key] != null);
   const ran = has('tokens_per_s'), predicted = has('predicted_tokens_per_s'), rate = has('mfu') ? 'mfu' : 'model_flop_per_s_per_gpu';
+  const levels = [...new Set(all.filter(row => row.step_time_low_s != null).map(row => row.series === 'extended' ? 80 : 95))].sort().reverse();
   const most = Math.max(...all.map(row => row[rate] ?? 0));
   const meter = show => (value, row, cell) => { if (value != null) { cell.classList.add('meter'); cell.style.setProperty('--w', 100 * value / most + '%'); } return show(value); };
   const perGpu = (value, row) => value == null ? unknown : amount(value / row.world_size);
@@ -51,7 +52,7 @@ function pointColumns(all) {
     { key: 'tokens_per_s', title: 'tokens/s', show: amount, usual: ran }, { key: 'tokens_per_s_per_gpu', title: fillWords('per {GPU}'), show: amount, usual: ran },
     { key: 'mfu', title: 'MFU', show: meter(percent), usual: has('mfu') }, { key: 'model_flop_per_s_per_gpu', title: 'FLOP/s', show: has('mfu') ? amount : meter(amount), usual: ran && !has('mfu') },
     { key: 'step_time_s', title: 'step (s)', show: seconds, usual: ran },
-    { key: 'step_time_low_s', title: '± 95 %', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s), usual: has('step_time_low_s') },
+    { key: 'step_time_low_s', title: `± ${levels.join(' or ') || 95} %`, show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s), usual: has('step_time_low_s') },
     { key: 'step_time_p95_s', title: 'p95 step (s)', show: seconds, usual: has('step_time_p95_s') },
     { key: 'peak_memory_bytes', title: 'peak GiB', show: gib, usual: has('peak_memory_bytes') },
     { key: 'predicted_tokens_per_s', title: ran ? 'predicted' : 'predicted tokens/s', show: amount, usual: predicted },

@@ -20,7 +20,10 @@ starts_of_predictions as (
             where later.setting_id = observed.setting_id
                 and later.style = 'predicted' and later.world_size > observed.world_size
         )
-    qualify row_number() over (partition by setting_id order by world_size desc) = 1
+    qualify row_number() over (
+        partition by setting_id
+        order by world_size desc, list_position(getvariable('series_order'), series)
+    ) = 1
 )
 from vertices
 union all

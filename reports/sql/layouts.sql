@@ -2,8 +2,8 @@
 -- Needs: measurements, pooled_runs, names
 -- Rates are medians over the repeats that ran. step_time_s, mfu and FLOP/s are those of the median
 -- rate.
--- Intervals are the hull of the repeats' 95 % intervals, so they include what differs between runs;
--- the interval of a single repeat does not.
+-- Intervals are the hull of the repeats' intervals (95 %; extended: 80 %), so they include what
+-- differs between runs; the interval of a single repeat does not.
 -- outcome: ok if a repeat ran, else the commonest failure.   peak_memory_bytes: of the largest
 -- repeat.
 with failures as (

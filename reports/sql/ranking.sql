@@ -2,8 +2,8 @@
 -- Needs: layouts, noise
 -- position: 1 is the fastest.   share_of_best: tokens_per_s over that of the fastest.
 -- margin: half the interval of ln(tokens_per_s) by which rates of one size are told apart
--- (scaling/analyse/ties.py): of the 95 % interval, at least a floor; for a prediction that of its
--- own error.
+-- (scaling/analyse/ties.py): of the 95 % interval (extended: 80 %), at least a floor; for a
+-- prediction that of its own error.
 -- within_noise: not told apart from the fastest.
 with rates as (
     select

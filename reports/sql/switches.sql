@@ -5,8 +5,8 @@
 -- gain_high: its interval. Null if the layout before did not run there.
 -- crossing: world_size at which the two lines meet, if they meet between these sizes. crossing_low,
 -- crossing_high: its interval, or the two sizes.
--- verdict: 'resolved' (the crossing has an interval), 'tie' (not told apart at to_world_size: the
--- change is for later sizes), 'absent' (the layout before did not run there) or 'unknown'.
+-- verdict: 'absent' (the layout before did not run there), 'tie' (not told apart at to_world_size: the
+-- change is for later sizes), 'resolved' (the crossing has an interval) or 'unknown'.
 with changes as (
     select
         setting_id, series,
@@ -32,8 +32,8 @@ select
     coalesce(crossovers.crossing_high, changes.to_world_size) as crossing_high,
     case
         when gain is null then 'absent'
-        when crossovers.crossing is not null and crossovers.resolved then 'resolved'
         when abs(ln(gain)) <= gain_margin then 'tie'
+        when crossovers.crossing is not null and crossovers.resolved then 'resolved'
         else 'unknown'
     end as verdict
 from changes

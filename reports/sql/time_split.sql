@@ -51,12 +51,19 @@ predicted as (
             {'part_order': 5, 'part': 'idle and rest',
                 'seconds': host_s + jitter_s + overhead_s + stall_s}
         ], recursive := true)
-    from best
+    from (  -- of several series that ran at a size the one that the report speaks of
+        from best
+        where drawn
+        qualify row_number() over (
+            partition by setting_id, world_size
+            order by list_position(getvariable('series_order'), series)
+        ) = 1
+    ) as best
     join planned_points on planned_points.setting_id = best.setting_id
         and planned_points.world_size = best.world_size
         and planned_points.layout = best.advised_row_layout
     join study.predictions using (point_id)
-    where best.drawn and planned_points.repeat = 0 and gemm_s is not null
+    where planned_points.repeat = 0 and gemm_s is not null
         and (best.setting_id, best.world_size) not in (
             select (setting_id, world_size) from profiled
         )
@@ -67,7 +74,7 @@ parts as (
 )
 select
     setting_id, world_size, layout_name, series, part_order, part,
-    if(series = 'predicted', seconds, seconds * step_time_s / sum(length) over step) as seconds,
+    if(series = 'predicted', seconds, length * step_time_s / sum(length) over step) as seconds,
     if(series = 'predicted', null, sum(length) over step) as profiled_s,
     coalesce(sum(length) over parts_before, 0) / sum(length) over step as share_from,
     (coalesce(sum(length) over parts_before, 0) + length) / sum(length) over step as share_to,

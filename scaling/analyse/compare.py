@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 
+from scaling.analyse.ties import NOISE_FLOOR
 from scaling.errors import InputError
 from scaling.study.paths import StudyPaths
 
@@ -38,8 +39,8 @@ select
         when before.outcome != after.outcome then 'outcome changed'
         when ratio is null then 'failed both times'
         when ratio_low is null or ratio_high is null then 'noise unknown'
-        when ratio_low > 1 then 'faster'
-        when ratio_high < 1 then 'slower'
+        when ratio_low > 1 and ratio > 1 + $floor then 'faster'
+        when ratio_high < 1 and 1 / ratio > 1 + $floor then 'slower'
         else 'within noise'
     end as verdict
 from before
@@ -64,7 +65,8 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
 
     `ratio` is throughput after over before. Its interval is the ratio of the opposite ends of the
     two 95 % intervals (of single runs if nothing was repeated), so `faster` and `slower` mean that
-    these do not overlap. `same_stack`: both sides ran on the same software and hardware.
+    these do not overlap, and that the rates differ by more than runs do however narrow their
+    intervals (`ties.NOISE_FLOOR`). `same_stack`: both sides ran on the same software and hardware.
 
     Raises:
         InputError: a side is not tabulated, or by another version.
@@ -82,7 +84,8 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
                 raise InputError(
                     f"{StudyPaths(side.study_dir).tables}: cannot be compared: {reason}"
                 ) from error
-        records: list[dict[str, Any]] = connection.sql(_JOINED).to_arrow_table().to_pylist()
+        joined = connection.sql(_JOINED, params={"floor": NOISE_FLOOR})
+        records: list[dict[str, Any]] = joined.to_arrow_table().to_pylist()
     return records
 
 

@@ -15,13 +15,16 @@ Values = npt.NDArray[np.float64]
 _SHUFFLES = 2000
 _SEED = 20_200
 _FEWEST_RUNS = 5  # with a residual; below, nothing is tested
+_FEWEST_DAYS = 1.0  # spanned by the runs; in less, an hour of the day is only a time
+_LARGEST_LOG = 100.0  # of an effect per day; a larger one is no number for anybody
 _MOST_SHUFFLED_RUNS = 2000  # above, effects of shuffles are drawn from their known distribution
 
 SCHEMA = pa.schema(
     [
         ("series", pa.string()), ("cluster", pa.string()), ("stack_fingerprint", pa.string()),
         ("test", pa.string()), ("host", pa.string()), ("residual_of", pa.string()),
-        ("runs", pa.int64()), ("effect", pa.float64()), ("p_value", pa.float64()),
+        ("runs", pa.int64()), ("effect", pa.float64()), ("change", pa.float64()),
+        ("p_value", pa.float64()),
     ]
 )  # fmt: skip
 
@@ -63,8 +66,9 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per series, cluster, stack and test; for the test `node` one per host.
 
     Residuals are of ln step time, so effects are ratios: `time` per day (a slope), `hour` between
-    the highest and the lowest point of a daily wave (a cosine of the UTC hour), `node` between the
-    mean run on a host and that on the others. p_value: share of 2,000 shuffles of the residuals
+    the highest and the lowest point of a daily wave (a cosine of the UTC hour, only of runs that
+    span a day), `node` between the mean run on a host and that on the others. change: of `time`,
+    from the first run to the last, else null. p_value: share of 2,000 shuffles of the residuals
     whose effect is at least as large; for `node` whose largest effect of all hosts is, which
     corrects for testing many hosts.
     """
@@ -103,12 +107,15 @@ def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list
     """
     tests: list[tuple[str, str | None]] = []
     weights: list[Values] = []  # weights of the residuals; their weighted sums are the effects
-    if np.ptp(days) > 0:
+    span = float(np.ptp(days))
+    if span > 0:
         deviations = days - days.mean()
+        tests.append(("time", None))
+        weights.append(deviations / float(deviations @ deviations))
+    if span >= _FEWEST_DAYS:
         angle = 2 * math.pi * (days % 1.0)
-        waves = [(wave - wave.mean()) / len(days) for wave in (np.cos(angle), np.sin(angle))]
-        tests += [("time", None), ("hour", None)]
-        weights += [deviations / float(deviations @ deviations), *waves]
+        tests.append(("hour", None))
+        weights += [(wave - wave.mean()) / len(days) for wave in (np.cos(angle), np.sin(angle))]
     nodes = [(name, runs) for name, runs in _runs_on(hosts).items() if not runs.all()]
     tests += [("node", name) for name, _ in nodes]
     weights += [runs / runs.sum() - ~runs / (~runs).sum() for _, runs in nodes]
@@ -117,7 +124,7 @@ def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list
     weights_of_sums = np.stack(weights)
     effects = weights_of_sums @ residuals
     shuffled = _shuffled_effects(residuals, weights_of_sums)
-    if tests[0][0] == "time":  # a wave has two weighted sums (cosine, sine) and one height
+    if span >= _FEWEST_DAYS:  # a wave has two weighted sums (cosine, sine) and one height
         effects[1] = np.hypot(effects[1], effects[2])
         effects = np.delete(effects, 2)
         shuffled[:, 1] = np.hypot(shuffled[:, 1], shuffled[:, 2])
@@ -127,12 +134,17 @@ def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list
     if nodes:
         sizes[:, first_node:] = sizes[:, first_node:].max(axis=1, keepdims=True)
     p_values = (sizes >= np.abs(effects) - 1e-12).mean(axis=0)
+    logs = [
+        float(effect) * (4 if test == "hour" else 1)
+        for effect, (test, _) in zip(effects, tests, strict=True)
+    ]
     return [
         {
-            "test": test, "host": host, "p_value": float(p_values[row]),
-            "effect": math.expm1(effects[row] * (4 if test == "hour" else 1)),
+            "test": test, "host": host, "p_value": float(p_value),
+            "effect": math.expm1(log) if log < _LARGEST_LOG else None,
+            "change": math.expm1(log * span) if test == "time" else None,
         }
-        for row, (test, host) in enumerate(tests)
+        for (test, host), log, p_value in zip(tests, logs, p_values, strict=True)
     ]  # fmt: skip
 
 

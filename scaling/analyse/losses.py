@@ -22,7 +22,7 @@ select
     ) as training,
     hash(training, layout, world_size) as placed,
     case precision when 'fp32' then 1e-3 when 'fp8' then 5e-2 else 1e-2 end as tolerance
-from study.planned_rows
+from study.latest_rows semi join planned_points using (point_id)
 where series = 'measured' and outcome = 'ok' and len(losses) > 0
 """
 

@@ -3,11 +3,12 @@
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 
 import duckdb
 import pyarrow as pa
 
-from scaling.record.probe_row import Probe, ProbeKind
+from scaling.record.probe_row import Probe, ProbeKind, fields_asked
 
 # Healthy GPUs of one kind differ too: power limits and silicon spread SGEMM by 8 % on average and
 # by 22 % at most over five clusters (Sinha et al., Not All GPUs Are Created Equal, SC 2022). This
@@ -32,14 +33,14 @@ def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[S
     messages between two hosts, each host gets its best pair, because a healthy host is slow only
     beside a slow one. Rows without a `slowdown` (fewer than three hosts did the same) are skipped.
     """
-    by_task: dict[tuple[str, ProbeKind, tuple[int | None, ...]], list[float]] = {}
+    asked = attrgetter(*fields_asked())
+    by_task: dict[tuple[str, ProbeKind, tuple[object, ...]], list[float]] = {}
     for row in rows:
         if row.slowdown is None:
             continue
-        size = (row.message_bytes, row.m, row.n, row.k, row.seq_length, row.batch_size)
+        task = asked(row)
         for host in (row.host, row.peer_host):
             if host is not None:
-                task = (row.ranks, row.stride, *size)
                 by_task.setdefault((host, row.kind, task), []).append(row.slowdown)
     by_kind: dict[tuple[str, ProbeKind], list[float]] = {}
     for (host, kind, _), slowdowns in by_task.items():

@@ -6,6 +6,7 @@ errors. A margin is at least that of a floor, so that two rates with the same fl
 more than the floor before one counts as faster.
 
     measured, published   half of the 95 % interval of ln(tokens/s)
+    extended              half of its 80 % interval
     predicted             Z80 x the standard deviation of the layout's own error; the error that all
                           layouts of a size share cancels in their ratio
 """

@@ -7,7 +7,7 @@ import torch
 
 from scaling.check.lines import Line, not_here, pass_or_fail
 from scaling.train.measure.power import Meter, Samples, power_use
-from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
+from scaling.train.measure.timing import stopwatch_of
 
 _SECTION = "meters"
 _CLOCK_S = 0.5
@@ -19,15 +19,16 @@ _CLOCK_TOLERANCE, _ENERGY_TOLERANCE = 0.01, 0.05  # ratios
 
 def clock_line(device: torch.device, busy: Callable[[], object]) -> Line:
     """Compare the stopwatch of training with the system's clock over half a second of work."""
-    watch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+    watch, started = stopwatch_of(device), 0.0
+
+    def work() -> None:
+        nonlocal started
+        started = time.time()
+        while time.time() - started < _CLOCK_S:
+            busy()
+
+    seconds = watch.seconds_of(work)
     name = f"{watch.name} against the system's clock"
-    started, ended = time.time(), time.time()
-    watch.start()
-    started = time.time()
-    while ended - started < _CLOCK_S:
-        busy()
-        ended = time.time()
-    seconds = watch.stop()
     return clocks_agree(name, seconds, time.time() - started)
 
 

@@ -1,4 +1,4 @@
-"""The node of this process: its GPUs, the cores near them and its network.
+"""The node of this process: its GPUs, the cores near them, its network, and its ranks.
 
 `bind_rank` must run before torch is imported, which reads thread counts from the environment.
 """
@@ -26,6 +26,16 @@ class NvidiaGpu:
 
     uuid: str
     bus_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankId:
+    """Which rank a process is. `master` is the address of rank 0's machine."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    master: str
 
 
 def is_on_a_node(environment: Mapping[str, str]) -> bool:
@@ -154,6 +164,16 @@ def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
         os.sched_setaffinity(0, cpus)
     threads = rank_threads(environment, len(os.sched_getaffinity(0)), node_cpus, local_ranks)
     environment["OMP_NUM_THREADS"] = str(threads)
+
+
+def rank_id_of(environment: Mapping[str, str]) -> RankId:
+    """The rank that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR describe."""
+    return RankId(
+        rank=int(environment["RANK"]),
+        local_rank=int(environment["LOCAL_RANK"]),
+        world_size=int(environment["WORLD_SIZE"]),
+        master=environment["MASTER_ADDR"],
+    )
 
 
 def _gpu_of_rank(

@@ -102,8 +102,7 @@ def watch(
         if len(exits) == world_size:
             break
         # a rank that succeeds leaves its result before it ends; peers of any other wait for ever
-        without_result = exits and not exits.keys() <= files.finished()
-        if without_result or any(end.code for end in exits.values()):
+        if exits and not exits.keys() <= files.finished():
             deadline = clock() + _SETTLE_S
             while len(exits := ranks.exits()) < world_size and clock() < deadline:
                 sleep(_POLL_S)

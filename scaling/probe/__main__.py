@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import bind_rank
+from scaling.cluster.node import bind_rank, rank_id_of
 from scaling.probe.plan import plan_from_json
 from scaling.record.rank_files import RankFiles
 
@@ -21,9 +21,8 @@ def main() -> None:
     what = plan_from_json(Path(plan).read_text(encoding="utf-8"))
     bind_rank(os.environ, on_gpu=gpu_named(what.gpu).vendor == "nvidia")
     from scaling.probe.program import run
-    from scaling.train.parallel.rendezvous import rank_id_from_environment
 
-    run(what, files, rank_id_from_environment())
+    run(what, files, rank_id_of(os.environ))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from scaling.cluster.node import RankId
 from scaling.probe.collectives import ELEMENT_BYTES, RankGroup, exchange, message_elements
 from scaling.probe.devices import prepare_task, time_samples
 from scaling.probe.facts import host_facts
@@ -22,7 +23,7 @@ from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFiles
 from scaling.train.device import take_device
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.outcomes import failure_of
-from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
+from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
 
 _DEVICE_TASK_S = 0.05
 _MESSAGE_TASK_S = 0.25

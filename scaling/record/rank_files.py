@@ -12,6 +12,7 @@ Each run of a point has a folder of its own, and each file is written whole or n
 not import pyarrow or anything else that would slow their start.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -113,8 +114,12 @@ class RankFiles:
         self._write(f"rank{rank}.beat", doing)
 
     def beats(self) -> dict[int, str]:
-        """The last beat of each rank that has started."""
-        return {rank: path.read_text() for rank, path in self._by_rank("beat")}
+        """The last beat of each rank that has started, but for those being replaced right now."""
+        beats = {}
+        for rank, path in self._by_rank("beat"):
+            with contextlib.suppress(OSError):  # NFS loses a file that another host replaces
+                beats[rank] = path.read_text()
+        return beats
 
     def trace(self, rank: int) -> Path:
         """The path for the trace of a rank's profiler window."""

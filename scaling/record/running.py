@@ -37,7 +37,7 @@ def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # a marker that stays is that of an ended process
             if marker.read_text(encoding="utf-8") == text:
                 marker.unlink()
 

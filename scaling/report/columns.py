@@ -149,7 +149,9 @@ SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
         "probability_of_winner", "between_run_sigma", "optimism", "stack_fingerprint",
     ),
     "extension": ("setting_id", "linear", "error", "covered"),
-    "drift": ("series", "cluster", "test", "host", "residual_of", "runs", "effect", "p_value"),
+    "drift": (
+        "series", "cluster", "test", "host", "residual_of", "runs", "effect", "change", "p_value",
+    ),
     "stops": ("setting_id", "stopped", "points"),
     "tails": ("setting_id", "series", "world_size", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),

@@ -84,8 +84,10 @@ def percent(ratio: float | None, places: int = 0) -> str:
 
 
 def times(ratio: float) -> str:
-    """A factor: `6.3×`, `8×`, `256×`; whole numbers keep all digits."""
-    return f"{significant(ratio, max(2, len(str(round(ratio))))).removesuffix('.0')}×"
+    """A factor: `6.3×`, `8×`, `256×`, `1.04×`; whole numbers keep all digits."""
+    near_one = abs(ratio - 1) < 0.05  # with two digits it would read as no change
+    words = significant(ratio, 3 if near_one else max(2, len(str(round(ratio)))))
+    return f"{words.rstrip('0').rstrip('.') if '.' in words else words}×"
 
 
 def gib(size_bytes: float | None) -> str:

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import bind_rank
+from scaling.cluster.node import bind_rank, rank_id_of
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFailure, RankFiles
 from scaling.study.point import point_from_json
@@ -24,8 +24,8 @@ def main() -> None:
     files.beat(rank, "importing")
     point = point_from_json(Path(point_path).read_text(encoding="utf-8"))
     bind_rank(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
+    rank_id = rank_id_of(os.environ)
     try:
-        from scaling.train.parallel.rendezvous import rank_id_from_environment
         from scaling.train.program import run
 
         engine_module(point.layout.engine, "engine")
@@ -36,7 +36,7 @@ def main() -> None:
             rank, RankFailure(outcome="launch_failed", message=message, failed_at=time.time())
         )
         sys.exit(1)
-    run(point, files, rank_id_from_environment())
+    run(point, files, rank_id)
 
 
 if __name__ == "__main__":

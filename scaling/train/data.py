@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from scaling.layout.layout import Layout
+from scaling.study.point import Point
 from scaling.train.parallel.context import ContextParallel
+from scaling.train.parallel.groups import Place
 
 MicroBatch = tuple[Tensor, Tensor]
 
@@ -28,6 +30,21 @@ def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: i
     start = int(random.integers(vocab_size))
     stride = int(random.integers(1, _LARGEST_STRIDE + 1))
     return (start + stride * torch.arange(seq_length + 1)) % vocab_size
+
+
+def rank_batches(point: Point, place: Place, step: int, count: int) -> list[MicroBatch]:
+    """The `count` micro-batches of a step for the rank at this place, on the host."""
+    return micro_batches(
+        point.layout,
+        vocab_size=point.shape.vocab_size,
+        seed=point.seed,
+        step=step,
+        dp_rank=place.dp_rank,
+        cp_rank=place.cp_rank,
+        device=torch.device("cpu"),
+        pairs=point.shape.family == "t5",
+        count=count,
+    )
 
 
 def micro_batches(
@@ -80,7 +97,8 @@ class Feed:
 
     Args:
         draw: the micro-batches of a step, on the host.
-        counted: the steps whose batches are drawn together, before the first of them.
+        counted: the steps whose batches are drawn together, before the first of them; none by
+            default.
         device: where the batches are handed out.
     """
 
@@ -88,7 +106,7 @@ class Feed:
         self,
         draw: Callable[[int], list[MicroBatch]],
         *,
-        counted: range,
+        counted: range = range(0),
         device: torch.device,
     ) -> None:
         self._draw, self._counted, self._device = draw, counted, device
@@ -99,9 +117,4 @@ class Feed:
         if self._counted and step == self._counted[0]:
             self._ready = {ahead: self._draw(ahead) for ahead in self._counted}
         batches = self._ready.pop(step) if step in self._ready else self._draw(step)
-        return to_device(batches, self._device)
-
-
-def to_device(batches: list[MicroBatch], device: torch.device) -> list[MicroBatch]:
-    """The same batches on this device."""
-    return [(ids.to(device), labels.to(device)) for ids, labels in batches]
+        return [(ids.to(self._device), labels.to(self._device)) for ids, labels in batches]

@@ -2,24 +2,21 @@
 
 import dataclasses
 import functools
-import logging
 import os
 import sys
 import time
 import traceback
 from typing import NoReturn
 
-import torch
 import torch.distributed as dist
 
+from scaling.cluster.node import RankId
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
-from scaling.train.data import MicroBatch
 from scaling.train.device import software_stack, take_device
 from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.kernels.availability import require_kernels
-from scaling.train.measure import trace
 from scaling.train.measure.memory import (
     foreign_memory,
     library_memory,
@@ -27,23 +24,15 @@ from scaling.train.measure.memory import (
     peak_memory,
 )
 from scaling.train.measure.power import PowerLog, meter_of
-from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
-from scaling.train.measure.window import split_step_time, unusable_reason
-from scaling.train.model.experts import tokens_per_expert
+from scaling.train.measure.timing import stopwatch_of
+from scaling.train.model.experts import expert_imbalance
 from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.rendezvous import RankId, rendezvous
+from scaling.train.parallel.rendezvous import rendezvous
 from scaling.train.stepping import FullSteps, StepRunner
-
-_log = logging.getLogger(__name__)
 
 # The parent ends a late point itself. A collective's own timeout would hide the reason.
 _COLLECTIVE_MARGIN_S = 120.0
-
-# Steps are slower under the profiler, and its events must be read: allow this many slowest steps,
-# and this many seconds.
-_TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
-_STARTUP_MARGIN_S = 10.0
 
 
 def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
@@ -83,7 +72,7 @@ def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult
         groups = Groups(rank, point.layout, timeout_s=timeout_s)
         blueprint = make_blueprint(point, groups, device)
         trainer = build(blueprint, groups, functools.partial(files.beat, rank))
-        stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+        stopwatch = stopwatch_of(device)
         runner = StepRunner(point, trainer, groups, files, rank, device, stopwatch)
         return _run_and_read(runner, foreign)
 
@@ -111,7 +100,7 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
     libraries = library_memory(device, foreign)
     time_split = None
     if full.times_s:
-        time_split = _split_of_step(runner, max(full.times_s), first_step_at)
+        time_split = runner.run_traced_steps(max(full.times_s), first_step_at)
     return RankResult(
         clock=runner.stopwatch.name,
         step_times_s=full.times_s,
@@ -126,53 +115,10 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
-        expert_imbalance=_expert_imbalance(runner),
+        expert_imbalance=expert_imbalance(runner.trainer.engine.module, runner.groups.data_group),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
         **dataclasses.asdict(full.power),
         spent=time_split,
     )
-
-
-def _expert_imbalance(runner: StepRunner) -> float | None:
-    """Tokens of the fullest expert over the mean, averaged over this rank's layers, if any."""
-    routed = tokens_per_expert(runner.trainer.engine.module)
-    if routed is None:
-        return None
-    routed = routed.clone()
-    dist.all_reduce(routed, group=runner.groups.data_group)
-    return (routed.amax(1) / routed.float().mean(1)).mean().item()
-
-
-def _split_of_step(
-    runner: StepRunner, slowest_s: float, first_step_at: float
-) -> dict[str, float | None] | None:
-    """Seconds of a step by what they were spent on, from a few more steps under the profiler.
-
-    None where the time limit is near, since a measured point must not end as a timeout; the ranks
-    decide together because a step needs all of them. None too where the trace is incomplete.
-    """
-    point, device = runner.point, runner.device
-    needed = time.time() - first_step_at + _TRACED_MARGIN * slowest_s
-    if max(runner.slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
-        return None
-    batches: list[MicroBatch] = []
-    on_gpu = device.type == "cuda"
-
-    def prepare() -> None:
-        batches[:] = runner.next_batches()
-        dist.barrier()
-
-    def step(_: int) -> None:
-        runner.trainer.step(batches)
-        if on_gpu:
-            torch.cuda.synchronize()
-
-    keep = runner.files.trace(runner.rank) if point.keep_trace else None
-    events = trace.profile_steps(step, align=prepare, layout=point.layout, device=device, keep=keep)
-    reason = unusable_reason(events, on_gpu=on_gpu)
-    if reason is not None:
-        _log.warning("a step is not split: %s", reason)
-        return None
-    return split_step_time(events)

@@ -1,5 +1,8 @@
-"""Run the steps of a point: full ones, short ones, and decide when either have been enough."""
+"""Run the steps of a point: full ones, short ones, until either are enough, and traced ones."""
 
+import functools
+import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,13 +15,22 @@ from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
-from scaling.train.data import Feed, MicroBatch, micro_batches, to_device
+from scaling.train.data import Feed, rank_batches
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
+from scaling.train.measure import trace
 from scaling.train.measure.power import UNMETERED, PowerLog, PowerUse
 from scaling.train.measure.timing import Stopwatch
+from scaling.train.measure.window import split_step_time, unusable_reason
 from scaling.train.outcomes import require_finite
 from scaling.train.parallel.groups import Groups
+
+_log = logging.getLogger(__name__)
+
+# Steps are slower under the profiler, and its events must be read: allow this many slowest steps,
+# and this many seconds.
+_TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
+_STARTUP_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +88,7 @@ class StepRunner:
         def is_enough(times: list[float]) -> bool:
             if point.until is None:
                 return False
-            slowest.extend(self.slowest(times[-1:]))
+            slowest.extend(self._slowest(times[-1:]))
             if not is_check_due(len(slowest), at_least):
                 return False
             return bool(self._rank_0_decides(verdict().enough))
@@ -116,7 +128,7 @@ class StepRunner:
         turns = shuffled_rounds(counts, short_step_rounds(point.measured_steps), point.seed)
 
         def extension_of(times: list[float]) -> Extension | None:
-            return estimate_full_step(turns[: len(times)], self.slowest(times), self._full_count)
+            return estimate_full_step(turns[: len(times)], self._slowest(times), self._full_count)
 
         def is_enough(times: list[float]) -> bool:
             whole_rounds, remainder = divmod(len(times), len(counts))
@@ -146,32 +158,50 @@ class StepRunner:
         """Whether step time is linear in micro-batches; rank 0 decides for all."""
         return bool(self._rank_0_decides(short.extension is not None and short.extension.linear))
 
-    def next_batches(self) -> list[MicroBatch]:
-        """The batches of one more full step, which the caller runs under the profiler."""
-        self.files.beat(self.rank, f"traced step {self.steps_done}")
-        batches = self._draw(self.steps_done, self._full_count)
-        self.steps_done += 1
-        return to_device(batches, self.device)
+    def run_traced_steps(
+        self, slowest_s: float, first_step_at: float
+    ) -> dict[str, float | None] | None:
+        """Run a few more full steps under the profiler; seconds of one by what they were spent on.
+
+        None where the time limit is near, since a measured point must not end as a timeout; the
+        ranks decide together because a step needs all of them. None too where the trace is
+        incomplete.
+
+        Args:
+            slowest_s: of this rank's measured steps.
+            first_step_at: when the first step of all began, in seconds since the epoch.
+        """
+        point = self.point
+        needed = time.time() - first_step_at + _TRACED_MARGIN * slowest_s
+        if max(self._slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
+            return None
+        on_gpu, place = self.device.type == "cuda", self.groups.place
+        feed = Feed(
+            lambda step: rank_batches(point, place, step, self._full_count), device=self.device
+        )
+        keep = self.files.trace(self.rank) if point.keep_trace else None
+        with trace.profiler_window(point.layout, self.device, keep=keep) as events:
+            for index in range(trace.DISCARDED + trace.STEPS):
+                self.files.beat(self.rank, f"traced step {self.steps_done}")
+                batches = feed(self.steps_done)
+                self.steps_done += 1
+                # Also for the profilers: each starts in a time of its own, which would count as
+                # communication.
+                dist.barrier()
+                with trace.annotated_step(index):
+                    self.trainer.step(batches)
+                    if on_gpu:
+                        torch.cuda.synchronize()
+        reason = unusable_reason(events, on_gpu=on_gpu)
+        if reason is not None:
+            _log.warning("a step is not split: %s", reason)
+            return None
+        return split_step_time(events)
 
     @property
     def _full_count(self) -> int:
         """Micro-batches of a full step."""
         return self.point.layout.gradient_accumulation_steps
-
-    def _draw(self, step: int, count: int) -> list[MicroBatch]:
-        """This rank's `count` micro-batches of a step, on the host."""
-        point, place = self.point, self.groups.place
-        return micro_batches(
-            point.layout,
-            vocab_size=point.shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=place.dp_rank,
-            cp_rank=place.cp_rank,
-            device=torch.device("cpu"),
-            pairs=point.shape.family == "t5",
-            count=count,
-        )
 
     def _run(
         self,
@@ -193,26 +223,25 @@ class StepRunner:
             is_enough: told the seconds so far after each measured step; True ends the series.
             power: read from the first measured step on.
         """
-        first = self.steps_done
+        first, place = self.steps_done, self.groups.place
         first_measured = first + warmup_steps
         feed = Feed(
-            lambda step: self._draw(step, counts[step - first]),
+            lambda step: rank_batches(self.point, place, step, counts[step - first]),
             counted=range(first_measured, first_measured + drawn_ahead),
             device=self.device,
         )
         times: list[float] = []
-        graphs_before = 0
+        graphs_before = skipped_before = 0
         for step in range(first, first + len(counts)):
             self.files.beat(self.rank, f"step {step} of {first + len(counts)}")
             batches = feed(step)
             if step == first_measured:
                 graphs_before = graphs_compiled() if self.point.layout.compile else 0
+                skipped_before = self.trainer.skipped_steps
                 if power is not None:
                     power.start()
             dist.barrier()  # all ranks start together: no step includes another rank's drawing
-            self.stopwatch.start()
-            self.trainer.step(batches)
-            seconds = self.stopwatch.stop()
+            seconds = self.stopwatch.seconds_of(functools.partial(self.trainer.step, batches))
             self.steps_done += 1
             self.losses.append(self.trainer.loss())
             self.grad_norms.append(self.trainer.grad_norm())
@@ -226,9 +255,15 @@ class StepRunner:
                 f"{graphs_compiled() - graphs_before} graphs were compiled within the measured "
                 f"steps: warmup_steps={self.point.warmup_steps} is not enough"
             )
+        if skipped := self.trainer.skipped_steps - skipped_before:
+            raise RuntimeError(
+                f"{skipped} of the measured steps updated no weights, as gradients overflowed "
+                f"precision={self.point.layout.precision}: warmup_steps={self.point.warmup_steps} "
+                "is not enough for the loss scale to settle"
+            )
         return times
 
-    def slowest(self, times: list[float]) -> list[float]:
+    def _slowest(self, times: list[float]) -> list[float]:
         """The slowest rank's seconds of each step; collective over all ranks."""
         slowest = torch.tensor(times, dtype=torch.float64, device=self.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)

@@ -47,6 +47,14 @@ def test_faster_slower_and_within_noise_are_told_apart(study):
     assert first["same_stack"] is True
 
 
+def test_what_differs_by_less_than_runs_do_is_noise_however_narrow_the_intervals(study):
+    points = [some_point(1, zero_stage=stage) for stage in (0, 1)]
+    before = study("a", *(ran(one, 100, noise=0.001) for one in points), points=points)
+    rates = zip(points, (101.5, 98.5), strict=True)
+    after = study("b", *(ran(one, rate, noise=0.001) for one, rate in rates), points=points)
+    assert set(verdicts(compare(Side(before), Side(after))).values()) == {"within noise"}
+
+
 def test_what_stands_on_one_side_only_is_new_or_gone(study):
     one, other = some_point(1, zero_stage=0), some_point(1, zero_stage=1)
     before = study("a", ran(one, 100), points=[one])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling.analyse.ties import NOISE_FLOOR, margin_of
 from tests.analyse.conftest import run_sql
 
 
@@ -107,6 +108,25 @@ def test_a_switch_without_a_common_size_is_absent_and_spans_both():
         4,
     )
     assert found[1]["gain_low"] == pytest.approx(1.1 * math.exp(-0.01 * math.sqrt(2)))
+
+
+def test_a_change_within_the_noise_of_runs_is_a_tie_however_narrow_the_intervals():
+    narrow = crossing({4: (110.0, 100.0), 16: (100.0, 101.0)}, noise=0.001)
+    assert narrow[0]["resolved"]
+    common = {"setting_id": 1, "series": "measured"}
+    floor = margin_of(NOISE_FLOOR)
+    (found,) = run_sql(
+        "switches",
+        advised=[common | {"world_size": n, "layout": name} for n, name in ((4, "a"), (16, "b"))],
+        rivals=[
+            common | {"world_size": 16, "layout": name, "tokens_per_s": rate, "margin": floor}
+            for name, rate in (("a", 100.0), ("b", 101.0))
+        ],
+        colours=[{**one, "layout_name": one["layout"]} for one in COLOURS],
+        best=[common | {"world_size": size, "drawn": True} for size in (4, 16)],
+        crossovers=narrow,
+    )
+    assert found["verdict"] == "tie"
 
 
 def test_where_the_advice_keeps_its_layout_nothing_switches():

@@ -28,6 +28,7 @@ def test_a_slope_over_days_is_seen_with_its_size():
     found = by_test(NOISE + 0.02 * DAYS)["time", None]
     assert found["p_value"] < 0.01
     assert 0.015 < found["effect"] < 0.025
+    assert found["change"] == pytest.approx((1 + found["effect"]) ** 2.3 - 1)
 
 
 def test_the_slow_node_is_named_and_its_neighbours_are_not():
@@ -70,3 +71,12 @@ def test_of_many_runs_the_shuffles_are_drawn_from_what_they_are_distributed_as(m
         )  # fmt: skip
         assert other["p_value"] == pytest.approx(one["p_value"], abs=0.06)
     assert {one["test"] for one in drawn} == {"time", "hour", "node"}
+
+
+def test_runs_of_a_few_seconds_are_not_extrapolated_to_a_day():
+    seconds = np.arange(8.0)
+    found = residual_tests(0.02 * seconds, seconds / 86400, pa.array([["n0"]] * 8))
+    (one,) = found  # in seconds no hour of the day is told from the time
+    assert (one["test"], one["effect"]) == ("time", None)
+    assert one["change"] == pytest.approx(np.expm1(0.14))
+    assert one["p_value"] < 0.01

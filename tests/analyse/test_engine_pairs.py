@@ -91,5 +91,15 @@ def test_what_no_interval_tells_apart_is_no_verdict(
     assert section["headline"] == f"Of 2 layouts that ran under both engines, {verdict}"
 
 
+def test_predicted_pairs_do_not_count_as_pairs_that_ran(pairs: Any) -> None:
+    foretold = [{**pair, "series": "predicted"} for pair in pairs]
+    section = engine_section(Tables({"engines": pairs + foretold, "settings": SETTINGS}))
+    assert section is not None
+    assert section["headline"].startswith("Of 2 layouts that ran under both engines")
+    alone = engine_section(Tables({"engines": foretold, "settings": SETTINGS}))
+    assert alone is not None
+    assert alone["headline"].startswith("Predicted: of 2 layouts that fit under both engines")
+
+
 def test_a_study_of_one_engine_has_no_section() -> None:
     assert engine_section(Tables({"engines": []})) is None

@@ -1,12 +1,18 @@
 """Only what is alike is compared, and only what is told apart is ranked: tables by hand."""
 
+import dataclasses
 import math
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from scaling.analyse.resampling import effect_intervals
+from scaling.analyse.sources import TIME_PARTS
 from scaling.analyse.ties import NOISE_FLOOR, margin_of
+from scaling.record.files import write_table
+from scaling.record.row import Row
+from scaling.study.paths import StudyPaths
 from tests.analyse.conftest import run_sql, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import timed_row
@@ -93,6 +99,11 @@ def test_two_layouts_that_are_the_same_training_are_no_pair():
     assert [row["ratio"] for row in matched(*layouts, same_at=8)] == [pytest.approx(0.8)]
 
 
+def test_two_layouts_of_one_level_are_no_pair():
+    # they differ in a choice that one of them leaves unstated
+    assert [row["ratio"] for row in matched((1, 100.0, 8), (1, 90.0, 8))] == []
+
+
 def test_the_interval_of_an_effect_is_over_pairs_and_one_pair_has_none():
     with duckdb.connect() as connection:
         connection.execute(
@@ -158,6 +169,39 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
     assert sum(row["seconds"] for row in parts) == pytest.approx(0.162)
     assert all(row["profiled_s"] == pytest.approx(0.234) for row in parts)
     assert max(row["share_to"] for row in parts) == pytest.approx(1)
+
+
+def test_where_two_series_ran_at_a_size_the_parts_are_those_of_one_step(tabulated, tmp_path):
+    points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
+    short = {
+        "extended_step_time_s": 0.8, "short_step_times_s": [0.2, 0.4], "short_accumulations": [2, 4]
+    }  # fmt: skip
+    times = [field.name for field in dataclasses.fields(Row) if field.name.startswith("step_time")]
+    only_short = dict.fromkeys((*times, "losses")) | {"step_time_kind": "extended"}
+    rows = [
+        dataclasses.replace(timed_row(points[0], 1.0), **only_short, **short),
+        timed_row(points[1], 1.0, step_time_kind="measured", **short),
+    ]
+    parts = dict.fromkeys(TIME_PARTS, 0.1)
+    predictions = [{"point_id": one.point_id, "fits": True, **parts} for one in points]
+    write_table(StudyPaths(tmp_path).predictions, pa.Table.from_pylist(predictions))
+    found = tabulated(points, rows)("time_split")
+    assert {row["series"] for row in found} == {"predicted"}
+    assert len(found) == 6
+    assert max(row["share_to"] for row in found) == pytest.approx(1)
+    assert sum(row["seconds"] for row in found) == pytest.approx(0.1 * len(TIME_PARTS))
+
+
+def test_no_part_of_a_step_is_negative_where_repeats_disagree(tabulated):
+    points = [some_point(2, repeat=repeat) for repeat in range(2)]
+    profiled = {"compute_s": 0.5, "comm_s": 0.3, "idle_s": 0.2}
+    rows = [
+        timed_row(one, 1.0, **profiled, exposed_comm_s=exposed, pipeline_bubble_s=bubble)
+        for one, exposed, bubble in zip(points, (0.1, 0.1), (0.1, 0.3), strict=True)
+    ]
+    parts = tabulated(points, rows)("time_split")
+    assert min(row["seconds"] for row in parts) == 0
+    assert sum(row["seconds"] for row in parts) == pytest.approx(1.0)
 
 
 def test_percentiles_of_the_steps_stand_beside_the_median():

@@ -16,6 +16,7 @@ from scaling.analyse.laws import (
     law_curves,
     refits,
 )
+from scaling.analyse.ties import Z80, Z95
 
 SIZES = np.array([1.0, 2, 4, 8, 16, 32, 64])
 
@@ -62,10 +63,10 @@ def test_held_out_errors_see_only_smaller_sizes():
     assert errors[-1] == pytest.approx(0.5, abs=1e-3)
 
 
-def tables(rates, sizes=SIZES):
+def tables(rates, sizes=SIZES, *, series="measured"):
     connection = duckdb.connect()
     best = [
-        {"setting_id": 1, "series": "measured", "world_size": int(n), "tokens_per_s": float(t),
+        {"setting_id": 1, "series": series, "world_size": int(n), "tokens_per_s": float(t),
          "tokens_per_s_low": float(t) * 0.99, "tokens_per_s_high": float(t) * 1.01}
         for n, t in zip(sizes, rates, strict=True)
     ]  # fmt: skip
@@ -96,3 +97,15 @@ def test_of_laws_that_err_alike_the_simplest_is_chosen():
 
 def test_three_sizes_carry_no_law():
     assert fitted_laws(tables(usl(SIZES[:3]), SIZES[:3])).num_rows == 0
+
+
+def test_an_interval_of_80_per_cent_makes_a_wider_band_than_the_same_of_95():
+    def width(series):
+        (law,) = [
+            row
+            for row in fitted_laws(tables(usl(SIZES), series=series)).to_pylist()
+            if row["law"] == "usl"
+        ]
+        return law["serial_high"] - law["serial_low"]
+
+    assert width("extended") / width("measured") == pytest.approx(Z95 / Z80, rel=0.05)

@@ -110,3 +110,12 @@ def test_medians_of_groups_of_unequal_sizes_are_those_of_each_group_alone():
     assert found == pytest.approx(
         np.array([np.median(rows[groups == n], axis=0) for n in range(5)])
     )
+
+
+def test_an_earlier_attempt_of_a_point_is_not_judged_beside_its_last_one(tabulated):
+    points = [some_point(1, zero_stage=stage) for stage in (0, 1)]
+    first = ran(points[0], 90, losses=OTHER)
+    last = [ran(one, 100, losses=CURVE, attempt=2) for one in points]
+    table = tabulated(points, [first, *last])
+    assert [row["agrees"] for row in table("losses")] == [True, True]
+    assert [row["attempt"] for row in table("measurements")] == [2, 2]

@@ -8,7 +8,9 @@ import pytest
 
 from scaling.analyse.replication import replicate
 from scaling.errors import InputError
+from tests.conftest import PROJECT
 
+REPLICATION = PROJECT / "reports" / "replication"
 HEADER = (
     "-- Claim: more is more\n-- Source: a paper\n-- Holds: it rises,\n--   always\n-- Reads: best\n"
 )
@@ -76,3 +78,78 @@ def test_a_finding_that_is_written_wrongly_is_said(
 ) -> None:
     with pytest.raises(InputError, match=said):
         asked(tmp_path, query, [{"series": "m", "size": 1, "rate": 1.0}], header=header)
+
+
+def answers(folder: Path, finding: str, **tables: Records) -> Records:
+    """What a finding of reports/replication says to hand-written tables."""
+    (folder / "tables").mkdir()
+    for name, rows in tables.items():
+        pq.write_table(pa.Table.from_pylist(rows), folder / "tables" / f"{name}.parquet")
+    findings = folder / "findings"
+    findings.mkdir()
+    (findings / "one.sql").write_bytes((REPLICATION / f"{finding}.sql").read_bytes())
+    replicate(folder, findings)
+    return pq.read_table(folder / "tables" / "replication.parquet").to_pylist()
+
+
+SETTING: dict[str, object] = {
+    "setting_id": 1, "model": "m", "cluster": "c", "seq_length": 128, "study_kind": "weak",
+    "total_params": 13e9,
+}  # fmt: skip
+RAN: dict[str, object] = {
+    "setting_id": 1, "series": "measured", "layout": "a", "stack_fingerprint": "s", "tp": 1,
+    "pp": 1, "cp": 1, "zero_stage": 3, "zero_shard_size": pa.scalar(None, pa.int64()),
+    "activation_checkpointing": "none", "outcome": "ok", "tokens_per_s": 1.0,
+}  # fmt: skip
+
+
+def test_power_and_rate_are_those_of_one_layout_the_fastest_of_its_size(tmp_path: Path) -> None:
+    layouts = [
+        RAN | {"world_size": size, "tokens_per_s_per_gpu": rate, "mean_power_w": size * watts}
+        for size, rate, watts in ((8, 50.0, 100.0), (8, 100.0, 500.0), (16, 40.0, 90.0),
+                                  (16, 63.0, 470.0), (16, 30.0, 900.0))
+    ]  # fmt: skip
+    (row,) = answers(
+        tmp_path, "hardware_scaling/power_hardly_falls", layouts=layouts, settings=[SETTING]
+    )
+    assert row["observed"] == "power x0.94, throughput x0.63 per GPU from 8 to 16"
+    assert row["verdict"] == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("stages", "verdict"),
+    [
+        ({2: "oom", 3: "ok"}, "reproduced"),
+        ({2: "ok", 3: "ok"}, "not reproduced"),
+        ({3: "ok"}, "not testable here"),
+        ({2: "node_failed", 3: "ok"}, "not testable here"),
+    ],
+)
+def test_the_only_stage_that_fits_is_one_of_several_of_which_that_is_known(
+    tmp_path: Path, stages: dict[int, str], verdict: str
+) -> None:
+    layouts = [
+        RAN | {"world_size": 8, "zero_stage": stage, "outcome": outcome}
+        for stage, outcome in stages.items()
+    ]
+    finding = "zero_stages/the_largest_needs_stage_3"
+    (row,) = answers(tmp_path, finding, layouts=layouts, settings=[SETTING])
+    assert row["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [("oom", "reproduced"), (None, "not testable here")],
+)
+def test_a_layout_that_was_not_tried_at_the_largest_size_is_not_said_to_lose_there(
+    tmp_path: Path, outcome: str | None, verdict: str
+) -> None:
+    where = [RAN | {"world_size": size, "layout": name} for size, name in ((8, "a"), (16, "b"))]
+    best = [row | {"layout_name": row["layout"]} for row in where]
+    ranking = [row | {"share_of_best": 1.0, "within_noise": True} for row in where]
+    tried = [*where, *([where[0] | {"world_size": 16, "outcome": outcome}] if outcome else [])]
+    (row,) = answers(
+        tmp_path, "hardware_scaling/one_layout_does_not_fit_all_sizes",
+        best=best, layouts=tried, ranking=ranking, settings=[SETTING],
+    )  # fmt: skip
+    assert row["verdict"] == verdict

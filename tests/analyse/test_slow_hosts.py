@@ -6,7 +6,7 @@ from scaling.analyse.slow_hosts import SLOW_FROM, slow_hosts
 from scaling.record.probe_row import Probe
 
 
-def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None, stride=None):
+def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None, stride=None, precision="bf16"):
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
     return Probe(
         **{
@@ -16,7 +16,7 @@ def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None, stride=None):
             "gpus_per_node": 8,
             "kind": kind,
             "outcome": "ok",
-            "precision": "bf16",
+            "precision": precision,
             "host": host,
             "peer_host": peer_host,
             "m": size,
@@ -59,3 +59,10 @@ def test_groups_of_hosts_farther_apart_are_probes_of_their_own():
 
 def test_without_peers_nobody_is_slow():
     assert slow_hosts([probe("a", None)]) == []
+
+
+def test_a_host_that_is_slow_in_one_precision_only_is_not_excused_by_the_other():
+    rows = [probe("a", 1.5, size=n) for n in range(3)]
+    rows += [probe("a", 1.0, size=n, precision="fp8") for n in range(2)]
+    (named,) = slow_hosts(rows)
+    assert (named.slowdown, named.probes) == (1.5, 5)

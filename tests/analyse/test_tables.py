@@ -98,6 +98,16 @@ def test_repeats_are_joined_in_their_median_and_the_hull_of_their_intervals(tabu
     assert (found["runs"], found["ok_runs"], found["outcome"]) == (3, 3, "ok")
 
 
+def test_a_repeat_without_an_interval_lies_in_the_hull_of_the_others(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(2)]
+    bare = dict.fromkeys(("step_time_low_s", "step_time_high_s"))
+    rows = [ran(points[0], 200, noise=0.1), ran(points[1], 100, **bare)]
+    (found,) = tabulated(points, rows)("layouts")
+    assert found["tokens_per_s"] == pytest.approx(150)
+    assert (found["tokens_per_s_low"], found["tokens_per_s_high"]) == pytest.approx((100, 220))
+    assert found["step_time_high_s"] == pytest.approx(1024 / 100)
+
+
 def test_rows_of_different_stacks_are_never_averaged(tabulated):
     points = [some_point(repeat=repeat) for repeat in range(2)]
     rows = [ran(points[0], 100), ran(points[1], 300, stack_fingerprint="stack-b")]
@@ -348,3 +358,20 @@ def test_a_predicted_curve_starts_at_the_last_point_that_is_not():
     assert found == [
         ("observed", 1), ("observed", 2), ("predicted", 2), ("predicted", 4), ("predicted", 8),
     ]  # fmt: skip
+
+
+def test_of_two_series_that_ran_at_the_last_size_a_predicted_curve_starts_at_the_firmer():
+    columns = {
+        "setting_id": 1, "tokens_per_s_per_gpu": 1.0, "mfu": None,
+        "model_flop_per_s_per_gpu": None, "drawn": True,
+    }  # fmt: skip
+    best = [
+        {**columns, "world_size": size, "series": series, "tokens_per_s": rate}
+        for size, series, rate in (
+            (2, "published", 1.0),
+            (2, "measured", 2.0),
+            (4, "predicted", 3.0),
+        )
+    ]
+    predicted = [one for one in run_sql("curves", best=best) if one["style"] == "predicted"]
+    assert [one["tokens_per_s"] for one in predicted] == [2.0, 3.0]

@@ -190,15 +190,15 @@ def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inve
     ("arguments", "said"),
     [
         (["quickstart", "--ranks", "second"], "--ranks: 'second' is no stage"),
-        (["{}"], "is no point that `scaling plan` wrote"),
+        (["{}"], "P.json: is no point of this version"),
+        (["3"], "P.json: is no point of this version"),
     ],
 )
 def test_what_cannot_be_told_is_one_sentence(tmp_path, arguments: list[str], said: str) -> None:
     path = tmp_path / "P.json"
-    path.write_text("{}")
-    result = CliRunner().invoke(
-        app, ["memory", *[str(path) if a == "{}" else a for a in arguments]]
-    )
+    path.write_text(arguments[0])
+    words = arguments if arguments[0] == "quickstart" else [str(path)]
+    result = CliRunner().invoke(app, ["memory", *words])
     assert said in str(result.exception)
 
 

@@ -145,3 +145,9 @@ def test_a_released_claim_is_nobodys(tmp_path):
     first.heartbeat()
 
     Ownership(tmp_path, tmp_path).claim(["shared.txt"])
+
+
+def test_a_claim_that_a_power_failure_has_emptied_is_nobodys(tmp_path):
+    (tmp_path / "0.json").touch()
+
+    Ownership(tmp_path, tmp_path).claim(["a.txt"])

@@ -73,6 +73,7 @@ def test_half_a_node_by_gres():
         ({"runtime": 5, "slurm_acount": "ml"}, "slurm_acount='ml': did you mean slurm_account?"),
         ({"runtime": 5, "gpus_per_node": 2, "gres": "gpu:2"}, "give one of them"),
         ({"runtime": 5, "slurm_extra": "-n4"}, "not '-n4'"),
+        ({"runtime": 5, "slurm_extra": "--licenses='a"}, "'a\": No closing quotation"),
         ({"runtime": 5, "slurm_extra": "--time=9"}, "--time is set by the executor"),
     ],
 )

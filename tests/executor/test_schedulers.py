@@ -228,10 +228,10 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
 
 def test_who_starts_it_inside_a_job_is_told_what_that_means(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert Slurm(ExecutorSettings()).warning() is None
+    assert Slurm(ExecutorSettings()).prepare() is None
     # an allocation would inherit what srun refuses beside its own --mem
     outer = {"SLURM_JOB_ID": "4711", "SLURM_MEM_PER_CPU": "100", "SLURM_CONF": "/etc/slurm.conf"}
     for name, value in outer.items():
         monkeypatch.setenv(name, value)
-    assert "runs inside job 4711" in (Slurm(ExecutorSettings()).warning() or "")
+    assert "runs inside job 4711" in (Slurm(ExecutorSettings()).prepare() or "")
     assert outer.keys() & os.environ.keys() == {"SLURM_CONF"}

@@ -1,5 +1,6 @@
 """How ranks end, and what the row says. The ranks are real processes with scripts of their own."""
 
+import errno
 import json
 import os
 import sys
@@ -11,10 +12,11 @@ from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
 from scaling.launch import NotMeasured, measure
-from scaling.record.files import CannotWrite
+from scaling.record.files import CannotWrite, write_rows
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 from tests.processes import is_running, largest_file, until
+from tests.rows import row_of
 
 
 def test_a_step_is_as_slow_as_its_slowest_rank_and_memory_that_of_the_fullest(
@@ -127,6 +129,13 @@ wait_for_ever()
     assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
 
 
+def test_a_rank_that_dies_after_its_result_does_not_end_those_that_have_yet_to_leave_theirs(
+    measured: Measure,
+) -> None:
+    body = "rank == 0 or time.sleep(3)\nfinish()\nrank == 1 or os.kill(os.getpid(), signal.SIGKILL)"
+    assert measured(body, dp=2).outcome == "ok"
+
+
 def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(
     measured: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,11 +196,11 @@ def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
     raised: type[NotMeasured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsettled(*_: Path, excluded: list[str]) -> None:
-        raise raised("for this reason")
+        raise raised("for this \x1b reason")
 
     monkeypatch.setattr("scaling.launch.measure", unsettled)
     said = CliRunner().invoke(app, ["measure", "points/p.json", "rows/p.parquet"])
-    assert (said.exit_code, said.stderr) == (raised.exit_code, "p: for this reason\n")
+    assert (said.exit_code, said.stderr) == (raised.exit_code, "p: for this \\x1b reason\n")
 
 
 def test_what_was_measured_is_told_where_the_disk_is_full(
@@ -234,6 +243,45 @@ def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
         measured("finish()")
     assert told.value.exit_code == 76
     assert list(study.rows.iterdir()) == []
+
+
+def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:  # as on NFS while somebody has a file open
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", busy)
+        assert measured("finish()").outcome == "ok"
+        study.row_path.unlink()
+        assert measured("finish()").outcome == "ok"
+    marker = f"Path({str(study.marker)!r})"
+    study.row_path.unlink()
+    assert measured(f"{marker}.unlink(); {marker}.mkdir(); finish()").outcome == "ok"
+    assert study.row_path.exists()
+
+
+def test_a_list_of_nodes_that_is_gone_is_named(
+    measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_NODEFILE", "/gone/nodes")
+    with pytest.raises(NotMeasured, match=r"^/gone/nodes: No such file"):
+        measured("finish()")
+
+
+def test_only_attempts_that_lost_a_node_count_as_such(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaling.launch.ranks.lost_nodes", lambda *_, silent: ["n1 (down)"])
+    point = tiny_point(measured_steps=1)
+    for attempt in (1, 2):  # a user has had them repeated
+        late = row_of(point, outcome="timeout", step_time_s=None, attempt=attempt)
+        write_rows(study.rows / "retried" / f"tiny.{attempt}.parquet", [late])
+    for attempt in (3, 4):
+        with pytest.raises(NotMeasured, match=rf"\(attempt {attempt}\); it is to run elsewhere"):
+            measured("finish()")
+    assert measured("finish()").outcome == "node_failed"
 
 
 def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:

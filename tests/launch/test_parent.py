@@ -16,6 +16,7 @@ from scaling.errors import InputError
 from scaling.launch import measure
 from scaling.record.files import write_rows
 from scaling.record.row import Row
+from scaling.record.running import mark_running
 from tests.launch.conftest import LAUNCHER, Measure, Study
 from tests.points import tiny_point
 from tests.processes import ended_pid, is_running, modules_after, until
@@ -95,6 +96,19 @@ def test_a_point_that_is_being_measured_is_waited_for_and_not_measured_twice(
     assert waited.exists()
     assert first.wait() == 0
     assert row.outcome == "ok"
+
+
+def test_an_attempt_that_failed_while_it_was_waited_for_is_counted(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: float) -> None:
+        study.marker.unlink()
+        study.row_path.parent.joinpath("retried").mkdir()
+        study.row_path.parent.joinpath("retried", "tiny.1.parquet").touch()
+
+    monkeypatch.setattr("scaling.launch.point.time", SimpleNamespace(sleep=fails, time=time.time))
+    with mark_running(study.row_path, time_limit_s=60.0):
+        assert measured("finish()").attempt == 2
 
 
 def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(

@@ -86,12 +86,14 @@ def test_what_experts_chose_is_among_the_best(asked, chosen):
     assert times[places[0]] < 1.1 * times[0]
 
 
+LLAMA_70B_IN_TORCH = Search(
+    shape=MODELS["llama3_70b"], gpus=64, global_batch_size=256, seq_length=8192,
+    precision="bf16", engine="torch", gpus_per_node=8,
+)  # fmt: skip
+
+
 def test_every_axis_that_the_torch_engine_has_is_searched():
-    search = Search(
-        shape=MODELS["llama3_70b"], gpus=64, global_batch_size=256, seq_length=8192,
-        precision="bf16", engine="torch", gpus_per_node=8,
-    )  # fmt: skip
-    found = list(candidates(search))
+    found = list(candidates(LLAMA_70B_IN_TORCH))
     for name, values in {
         "activation_checkpointing": {"none", "selective", "full"},
         "cp": {1, 2, 4},
@@ -102,6 +104,15 @@ def test_every_axis_that_the_torch_engine_has_is_searched():
     }.items():
         assert values <= {getattr(layout, name) for layout in found}, name
     assert all(next(refusals(MODELS["llama3_70b"], layout), None) is None for layout in found)
+
+
+def test_a_shard_inside_a_node_is_as_large_in_a_pipeline_whose_stages_lie_on_other_nodes():
+    found = {
+        (layout.tp * layout.cp, layout.zero_shard_size)
+        for layout in candidates(LLAMA_70B_IN_TORCH)
+        if layout.pp > 1 and layout.zero_shard_size is not None
+    }
+    assert found == {(1, 8), (2, 4), (4, 2)}
 
 
 def test_experts_are_dealt_over_ranks_that_divide_them():

@@ -8,7 +8,9 @@ from scaling.foreign.columns import Columns
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
+from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
@@ -112,6 +114,28 @@ def test_the_permuted_copies_of_a_token_are_kept(points):
     kept = memory(points(EXPERTS), kept_routed=4.0, kept_mlp=8.0).terms["activations_bytes"]
     none = memory(points(EXPERTS), kept_routed=0.0, kept_mlp=0.0).terms["activations_bytes"]
     assert kept - none == pytest.approx(32 * 4096 * 2 * (4 * 4096 + 8 * 2048))
+
+
+def test_experts_without_a_gate_move_and_keep_what_a_feed_forward_without_one_does(points):
+    def of(width):
+        row = {**EXPERTS, "expert_ffn_hidden_size": width, "gated_mlp": False}
+        moved = quiet_step(points(row)).terms["elementwise_s"]
+        return moved, memory(points(row)).terms["activations_bytes"]
+
+    (wide_s, wide), (narrow_s, narrow) = of(4096), of(2048)
+    # two copies of a token: 7 passes of 2 bytes, and 4 bytes kept, of each of 2,048 elements more
+    elements = 32 * 4096 * 2 * 2048
+    assert wide_s - narrow_s == pytest.approx(7 * 2 * elements / (2.039e12 * 0.85))
+    assert wide - narrow == pytest.approx(4 * elements)
+
+
+def test_a_second_copy_of_experts_leaves_their_state_and_gradients_spread_over_all(points):
+    row = {**EXPERTS, "framework": "scaling", "dp": 16, "zero_stage": 3}
+    second, whole = (quiet_step(points({**row, "zero_shard_size": n})).terms for n in (8, None))
+    assert second["optimizer_s"] == pytest.approx(whole["optimizer_s"])
+    (group,) = points({**row, "zero_shard_size": 8}).groups
+    f, p = group.features, {**group.start, **IDEAL}
+    assert traffic_of(group, f, p, stages_of(f, group.stack)).gradients == 0
 
 
 def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
@@ -261,7 +285,7 @@ def test_rows_whose_experts_cannot_be_dealt_say_why(points):
 def test_a_mixture_in_memory_is_the_point_that_its_table_is():
     shape = MODELS["deepseek_v3"]
     layout = Layout(
-        seq_length=4096, dp=64, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
+        seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
     )
     own = predict(
         points_from(
@@ -274,7 +298,7 @@ def test_a_mixture_in_memory_is_the_point_that_its_table_is():
         "framework": "scaling",
         "cluster": "h100-80gb",
     }
-    table = predict(points_of(Columns(table_of({**row, "etp": 1}), "t")))
+    table = predict(points_of(Columns(table_of(row), "t")))
     assert np.isfinite(own.step_time_s).all()
     assert table.step_time_s == pytest.approx(own.step_time_s)
     assert table.memory_bytes == pytest.approx(own.memory_bytes)

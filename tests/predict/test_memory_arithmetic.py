@@ -50,6 +50,28 @@ def test_fp32_keeps_no_second_copy_of_the_weights(points):
     assert terms["optimizer_bytes"] == pytest.approx(8 * PARAMS)
 
 
+@pytest.mark.parametrize("framework", ["Megatron-Core", "Automodel", "torchtitan"])
+def test_gradients_and_moments_are_as_wide_as_fp32_weights_in_any_software(points, framework):
+    row = {"dp": 1, "precision": "fp32", "framework": framework, "cluster": "h100-80gb-dgx"}
+    terms = memory(points({**row, "zero_stage": 0})).terms
+    assert terms["gradients_bytes"] == pytest.approx(4 * PARAMS)
+    assert terms["optimizer_bytes"] == pytest.approx(8 * PARAMS)
+
+
+@pytest.mark.parametrize("framework", ["scaling", "scaling torch"])
+def test_a_compiled_point_has_16_bit_states_and_no_logits_where_it_asks_for_that(points, framework):
+    row = {"framework": framework, "dp": 8, "zero_stage": 1, "compile": True}
+    wide = memory(points(row)).terms
+    short = memory(points({**row, "optimizer_precision": "bf16"})).terms
+    assert wide["optimizer_bytes"] == pytest.approx(12 * PARAMS / 8)
+    assert short["optimizer_bytes"] == pytest.approx(6 * PARAMS / 8)
+    fused = memory(points({**row, "fused_cross_entropy": True})).terms
+    assert wide["logits_bytes"] > 10 * 4096 * 32000 * 0.99
+    # Liger keeps the gradients of hidden states and head, and works on an fp32 copy of the head's
+    working = 4 * HEAD + 2 * HEAD
+    assert fused["logits_bytes"] == pytest.approx(2 * 4096 * 4096 + working)
+
+
 def test_tensor_parallelism_divides_weights_and_logits(points):
     one, four = (memory(points({"tp": tp})).terms for tp in (1, 4))
     for term in ("weights_bytes", "optimizer_bytes", "logits_bytes"):

@@ -5,11 +5,14 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.layout.engines import engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.recommend import recommend, record_of, usual_batch
+from scaling.predict.cost.model import predict
 from scaling.predict.cost.risk import risk_adjusted_step_s
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
 from tests.shipped import MODELS
 
 SITE = {
@@ -60,9 +63,10 @@ def test_without_a_price_there_is_no_cost():
 
 def test_a_layout_with_little_memory_left_must_be_clearly_faster():
     full = {"model": "llama2_13b", "cluster": "a100-40gb", "gpus": [8]}
-    worth_it = ask(**full, global_batch_size=64, top=40)[8]
-    assert [one.risky for one in worth_it[:2]] == [True, False]
-    assert worth_it[0].step_time_s < worth_it[1].step_time_s / 1.1
+    worth_it = ask(**full, global_batch_size=64, seq_length=8192, top=40)[8]
+    assert worth_it[0].risky
+    safe = next(one for one in worth_it if not one.risky)
+    assert worth_it[0].step_time_s < safe.step_time_s / 1.1
     not_worth_it = ask(**full, global_batch_size=64, seq_length=1024, top=40)[8]
     assert not not_worth_it[0].risky
     fastest = min(not_worth_it, key=lambda one: one.step_time_s)
@@ -84,6 +88,27 @@ def test_a_size_that_the_cluster_cannot_give_is_one_sentence(gpus, sentence):
 
 def test_less_than_a_node_is_a_size():
     assert ask(gpus=[4], global_batch_size=64)[4][0].layout.world_size == 4
+
+
+def test_hosts_whose_gpus_links_join_are_counted_one_by_one():
+    trays = {"rack": Cluster(
+        gpu="gb200-186gb", gpus_per_node=4, nodes=18, node_link_bytes_per_s=2e11, source="test"
+    )}  # fmt: skip
+    assert ask(cluster="rack", clusters=trays, gpus=[36], global_batch_size=72)[36]
+    with pytest.raises(InputError, match="--gpus 144: cluster rack has 72 GPUs"):
+        ask(cluster="rack", clusters=trays, gpus=[144])
+
+
+def test_the_layouts_of_an_engine_are_predicted_as_that_engine_runs_them():
+    for engine in ENGINES:
+        best = ask(gpus=[8], engine=engine)[8][0]
+        inputs = inputs_of_layouts(
+            [best.layout], [MODELS["llama2_7b"]], models=["m"], clusters=["site"]
+        )
+        alone = predict(points_from(inputs, SITE))
+        assert best.layout.engine == engine
+        assert best.step_time_s == pytest.approx(alone.step_time_s[0])
+        assert best.memory_bytes == pytest.approx(alone.memory_bytes[0])
 
 
 def test_a_gpu_without_bf16_is_asked_in_fp16():

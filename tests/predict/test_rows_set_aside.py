@@ -168,6 +168,28 @@ def test_a_row_that_cannot_be_is_set_aside_and_named(changes: Any, sentence: str
     assert re.search(sentence, note)
 
 
+@pytest.mark.parametrize(
+    ("work", "slow_enough_s", "too_fast_s"),
+    [
+        # Llama-7B with 5 of 32 layers that see all tokens, 27 a window: 5.7e10 FLOPs a token
+        ({"seq_length": 131072, "window": 1024, "windowed_layers": 27}, 30.0, 20.0),
+        # latent attention: 6.0e9 weights, and 4.0e10 FLOPs a token
+        (
+            {"attention_kind": "mla", "query_rank": 0, "key_value_rank": 512, "head_dim": 128,
+             "rotary_head_dim": 64, "value_head_dim": 128},
+            0.55, 0.45,
+        ),
+        # 4.3e10 FLOPs a token at 30 TFLOP/s of the 48 that matrix cores have in fp32
+        ({"cluster": "mi250x-gcd", "precision": "fp32"}, 5.85, 3.0),
+    ],
+)  # fmt: skip
+def test_a_row_cannot_be_only_by_what_its_model_and_gpu_really_do(
+    work: Any, slow_enough_s: float, too_fast_s: float
+) -> None:
+    rows = [{**RAN, **work, "step_time_s": step_s} for step_s in (slow_enough_s, too_fast_s)]
+    assert list(impossible_rows(Columns(table_of(*rows), "rows"), checked(*rows))) == [1]
+
+
 def test_a_file_is_read_once_however_many_of_its_rows_have_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,42 @@ def test_clusters_are_compared_at_the_largest_size_both_ran(series, first):
     )
 
 
+def test_clusters_are_compared_by_what_ran_though_more_is_predicted():
+    row = {"dimension": "cluster", "model": "m", "mfu": None}
+    rows = [
+        row | {"cluster": cluster, "itself": cluster == "new", "world_size": size, "series": series,
+               "tokens_per_s_per_gpu": rate}
+        for size, series, rates in ((8, "measured", (300.0, 100.0)), (64, "predicted", (5.0, 1.0)))
+        for cluster, rate in zip(("new", "old"), rates, strict=True)
+    ]  # fmt: skip
+    assert findings.peers_title(Tables({"peers": rows}), GPUS) == (
+        "Tokens per second of one GPU of new, with the same layout: 3.00 times those of old"
+    )
+
+
+def test_what_ties_with_the_fastest_is_not_said_to_tie_with_another_advised_layout():
+    best = {
+        "world_size": 8, "layout_name": "a", "advised_layout_name": "b", "tied": True,
+        "runner_up_layout_name": "b",
+    }  # fmt: skip
+    tied = [{"world_size": 8, "layout_name": name, "within_noise": True} for name in "abc"]
+
+    def title(rows, **changes):
+        given = Tables(
+            {
+                "best": [best | changes],
+                "contenders": [{"series": "measured", **one} for one in rows],
+            }
+        )
+        return findings.layouts_title(given, given, 8, GPUS)
+
+    assert title(tied) == "At 8 GPUs b is advised, one of 2 layouts not told apart from a"
+    assert title(tied[:2]) == "At 8 GPUs b is advised and a is not told apart from it"
+    assert title(tied, advised_layout_name="a") == (
+        "At 8 GPUs a is advised and 2 other layouts are not told apart from it"
+    )
+
+
 def test_a_cluster_that_shares_no_size_is_not_compared():
     row = {"dimension": "cluster", "series": "measured", "tokens_per_s_per_gpu": 1.0, "mfu": None}
     rows = [

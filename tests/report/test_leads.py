@@ -98,6 +98,9 @@ def effect(name, ratio, low, high, pairs=9, *, factor="tp", against="none"):
          "from its alternative"),
         ([effect("a", 1.3, 1.25, 1.35), effect("b", 0.9, 0.85, 0.95)],
          "Near the fastest layouts a (against none) is worth most: ×1.30 [1.25–1.35] over 9 pairs"),
+        ([effect("a", 1.3, 1.25, 1.35), effect("b", 1.6, 0.9, 2.8)],
+         "Near the fastest layouts a (against none) is worth most of the choices told apart from "
+         "their alternatives: ×1.30 [1.25–1.35] over 9 pairs"),
         ([effect("a", 1.3, 1.2, 1.4), effect("b", 0.8, 0.75, 0.9)],
          "Near the fastest layouts a (against none) and none (against b) are worth most "
          "and not told apart"),

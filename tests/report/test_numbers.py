@@ -53,3 +53,7 @@ def test_lists_read_like_a_sentence():
 def test_three_digits_are_never_off_by_more_than_they_hide(value):
     text = significant(value).replace(THIN, "")
     assert float(text) == pytest.approx(value, rel=0.0051)
+
+
+def test_a_factor_near_one_does_not_read_as_no_change():
+    assert (times(1.04), times(1.021), times(0.97), times(1)) == ("1.04×", "1.02×", "0.97×", "1×")

@@ -1,6 +1,7 @@
 """How far the order can be trusted: the page says odds, optimism, short steps, drift and stops."""
 
 import random
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from scaling.report.sections.study import order_section
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from scaling.study.point import Point
-from tests.report.conftest import REPORTS, SMALL_AXES
+from tests.report.conftest import REPORTS, SMALL_AXES, Opened
 from tests.report.synthetic_study import gpu_plan, in_short_steps, point, step_time_s, timed_row
 
 pytestmark = pytest.mark.slow
@@ -95,6 +96,15 @@ def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) ->
     assert section.count("<tr>") == 1 + len(order_section(read_tables(study))["sizes"])
 
 
+@pytest.mark.browser
+def test_the_table_of_points_states_the_level_of_each_interval(
+    study: Path, opened: Callable[..., Opened]
+) -> None:
+    page = opened(write_report(study, REPORTS, charts=False)).page
+    heads = "() => [...document.querySelectorAll('#points th')].map(head => head.textContent)"
+    assert "± 95 or 80 %" in page.evaluate(heads)
+
+
 def rows(**changes: object) -> dict[str, list[dict[str, object]]]:
     """The tables of a study of one size whose winner is beyond doubt."""
     tables: dict[str, list[dict[str, object]]] = {
@@ -146,7 +156,7 @@ def test_releases_that_ran_the_same_size_are_told_apart_by_name() -> None:
 def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> None:
     drift = [
         {"test": "time", "host": None, "residual_of": "repeats", "runs": 9, "effect": 0.01,
-         "p_value": 0.4}
+         "change": 0.01, "p_value": 0.4, "cluster": "c"}
     ]  # fmt: skip
     extension = [
         {"linear": False, "error": None, "covered": None},
@@ -162,6 +172,24 @@ def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> No
         "No drift: over 9 runs, each compared with the other runs of its layout, a step's time "
         "does not depend on time (shuffled residuals, p above 0.01).",
     ]
+
+
+def test_a_drift_is_said_of_the_runs_and_where_there_are_several_of_its_cluster() -> None:
+    time = {
+        "test": "time", "host": None, "residual_of": "repeats", "runs": 9, "effect": None,
+        "change": 0.05, "p_value": 0.0, "cluster": "a",
+    }  # fmt: skip
+    node = time | {"test": "node", "host": "n3", "effect": -0.1, "change": None}
+    said = order_section(Tables(rows(drift=[time, node])))
+    assert said is not None
+    assert said["notes"] == [
+        "Drift: over 9 runs, each compared with the other runs of its layout, steps become "
+        "5.0\u202f% longer from the first run to the last (p 0.0005) and runs on n3 take "
+        "10.0\u202f% shorter than elsewhere (p 0.0005)."
+    ]
+    several = order_section(Tables(rows(drift=[time, time | {"cluster": "b", "p_value": 0.5}])))
+    assert several is not None
+    assert "to the last on a (p 0.0005)." in several["notes"][0]
 
 
 def test_what_only_predicts_has_no_such_section() -> None:

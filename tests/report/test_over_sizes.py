@@ -161,6 +161,29 @@ def test_a_loss_within_the_unstated_noise_is_no_slower_training():
     assert last_step([surely], "measured") == "The last doubling makes training slower."
 
 
+def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
+    step = Step(from_size=8, to_size=512, returned=1.2 / 63, low=0.018, high=0.02)
+    assert last_step([step], "measured") == "The step from 8 returns 2\u202f% of its cost."
+    little = dataclasses.replace(step, returned=0.2 / 63, low=0.003, high=0.004)
+    assert last_step([little], "measured") == "The step from 8 returns 0.3\u202f% of its cost."
+    noise = dataclasses.replace(step, returned=0.01 / 63)
+    assert last_step([noise], "measured") == "The step from 8 returns nothing."
+
+
+@pytest.mark.parametrize(
+    ("steps", "title", "knee"),
+    [
+        ([(0.497, 0.49, 0.499)], "less than half of its cost: 0.497 [0.490–0.499]", "0.497"),
+        ([(0.498, 0.4, 0.6)], "perhaps returns less than half of its cost: 0.498 [0.400–0.600]",
+         "0.498"),
+    ],
+)  # fmt: skip
+def test_what_falls_short_is_written_with_as_many_digits_as_show_it(steps, title, knee):
+    given = returns(*steps)
+    assert over_sizes.returns_title(given, GPUS).endswith(title)
+    assert over_sizes.knee_sentence(given, GPUS).endswith(f"returned {knee}.")
+
+
 @pytest.mark.parametrize(
     ("low", "sentence"),
     [

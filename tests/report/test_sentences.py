@@ -174,6 +174,8 @@ def test_a_size_that_ran_in_full_only_is_ranked_with_the_extended_ones_and_said_
     assert text(told).startswith("Measured in short steps: ")
     assert "no layout tried ran" not in told["note"]
     assert "Layouts that ran full steps only" in told["note"]
+    noise = next(figure for figure in told["figures"] if figure[0] == "Noise")
+    assert noise[2] == "80 % interval of an extended step"
 
 
 @of(curve([8.0, 2.0]))

@@ -55,6 +55,10 @@ def test_a_folder_without_studies_is_said_to_be_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=rf"no such study \({tmp_path} has no config/studies\): "):
         study_path("mine")
+    with pytest.raises(
+        InputError, match=r"^config/clusters\.yaml: no such file; `scaling new FOLD"
+    ):
+        load_study("quickstart")
 
 
 def test_a_dot_in_a_studys_name_is_no_suffix():

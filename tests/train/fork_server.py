@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import torch
 
+from scaling.cluster.node import RankId
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point, point_from_json
-from scaling.train.parallel.rendezvous import RankId
 from scaling.train.program import run
 from tests.train.together import trained_together
 

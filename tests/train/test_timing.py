@@ -1,5 +1,6 @@
 """What a stopwatch runs around."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from scaling.record.rank_files import RankFiles
-from scaling.train.measure.timing import HostStopwatch
-from scaling.train.parallel.groups import Groups
+from scaling.train import stepping
+from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
+from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
 from tests.points import tiny_point
 
@@ -18,14 +20,14 @@ class Log:
 
     name = "log"
     engine = None
+    skipped_steps = 0
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def start(self) -> None:
+    def seconds_of(self, work: Callable[[], object]) -> float:
         self.said.append("start")
-
-    def stop(self) -> float:
+        work()
         self.said.append("stop")
         return 1.0
 
@@ -45,9 +47,10 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
 ) -> None:
     log = Log()
     monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
-    monkeypatch.setattr(StepRunner, "_draw", lambda *_: log.said.append("data") or [])
+    monkeypatch.setattr(stepping, "rank_batches", lambda *_: log.said.append("data") or [])
     point = tiny_point(warmup_steps=2, measured_steps=1)
-    groups: Groups = object.__new__(Groups)  # whose place only drawing asks for
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
     device = torch.device("cpu")
     runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, device, log)
     full = runner.run_full_steps(None)
@@ -55,8 +58,60 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
 
 
+class Overflowing(Log):
+    """Gradients overflow fp16 in its first steps, which halve the loss scale instead."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.skipped_steps, self.left = 0, steps
+
+    def step(self, _: object) -> None:
+        self.skipped_steps += self.left > 0
+        self.left -= 1
+
+
+@pytest.mark.parametrize("overflows", [0, 2, 3, 5])
+def test_a_step_that_updated_nothing_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overflows: int
+) -> None:
+    trainer = Overflowing(overflows)
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
+    device = torch.device("cpu")
+    runner = StepRunner(point, trainer, groups, RankFiles(tmp_path), 0, device, Log())
+    if overflows <= 2:
+        assert runner.run_full_steps(None).times_s == [1.0, 1.0]
+        return
+    with pytest.raises(RuntimeError, match=rf"^{min(overflows, 4) - 2} of the measured steps"):
+        runner.run_full_steps(None)
+
+
 def test_the_host_watch_subtracts_two_readings() -> None:
     readings = iter([10.0, 12.5])
     watch = HostStopwatch(clock=lambda: next(readings))
-    watch.start()
-    assert watch.stop() == 2.5
+    assert watch.seconds_of(lambda: None) == 2.5
+
+
+def test_the_cuda_watch_drains_the_device_before_each_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            said.append("mark")
+
+        def synchronize(self) -> None:
+            said.append("wait")
+
+        def elapsed_time(self, _: object) -> float:
+            return 1500.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("drain"))
+    assert CudaStopwatch().seconds_of(lambda: said.append("work")) == 1.5
+    assert said == ["drain", "mark", "work", "drain", "mark", "wait"]

@@ -21,7 +21,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.layout import Layout
 from scaling.train.measure.launches import annotate_launches, axis_of
-from scaling.train.measure.trace import profile_steps, relevant_events, to_events
+from scaling.train.measure.trace import (
+    DISCARDED,
+    STEPS,
+    annotated_step,
+    profiler_window,
+    relevant_events,
+    to_events,
+)
 from scaling.train.measure.window import AXES, KINDS, LAUNCH, split_step_time, unusable_reason
 from scaling.train.parallel.context import ContextParallel
 from tests.points import tiny_point
@@ -201,19 +208,14 @@ def test_a_hand_made_cuda_trace_without_kernels_is_no_window() -> None:
 
 
 def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -> None:
-    said: list[str] = []
-
-    def step(index: int) -> None:
-        said.append(f"step {index}")
-        with record_function("scaling::optimizer") if index else contextlib.nullcontext():
-            torch.ones(8) + 1
-
     before = dict(vars(dist.ProcessGroup))
     operator = torch.ops._c10d_functional.all_reduce.default
-    events = profile_steps(
-        step, align=lambda: said.append("align"), layout=Layout(seq_length=8), device=CPU, steps=2
-    )
-    assert said == ["align", "step 0", "align", "step 1", "align", "step 2"]
+    with profiler_window(Layout(seq_length=8), CPU) as events:
+        for index in range(DISCARDED + STEPS):
+            discarded = index < DISCARDED
+            mark = contextlib.nullcontext() if discarded else record_function("scaling::optimizer")
+            with annotated_step(index), mark:
+                torch.ones(8) + 1
     steps = [event for event in events if event.name == "scaling.step"]
     marks = [event for event in events if event.name == "scaling::optimizer"]
     assert (len(steps), len(marks)) == (2, 2)

@@ -19,15 +19,16 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from scaling.cluster.node import RankId
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_sizes
-from scaling.train.data import micro_batches
+from scaling.train.data import rank_batches
 from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.rendezvous import RankId, rendezvous
+from scaling.train.parallel.rendezvous import rendezvous
 
 _CPU = torch.device("cpu")
 _TIMEOUT_S = 60.0
@@ -120,19 +121,7 @@ def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
     counts = (*short, whole)  # in turns
     losses, norms = [], []
     for step in range(point.warmup_steps + point.measured_steps):
-        trainer.step(
-            micro_batches(
-                point.layout,
-                vocab_size=point.shape.vocab_size,
-                seed=point.seed,
-                step=step,
-                dp_rank=groups.place.dp_rank,
-                cp_rank=groups.place.cp_rank,
-                device=_CPU,
-                pairs=point.shape.family == "t5",
-                count=counts[step % len(counts)],
-            )
-        )
+        trainer.step(rank_batches(point, groups.place, step, counts[step % len(counts)]))
         losses.append(trainer.loss())
         norms.append(trainer.grad_norm())
     return {"losses": losses, "grad_norms": None if None in norms else norms}

@@ -79,6 +79,14 @@ def test_a_plan_that_fits_is_read_and_not_made_again(planned, monkeypatch):
     assert times_of(planned) == before
 
 
+def test_a_plan_that_was_killed_while_it_was_made_is_said_to_be(planned, monkeypatch):
+    edit(planned, "quickstart", lambda study: study.update(title="another"))
+    killed = subprocess.CompletedProcess([], -9, stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    with pytest.raises(InputError, match=r"quickstart\.yaml: planning ended with code -9"):
+        plan_file.current_plan("quickstart")
+
+
 @pytest.mark.parametrize("damage", ["half", "gone"])
 def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
     results = planned / "results" / "quickstart"

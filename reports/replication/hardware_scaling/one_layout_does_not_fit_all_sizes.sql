@@ -1,7 +1,8 @@
 -- Claim: The layout has to be chosen anew at each scale: what is fastest on few GPUs is not fastest on many.
 -- Source: arXiv 2411.13055 (its recommendation)
--- Holds: the fastest layouts at the smallest and at the largest size differ by more than noise.
--- Reads: best, ranking, settings
+-- Holds: the fastest layouts at the smallest and at the largest size differ by more than noise, or the
+-- first fails at the largest. Not testable where the first was not tried at the largest.
+-- Reads: best, layouts, ranking, settings
 with ends as (
     select
         setting_id, series,
@@ -13,16 +14,26 @@ with ends as (
     from best
     group by all
     having count(*) > 1
+),
+standings as (  -- null share: it failed
+    select
+        layouts.setting_id, layouts.series, world_size, layout,
+        max(share_of_best) as share, bool_or(within_noise) as within_noise
+    from layouts
+    left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
+    group by all
 )
 select
     ends.series,
     format('{} on {}, {} tokens', model, cluster, seq_length) as subject,
     case when first_layout = last_layout then format('{} leads at {} and at {}', first_name, first_size, last_size)
         else format('{} leads at {}, {} at {}', first_name, first_size, last_name, last_size)
-    end || coalesce(format('; the first one gives {:.0f} % there', there.share_of_best * 100), '')
-        as observed,
-    first_layout != last_layout and not coalesce(there.within_noise, false) as holds
+    end || case
+        when there.share is null then '; the first one fails there'
+        else format('; the first one gives {:.0f} % there', there.share * 100)
+    end as observed,
+    first_layout != last_layout and there.within_noise is not true as holds
 from ends
 join settings using (setting_id)
-left join ranking as there on (there.setting_id, there.series, there.world_size, there.layout)
+join standings as there on (there.setting_id, there.series, there.world_size, there.layout)
     = (ends.setting_id, ends.series, last_size, first_layout)

@@ -3,11 +3,14 @@
 -- Holds: power per GPU falls by a smaller share than tokens/s per GPU do, smallest to largest size.
 -- Reads: layouts, settings
 with alone as (
-    select setting_id, series, world_size, tokens_per_s_per_gpu as rate,
-        mean_power_w / world_size as power
+    select
+        setting_id, series, world_size,
+        max(tokens_per_s_per_gpu) as rate,
+        arg_max(mean_power_w / world_size, tokens_per_s_per_gpu) as power
     from layouts
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null and mean_power_w is not null
+    group by all
 ),
 ends as (
     select
@@ -17,7 +20,7 @@ ends as (
         arg_max(power, world_size) / arg_min(power, world_size) as power_ratio
     from alone
     group by all
-    having count(distinct world_size) > 1
+    having count(*) > 1
 )
 select
     series,

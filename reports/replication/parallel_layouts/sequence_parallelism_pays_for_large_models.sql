@@ -3,11 +3,10 @@
 -- Holds: the mean gain at the largest tp is above 1 and at least that at the smallest.
 -- Reads: pairs, layouts, settings
 with gains as (
-    select pairs.setting_id, pairs.series, tp, exp(avg(ln(ratio))) as gain, count(*) as number
+    select setting_id, series, tp, exp(avg(ln(ratio))) as gain, count(*) as number
     from pairs
-    join layouts on (layouts.setting_id, layouts.series, layouts.world_size, layouts.layout)
-        = (pairs.setting_id, pairs.series, pairs.world_size, pairs.to_layout)
-    where factor = 'sequence parallel' and to_level = 'on'
+    join layouts using (setting_id, series, world_size, stack_fingerprint)
+    where layouts.layout = to_layout and factor = 'sequence parallel' and to_level = 'on'
     group by all
 )
 select

@@ -6,6 +6,7 @@ with fits as (
     select setting_id, series, world_size, zero_stage, bool_or(outcome = 'ok') as fits
     from layouts
     where activation_checkpointing = 'none' and zero_shard_size is null and world_size = 8
+        and outcome in ('ok', 'oom')
     group by all
 )
 select
@@ -18,3 +19,4 @@ from fits
 join settings using (setting_id)
 where total_params > 12e9
 group by setting_id, series, world_size, model, cluster
+having count(*) > 1

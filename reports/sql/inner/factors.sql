@@ -31,5 +31,5 @@ levels as (
     join hashed as pp using (layout_id)
     where tp.axis = 'tp' and pp.axis = 'pp' and tp.place is not null and pp.place is not null
 )
-select *, row_number() over (order by others, place)::integer as rank
+select *, row_number() over (order by others, place, layout_id)::integer as rank
 from levels

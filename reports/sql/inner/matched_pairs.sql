@@ -32,7 +32,8 @@ matched as (
     from rates
     join factors using (layout_id)
     window neighbours as (partition by group_id order by rank)
-    qualify others = lag(others) over neighbours
+    -- two layouts of one level differ in a choice that one of them leaves unstated
+    qualify others = lag(others) over neighbours and from_place != to_place
 )
 select groups.* exclude (group_id), matched.* exclude (group_id)
 from matched

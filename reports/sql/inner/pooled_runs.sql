@@ -12,12 +12,17 @@ select
     count(*) as runs,
     count(*) filter (where outcome = 'ok') as ok_runs,
     median(tokens_per_s) as tokens_per_s,
-    min(tokens_per_s_low) as tokens_per_s_low,
-    max(tokens_per_s_high) as tokens_per_s_high,
+    -- a repeat without an interval lies in the hull of the others' too
+    if(count(tokens_per_s_low) > 0, min(least(tokens_per_s_low, tokens_per_s)), null)
+        as tokens_per_s_low,
+    if(count(tokens_per_s_high) > 0, max(greatest(tokens_per_s_high, tokens_per_s)), null)
+        as tokens_per_s_high,
     min(tokens_per_s) as slowest_repeat_tokens_per_s,
     max(tokens_per_s) as fastest_repeat_tokens_per_s,
-    min(step_time_low_s) as step_time_low_s,
-    max(step_time_high_s) as step_time_high_s,
+    if(count(step_time_low_s) > 0, min(least(step_time_low_s, step_time_s)), null)
+        as step_time_low_s,
+    if(count(step_time_high_s) > 0, max(greatest(step_time_high_s, step_time_s)), null)
+        as step_time_high_s,
     any_value(model_flop_per_s_per_gpu / tokens_per_s) as model_flop_per_s_per_gpu_of_rate,
     any_value(hardware_flop_per_s_per_gpu / tokens_per_s) as hardware_flop_per_s_per_gpu_of_rate,
     any_value(mfu / tokens_per_s) as mfu_of_rate,

@@ -45,7 +45,6 @@ from scaling.launch.start.rank_exits import oom_kills
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import point_from_json
-from scaling.train.parallel.rendezvous import rank_id_from_environment
 from scaling.train.program import run
 
 for _name in ENGINES:
@@ -212,7 +211,7 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
         _become_rank(order, rank, local_rank, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
         files = RankFiles(Path(order.directory))
         files.beat(rank, "forked")
-        run(point, files, rank_id_from_environment())
+        run(point, files, node.rank_id_of(os.environ))
     finally:
         os._exit(1)
 

@@ -99,7 +99,7 @@ def inputs_of(
         unfused=unfused,
         precision=words["precision"],
         ep=np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0),  # 0: none
-        etp=ranks_per_expert(columns, layout["tp"]),
+        etp=ranks_per_expert(columns, framework, layout["tp"]),
         imbalance=np.array([ROUTINGS[name] for name in choices["routing"].tolist()], np.float64),
         setting=np.array(
             ["|".join(row) for row in zip(*(choices[n] for n in SETTING_AXES), strict=True)],

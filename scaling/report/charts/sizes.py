@@ -68,7 +68,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     """The same per GPU: MFU above each point, its share of the smallest size's rate below.
 
     For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
-    layout that is best at the smallest size, kept throughout.
+    layout that is advised at the smallest size, kept throughout.
     """
     y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (

@@ -31,7 +31,8 @@ def memory_time() -> alt.LayerChart:
         marks.chart("contenders")
         .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
         .transform_calculate(
-            memory=_TAKEN, memory_is=_FROM, stage="'ZeRO ' + datum.zero_stage",
+            memory=_TAKEN, memory_is=_FROM,
+            stage="isValid(datum.zero_stage) ? 'ZeRO ' + datum.zero_stage : 'ZeRO not stated'",
         )
         .transform_filter("isValid(datum.memory) && datum.memory > 0")
     )  # fmt: skip

@@ -42,8 +42,11 @@ def why_nothing_ran(tables: Tables) -> str:
     return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
 
 
-def predicted_beyond(tables: Tables, words: Mapping[str, str]) -> str:
-    """What is predicted at sizes where nothing ran, from the tables of predictions."""
+def predicted_beyond(tables: Tables, words: Mapping[str, str], *, ran: bool = True) -> str:
+    """What is predicted at sizes where nothing ran, from the tables of predictions.
+
+    `ran`: something ran at smaller sizes.
+    """
     sizes = {row["world_size"] for row in tables["best"]}
     advised = sorted(
         (row["world_size"], str(row["layout_name"]))
@@ -59,7 +62,8 @@ def predicted_beyond(tables: Tables, words: Mapping[str, str]) -> str:
         stretches.append(
             f"{layout} on {last}" if len(on) == 1 else f"{layout} from {on[0]} to {last}"
         )
-    sentence = f"Predicted beyond the sizes that ran: {', then '.join(stretches)}."
+    where = "beyond the sizes that ran" if ran else "where nothing ran"
+    sentence = f"Predicted {where}: {', then '.join(stretches)}."
     if tables["returns"]:
         step = tables["returns"][-1]
         worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
@@ -298,7 +302,12 @@ def _noise_figure(tables: Tables) -> Figure:
     if noise["series"] == "predicted":
         spread = percent(noise["interval_half_width"], 0)
         return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
-    return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval of one run")
+    level = (
+        "80 % interval of an extended step"
+        if noise["series"] == "extended"
+        else ("95 % interval of one run")
+    )
+    return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", level)
 
 
 def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:

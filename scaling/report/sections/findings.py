@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from scaling.analyse.series import SERIES
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.sections.answer import advised_memory
 from scaling.report.sections.over_sizes import leaders
@@ -43,23 +44,26 @@ def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
         ran = "fits" if best["series"] == "predicted" else "ran"
         return f"{at} only {best['layout_name']} {ran}"
     if best["tied"]:
-        advised = best["advised_layout_name"]
-        return f"{at} {advised} is advised and {_rivals(tables, best)} not told apart from it"
+        return f"{at} {best['advised_layout_name']} is advised{_rivals(tables, best)}"
     ratio = best["tokens_per_s"] / best["runner_up_tokens_per_s"]
     ahead = f"{percent(ratio - 1, 1)} ahead" if ratio < 2 else f"{times(ratio)} as fast as the next"
     return f"{at} {best['layout_name']} is fastest, {ahead}"
 
 
 def _rivals(tables: Tables, best: Record) -> str:
-    """Subject and verb for the layouts that tie with the advised one."""
+    """What ties with the fastest, said of the advised layout where that is right of it."""
+    advised, fastest = best["advised_layout_name"], best["layout_name"]
     names = {
         row["layout_name"]
         for row in tables["contenders"]
         if row["world_size"] == best["world_size"] and row["within_noise"]
-    } - {best["advised_layout_name"]}
-    if len(names) == 1:
-        return f"{names.pop()} is"
-    return f"{len(names)} other layouts are" if names else "a layout of its kind is"
+    } - {advised}
+    if len(names) > 1 and advised != fastest:  # two that tie with the fastest may not tie
+        return f", one of {len(names)} layouts not told apart from {fastest}"
+    rivals = "a layout of its kind is"
+    if names:
+        rivals = f"{names.pop()} is" if len(names) == 1 else f"{len(names)} other layouts are"
+    return f" and {rivals} not told apart from it"
 
 
 def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
@@ -154,8 +158,10 @@ def effects_title(tables: Tables) -> str:
         names = listed([_better(row) for row in sorted(rivals, key=_factor, reverse=True)])
         return f"Near the fastest layouts {names} are worth most and not told apart"
     ratio = interval(_factor(top), least, most)
+    is_largest = top is max(near, key=_factor)
+    most_of = "" if is_largest else " of the choices told apart from their alternatives"
     return (
-        f"Near the fastest layouts {_better(top)} is worth most: ×{ratio} over "
+        f"Near the fastest layouts {_better(top)} is worth most{most_of}: ×{ratio} over "
         f"{top['near_pairs']} pairs"
     )
 
@@ -248,8 +254,11 @@ def accuracy_note(tables: Tables) -> str:
 
 
 def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """What one GPU gives here compared with the same layout on other clusters."""
+    """What one GPU gives here compared with the same layout on other clusters, in one series."""
     rows = [row for row in tables["peers"] if row["dimension"] == "cluster"]
+    present = {row["series"] for row in rows if not row["itself"]}
+    series = next((series for series in SERIES if series in present), "measured")
+    rows = [row for row in rows if row["series"] == series]
     own = {row["world_size"]: row for row in rows if row["itself"]}
     compared = []
     for cluster in sorted({row["cluster"] for row in rows if not row["itself"]}):
@@ -270,7 +279,7 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
         return "No other cluster ran the same layout at the same size"
     this = next(iter(own.values()))
     title = f"Tokens per second of one {words['GPU']} of {this['cluster']}, with the same layout"
-    return with_series(f"{title}: {listed(compared)}", this["series"])
+    return with_series(f"{title}: {listed(compared)}", series)
 
 
 def collectives_title(tables: Tables) -> str:

@@ -149,12 +149,13 @@ def last_step(steps: Sequence[Step], series: str) -> str:
     step = steps[-1]
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
-    if return_end(step.returned, step.high, step.to_size / step.from_size, 1 + UNSTATED_FLOOR) < 0:
+    growth = step.to_size / step.from_size
+    if return_end(step.returned, step.high, growth, 1 + UNSTATED_FLOOR) < 0:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
-    share = f"{percent(step.returned)} of its cost"
+    share = f"{percent(step.returned, 0 if step.returned >= 0.01 else 1)} of its cost"
     if step.returned >= FULL_COST:
         share = full_cost(step.low)
-    elif step.returned <= NOISE_FLOOR:
+    elif step.returned * (growth - 1) <= NOISE_FLOOR:  # how much faster it trains
         share = "nothing"
     return f"{what} {'would return' if predicted else 'returns'} {share}."
 

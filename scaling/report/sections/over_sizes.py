@@ -86,7 +86,8 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     if high < 0:
         return f"{this} {'would make' if would else 'makes'} training slower"
     perhaps = "" if high < threshold else "perhaps "
-    less = f"less than {_share(threshold)} of its cost: {_returned(step)}"
+    places = _places(step, threshold)
+    less = f"less than {_share(threshold, places)} of its cost: {_returned(step, places)}"
     return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
 
 
@@ -114,7 +115,7 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
         )
     step, threshold = short
     perhaps = " perhaps" if _bound(step, "high") >= threshold else ""
-    worth = digits(step["step_return"], 2)
+    worth = digits(step["step_return"], _places(step, threshold))
     if step is tables["returns"][0]:
         following = f"the step to {step['to_world_size']} {returned} {worth}"
         return f"The knee is{perhaps} at {size}, the smallest size: {following}."
@@ -152,12 +153,22 @@ def _bound(step: Record, end: str) -> float:
     return return_end(step["step_return"], step[f"step_return_{end}"], growth, noise)
 
 
-def _returned(step: Record) -> str:
-    return interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+def _returned(step: Record, places: int = 2) -> str:
+    low, high = step["step_return_low"], step["step_return_high"]
+    return interval(step["step_return"], low, high, places)
 
 
-def _share(share: float) -> str:
-    return "half" if math.isclose(share, 0.5) else digits(share, 2)
+def _share(share: float, places: int = 2) -> str:
+    return "half" if math.isclose(share, 0.5) else digits(share, places)
+
+
+def _places(step: Record, threshold: float) -> int:
+    """Decimal places with which what a step returned reads as less than the threshold."""
+    high = step["step_return_high"]
+    less = [step["step_return"], *([high] if high is not None and high < threshold else [])]
+    return next(
+        (n for n in (2, 3) if all(digits(one, n) != digits(threshold, n) for one in less)), 4
+    )
 
 
 def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:

@@ -41,7 +41,9 @@ def story(everything: Tables) -> dict[str, Any]:
         "note": answer.note(
             tables, series, words, full_steps=answer.has_full_steps(everything, series)
         ),
-        "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
+        "beyond": ""
+        if series == "predicted"
+        else answer.predicted_beyond(predictions, words, ran=bool(ran)),
     }
     statistics = answer.statistics_title(tables, series)
     # plain values for the page; sizes that are keys become text

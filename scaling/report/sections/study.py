@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from scaling.analyse.being_best import UNRESOLVED
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
+from scaling.analyse.series import SERIES
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.errors import InputError
 from scaling.report.sections.story import batch_short, main_series
@@ -59,16 +60,18 @@ def _pair_words(row: Record) -> str:
 
 
 def _engine_headline(rows: list[Record]) -> str:
-    both = [row for row in rows if row["ratio"] is not None]
+    """What one series says of the engines, the firmest there is: series are never mixed."""
     first, second = rows[0]["from_engine"], rows[0]["to_engine"]
+    present = {row["series"] for row in rows}
+    series = next((series for series in SERIES if series in present), "measured")
+    rows = [row for row in rows if row["series"] == series]
+    both = [row for row in rows if row["ratio"] is not None]
     alone = {
         engine: sum(row[f"{side}_outcome"] == "ok" and row["ratio"] is None for row in rows)
         for side, engine in (("from", first), ("to", second))
     }
     only = ", ".join(f"{number} under {engine} alone" for engine, number in alone.items() if number)
-    predicted = {row["series"] for row in rows} - {None} == {"predicted"}
-    series = "predicted" if predicted else "measured"
-    ran = "fit" if predicted else "ran"
+    ran = "fit" if series == "predicted" else "ran"
     if not both:
         title = f"No layout {ran} under {first} and {second}" + (f": {only}" if only else "")
         return with_series(title, series)
@@ -183,15 +186,18 @@ def _drift(rows: list[Record]) -> list[str]:
             f"No drift: {compared}, a step's time does not depend on {tests} (shuffled residuals, "
             f"p above {_SIGNIFICANT:g})."
         ]
+    several = len({row["cluster"] for row in rows}) > 1
     effects = []
     for row in significant:
-        change = f"{percent(abs(row['effect']), 1)} {'longer' if row['effect'] > 0 else 'shorter'}"
+        ratio = row["change"] if row["test"] == "time" else row["effect"]
+        change = f"{percent(abs(ratio), 1)} {'longer' if ratio > 0 else 'shorter'}"
         effect = {
-            "time": f"steps become {change} a day",
-            "hour": f"between the hours of a day steps differ by {percent(row['effect'], 1)}",
+            "time": f"steps become {change} from the first run to the last",
+            "hour": f"between the hours of a day steps differ by {percent(ratio, 1)}",
             "node": f"runs on {row['host']} take {change} than elsewhere",
         }[row["test"]]
-        effects.append(f"{effect} (p {max(row['p_value'], 0.0005):.2g})")
+        where = f" on {row['cluster']}" if several and row["test"] != "node" else ""
+        effects.append(f"{effect}{where} (p {max(row['p_value'], 0.0005):.2g})")
     return [f"Drift: {compared}, {listed(effects)}."]
 
 

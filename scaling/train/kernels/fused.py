@@ -42,16 +42,6 @@ def _full_width(table: Tensor) -> Tensor:
     return torch.cat((table, table), -1).unsqueeze(0)
 
 
-def interleaved_to_halves(rows: Tensor, head_dim: int) -> Tensor:
-    """Reorder rows so that each head has its even rows first, then its odd ones.
-
-    Weights are drawn for heads whose elements 2i and 2i + 1 are rotated together. After reordering
-    these are i and i + d / 2, so each half of a head is contiguous. Scores do not depend on it.
-    """
-    ordered: Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-    return ordered
-
-
 def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up."""
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction

@@ -8,15 +8,17 @@ import torch
 
 
 class Stopwatch(Protocol):
-    """Measures one drained step at a time."""
+    """Times work on a device, which it drains before and after."""
 
     name: str
 
-    def start(self) -> None:
-        """Start when all work queued before is done."""
+    def seconds_of(self, work: Callable[[], object]) -> float:
+        """Do this work when all work queued before is done; seconds until all it queued is done."""
 
-    def stop(self) -> float:
-        """Seconds since `start`, including all work queued since then."""
+
+def stopwatch_of(device: torch.device) -> Stopwatch:
+    """The stopwatch of this device."""
+    return CudaStopwatch() if device.type == "cuda" else HostStopwatch()
 
 
 class HostStopwatch:
@@ -26,15 +28,12 @@ class HostStopwatch:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._started = 0.0
 
-    def start(self) -> None:
-        """Read the clock."""
-        self._started = self._clock()
-
-    def stop(self) -> float:
-        """Read it again."""
-        return self._clock() - self._started
+    def seconds_of(self, work: Callable[[], object]) -> float:
+        """The difference of two readings."""
+        started = self._clock()
+        work()
+        return self._clock() - started
 
 
 class CudaStopwatch:
@@ -50,13 +49,11 @@ class CudaStopwatch:
         self._start = torch.cuda.Event(enable_timing=True)
         self._stop = torch.cuda.Event(enable_timing=True)
 
-    def start(self) -> None:
-        """Drain, then mark."""
+    def seconds_of(self, work: Callable[[], object]) -> float:
+        """Drain and mark, work, drain and mark again."""
         torch.cuda.synchronize()
         self._start.record()
-
-    def stop(self) -> float:
-        """Drain, mark, and read both marks."""
+        work()
         torch.cuda.synchronize()
         self._stop.record()
         self._stop.synchronize()

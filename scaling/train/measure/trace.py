@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +25,31 @@ _BUFFER_MB = 1024
 _OURS = (STEP, LAUNCH, OPTIMIZER)
 
 
-def profile_steps(
-    step: Callable[[int], None],
-    *,
-    align: Callable[[], object],
-    layout: Layout,
-    device: torch.device,
-    steps: int = STEPS,
-    keep: Path | None = None,
-) -> list[Event]:
-    """Profile `steps` steps after DISCARDED others; `step(i)` trains and drains the device.
-
-    `align` lets the ranks start each step together. Its first call comes after the profiler has
-    started, which takes each rank a different time that would count as communication. `keep` names
-    a file for the compressed trace, for Chrome's or Perfetto's viewer.
+@contextlib.contextmanager
+def profiler_window(
+    layout: Layout, device: torch.device, *, keep: Path | None = None
+) -> Iterator[list[Event]]:
+    """While active, profile this process; afterwards the list has the events.
 
     torch.profiler would import the compiler for its file's metadata, a second in every rank, so
     this uses torch's inner profiler.
+
+    Args:
+        layout: by whose axes communications are told apart.
+        device: on which the steps run.
+        keep: a file for the compressed trace, for Chrome's or Perfetto's viewer.
     """
-    on_gpu = device.type == "cuda"
-    with (
-        annotate_launches(layout),
-        profile(
-            use_kineto=True,
-            use_device="cuda" if on_gpu else None,
-            experimental_config=kineto_options(ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=_BUFFER_MB),
-        ) as recorded,
-    ):
-        for index in range(DISCARDED + steps):
-            align()
-            measured = index >= DISCARDED
-            with record_function(STEP) if measured else contextlib.nullcontext():
-                step(index)
+    events: list[Event] = []
+    profiler = profile(
+        use_kineto=True,
+        use_device="cuda" if device.type == "cuda" else None,
+        experimental_config=kineto_options(ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=_BUFFER_MB),
+    )
+    with annotate_launches(layout), profiler as recorded:
+        yield events
     if keep is not None:
         _save(recorded, keep)
-    return to_events(recorded.kineto_results.events())
+    events += to_events(recorded.kineto_results.events())
 
 
 def kineto_options(**options: int) -> _ExperimentalConfig:
@@ -70,6 +60,11 @@ def kineto_options(**options: int) -> _ExperimentalConfig:
     """
     lines = ["", *(f"{name}={value}" for name, value in options.items())]
     return _ExperimentalConfig(custom_profiler_config="\n".join(lines))
+
+
+def annotated_step(index: int) -> contextlib.AbstractContextManager[object]:
+    """Annotates step `index` of a window, which ends with a drained device, unless discarded."""
+    return contextlib.nullcontext() if index < DISCARDED else record_function(STEP)
 
 
 def _save(recorded: profile, path: Path) -> None:

@@ -94,15 +94,18 @@ def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
     steps = _steps(events)
     if not steps:
         raise ValueError(f"the trace holds no {STEP!r}")
-    window = _spans(steps)
     on_device = any(_is_kernel(event) for event in events)
-    compute = clip(_spans(_computing(events, on_device=on_device)), window)
+    computing = _computing(events, on_device=on_device)
     communications = _nccl_communications(events) if on_device else _gloo_communications(events)
+    # On a GPU the host's range only covers launches. Kineto draws it again on each stream of the
+    # device, from the first kernel launched within it to the end of the last.
+    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
 
-    def spans_in_window(chosen: Iterable[Communication]) -> Spans:
+    def spans_in_window(chosen: Iterable[Event | Communication]) -> Spans:
         return clip(_spans(chosen), window)
 
-    all_comm = spans_in_window(communications)
+    window = _spans(steps)
+    compute, all_comm = spans_in_window(computing), spans_in_window(communications)
     exposed_s = uncovered_s(all_comm, compute)
     seconds: dict[str, float | None] = {
         "compute_s": covered_s(compute),
@@ -120,10 +123,7 @@ def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
     # by collectives that wait for other reasons.
     transfers = (c for c in communications if c.axis == "pp" and c.kind == "send_recv")
     seconds["pipeline_bubble_s"] = uncovered_s(spans_in_window(transfers), compute)
-    # On a GPU the host's range only covers launches. Kineto draws it again on each stream of the
-    # device, from the first kernel launched within it to the end of the last.
-    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
-    seconds["optimizer_s"] = covered_s(clip(_spans(marks), window)) if marks else None
+    seconds["optimizer_s"] = covered_s(spans_in_window(marks)) if marks else None
     return {name: s if s is None else s / len(steps) for name, s in seconds.items()}
 
 

@@ -17,13 +17,15 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.kernels.attention import DTYPES
 from scaling.train.kernels.fp8 import Linear, fp8_linear
-from scaling.train.kernels.fused import interleaved_to_halves
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 # There is no dropout, so the second forward needs no random state.
 checkpointed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+
+# On weights of which each tp rank holds another part: Megatron-LM's name, which engines read too.
+TP_MARK = "tensor_model_parallel"
 
 _STANDARD_DEVIATION = 0.02  # as in GPT-2 and Llama
 
@@ -70,14 +72,16 @@ class Blueprint:
         part = self._part(name, rows, columns, dim).mul_(gain)
         if rotary_head_dim is not None:
             part = interleaved_to_halves(part, rotary_head_dim)
-        return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
+        return self._sharded(part.to(self.dtype))
 
     def expert_weights(
         self, names: Sequence[str], rows: int, columns: int, *, dim: int
     ) -> nn.Parameter:
         """This rank's slices of its experts' weights [rows, columns], stacked in dimension 0."""
         parts = [self._part(name, rows, columns, dim).to(self.dtype) for name in names]
-        return self.ep.mark(self.tp.mark_sharded(nn.Parameter(torch.stack(parts))))
+        weight = self._sharded(torch.stack(parts))
+        vars(weight).update(self.ep.marks)
+        return weight
 
     def _part(self, name: str, rows: int, columns: int, dim: int) -> Tensor:
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
@@ -86,20 +90,37 @@ class Blueprint:
     def replicated_weight(self, name: str, rows: int, columns: int) -> nn.Parameter:
         """The whole weight [rows, columns], the same on every rank."""
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
-        return self.tp.mark_replicated(nn.Parameter(whole.to(self.dtype)))
+        return self._replicated(whole.to(self.dtype))
 
     def norm_scale(self, size: int | None = None) -> nn.Parameter:
         """A norm's scale, the same on every rank: [size], hidden_size by default."""
         ones = torch.ones(size or self.shape.hidden_size, device=self.device, dtype=self.dtype)
-        return self.tp.mark_replicated(nn.Parameter(ones))
+        return self._replicated(ones)
 
     def bias(self, sharded_size: int | None = None) -> nn.Parameter | None:
         """A bias of zeros, [hidden_size], or this rank's slice of one; None unless in a gpt."""
         if self.shape.family != "gpt":
             return None
         size = sharded_size // self.tp.size if sharded_size else self.shape.hidden_size
-        bias = nn.Parameter(torch.zeros(size, device=self.device, dtype=self.dtype))
-        return self.tp.mark_sharded(bias) if sharded_size else self.tp.mark_replicated(bias)
+        zeros = torch.zeros(size, device=self.device, dtype=self.dtype)
+        return self._sharded(zeros) if sharded_size else self._replicated(zeros)
+
+    def _sharded(self, numbers: Tensor) -> nn.Parameter:
+        """A weight of which each tp rank holds another part, marked so that norms count each."""
+        weight = nn.Parameter(numbers)
+        if self.tp.size > 1:
+            setattr(weight, TP_MARK, True)
+        return weight
+
+    def _replicated(self, numbers: Tensor) -> nn.Parameter:
+        """A weight that each tp rank has whole; its gradients are summed under sequence_parallel.
+
+        There every rank applies it to its own tokens only.
+        """
+        weight = nn.Parameter(numbers)
+        if self.tp.sequence_parallel and self.tp.reduces_in_hooks:
+            weight.register_hook(self.tp.sum_gradient)
+        return weight
 
 
 def activation_shape(shape: ModelShape, layout: Layout) -> tuple[int, int, int]:
@@ -127,3 +148,13 @@ def initial_weight(name: str, shape: Sequence[int], *, seed: int, device: torch.
 def shard(weight: Tensor, *, dim: int, rank: int, size: int) -> Tensor:
     """Slice `rank` of `size` equal ones along `dim`, in memory of its own."""
     return weight.chunk(size, dim)[rank].clone() if size > 1 else weight
+
+
+def interleaved_to_halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Reorder rows so that each head has its even rows first, then its odd ones.
+
+    Weights are drawn for heads whose elements 2i and 2i + 1 are rotated together. After reordering
+    these are i and i + d / 2, so each half of a head is contiguous. Scores do not depend on it.
+    """
+    ordered: Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+    return ordered

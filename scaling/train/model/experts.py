@@ -7,6 +7,7 @@ experts' outputs.
 """
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -30,7 +31,7 @@ class Router(nn.Module):
         """Tokens [n, h] of `batch` sequences -> weights and indices of their experts, [n, k] each.
 
         Each tp rank sees only its part of the loss, so the weight's gradient is a sum over them.
-        Under sequence_parallel the engine takes that sum (`mark_replicated`).
+        Under sequence_parallel the engine takes that sum (`Blueprint.replicated_weight`).
         """
         plan, shape = self.plan, self.plan.shape
         weight = self.weight if plan.tp.sequence_parallel else plan.tp.enter(self.weight)
@@ -133,7 +134,14 @@ class MixtureOfExperts(nn.Module):
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
-def tokens_per_expert(model: nn.Module) -> Tensor | None:
-    """This rank's tokens by layer and expert, [layers, experts]; None without experts."""
+def expert_imbalance(model: nn.Module, data_group: dist.ProcessGroup | None) -> float | None:
+    """Tokens of the fullest expert over the mean, averaged over this rank's layers, if any.
+
+    Collective over the data group, whose ranks hold other tokens.
+    """
     counts: list[Tensor] = [m.routed for m in model.modules() if isinstance(m, MixtureOfExperts)]
-    return torch.stack(counts) if counts else None
+    if not counts:
+        return None
+    routed = torch.stack(counts)  # [layers, experts]
+    dist.all_reduce(routed, group=data_group)
+    return (routed.amax(1) / routed.float().mean(1)).mean().item()

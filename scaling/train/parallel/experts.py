@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from scaling.train.parallel.conjugate import conjugate
 
@@ -44,11 +44,6 @@ class ExpertParallel:
         """The experts of this rank."""
         each = num_experts // self.size
         return range(self.rank * each, (self.rank + 1) * each)
-
-    def mark(self, weight: nn.Parameter) -> nn.Parameter:
-        """Set the engine's marks on a weight of this rank's experts."""
-        vars(weight).update(self.marks)
-        return weight
 
     def dispatch(self, experts: ExpertFunction, tokens: Tensor, counts: Tensor) -> Tensor:
         """Run this rank's tokens through the experts of all ranks; collective over the ep group.

@@ -1,37 +1,16 @@
 """Rendezvous: ranks meet at a store on rank 0's machine and form one process group of all."""
 
 import datetime
-import os
 import time
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
 
+from scaling.cluster.node import RankId
 from scaling.record.rank_files import RankFiles
 
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankId:
-    """Which rank this process is. `master` is the address of rank 0's machine."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    master: str
-
-
-def rank_id_from_environment() -> RankId:
-    """The rank that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR describe."""
-    return RankId(
-        rank=int(os.environ["RANK"]),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        master=os.environ["MASTER_ADDR"],
-    )
 
 
 def rendezvous(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from scaling.train.parallel.conjugate import conjugate, identity
@@ -85,20 +85,9 @@ class TensorParallel:
             dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
         return x
 
-    def mark_sharded(self, weight: nn.Parameter) -> nn.Parameter:
-        """Mark a weight of which each rank holds another part, so that norms count every part."""
-        if self.size > 1:
-            weight.tensor_model_parallel = True  # type: ignore[attr-defined]
-        return weight
-
-    def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
-        """Sum the gradients of a weight that every rank applies to its own tokens only."""
-        if self.sequence_parallel and self.reduces_in_hooks:
-            weight.register_hook(self._sum_over_sequence)
-        return weight
-
-    def _sum_over_sequence(self, gradient: Tensor) -> Tensor:
-        return _all_reduced(gradient.clone(), self)  # other hooks may read the gradient
+    def sum_gradient(self, gradient: Tensor) -> Tensor:
+        """The sum over the group of a weight's gradient, which other hooks may read."""
+        return _all_reduced(gradient.clone(), self)
 
 
 def _gather(x: Tensor, tp: TensorParallel) -> Tensor:

@@ -91,8 +91,8 @@ class Ownership:
                 other = json.loads(path.read_text())
                 shared = set(other["outputs"]) & set(wanted)
                 lives = shared and self._owner_lives(path, other, say)
-            except FileNotFoundError:
-                continue  # released just now
+            except (FileNotFoundError, json.JSONDecodeError):
+                continue  # released just now, or emptied by a power failure
             if not shared:
                 continue
             who = f"another {name_of(other)} is" if lives else self._left_by(other, left_by)

@@ -11,10 +11,12 @@ from typing import Any
 import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # DeepSpeed would import it late, in each rank
 import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.runtime import bf16_optimizer
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from deepspeed.runtime.zero import stage_1_and_2
 from torch import Tensor, nn
 
 from scaling.layout.layout import Layout
@@ -63,8 +65,9 @@ def join(port: int) -> None:
     # Without this DeepSpeed would start a compiler in every rank and take half a minute to build a
     # shared-memory all-reduce for inference on CPUs, which training never calls.
     vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
-    # BF16_Optimizer prints what is allocated, and has the allocator forget its peak so far
+    # Both have the allocator forget its peak so far; BF16_Optimizer also prints what is allocated.
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
+    stage_1_and_2.empty_cache = get_accelerator().empty_cache
     deepspeed.init_distributed()
 
 
@@ -97,17 +100,23 @@ class _Trainer:
         norm = self.engine.get_global_grad_norm() if self._has_right_norm else None
         return None if norm is None else float(norm)
 
+    @property
+    def skipped_steps(self) -> int:
+        """Steps for which DeepSpeed has lowered the loss scale instead."""
+        return int(self.engine.skipped_steps)
+
 
 class ReplicaTrainer(_Trainer):
     """The whole model on each tp group, ZeRO 0 to 3 over the data-parallel ranks."""
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
+        mpu = model_parallel_unit(groups)
         config = deepspeed_config(plan.shape, plan.layout, plan.gradient_clipping)
         beat("building the model")
-        with _partitioned_while_building(plan, config, groups):
+        with _partitioned_while_building(plan, config, groups, mpu):
             model = whole_model(plan)
         beat("building the engine")
-        super().__init__(model, plan, config, model_parallel_unit(groups))
+        super().__init__(model, plan, config, mpu)
         self._groups = groups
         self._losses: list[Tensor] = []
 
@@ -165,7 +174,7 @@ class PipelineTrainer(_Trainer):
 
 @contextlib.contextmanager
 def _partitioned_while_building(
-    plan: Blueprint, config: dict[str, Any], groups: Groups
+    plan: Blueprint, config: dict[str, Any], groups: Groups, mpu: SimpleNamespace
 ) -> Iterator[None]:
     """Let ZeRO-3 shard each layer when it is built: the whole model may not fit one device."""
     if plan.layout.zero_stage < 3:
@@ -180,7 +189,7 @@ def _partitioned_while_building(
         data_parallel_group=groups.data_group,
         zero_param_parallel_group=secondary,
         config_dict_or_path=config,
-        mpu=model_parallel_unit(groups),
+        mpu=mpu,
     ):
         yield
 

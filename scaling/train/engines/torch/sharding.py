@@ -36,13 +36,12 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from scaling.layout.layout import Layout
 from scaling.train.engines.trainer import LAYERS
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.blueprint import TP_MARK, Blueprint
 from scaling.train.model.decoder import Embedding, Head
 from scaling.train.model.experts import Experts
 from scaling.train.parallel.groups import Groups
 
 _REPLICAS_MARK = "replicas_of_expert"  # on weights of experts that are distributed over ranks
-_TP_MARK = "tensor_model_parallel"  # on weights of which each tp rank holds another part
 
 
 class Sharding:
@@ -86,9 +85,12 @@ class Sharding:
     @contextlib.contextmanager
     def applied_while_building(self) -> Iterator[None]:
         """Shard each part of a model when it is built: the whole may not fit one device."""
+        if not self.uses_fsdp:
+            yield
+            return
 
         def shard_part(_: nn.Module, __: str, part: nn.Module | None) -> None:
-            if self.uses_fsdp and isinstance(part, self._parts):
+            if isinstance(part, self._parts):
                 self.apply(part)
 
         hook = register_module_module_registration_hook(shard_part)
@@ -149,7 +151,7 @@ class Sharding:
 
 def is_tp_sharded(weight: nn.Parameter) -> bool:
     """Whether each tp rank holds another part of this weight."""
-    return bool(getattr(weight, _TP_MARK, False))
+    return bool(getattr(weight, TP_MARK, False))
 
 
 def is_expert_weight(weight: nn.Parameter) -> bool:

@@ -1,5 +1,6 @@
 """Allocations as processes of this machine, started by submitit; they outlive the executor."""
 
+import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -72,7 +73,9 @@ class LocalProcesses(Scheduler):
         for identity in identities:
             process = self._process(identity)
             if process is not None:
-                processes += [process, *process.children(recursive=True)]
+                processes.append(process)
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    processes += process.children(recursive=True)
         for process in processes:
             _signal(process, signal.SIGTERM)
         _, alive = psutil.wait_procs(processes, timeout=12)

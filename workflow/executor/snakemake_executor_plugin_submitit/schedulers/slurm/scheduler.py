@@ -48,8 +48,8 @@ class Slurm(Scheduler):
             "--submitit-cluster local"
         )
 
-    def warning(self) -> str | None:
-        """See `Scheduler`. The job that this runs in would pass its own shape on to others."""
+    def prepare(self) -> str | None:
+        """See `Scheduler`. Inside a job, drops variables that would give others its shape."""
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return None
