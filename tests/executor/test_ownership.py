@@ -4,6 +4,7 @@ import json
 import os
 import threading
 
+import psutil
 import pytest
 from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit.ownership import OwnedElsewhere, Ownership
@@ -48,7 +49,7 @@ def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, oth
     other_boot.release()
     path = other()
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "created": record["created"] - 1000}))
+    path.write_text(json.dumps({**record, "since_boot_s": record["since_boot_s"] - 1000}))
 
     Ownership(tmp_path, tmp_path).claim(["shared.txt"])
 
@@ -151,3 +152,22 @@ def test_a_claim_that_a_power_failure_has_emptied_is_nobodys(tmp_path):
     (tmp_path / "0.json").touch()
 
     Ownership(tmp_path, tmp_path).claim(["a.txt"])
+
+
+def test_a_clock_that_is_set_makes_no_owner_dead(tmp_path, other, monkeypatch):
+    other()
+    moved = psutil.boot_time() + 1.0  # which is derived from the clock
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: moved)
+
+    with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on"):
+        Ownership(tmp_path, tmp_path).claim(["shared.txt"])
+
+
+def test_a_claim_of_an_earlier_version_goes_by_the_clock(tmp_path, other):
+    path = other()
+    record = json.loads(path.read_text())
+    del record["since_boot_s"]
+    path.write_text(json.dumps(record))
+
+    with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on"):
+        Ownership(tmp_path, tmp_path).claim(["shared.txt"])

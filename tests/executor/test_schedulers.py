@@ -68,6 +68,20 @@ def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slur
     assert scancel.read_text() == "--clusters=east 7\n"
 
 
+def test_tasks_of_an_array_that_wait_share_a_line_of_accounting(command):
+    sacct = command("sacct", b"7_0|RUNNING\n7_1|COMPLETED\n7_[2-3%2]|PENDING\n8|FAILED\n")
+    slurm = Slurm(ExecutorSettings(status_command="sacct"))
+
+    states = slurm.states([{"job": job} for job in ("7_0", "7_1", "7_2", "7_3", "8", "9_0")])
+
+    assert states is not None
+    words = {job: state.word for job, state in states.items()}
+    assert words == {
+        "7_0": "RUNNING", "7_1": "COMPLETED", "7_2": "PENDING", "7_3": "PENDING", "8": "FAILED",
+    }  # fmt: skip
+    assert sacct.read_text().endswith("--jobs=7,8,9\n")
+
+
 def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command):
     squeue, sacct = command("squeue", b""), command("sacct", b"7|RUNNING\n8|CANCELLED by 0\n")
     slurm = Slurm(ExecutorSettings(status_command="sacct"))
