@@ -120,6 +120,8 @@ def test_formats_of_others_keep_their_names(imported):
         ({"step_time_s": "", "samples/sec": "64"}, {"step_time_s": 0.5}),
         ({"world_size": "", "#Nodes": "1"}, {"world_size": 8}),
         ({"step_time_s": "~0.5 ± 0.1"}, {"step_time_s": 0.5}),
+        ({"peak_memory_gib": "39.47"}, {"peak_memory_bytes": round(39.47 * 2**30)}),
+        ({"attention_kind": "MHA"}, {"model_flops_per_token": 6 * 162304 + 12 * 2 * 64 * 128}),
         ({"step_time_s": "", "it/s": "2"}, {"step_time_s": 0.5}),
         ({"step_time_s": "", "tokens/s": "8.192k"}, {"step_time_s": 0.5}),
         ({"step_time_s": "", "tokens/s": "8'192"}, {"step_time_s": 0.5}),

@@ -38,6 +38,8 @@ from tests.shipped import MODELS
         ("activation_checkpointing", "every other layer", "every other layer"),  # is not full
         ("pipeline_schedule", "Interleaved1F1B", "interleaved"),
         ("optimizer_offload", "False", "none"),
+        ("activation_checkpointing", "1.0", "full"),  # as pandas writes a switch
+        ("outcome", "no OOM", "no OOM"),
         ("outcome", "OOM/crash", "oom_or_crash"),
         ("outcome", "OOM or crash", "oom_or_crash"),
         ("outcome", "torch.OutOfMemoryError", "oom"),
@@ -74,6 +76,15 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("it/s", "steps_per_s", 1),
         ("sec/it", "step_time_s", 1),
         ("step time (msec)", "step_time_s", 1e-3),
+        ("Step time (µs)", "step_time_s", 1e-6),
+        ("Sequence", "seq_length", 1),
+        ("Context size", "seq_length", 1),
+        ("Context parallel size", "cp", 1),
+        ("Sequence parallelism", "sequence_parallel", 1),
+        ("sequence_parallel_size", "cp", 1),  # of DeepSpeed, whose 1 is not true
+        ("Sequence parallel ways", "sequence parallel ways", 1),
+        ("Total GPUs", "world_size", 1),
+        ("nGPUs", "world_size", 1),
         ("ktokens/s", "tokens_per_s", 1e3),
         ("Global batch (M tokens)", "tokens_per_step", 1e6),
         ("Pipeline Parallel (PP)", "pp", 1),

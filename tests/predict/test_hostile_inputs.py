@@ -189,6 +189,7 @@ def test_calibrations_are_read_or_refused_and_what_is_read_predicts(
 
 CONDITIONS = [
     "tp = 1", "pp > 1 or tp > 1", "outcome = 'ok'", "global_batch_size >= 1",
+    "tp in (1, 2)", "world_size is not null",
     "world_size > 8", "model like 'ref%'", "row_index < 3", "hash(row_index) % 2 = 0", "true",
     "1=1); copy (select 1) to 'written'; select (1", "1=1) union all select 5 --", "1=1; drop x",
     "exists (select * from read_text('/etc/passwd'))", "(select count(*) from glob('/*')) > 0",
