@@ -1,3 +1,5 @@
+"""What a stopwatch runs around."""
+
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
