@@ -1,4 +1,4 @@
-"""Run the steps of a point: full ones, short ones, until either are enough, and traced ones."""
+"""Run the steps of a point: full ones and short ones until there are enough, then traced ones."""
 
 import functools
 import logging

@@ -11,7 +11,7 @@ from scaling.foreign.spellings import (
     find_gpu,
     find_model,
 )
-from scaling.study.load import load_models
+from tests.shipped import MODELS
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
     ],
 )
 def test_a_model_is_known_in_any_spelling_that_leaves_no_doubt(text, name):
-    assert find_model(text, load_models()) == name
+    assert find_model(text, MODELS) == name
 
 
 def test_a_word_is_known_in_any_case_and_a_strange_one_stays_as_it_is():
