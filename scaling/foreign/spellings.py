@@ -209,7 +209,8 @@ def unit_factor(column: str, unit: str) -> float:
     Raises:
         ValueError: the column has no such unit.
     """
-    units = _UNITS.get(column, _TIMES if column.endswith("_s") else {})
+    is_time = column.endswith("_s") and "_per_" not in column
+    units = _UNITS.get(column, _TIMES if is_time else {})
     word = _MU.sub("u", unit.lower())
     if (factor := units.get(_SYNONYMS.get(word, word))) is None:
         raise ValueError(f"{unit} is no unit of {column}")
