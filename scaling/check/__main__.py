@@ -29,7 +29,7 @@ from scaling.check.training import (
 from scaling.errors import did_you_mean, printable
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
-from scaling.train.device import catalogued_gpu
+from scaling.train.device import catalogued_gpu, multiply_in_full_precision
 from scaling.train.measure.memory import foreign_memory
 from scaling.train.measure.power import meter_of
 
@@ -46,6 +46,7 @@ def main() -> None:
     began = time.time()
     foreign = foreign_memory(0)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    multiply_in_full_precision()
     facts = machine_facts(device)
     with tempfile.TemporaryDirectory(prefix="scaling-check-") as name:
         folder = Path(name)

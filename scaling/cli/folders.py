@@ -75,12 +75,14 @@ def status(
 
 
 def report_set_aside_rows(study_dir: Path) -> None:
-    """Set unreadable row files aside and name them until their points have run again."""
+    """Set unreadable row files aside and name the first until their points have run again."""
     from scaling.record import row_files
+    from scaling.run.status import first_few
 
     row_files.set_unreadable_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).unreadable):
-        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
+    unusable = row_files.unreadable_set_aside(StudyPaths(study_dir).unreadable)
+    for line in first_few([f"Set aside, its point will run again: {one}" for one in unusable]):
+        typer.echo(line, err=True)
 
 
 def stop(

@@ -57,17 +57,14 @@ def memory(
 
 
 def _points(what: str) -> "list[Point]":
+    from scaling.launch.point_files import read_point
     from scaling.study.grid import expand_grid
     from scaling.study.load import load_study
-    from scaling.study.point import point_from_json
 
     path = Path(what)
-    if path.suffix != ".json":
-        return list(expand_grid(load_study(what)).points)
-    try:
-        return [point_from_json(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: is no point that `scaling plan` wrote: {error}") from error
+    if path.suffix == ".json":
+        return [read_point(path)]
+    return list(expand_grid(load_study(what)).points)
 
 
 def _memories(

@@ -137,9 +137,10 @@ def _price_table(study: Study, ways: Sequence[Price]) -> Table:
     for name in ("points", "steps", "start-up", "all", "USD"):
         table.add_column(name, justify="right")
     keep = f"keep: {SHOWN_KEEP if measure.keep is None else measure.keep:g}"
+    by_keep = measure.keep is not None or not measure.guided
     words = {
         "full": "full",
-        "guided": f"guided ({keep if not measure.guided or measure.keep else 'budget'})",
+        "guided": f"guided ({keep if by_keep else 'budget'})",
         "short": "accumulation: short",
         "both": "guided and short",
     }

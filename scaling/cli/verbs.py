@@ -77,7 +77,7 @@ def measure(
         measured = launch.measure(point, row, excluded=left_out)
         launch.ignore_signals()  # the row is there, so this must exit with 0
     except launch.NotMeasured as why:
-        typer.echo(f"{point.stem}: {why}", err=True)
+        typer.echo(f"{point.stem}: {printable(str(why))}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{line}: {printable(measured.error_message)}" if measured.error_message else line)
@@ -137,7 +137,7 @@ def probe(
         rows = probed(plan, out, logs=logs)
         ignore_signals()  # the table is there, so this must exit with 0
     except NotMeasured as why:
-        typer.echo(f"probe: {why}", err=True)
+        typer.echo(f"probe: {printable(str(why))}", err=True)
         raise typer.Exit(why.exit_code) from None
     show.show_probes(rows, slow_hosts(rows))
 

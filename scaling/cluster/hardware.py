@@ -135,7 +135,8 @@ def _data_sheet(
 # before our gemm_efficiency; its 0.62 is used for CDNA 4 unchecked, and scaled by the rule above
 # for the MI325X, which has the same peak at 1.33 times the power. V100 and MI250X are estimates, as
 # are cards of 250 to 400 W, which reach less of the same peak than boards of 400 to 700 W, and the
-# H20, which has 0.57 of an H100's power for 0.15 of its peak. The MI300A is taken as an MI300X.
+# H20, which has 0.57 of an H100's power for 0.15 of its peak. A card's fp8 is to its bf16 as an
+# H100's is. The MI300A is taken as an MI300X.
 # Calibration and probes replace all of these.
 #
 # Units: dense TFLOP/s, GiB, TB/s, GB/s per direction, W. Nodes: GPUs, NICs, Gb/s of each NIC.
@@ -183,14 +184,16 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "a40-48gb", "ampere", fp32=37.4, fp16=149.7, bf16=149.7, sustained=0.75,
-            gib=48, hbm_tb_per_s=0.696, link_gb_per_s=_PCIE_4, tdp_w=300, node=_CARDS_BEFORE_HOPPER,
+            gib=45, hbm_tb_per_s=0.696, link_gb_per_s=_PCIE_4, tdp_w=300, node=_CARDS_BEFORE_HOPPER,
             source="NVIDIA A40 data sheet (2022), sparse rates halved; bridges of NVLink in pairs "
-            "not counted",
+            "not counted; of 48 GB its error correction takes a sixteenth",
         ),
         _data_sheet(
             "l40s-48gb", "ada", fp32=91.6, fp16=362.05, bf16=362.05, fp8=733, sustained=0.70,
-            gib=48, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4, tdp_w=350, node=_CARDS,
-            source="NVIDIA L40S data sheet (2023), sparse rates halved; no NVLink",
+            sustained_low={"fp8": 0.58}, gib=45, hbm_tb_per_s=0.864, link_gb_per_s=_PCIE_4,
+            tdp_w=350, node=_CARDS,
+            source="NVIDIA L40S data sheet (2023), sparse rates halved; no NVLink; of 48 GB its "
+            "error correction takes a sixteenth",
         ),
         _data_sheet(
             "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
@@ -263,11 +266,12 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "b300-288gb", "blackwell", fp32=75, fp16=2250, bf16=2250, fp8=4500, mxfp8=4500,
-            nvfp4=13500, sustained=0.79, sustained_low=_LOW_OF_B300, gib=262, hbm_tb_per_s=8.0,
+            nvfp4=13500, sustained=0.79, sustained_low=_LOW_OF_B300, gib=268, hbm_tb_per_s=8.0,
             link_gb_per_s=900, tdp_w=1100,
             node=_node(8, 8, 800, "DGX B300 data sheet: 8 x ConnectX-8, 800 Gb/s"),
             source="NVIDIA HGX B300 data sheet (2025), per GPU, sparse rates halved but of FP4, "
-            "which states dense; 2.1 TB of memory over 8 GPUs sold as 288 GB each",
+            "which states dense; 2.1 TB of memory over 8 GPUs sold as 288 GB each, of which the "
+            "driver shows 268.6 GiB",
         ),
         _data_sheet(
             "gb300-288gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
@@ -278,11 +282,12 @@ GPUS: dict[str, Gpu] = {
             "which states dense; 20 TB of memory over 72 GPUs sold as 288 GB each",
         ),
         _data_sheet(
-            "mi250x-gcd", "cdna2", fp32=23.95, fp16=191.5, bf16=191.5, sustained=0.85,
+            "mi250x-gcd", "cdna2", fp32=47.85, fp16=191.5, bf16=191.5, sustained=0.85,
             gib=64, hbm_tb_per_s=1.6384, link_gb_per_s=200, tdp_w=280,
             node=_node(8, 4, 200, "Frontier user guide: 4 x Slingshot a node"),
             source="AMD MI250X data sheet (2021), one of its two dies (the driver counts dies): "
-            "half of 560 W and of 8 Infinity Fabric links of 50 GB/s a direction",
+            "half of 560 W and of 8 Infinity Fabric links of 50 GB/s a direction; rates of its "
+            "matrix cores, fp32 too",
         ),
         _data_sheet(
             "mi300x-192gb", "cdna3", fp32=163.4, fp16=1307.4, bf16=1307.4, fp8=2614.9,

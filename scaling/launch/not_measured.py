@@ -5,7 +5,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
+
+from scaling.record.files import CannotWrite
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,6 +42,17 @@ class NotWritten(NotMeasured):
     """A file could not be written, for example because the disk is full."""
 
     exit_code = os.EX_IOERR
+
+
+@contextlib.contextmanager
+def file_errors_as_not_written(path: Path) -> Iterator[None]:
+    """Turn errors of the system into `NotWritten`; `path` is named where they name no file."""
+    try:
+        yield
+    except CannotWrite as error:
+        raise NotWritten(str(error)) from error
+    except OSError as error:
+        raise NotWritten(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from scaling.launch.not_measured import (
     NoDevices,
     NotWritten,
     exits_on_signals,
+    file_errors_as_not_written,
     ignore_signals,
 )
 from scaling.launch.point_files import read_point
@@ -30,8 +31,8 @@ from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.launch.start.torchrun import nodes_of
-from scaling.record.files import CannotWrite, read_row, retried_attempts, write_rows
-from scaling.record.rank_files import RankResult, Stack
+from scaling.record.files import CannotWrite, read_row, retried_rows, write_rows
+from scaling.record.rank_files import Stack
 from scaling.record.row import Row
 from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
@@ -82,40 +83,40 @@ def measure(
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
-    attempt = 1 + retried_attempts(row_path)
     waited = False
     while (runner := live_runner(running_marker(row_path))) is not None and runner.is_here:
         waited = True
         time.sleep(_TAKE_OVER_POLL_S)
     if waited and row_path.exists():
         return read_row(row_path)
+    earlier = retried_rows(row_path)
+    attempt = 1 + len(earlier)
     command = [*rank_command, str(point_path.absolute())]
-    start = start or choose_starter(os.environ)
-    try:
-        with exits_on_signals(), mark_running(row_path, time_limit_s=point.time_limit_s):
-            _check_room(row_path.parent)
-            run = _run(point, command, start, row_path, hang_after_s)
-            ignore_signals()
-            # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
-            from scaling.launch.row import row_of
+    with (
+        file_errors_as_not_written(row_path),
+        exits_on_signals(),
+        mark_running(row_path, time_limit_s=point.time_limit_s),
+    ):
+        _check_room(row_path.parent)
+        start = start or choose_starter(os.environ)
+        run = _run(point, command, start, row_path, hang_after_s)
+        ignore_signals()
+        # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
+        from scaling.launch.row import row_of
 
-            row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
-            lost = row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES
-            path = retried(row_path, attempt) if lost else row_path
-            try:
-                write_rows(path, [row])
-            except CannotWrite as error:
-                # the log keeps the measurement
-                print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201
-                raise NotWritten(f"{error}; the row's numbers are above") from error
-            if lost:
-                raise NodeLost(
-                    f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
-                )
-    except CannotWrite as error:
-        raise NotWritten(str(error)) from error
-    except OSError as error:
-        raise NotWritten(f"{error.filename or row_path}: {error.strerror or error}") from error
+        row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
+        lost = row.outcome == "node_failed" and _may_lose_another_node(earlier)
+        path = retried(row_path, attempt) if lost else row_path
+        try:
+            write_rows(path, [row])
+        except CannotWrite as error:
+            # the log keeps the measurement
+            print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201
+            raise NotWritten(f"{error}; the row's numbers are above") from error
+        if lost:
+            raise NodeLost(
+                f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
+            )
     return row
 
 
@@ -154,12 +155,20 @@ def _run(
             trace.replace(logs / trace.name)
         run = dataclasses.replace(
             run,
-            results=files.read(RankResult),
+            results=files.results(),
             stacks=files.read(Stack),
             load_average=load_average,
         )
     _check_no_step_was_suspended(run)
     return run
+
+
+def _may_lose_another_node(earlier: Sequence[Path]) -> bool:
+    """Whether a lost node leaves no row yet; `earlier` are the rows of earlier attempts."""
+    from scaling.record.row_files import read_rows  # imported late too
+
+    outcomes: list[str] = read_rows(earlier).table["outcome"].to_pylist()
+    return outcomes.count("node_failed") + 1 < ATTEMPTS_ON_LOST_NODES
 
 
 def _check_room(folder: Path) -> None:

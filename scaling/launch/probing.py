@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from scaling.launch.judge import Limits
-from scaling.launch.not_measured import exits_on_signals, ignore_signals
+from scaling.launch.not_measured import (
+    exits_on_signals,
+    file_errors_as_not_written,
+    ignore_signals,
+)
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start.choose import choose_starter
@@ -51,6 +55,7 @@ def probe(
     Raises:
         InputError: the plan's file is missing or invalid.
         KilledFromOutside: somebody ended the ranks; nothing was written.
+        NotWritten: a file could not be written.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and nothing was written.
     """
     plan = read_probe_plan(plan_path)
@@ -61,7 +66,7 @@ def probe(
         hang_after_s=hang_after_s,
         start_hang_after_s=hang_after_s,
     )
-    with exits_on_signals(), rank_files(logs) as files:
+    with file_errors_as_not_written(out), exits_on_signals(), rank_files(logs) as files:
         command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or choose_starter(os.environ), limits)

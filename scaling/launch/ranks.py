@@ -84,8 +84,11 @@ def rank_files(logs: Path) -> Iterator[RankFiles]:
     logs.mkdir(parents=True, exist_ok=True)
     for old in [*logs.glob("rank*.log"), *logs.glob("rank*.gz"), *logs.glob(".run-*")]:
         if old.is_dir():  # left by a launcher that was killed
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)
         else:
             old.unlink()
-    with tempfile.TemporaryDirectory(prefix=".run-", dir=logs) as directory:
+    # what cannot be removed, such as a file that is still open on NFS, costs no measurement
+    with tempfile.TemporaryDirectory(
+        prefix=".run-", dir=logs, ignore_cleanup_errors=True
+    ) as directory:
         yield RankFiles(Path(directory))

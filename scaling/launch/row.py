@@ -101,12 +101,17 @@ def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
         **{name: getattr(first, name) for name in _SHARED},
         **{name: max(_stated(results, name), default=None) for name in _LARGEST},
         "warmup_steps": point.warmup_steps if warmup is None else warmup,
-        "startup_s": max(first_steps) - run.started_at if first_steps else None,
+        "startup_s": _seconds_from(run.started_at, max(first_steps, default=None)),
         "energy_j": energy_j / steps if steps and energy_j is not None else None,
         "mean_power_w": _sum([result.mean_power_w for result in results]),
         "clock_hz": min(_stated(results, "clock_hz"), default=None),
         **_mean_time_spent(results),
     }
+
+
+def _seconds_from(start: float, end: float | None) -> float | None:
+    """Seconds between two readings of a clock; None if the clock was set back between them."""
+    return None if end is None or end < start else end - start
 
 
 def _slowest(of_ranks: list[list[float]]) -> list[float]:

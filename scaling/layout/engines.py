@@ -80,6 +80,11 @@ def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
         yield "fused_cross_entropy is wired to decoders only, not to a t5"
     if layout.compile and shape.num_experts:
         yield "compile needs sizes that stay, and those of experts change with every step's tokens"
+    if shape.num_experts and not shape.gated_mlp:
+        yield (
+            "gated_mlp=false: the experts that an engine trains have a gate; mode: predict does "
+            "predict experts without one"
+        )
     if shape.num_experts and layout.precision == "bf16":
         widths = shape.hidden_size, shape.expert_ffn_hidden_size // layout.tp
         names = "hidden_size", f"expert_ffn_hidden_size / tp={layout.tp}"

@@ -188,17 +188,18 @@ def _device_tasks(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
 
 
 def _attention_task(shape: ModelShape, layout: Layout) -> Task:
-    """A rank's causal attention: all tokens, and its part of the heads (Ulysses under cp)."""
-    ranks = layout.tp * layout.cp
+    """A rank's causal attention: under cp all tokens of its heads, in a ring its tokens of all."""
+    in_ring = layout.cp_style == "ring"
+    ranks = layout.tp if in_ring else layout.tp * layout.cp
     return Task(
         kind="attention",
         precision=layout.precision,
         attention=layout.attention,
         batch_size=layout.micro_batch_size,
         num_heads=shape.num_heads // ranks,
-        num_kv_heads=max(1, shape.num_kv_heads // ranks),
+        num_kv_heads=shape.num_kv_heads // ranks,
         head_dim=shape.head_dim,
-        seq_length=layout.seq_length,
+        seq_length=layout.seq_length // layout.cp if in_ring else layout.seq_length,
     )
 
 

@@ -133,10 +133,10 @@ def read_row(path: Path) -> Row:
         raise InputError(f"{path}: holds no row of this version: {reason}") from error
 
 
-def retried_attempts(row_path: Path) -> int:
-    """Count the attempts at a point whose rows `scaling retry` set aside."""
+def retried_rows(row_path: Path) -> list[Path]:
+    """The rows of earlier attempts at a point, which were set aside so that it runs again."""
     folder = retried(row_path, 1).parent
-    return len(list(folder.glob(f"{glob.escape(row_path.stem)}.*.parquet")))
+    return sorted(folder.glob(f"{glob.escape(row_path.stem)}.*.parquet"))
 
 
 def write_points(directory: Path, plan: Plan) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from scaling.record.files import ROWS, write_text
 from scaling.record.row_checks import COLUMNS, invalid_row_reason_sql, invalid_row_reasons
-from scaling.study.paths import row_of_unreadable, unreadable
+from scaling.study.paths import StudyPaths, row_of_unreadable, unreadable
 
 AT_ONCE = 2000  # files per scan; starting a scan costs as much as a hundred files
 ALONE = 16  # if a scan of so many files fails, they are read one by one
@@ -188,14 +189,15 @@ def _unusable(invalid: pa.Table) -> list[Unusable]:
 def set_unreadable_aside(folder: Path) -> list[Unusable]:
     """Move files of rows/ without a valid row to rows/unreadable/, so that their points run again.
 
-    Each file is kept there, beside a .txt with the reason. Not for use within Snakemake, which
-    would miss an output that it has seen.
+    Each file is kept there, beside a .txt with the reason; returns what was moved. Not for use
+    within Snakemake, which would miss an output that it has seen.
 
     Raises:
         InputError: the folder cannot be written to.
     """
     rows = read_rows(sorted(row_files_in(folder)))
     good = set(rows.table["file"].to_pylist())
+    moved = []
     for one in rows.unusable:
         if one.row or str(one.path) in good:
             continue
@@ -205,9 +207,10 @@ def set_unreadable_aside(folder: Path) -> list[Unusable]:
         try:
             write_text(kept.with_suffix(".txt"), f"{one.reason}\n")
             one.path.replace(kept)
+            moved.append(one)
         except FileNotFoundError:  # another process was faster
             kept.with_suffix(".txt").unlink(missing_ok=True)
-    return list(rows.unusable)
+    return moved
 
 
 def unreadable_set_aside(folder: Path) -> list[Unusable]:
@@ -218,6 +221,12 @@ def unreadable_set_aside(folder: Path) -> list[Unusable]:
             reason = path.read_text(encoding="utf-8", errors="replace").strip()
             kept.append(Unusable(path.with_suffix(".parquet"), _one_line(reason)))
     return kept
+
+
+def attempts_set_aside(study: StudyPaths) -> list[dict[str, Any]]:
+    """`duration_s` and `world_size` of the rows in rows/retried/, which have cost time too."""
+    rows = read_rows(sorted(study.retried.glob("*.parquet"))).table
+    return list(rows.select(["duration_s", "world_size"]).to_pylist())
 
 
 def row_files_in(folder: Path) -> Iterator[Path]:

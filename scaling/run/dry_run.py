@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,10 +15,16 @@ from scaling.errors import InputError
 from scaling.run.progress import Watcher
 from scaling.study.plan_file import Allocation
 
-DRY_RUN = {"--dry-run", "--dryrun", "-n"}
 QUIET = "rules"  # leaves out each job's inputs and outputs, which are long lists of paths
 # The executor is a separate distribution, so it is run as a command.
 _PACKING = "snakemake_executor_plugin_submitit.packing"
+
+
+def is_asked_for(options: Sequence[str]) -> bool:
+    """Whether Snakemake's options ask for a dry run; `-np` is `-n -p`."""
+    return any(
+        word in ("--dry-run", "--dryrun") or re.match("-n[a-zA-Z]*$", word) for word in options
+    )
 
 
 def without_job_files(options: Sequence[str]) -> list[str]:
@@ -92,6 +99,8 @@ def _settings(options: Sequence[str]) -> dict[str, Any]:
         path = stated.profile / "config.yaml"
         try:
             profile = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except FileNotFoundError:
+            profile = {}  # snakemake has found it elsewhere
         except (OSError, yaml.YAMLError) as error:
             raise InputError(f"{path}: is no profile of Snakemake: {error}") from error
     return {name: getattr(stated, name) or profile.get(name) for name in kinds}

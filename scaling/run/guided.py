@@ -22,6 +22,7 @@ from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
+from scaling.record.row_files import attempts_set_aside
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import predictions, price
 from scaling.run.choices import choice_table, chosen_ids, layout_key
@@ -99,7 +100,8 @@ def _measured_below(sweep: Sweep, world_size: int) -> set[str]:
 
 
 def _spent_gpu_s(sweep: Sweep) -> float:
-    return math.fsum(row["duration_s"] * row["world_size"] for row in sweep.rows.values())
+    attempts = [*sweep.rows.values(), *attempts_set_aside(sweep.paths)]
+    return math.fsum(row["duration_s"] * row["world_size"] for row in attempts)
 
 
 def _guide(sweep: Sweep, prediction: Prediction) -> Guide:

@@ -146,7 +146,7 @@ def chance_on_node(study: Study, points: Sequence[Point]) -> Floats:
 def cheapest_settings(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:
     """The keys of `measure` that make a study cheap, with a budget, and the price with them.
 
-    None where the study is guided or short already. The study must have a price.
+    None where the study is guided or short already, or nothing is predicted to run.
     """
     measure = study.measure
     if measure.guided or measure.accumulation == "short":
@@ -158,7 +158,10 @@ def cheapest_settings(study: Study, planned: Plan) -> tuple[dict[str, Any], Pric
         (price,) = prices(dataclasses.replace(study, measure=cheap), planned, ("both",))
         return price
 
-    budget = float(f"{BUDGET_SHARE * priced(CHEAPEST).gpu_hours:.2g}")
+    unbounded = priced(CHEAPEST).gpu_hours
+    if not unbounded:
+        return None
+    budget = float(f"{BUDGET_SHARE * unbounded:.2g}")
     keys = {**CHEAPEST, "budget_gpu_hours": int(budget) if budget.is_integer() else budget}
     return keys, priced(keys)
 

@@ -20,7 +20,7 @@ from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
-from scaling.run.status import use_of_allocations
+from scaling.run.status import first_few, use_of_allocations
 from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import LOGS, LogPaths
 
@@ -52,7 +52,7 @@ def run_study(
     loaded, points = planned.study, planned.plan.points
     watcher = watch_study(loaded, points, planned.folder)
     overrides = {"mode": mode, "cluster": cluster}
-    if dry_run.DRY_RUN & set(options):
+    if dry_run.is_asked_for(options):
         command = _command(loaded.path, dry_run.without_job_files(options), overrides)
         return dry_run.show(command, options, watcher)
     command = _command(loaded.path, options, overrides)
@@ -61,8 +61,9 @@ def run_study(
     on_cluster = _names_profile(options)
     if not on_cluster:  # on a cluster the executor finds running jobs again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_unreadable_aside(watcher.paths.rows):
-        console.print(f"Set aside, its point runs again: {unusable}")
+    moved = row_files.set_unreadable_aside(watcher.paths.rows)
+    for line in first_few([f"Set aside, its point runs again: {unusable}" for unusable in moved]):
+        console.print(line, markup=False)
     before = watcher.look()
     report = watcher.paths.report
     report_time_ns = _time_ns(report)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from scaling.cluster.hardware import GIB
 from scaling.launch.start.slurm import Queued, queued_jobs
 from scaling.record.files import point_columns
-from scaling.record.row_files import read_rows
+from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
@@ -71,14 +71,14 @@ class Status:
     def lines(self) -> list[str]:
         """The line of progress, then details."""
         lines = [self.progress.line()]
-        lines += _first_few(
+        lines += first_few(
             [
                 f"  runs for {duration(run.seconds)} on {run.host}: {run.world_size} x {run.layout}"
                 for run in sorted(self.running, key=lambda run: -run.seconds)
             ]
         )
         waiting = [(job.position, job.line) for job in self.queue if job.position is not None]
-        lines += _first_few([f"  waits: {line}" for _, line in sorted(waiting)])
+        lines += first_few([f"  waits: {line}" for _, line in sorted(waiting)])
         nodes = sum(job.nodes for job in self.queue if job.position is None)
         if nodes:
             lines.append(f"  {nodes} node{'s' * (nodes > 1)} in use")
@@ -110,7 +110,8 @@ class Status:
         return lines
 
 
-def _first_few(lines: list[str]) -> list[str]:
+def first_few(lines: list[str]) -> list[str]:
+    """The first eight lines, and how many more there are."""
     more = len(lines) - _AT_MOST
     return lines if more < 1 else [*lines[:_AT_MOST], f"    and {more} more"]
 
@@ -118,9 +119,7 @@ def _first_few(lines: list[str]) -> list[str]:
 def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Status:
     """The current status of the sweep in the watcher's folder."""
     progress, now = watcher.look(), time.time()
-    # attempts set aside for a retry have cost time too
-    retried = read_rows(sorted(watcher.paths.retried.glob("*.parquet"))).table
-    attempts = [*watcher.rows.values(), *retried.select(["duration_s", "world_size"]).to_pylist()]
+    attempts = [*watcher.rows.values(), *attempts_set_aside(watcher.paths)]
     running = tuple(
         Running(
             point_id=point.point_id,

@@ -55,7 +55,8 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
         sentences.append(
-            f"ended {len(points)} point(s) on this machine; the next run measures them"
+            f"ended {len(points)} point(s) on this machine; the next run measures those without a "
+            "row"
         )
     if snakemakes:
         sentences.append(f"ended {len(snakemakes)} snakemake(s) on this machine")
@@ -134,9 +135,15 @@ def snakemakes_in(folder: Path) -> list[psutil.Process]:
         process
         for process in psutil.process_iter(["pid", "cmdline", "cwd"])
         if process.info["pid"] != os.getpid()
-        and any("snakemake" in Path(word).name for word in (process.info["cmdline"] or [])[:3])
+        and _runs_snakemake(process.info["cmdline"] or [])
         and process.info["cwd"] == str(folder)
     ]
+
+
+def _runs_snakemake(command: list[str]) -> bool:
+    """Whether this is `snakemake` or a Python that runs it, not a reader of snakemake.log."""
+    names = [Path(word).name for word in command[:3]]
+    return "snakemake" in names and names[0].startswith(("python", "snakemake"))
 
 
 def _is_shared(folder: Path) -> bool:

@@ -205,7 +205,9 @@ def _content(path: Path) -> object:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        found = path.absolute().parent.is_dir()
+        hint = "" if found else "; `scaling new FOLDER` makes a folder to run studies in"
+        raise InputError(f"{path}: no such file{hint}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > MAX_BYTES:

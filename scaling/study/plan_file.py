@@ -110,5 +110,6 @@ def current_plan(study: str, *, mode: str | None = None, cluster: str | None = N
             check=False,
         )
         if process.returncode:
-            raise InputError(process.stderr.strip())
+            said = process.stderr.strip()
+            raise InputError(said or f"{path}: planning ended with code {process.returncode}")
     raise InputError(f"{path}: changed again and again while it was planned; try once more")

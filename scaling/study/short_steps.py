@@ -7,7 +7,7 @@ from typing import Literal
 from scaling.layout.layout import Layout
 
 # full: steps as the study states them; short: steps with fewer micro-batches, from which the full
-# step is derived; both: short, then full, which shows the error of the derived step.
+# step is derived; both: full, then short, which shows the error of the derived step.
 Accumulation = Literal["full", "short", "both"]
 
 _WORTH_IT = 0.75  # short steps must run at most this share of the full steps' micro-batches

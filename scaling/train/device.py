@@ -16,8 +16,9 @@ from scaling.train.kernels.availability import version_of
 
 # A driver keeps a little of a GPU's memory and counts in GiB, while data sheets may count in GB.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
-# Boards of one chip differ in speed. The catalogue names cards by these words, server boards not.
-_CARDS = ("pcie", "nvl")
+# Boards of one chip differ in speed, and a MIG slice has fewer multiprocessors. The catalogue names
+# cards by these words, server boards not.
+_KINDS = ("pcie", "nvl", "mig")
 
 
 def take_device(gpu: str, local_rank: int) -> torch.device:
@@ -34,6 +35,7 @@ def take_device(gpu: str, local_rank: int) -> torch.device:
             f"process sees {torch.cuda.device_count()} CUDA devices"
         )
     torch.cuda.set_device(local_rank)
+    multiply_in_full_precision()
     if not all(entry.isdigit() for entry in visible_devices(os.environ) or []):
         del os.environ[
             "CUDA_VISIBLE_DEVICES"
@@ -44,6 +46,14 @@ def take_device(gpu: str, local_rank: int) -> torch.device:
     if reason is not None:
         raise RuntimeError(reason)
     return device
+
+
+def multiply_in_full_precision() -> None:
+    """Multiply fp32 as fp32, also in NVIDIA's containers, whose environment turns TF32 on.
+
+    An fp32 row or probe in TF32 would be compared with the peak of fp32.
+    """
+    torch.set_float32_matmul_precision("highest")
 
 
 def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
@@ -60,9 +70,9 @@ def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
     assert expected.memory_bytes is not None
     chip = expected.name.split("-")[0]
     same_chip = re.search(rf"(?<![a-z0-9]){chip}(?![a-z0-9])", name, re.IGNORECASE)
-    same_board = all((card in name.lower()) == (card in expected.name) for card in _CARDS)
+    same_kind = all((kind in name.lower()) == (kind in expected.name) for kind in _KINDS)
     share = memory_bytes / expected.memory_bytes
-    if same_chip and same_board and _LEAST_SHARE <= share <= _LARGEST_SHARE:
+    if same_chip and same_kind and _LEAST_SHARE <= share <= _LARGEST_SHARE:
         return None
     return (
         f"the study says gpu {expected.name!r} and this rank has {name} with "

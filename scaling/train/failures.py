@@ -17,7 +17,8 @@ _OUT_OF_MEMORY = (
     "out of memory",  # the CUDA runtime, its driver, Triton, and NCCL: "Cuda failure 2 '...'"
     "can't allocate memory",  # torch's CPU allocator
     "std::bad_alloc",
-    "STATUS_ALLOC_FAILED",  # cuBLAS and cuDNN
+    "STATUS_ALLOC_FAILED",  # cuBLAS, and cuDNN up to 8
+    "ALLOCATION_FAILED",  # cuDNN 9, of the device or the host
     "Failed to CUDA calloc",  # NCCL's last message, the only one that torch repeats
     "Failed to CUDA malloc",
     "Failed to CUDA host alloc",

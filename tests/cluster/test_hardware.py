@@ -8,17 +8,19 @@ from scaling.cluster import hardware
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.layout import Layout
 from scaling.predict.cost.model import predict
-from scaling.predict.read.clusters import cluster_named, site_clusters
+from scaling.predict.read.clusters import USABLE_OF_CAPACITY, cluster_named, site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from tests.predict.test_recommendations import LLAMA_7B
+from tests.shipped import CLUSTERS, MODELS
 
 DEVICES = [name for name, gpu in GPUS.items() if gpu.vendor != "cpu"]
 
 
 def predicted(cluster, clusters=None, **layout):
     asked = Layout(**{"dp": 4, "zero_stage": 3, "seq_length": 2048, "precision": "fp16"} | layout)
-    inputs = inputs_of_layouts([asked], [LLAMA_7B], models=["llama2_7b"], clusters=[cluster])
+    inputs = inputs_of_layouts(
+        [asked], [MODELS["llama2_7b"]], models=["llama2_7b"], clusters=[cluster]
+    )
     points = points_from(inputs, clusters or {})
     assert points.note.tolist() == [None]
     return float(predict(points).step_time_s[0])
@@ -30,11 +32,9 @@ def test_every_gpu_of_the_catalogue_predicts_at_each_of_its_precisions(name):
         assert 0 < predicted(name, precision=precision) < 100
 
 
-@pytest.mark.parametrize("name", sorted(site_clusters()))
+@pytest.mark.parametrize("name", [name for name, one in CLUSTERS.items() if one.gpu != "cpu"])
 def test_every_shipped_cluster_of_gpus_predicts(name):
-    clusters = site_clusters()
-    if clusters[name].gpu != "cpu":
-        assert 0 < predicted(name, clusters) < 100
+    assert 0 < predicted(name, CLUSTERS) < 100
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -51,6 +51,13 @@ def test_entries_say_where_their_numbers_are_from_and_stay_in_physical_bounds(na
     assert gpu.peaks.get("bf16") in (None, gpu.peaks.get("fp16"))
     assert 30 * 2**30 < gpu.memory_bytes < 300 * 2**30
     assert gpu.link_bytes_per_s < gpu.hbm_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"), [("a40-48gb", 44.4), ("l40s-48gb", 44.4), ("b300-288gb", 267.7)]
+)
+def test_a_board_offers_what_its_driver_shows_and_not_what_it_is_sold_as(name, gib):
+    assert GPUS[name].memory_bytes * USABLE_OF_CAPACITY / 2**30 == pytest.approx(gib, rel=0.01)
 
 
 def test_a_gpu_that_is_registered_in_one_place_predicts_by_its_own_numbers(monkeypatch):

@@ -1,6 +1,9 @@
-"""How wanted_jobs are settled when the scheduler says strange things, or nothing."""
+"""How jobs are settled when the scheduler says strange things, or nothing."""
+
+import errno
 
 import pytest
+from snakemake_executor_plugin_submitit.ledger import Ledger
 from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
@@ -84,6 +87,30 @@ def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, clust
         ("failed", "b", "job 100: exit code 3"),
         ("failed", "c", "job 100 is NODE_FAIL"),
     ]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "NODE_FAIL"])
+def test_a_file_system_that_is_away_for_a_moment_loses_no_job(
+    run, cluster, tmp_path, monkeypatch, state
+):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
+    cluster.begin("100", 0)
+    cluster.known["100"] = state_of(state)
+    if state == "RUNNING":
+        cluster.settle("100", 0, code=3)
+
+    def stale(ledger, allocation, number):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "log_of", stale)
+        with pytest.raises(OSError, match="Stale"):
+            dispatcher.poll()
+    assert listener.take("failed") == []
+    dispatcher.poll()
+
+    assert len(listener.take("failed")) == 1
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,23 @@ def test_what_was_taken_up_and_then_found_dead_is_sent_again_and_not_failed(run,
     assert listener.take("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
 
 
+def test_a_job_that_succeeded_in_an_allocation_without_a_recorded_id_is_settled(
+    run, cluster, tmp_path
+):
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a"))
+    (cluster.folders["100"] / "submitted.json").unlink()  # killed before it was written
+    cluster.settle("100", 0)
+    (tmp_path / "a").touch()
+    cluster.known.clear()
+    second, listener = run()
+    second.submit(wanted_jobs(tmp_path, "a"))
+
+    second.poll()
+
+    assert listener.take("succeeded", "failed") == [("succeeded", "a")]
+
+
 def test_without_an_answer_nothing_is_sent_twice(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))

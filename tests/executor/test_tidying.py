@@ -48,3 +48,17 @@ def test_what_failed_is_thrown_away_when_it_is_old_unless_it_may_yet_run(
     tidy(ledger, cluster, keep_days=3)
 
     assert batch.exists() == (state == "PENDING")
+
+
+def test_what_a_user_keeps_beside_the_records_is_never_thrown_away(cluster, tmp_path):
+    ledger = Ledger(tmp_path)
+    data = tmp_path / "data" / "tokens.bin"
+    data.parent.mkdir()
+    data.touch()
+    os.utime(data.parent, (0, 0))
+    being_made = ledger.open_batch()
+
+    tidy(ledger, cluster, keep_days=3)
+
+    assert data.exists()
+    assert being_made.exists()

@@ -1,10 +1,9 @@
 """How ranks end, and what the row says. The ranks are real processes with scripts of their own."""
 
+import errno
 import json
 import os
-import resource
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,9 +12,11 @@ from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
 from scaling.launch import NotMeasured, measure
-from scaling.record.files import CannotWrite
+from scaling.record.files import CannotWrite, write_rows
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
+from tests.processes import is_running, largest_file, until
+from tests.rows import row_of
 
 
 def test_a_step_is_as_slow_as_its_slowest_rank_and_memory_that_of_the_fullest(
@@ -43,6 +44,25 @@ def test_the_row_on_disk_is_the_row_returned(measured: Measure, study: Study) ->
     assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
 
 
+def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
+    measured: Measure,
+) -> None:
+    row = measured(
+        """
+finish([2.0], leave=files.keep)
+while len(files.timed()) < 2:
+    time.sleep(0.02)
+if rank == 1:
+    files.write(rank, RankFailure(outcome="oom", message="CUDA out of memory", failed_at=1.0))
+    sys.exit(1)
+time.sleep(600)
+""",
+        dp=2,
+    )
+    assert (row.outcome, row.error_message, row.step_times_s) == ("ok", None, [2.0])
+    assert row.compute_s is None
+
+
 def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
     row = measured(
         """
@@ -57,7 +77,7 @@ time.sleep(600)
     assert (row.outcome, row.error_message) == ("error", "rank 1: ValueError: no")
     assert row.step_time_s is None
     waiting = int(study.log(0).split()[-1])
-    assert not Path(f"/proc/{waiting}").exists()
+    assert not is_running(waiting)
 
 
 def test_the_first_failure_explains_the_others(measured: Measure) -> None:
@@ -95,9 +115,7 @@ def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(
     assert row.duration_s < 200  # it is not told by the hang of the other
 
 
-def test_ranks_that_still_get_further_at_the_limit_are_late(
-    measured: Measure, study: Study
-) -> None:
+def test_ranks_that_still_get_further_at_the_limit_are_late(measured: Measure) -> None:
     row = measured(
         """
 for step in range(10_000):
@@ -128,6 +146,13 @@ wait_for_ever()
     assert row.error_message is not None
     assert "rank 0: step 3 of 10; rank 1: step 3 of 10" in row.error_message
     assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
+
+
+def test_a_rank_that_dies_after_its_result_does_not_end_those_that_have_yet_to_leave_theirs(
+    measured: Measure,
+) -> None:
+    body = "rank == 0 or time.sleep(3)\nfinish()\nrank == 1 or os.kill(os.getpid(), signal.SIGKILL)"
+    assert measured(body, dp=2).outcome == "ok"
 
 
 def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(
@@ -173,10 +198,7 @@ finish()
     )
     assert row.outcome == "ok"
     child = int(study.log(0).strip())
-    end = time.monotonic() + 30
-    while _is_running(child) and time.monotonic() < end:  # killed, it dies when it gets a core
-        time.sleep(0.01)
-    assert not _is_running(child)
+    until("what was killed dies", lambda: not is_running(child))  # when it gets a core
 
 
 def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
@@ -193,11 +215,11 @@ def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
     raised: type[NotMeasured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsettled(*_: Path, excluded: list[str]) -> None:
-        raise raised("for this reason")
+        raise raised("for this \x1b reason")
 
     monkeypatch.setattr("scaling.launch.measure", unsettled)
     said = CliRunner().invoke(app, ["measure", "points/p.json", "rows/p.parquet"])
-    assert (said.exit_code, said.stderr) == (raised.exit_code, "p: for this reason\n")
+    assert (said.exit_code, said.stderr) == (raised.exit_code, "p: for this \\x1b reason\n")
 
 
 def test_what_was_measured_is_told_where_the_disk_is_full(
@@ -221,13 +243,9 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
 def test_where_a_row_has_no_room_nothing_is_measured_in_vain(
     measured: Measure, study: Study
 ) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        with pytest.raises(NotMeasured, match=r"rows: has no room for a megabyte \(File too large"):
-            measured("print('ran'); finish()")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    no_room = pytest.raises(NotMeasured, match=r"rows: has no room for a megabyte \(File too large")
+    with largest_file(100_000), no_room:
+        measured("print('ran'); finish()")
     assert not study.logs.exists()
 
 
@@ -246,6 +264,45 @@ def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
     assert list(study.rows.iterdir()) == []
 
 
+def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object, **__: object) -> None:  # as on NFS while somebody has a file open
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", busy)
+        assert measured("finish()").outcome == "ok"
+        study.row_path.unlink()
+        assert measured("finish()").outcome == "ok"
+    marker = f"Path({str(study.marker)!r})"
+    study.row_path.unlink()
+    assert measured(f"{marker}.unlink(); {marker}.mkdir(); finish()").outcome == "ok"
+    assert study.row_path.exists()
+
+
+def test_a_list_of_nodes_that_is_gone_is_named(
+    measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_NODEFILE", "/gone/nodes")
+    with pytest.raises(NotMeasured, match=r"^/gone/nodes: No such file"):
+        measured("finish()")
+
+
+def test_only_attempts_that_lost_a_node_count_as_such(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaling.launch.ranks.lost_nodes", lambda *_, silent: ["n1 (down)"])
+    point = tiny_point(measured_steps=1)
+    for attempt in (1, 2):  # a user has had them repeated
+        late = row_of(point, outcome="timeout", step_time_s=None, attempt=attempt)
+        write_rows(study.rows / "retried" / f"tiny.{attempt}.parquet", [late])
+    for attempt in (3, 4):
+        with pytest.raises(NotMeasured, match=rf"\(attempt {attempt}\); it is to run elsewhere"):
+            measured("finish()")
+    assert measured("finish()").outcome == "node_failed"
+
+
 def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:
     (study.root / "logs").write_text("in the way")
     with pytest.raises(NotMeasured, match=f"{study.root}/logs"):
@@ -262,15 +319,6 @@ def test_a_step_in_which_all_stood_still_is_no_measurement(
     with pytest.raises(NotMeasured, match="within a measured step"):
         measured("finish([1.0, 1.0, 31.0])", measured_steps=3)
     assert not study.row_path.exists()
-
-
-def _is_running(pid: int) -> bool:
-    """Whether it runs: not if it is gone, or a zombie that no one has waited for yet."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(("body", "outcome"), [("finish()", "ok"), ("sys.exit(1)", "error")])

@@ -4,11 +4,14 @@ import dataclasses
 
 import pytest
 
+from scaling.launch import NotMeasured
 from scaling.launch.judge import Verdict
-from scaling.launch.probing import flops_of, probe_rows
+from scaling.launch.probing import flops_of, probe, probe_rows
 from scaling.launch.ranks import FinishedRun
-from scaling.probe.plan import Group, ProbePlan, Task
+from scaling.probe.plan import Group, ProbePlan, Task, probe_plan
+from scaling.record.files import CannotWrite
 from scaling.record.rank_files import ProbeRecords
+from tests.points import tiny_point
 
 GEMM = Task(kind="gemm", precision="bf16", m=10, n=10, k=10)
 NODE = Task(
@@ -112,3 +115,15 @@ def test_attention_counts_seven_half_matmuls():
     task = Task(kind="attention", batch_size=2, num_heads=3, head_dim=8, seq_length=16)
     # 2 x 3 heads: 2 s^2 d = 4096 FLOPs a matmul, half of it causal, 2 forward and 5 backward
     assert flops_of(task) == 6 * 7 * 4096 // 2 == pytest.approx(86016)
+
+
+def test_a_probe_that_cannot_be_written_is_left_for_later(tmp_path, monkeypatch):
+    def full(path, _):
+        raise CannotWrite(f"{path}: cannot be written: No space left on device")
+
+    monkeypatch.setattr("scaling.launch.probing.write_table", full)
+    plan = tmp_path / "probe.json"
+    plan.write_text(probe_plan([tiny_point()], world_size=1, time_limit_s=5.0).to_json())
+    with pytest.raises(NotMeasured, match="No space left") as told:
+        probe(plan, tmp_path / "probes.parquet", rank_command=["/no/such/program"])
+    assert told.value.exit_code == 74

@@ -1,5 +1,6 @@
 """How long ranks are waited for, on a clock of the test's own."""
 
+import errno
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -105,3 +106,20 @@ def test_short_steps_and_unknown_ones_are_given_minutes_all_the_same() -> None:
     assert point_limits(0.001, 5, 20, None) == (STARTUP_S + 60, HANG_AFTER_S)
     assert point_limits(None, 5, 20, None) == (STARTUP_S, HANG_AFTER_S)
     assert point_limits(None, 5, 20, 300.0) == (300.0, HANG_AFTER_S)
+
+
+def test_a_beat_that_is_being_replaced_on_another_host_is_read_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RankFiles(tmp_path)
+    for rank in (0, 1):
+        files.beat(rank, "step 1")
+    read = Path.read_text
+
+    def stale(path: Path) -> str:
+        if path.name == "rank1.beat":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_text", stale)
+    assert files.beats() == {0: "step 1"}

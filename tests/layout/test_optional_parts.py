@@ -16,10 +16,8 @@ from scaling.layout.shapes import (
 )
 from scaling.study.ids import stored_fields
 from scaling.study.load import load_models
-from tests.conftest import PROJECT
 from tests.layout.test_shapes import ONE
-
-MODELS = load_models(PROJECT / "config" / "models.yaml")
+from tests.shipped import MODELS
 
 QWEN = {
     "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 48,
@@ -192,3 +190,9 @@ def test_parts_that_do_not_fit_together_are_named(tmp_path, lines, sentence):
     (tmp_path / "models.yaml").write_text(ENTRY + lines)
     with pytest.raises(InputError, match=sentence):
         load_models(tmp_path / "models.yaml")
+
+
+def test_the_engines_experts_have_a_gate():
+    plain = dataclasses.replace(MODELS["tiny_experts"], gated_mlp=False)
+    (said,) = engine_refusals(plain, Layout(seq_length=64, precision="fp32"))
+    assert said.startswith("gated_mlp=false: the experts that an engine trains have a gate")

@@ -8,17 +8,18 @@ from scaling.foreign.columns import Columns
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
+from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of, with_release
 from scaling.study.ids import stored_fields
-from scaling.study.load import load_models
-from tests.conftest import PROJECT
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, memory
 from tests.predict.test_step_arithmetic import IDEAL
+from tests.shipped import MODELS
 
 # Of tests.predict.conftest's shape: eight experts of 2,048, two a token, in all of 32 layers
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 2048}
@@ -115,6 +116,28 @@ def test_the_permuted_copies_of_a_token_are_kept(points):
     assert kept - none == pytest.approx(32 * 4096 * 2 * (4 * 4096 + 8 * 2048))
 
 
+def test_experts_without_a_gate_move_and_keep_what_a_feed_forward_without_one_does(points):
+    def of(width):
+        row = {**EXPERTS, "expert_ffn_hidden_size": width, "gated_mlp": False}
+        moved = quiet_step(points(row)).terms["elementwise_s"]
+        return moved, memory(points(row)).terms["activations_bytes"]
+
+    (wide_s, wide), (narrow_s, narrow) = of(4096), of(2048)
+    # two copies of a token: 7 passes of 2 bytes, and 4 bytes kept, of each of 2,048 elements more
+    elements = 32 * 4096 * 2 * 2048
+    assert wide_s - narrow_s == pytest.approx(7 * 2 * elements / (2.039e12 * 0.85))
+    assert wide - narrow == pytest.approx(4 * elements)
+
+
+def test_a_second_copy_of_experts_leaves_their_state_and_gradients_spread_over_all(points):
+    row = {**EXPERTS, "framework": "scaling", "dp": 16, "zero_stage": 3}
+    second, whole = (quiet_step(points({**row, "zero_shard_size": n})).terms for n in (8, None))
+    assert second["optimizer_s"] == pytest.approx(whole["optimizer_s"])
+    (group,) = points({**row, "zero_shard_size": 8}).groups
+    f, p = group.features, {**group.start, **IDEAL}
+    assert traffic_of(group, f, p, stages_of(f, group.stack)).gradients == 0
+
+
 def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
     row = {**EXPERTS, "dp": 8}
     step = quiet_step(points({**row, "ep": 8}))
@@ -126,8 +149,8 @@ def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
 
 
 def test_over_nodes_copies_or_tokens_share_the_nics(points):
-    row = {**EXPERTS, "dp": 32, "ep": 8, "tp": 1, "gpus_per_node": 2, "num_experts": 32}
-    row = {**row, "ep": 8, "experts_per_token": 8}
+    row = {**EXPERTS, "dp": 32, "ep": 8, "gpus_per_node": 2, "num_experts": 32}
+    row["experts_per_token"] = 8
     # 8 ranks on 4 nodes of 2: six of eight copies leave, over 8 x 25 GB/s shared by 8 GPUs
     (plain,) = quiet_step(points(row)).terms["ep_comm_s"]
     assert plain == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 8 * 6 / 8 / 25e9)
@@ -236,7 +259,7 @@ def test_ep_takes_its_ranks_out_of_dp_and_cp(layout, sentence):
 
 
 def test_a_dense_model_is_dealt_to_nobody():
-    dense = load_models(PROJECT / "config" / "models.yaml")["tiny"]
+    dense = MODELS["tiny"]
     refused = list(refusals(dense, Layout(seq_length=64, ep=2, dp=2, routing="skewed:2")))
     assert refused == [
         "ep=2 deals experts to ranks, and this model has none",
@@ -260,9 +283,9 @@ def test_rows_whose_experts_cannot_be_dealt_say_why(points):
 
 
 def test_a_mixture_in_memory_is_the_point_that_its_table_is():
-    shape = load_models(PROJECT / "config" / "models.yaml")["deepseek_v3"]
+    shape = MODELS["deepseek_v3"]
     layout = Layout(
-        seq_length=4096, dp=64, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
+        seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
     )
     own = predict(
         points_from(
@@ -275,7 +298,7 @@ def test_a_mixture_in_memory_is_the_point_that_its_table_is():
         "framework": "scaling",
         "cluster": "h100-80gb",
     }
-    table = predict(points_of(Columns(table_of({**row, "etp": 1}), "t")))
+    table = predict(points_of(Columns(table_of(row), "t")))
     assert np.isfinite(own.step_time_s).all()
     assert table.step_time_s == pytest.approx(own.step_time_s)
     assert table.memory_bytes == pytest.approx(own.memory_bytes)

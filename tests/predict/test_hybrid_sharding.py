@@ -1,3 +1,5 @@
+"""ZeRO over a part of the replicas: bytes and seconds worked by hand."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +111,42 @@ def test_with_a_second_copy_one_gather_a_step_and_the_scattering_leave_the_node(
     # of 4 micro-batches' 8 gathers 1 is far; the mean of a micro-batch, its scatter included
     assert found.gathering == pytest.approx((1 / 4 + 1) * far + (2 - 1 / 4) * near)
     assert found.gradients == 0
+
+
+def test_a_stage_gathers_its_own_layers_only_and_torchs_pipelines_scatter_once(points):
+    row = {"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4}
+    named = {**row, "framework": "scaling torch"}
+    weights, hops = 16 * LAYER + HEAD, 16 * 7 * 3.4e-6
+    scatter = 7 / 8 * weights * 2 / 300e9 + hops
+    usual, late = traffic(points({**row, "num_layers": 32})), traffic(points(named))
+    assert usual.gathering == pytest.approx(3 * scatter, rel=0.03)
+    assert usual.gathering == pytest.approx(late.gathering + late.gradients, rel=0.03)
+    assert late.gradients == pytest.approx(late.gathering / 2)
+
+
+def test_deepspeeds_pipelines_in_bf16_deal_their_state_without_zero_and_gather_weights(points):
+    row = {"dp": 4, "pp": 2, "framework": "scaling", "num_layers": 32}
+    (group,) = points(row, {**row, "precision": "fp16"}).groups
+    f, p = group.features, {**group.start, **IDEAL}
+    bf16, fp16 = traffic_of(group, f, p, stages_of(f, group.stack)).gradients
+    # an all-reduce of 16-bit gradients is two passes, gathered weights are a third
+    assert bf16 == pytest.approx(1.5 * fp16)
+    optimizer = step_of(group, f, p, memory_of(group, f, p).total).terms["optimizer_s"]
+    assert optimizer[0] == pytest.approx(optimizer[1] / 4)
+
+
+def test_torchtitan_scatters_gradients_in_fp32(points):
+    row = {"dp": 8, "zero_stage": 3, "framework": "torchtitan"}
+    weights = 32 * LAYER + 2 * HEAD
+    ring = 3 * 32 * 7 * 3.4e-6
+    assert traffic(points(row)).gathering == pytest.approx(7 / 8 * weights * 8 / 300e9 + ring)
+
+
+def test_fp32_gradients_travel_as_wide_as_they_are(points):
+    row = {"framework": "scaling", "dp": 8, "precision": "fp32"}
+    params = 32 * LAYER + 2 * HEAD
+    ring = 2 * (7 / 8 * params * 4 / 300e9 + 7 * 3.4e-6)
+    assert traffic(points(row)).gradients == pytest.approx(ring)
 
 
 @pytest.mark.parametrize(

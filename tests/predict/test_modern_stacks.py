@@ -42,8 +42,8 @@ def test_interleaving_holds_more_micro_batches_and_on_the_last_stage_nearly_as_m
     points, layout, first, last
 ):
     _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
-    held = in_flight(f)
-    assert (held[0][0], held[1][0]) == (pytest.approx(first), pytest.approx(last))
+    held = [float(in_flight(f, rank)[0]) for rank in (0.0, f.pp - 1)]
+    assert held == [pytest.approx(first), pytest.approx(last)]
 
 
 def test_a_compiled_layer_has_its_norms_in_one_kernel_each(points):
@@ -89,6 +89,16 @@ def test_embedding_and_head_count_as_layers_where_only_then_all_stages_are_alike
     assert float(stages_of(f, group.stack).first[0]) == 14
 
 
+def test_a_stage_between_with_more_layers_is_the_slowest_and_may_be_the_fullest(points):
+    row = points({**CORE, "num_layers": 126, "pp": 8, "virtual_stages": 1, "vocab_size": 100})
+    step = ideal_step(row)
+    flops = 16 * 6 * LAYER * 4096
+    assert step.terms["gemm_s"] == pytest.approx(flops / GPUS["h100-80gb"].sustained("bf16"))
+    assert step.terms["host_s"] == pytest.approx(0, abs=1e-9)
+    # of one micro-batch all stages hold as many activations a layer
+    assert memory(row).terms["weights_bytes"] == pytest.approx(2 * 16 * LAYER)
+
+
 def test_a_ring_hides_behind_attention_until_it_is_longer(points):
     row = {"cp": 4, "cp_style": "ring", "num_kv_heads": 8}
     (group,) = points(row).groups
@@ -102,6 +112,10 @@ def test_a_ring_hides_behind_attention_until_it_is_longer(points):
     block = 4096 / 4 * 2 * 1024 * 2
     attention = 32 * 3.5 * (4 * 4096**2 * 4096 / 2) / 4 / (312e12 * 0.5)
     slow = 32 * 3 * 3 * block / (300e9 * 1e-3) - attention * 3 / 4
+    assert waited(link_efficiency=1e-3) == pytest.approx(slow)
+    # attention that is computed again needs the keys and values again
+    (group,) = points({**row, "activation_checkpointing": "selective"}).groups
+    slow = 32 * 4 * 3 * block / (300e9 * 1e-3) - attention * 4.5 / 3.5 * 3 / 4
     assert waited(link_efficiency=1e-3) == pytest.approx(slow)
     exchanged = points({**row, "cp_style": "all_to_all"})
     assert ideal_step(exchanged).terms["tp_comm_s"] > 0
@@ -118,6 +132,29 @@ def test_fp8_casts_what_its_gemms_read_and_runs_them_at_its_own_rate(points):
     casts = 32 * elements * 4 / (gpu.hbm_bytes_per_s * 0.85)
     more = narrow.terms["elementwise_s"] - wide.terms["elementwise_s"]
     assert more == pytest.approx(casts)
+
+
+@pytest.mark.parametrize(
+    ("framework", "sequence_parallel", "whole", "weights"),
+    [
+        ("x", False, 4096, 0),  # each tp rank casts what is h wide whole
+        ("x", True, 1024, 0),  # before it is gathered
+        ("scaling", True, 4096, LAYER / 4),  # after it, and weights for each product
+    ],
+)
+def test_tp_ranks_cast_what_they_hold(points, framework, sequence_parallel, whole, weights):
+    row = {"cluster": "h100-80gb-dgx", "fused_norm": True, "framework": framework, "tp": 4}
+    row |= {"sequence_parallel": sequence_parallel, "precision": "fp8"}
+    (group,) = points(row).groups
+    f = group.features
+    none = dataclasses.replace(f, cast_bytes=np.zeros(1))
+    p = {**group.start, **IDEAL}
+    casts_s = layer_time(group, f, p).elementwise - layer_time(group, none, p).elementwise
+    # h, h of inputs and of outputs; q twice, k and v, gate and up, ffn over the ranks
+    elements = 4096 * (4 * whole + (4 * 4096 + 3 * 11008) / 4) + weights
+    each = 20 if framework == "scaling" else 4
+    gpu = GPUS["h100-80gb"]
+    assert casts_s == pytest.approx(each * elements / (gpu.hbm_bytes_per_s * 0.85))
 
 
 @pytest.mark.parametrize("framework", ["scaling", "scaling torch"])

@@ -113,6 +113,14 @@ def test_under_cp_a_rank_attends_to_all_tokens_of_its_heads():
     assert (task.num_heads, task.num_kv_heads, task.seq_length) == (4, 2, 32)
 
 
+def test_in_a_ring_a_rank_attends_to_its_tokens_with_all_its_heads():
+    """Of 8 heads: 16 ranks of a ring may not leave one without any, whose rate would be 0."""
+    ring = {"cp": 16, "cp_style": "ring", "dp": 1}
+    plan = probe_plan(points(ring), world_size=16, time_limit_s=60)
+    (task,) = [task for task in plan.tasks if task.kind == "attention"]
+    assert (task.num_heads, task.num_kv_heads, task.seq_length) == (8, 4, 2)
+
+
 def test_a_plan_survives_its_file_and_its_digest_changes_with_it():
     plan = probe_plan(points({"tp": 2, "dp": 2}), world_size=4, time_limit_s=60)
     assert plan_from_json(plan.to_json()) == plan

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +94,13 @@ def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(
     assert (watcher.look().done, watcher.look().left) == (2, 1)
 
 
+def test_a_file_with_a_valid_row_beside_an_invalid_one_is_not_said_to_be_set_aside(folder):
+    both = [timed_row(POINTS[0], 2.0), dataclasses.replace(timed_row(POINTS[0], 2.0), attempt=0)]
+    write_rows(file_of(folder), both)
+    assert row_files.set_unreadable_aside(folder) == []
+    assert file_of(folder).exists()
+
+
 def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
     for _ in range(2):
         halved(file_of(folder))
@@ -117,6 +125,11 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
         assert told.err.startswith("Set aside, its point will run again: ")
         assert told.err.endswith(".1.parquet: is cut short, or no Parquet file\n")
         assert told.out.startswith("2 done · 0 running · 1 left of 3")
+    for number in range(20):
+        halved(shutil.copy(file_of(folder, 1), folder / f"more{number}.parquet"))
+    folders.status("s")
+    *_, last = told = capsys.readouterr().err.splitlines()
+    assert (len(told), last) == (9, "    and 13 more")
 
 
 def test_failed_points_are_retried_though_another_row_cannot_be_read(folder):

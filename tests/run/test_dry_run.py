@@ -30,10 +30,21 @@ def test_points_of_as_many_nodes_share_allocations_as_the_profile_says():
     assert first == "2 points in 2 allocations:"
 
 
-def test_without_a_scheduler_there_is_no_allocation_and_a_wrong_profile_is_a_sentence():
+def test_without_a_scheduler_there_is_no_allocation_and_a_wrong_profile_is_a_sentence(tmp_path):
     assert dry_run.describe_allocations(POINTS, POINTS, []) == []
-    with pytest.raises(InputError, match=r"nowhere/config.yaml: is no profile of Snakemake"):
-        dry_run.describe_allocations(POINTS, POINTS, ["--profile", "nowhere"])
+    # one that Snakemake has found in the user's own folder
+    assert dry_run.describe_allocations(POINTS, POINTS, ["--profile", "elsewhere"]) == []
+    (tmp_path / "config.yaml").write_text("executor: [")
+    with pytest.raises(InputError, match=r"/config.yaml: is no profile of Snakemake"):
+        dry_run.describe_allocations(POINTS, POINTS, ["--profile", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [(["-n"], True), (["-np"], True), (["--dry-run"], True), (["--nolock"], False), ([], False)],
+)
+def test_a_dry_run_is_known_by_any_spelling_of_its_option(options, asked):
+    assert dry_run.is_asked_for(options) is asked
 
 
 def test_files_of_jobs_are_left_out_unless_the_user_says_what_is():

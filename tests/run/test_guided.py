@@ -99,6 +99,10 @@ def test_surprises_spend_no_more_than_is_left_of_the_budget(sweep):
     assert odd.choose(turn=1)[0] == []
     odd.measure(names, times=20, duration_s=60.0)
     assert len(odd.choose(turn=1)[0]) == 1
+    # an attempt that was set aside for a retry has been paid for too
+    late = row_of(odd.planned.points[0], outcome="timeout", step_time_s=None, duration_s=460.0)
+    write_rows(odd.paths.retried / "one.1.parquet", [late])
+    assert odd.choose(turn=1)[0] == []
 
 
 def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices_to_come(sweep):

@@ -48,7 +48,7 @@ def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, wri
     both = [point for point in points.points if point.accumulation == "both"]
     assert {point.world_size for point in both} == {8, 16}
     assert len(both) <= 4
-    assert {point.accumulation for point in points.points} <= {"both", "short"}
+    assert {point.accumulation for point in points.points} == {"both", "short"}
     every = fitting_plan(study_of(config, write_study, measure=SHORT | {"in_full": 1.0}, **GRID))
     assert {point.accumulation for point in every.points} == {"both"}
     # what runs in full as well is the same point: predictions that change measure nothing again
@@ -71,6 +71,10 @@ def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, 
     printed = capsys.readouterr().out
     for words in ("full", "guided (keep: 0.15)", "accumulation: short *", "guided and short"):
         assert words in printed
+    show.show_plan(
+        study_of(config, write_study, measure={"keep": 0}, **GRID), plan, None, None, costs
+    )
+    assert "guided (keep: 0) *" in capsys.readouterr().out
 
 
 def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):
@@ -92,6 +96,12 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     (both,) = price.prices(cheaper, fitting_plan(cheaper), ("both",))
     assert both.gpu_hours == pytest.approx(cheap.gpu_hours, rel=0.01)
     assert price.cheapest_settings(cheaper, plan) is None
+
+
+def test_a_study_of_which_nothing_is_predicted_to_fit_has_no_cheap_way(config, write_study):
+    huge = {"model": "huge", "world_size": 8, "zero_stage": 0, "global_batch_size": 64}
+    study = study_of(config, write_study, measure={"measure_oom": True}, **huge)
+    assert price.cheapest_settings(study, fitting_plan(study)) is None
 
 
 def test_each_slow_node_is_priced_by_the_points_that_it_would_run(config, write_study):

@@ -87,13 +87,28 @@ def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_i
     stated, name, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    program = "import time; time.sleep(60)  # snakemake"
-    words = [sys.executable, "-c", program, "--config", f"study={stated}"]
+    Path("snakemake").write_text("import time; time.sleep(60)")
+    words = [sys.executable, "snakemake", "--config", f"study={stated}"]
     with subprocess.Popen(words) as first:
         with pytest.raises(InputError, match=rf"^{name}: runs already, as process {first.pid} of"):
             stop.refuse_second_run(name)
         stop.refuse_second_run("v1")
         first.kill()
+
+
+def test_who_reads_the_log_of_a_run_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = Path("logs/quickstart/snakemake.log")
+    log.parent.mkdir(parents=True)
+    log.touch()
+    reader = subprocess.Popen(["tail", "-f", str(log)])
+    try:
+        stop.refuse_second_run("quickstart")
+        sentences, ended = stop.stop_study("quickstart", Path("results"), "slurm")
+        assert (sentences, ended, reader.poll()) == ([], True, None)
+    finally:
+        reader.kill()
+        reader.wait()
 
 
 def test_a_failure_shows_the_log_of_its_own_run_only(config, write_study, monkeypatch, capsys):

@@ -1,7 +1,10 @@
+"""What is asked of DeepSpeed for a layout."""
+
 import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
 from scaling.train.engines.deepspeed.config import bucket_sizes, deepspeed_config
 from tests.points import TINY, tiny_point
@@ -30,6 +33,22 @@ def test_buckets_are_as_large_as_what_a_rank_holds_but_even_and_never_above_deep
     sizes = {bucket_sizes(held)["reduce_bucket_size"] for held in (8_001, 8_002)}
     assert sizes == {8_002}
     assert bucket_sizes(10**9)["allgather_bucket_size"] == 500_000_000
+
+
+def test_in_fp16_the_first_overflow_lowers_a_loss_scale_that_has_room_to_begin_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step that overflows is lost; DeepSpeed's own scale loses two before it is first lowered."""
+    from deepspeed.runtime.fp16 import loss_scaler
+    from deepspeed.runtime.precision_config import DeepSpeedFP16Config
+
+    words = deepspeed_config(TINY, tiny_point(precision="fp16").layout)["fp16"]
+    asked = DeepSpeedFP16Config(**words).dynamic_loss_scale_args()
+    monkeypatch.setattr(loss_scaler.dist, "get_rank", lambda: 1)
+    scaler = loss_scaler.CreateLossScaler(torch.half, 0.0, True, asked)
+    assert scaler.cur_scale == 2**12
+    scaler.update_scale(overflow=True)
+    assert scaler.cur_scale == 2**11
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_a_device_is_known_by_its_chip_and_its_memory(said: str, name: str, gib:
         ("a100-80gb", "NVIDIA A100-SXM4-40GB", 39.4),  # half the memory
         ("h100-80gb", "NVIDIA H100 PCIe", 79.2),  # three quarters of the peak
         ("h100-80gb", "NVIDIA H100 NVL", 93.0),
+        ("a100-40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 39.3),  # 98 of 108 multiprocessors
         ("b200-180gb", "NVIDIA GB200", 184.3),
         ("h100-80gb", "NVIDIA GeForce RTX 4090", 23.5),
     ],
@@ -78,7 +79,9 @@ def test_a_rank_with_another_gpu_than_the_study_says_takes_none(monkeypatch) -> 
         "get_device_properties": properties,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    torch.set_float32_matmul_precision("high")  # as TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 does
     assert take_device("a100-80gb", 0) == torch.device("cuda", 0)
+    assert torch.get_float32_matmul_precision() == "highest"
     with pytest.raises(RuntimeError, match="'h100-80gb' and this rank has NVIDIA A100"):
         take_device("h100-80gb", 0)
     with pytest.raises(RuntimeError, match="for local rank 1 there is none"):

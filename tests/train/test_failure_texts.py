@@ -1,3 +1,5 @@
+"""Which errors of libraries mean that memory ran out."""
+
 import errno
 
 import pytest
@@ -20,6 +22,7 @@ NCCL = (
         MemoryError(),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
         RuntimeError("CUDA driver error: out of memory"),
         RuntimeError("Triton Error [CUDA]: out of memory"),
         torch.distributed.DistBackendError(NCCL.format("Cuda failure 2 'out of memory'")),

@@ -13,15 +13,14 @@ import torch
 
 from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
-from scaling.cluster.hardware import GPUS
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import rank_variables
 from scaling.layout.axes import Precision
 from scaling.layout.kernels import ATTENTION
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult, Stack
 from scaling.study.grid import Point
-from scaling.train.device import gpu_mismatch
-from scaling.train.measure.power import PowerLog, meter_of
+from scaling.train.device import catalogued_gpu
+from scaling.train.measure.power import SHORTEST_S, PowerLog, meter_of
 from tests.points import tiny_point
 from tests.train.reference import CPU, reference_curve
 
@@ -57,9 +56,8 @@ def test_torchs_own_kernels_are_on_every_gpu(kernel: str) -> None:
 
 def gpu_here() -> str:
     device = torch.cuda.get_device_properties(GPU)
-    for gpu in GPUS.values():
-        if gpu.memory_bytes and not gpu_mismatch(gpu, device.name, device.total_memory):
-            return gpu.name
+    if name := catalogued_gpu(device.name, device.total_memory):
+        return name
     pytest.skip(f"the catalogue has no {device.name}")
 
 
@@ -119,7 +117,7 @@ def test_nvml_counts_what_a_busy_gpu_draws() -> None:
     matrix = torch.randn(4096, 4096, device=GPU, dtype=torch.float16)
     log = PowerLog(meter, clock=time.monotonic)
     log.start()
-    until = time.monotonic() + 1.0  # the counter is updated some ten times a second
+    until = time.monotonic() + SHORTEST_S
     while time.monotonic() < until:
         torch.mm(matrix, matrix)
         torch.cuda.synchronize(GPU)

@@ -1,3 +1,5 @@
+"""The memory that a rank, others and libraries hold."""
+
 import json
 import subprocess
 import sys
@@ -22,12 +24,16 @@ print(json.dumps([before.allocated, after.allocated, after.reserved, after.meter
 
 REMEMBERED = """
 import deepspeed
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime import bf16_optimizer
+from deepspeed.runtime.zero import stage_1_and_2
 from scaling.train.engines.deepspeed import engine
 deepspeed.init_distributed = lambda: None
+get_accelerator().reset_peak_memory_stats = lambda *_: print("the peak is reset")
 engine.join(0)
 print("joined")
 bf16_optimizer.see_memory_usage("begin bf16_optimizer", force=True)  # prints, and resets the peak
+stage_1_and_2.empty_cache()
 """
 
 

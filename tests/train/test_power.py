@@ -75,7 +75,7 @@ def test_no_error_of_nvml_costs_a_row_and_its_reason_is_logged_once(
     for _ in range(2):
         assert (meter.energy_j(), meter.power_w(), meter.clock_hz()) == (None, None, None)
         assert (meter.throttled(), meter.memory_used()) == (None, None)
-    log = PowerLog(meter, clock=iter([0.0, 1.0]).__next__, every_s=3600)
+    log = PowerLog(meter, clock=iter([0.0, 2.0]).__next__, every_s=3600)
     log.start()
     assert log.stop() == UNMETERED
     assert len(caplog.messages) == 5
@@ -139,6 +139,17 @@ def test_the_log_subtracts_two_readings_of_the_counter() -> None:
     log.start()
     found = log.stop()
     assert (found.energy_j, found.mean_power_w) == (500.0, 200.0)
+
+
+def test_steps_that_a_counter_of_ten_updates_a_second_misses_have_no_energy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counter = itertools.count(1_000_000, 500_000)
+    meter = NvmlMeter(nvml(energy=lambda: next(counter)), "GPU-1")
+    log = PowerLog(meter, clock=iter([10.0, 11.9]).__next__, every_s=3600)
+    log.start()
+    assert log.stop() == UNMETERED
+    assert caplog.messages == ["no energy or clocks: 1.9 s are too few for NVML's readings"]
 
 
 def test_a_log_that_was_not_started_cannot_be_stopped() -> None:

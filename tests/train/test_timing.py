@@ -1,13 +1,16 @@
+"""What a stopwatch runs around."""
+
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from scaling.record.rank_files import RankFiles
-from scaling.train import stepping
-from scaling.train.measure.timing import HostStopwatch
+from scaling.train import program, stepping
+from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
 from tests.points import tiny_point
@@ -17,7 +20,8 @@ class Log:
     """A stopwatch and a training run that only write down who was called."""
 
     name = "log"
-    engine = None
+    engine: object = None
+    skipped_steps = 0
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -55,7 +59,82 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
 
 
+def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full_card(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    log = Log()
+    log.engine = SimpleNamespace(module=torch.nn.Module())
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    monkeypatch.setattr(StepRunner, "run_traced_steps", full_card)
+    point = tiny_point(measured_steps=2)
+    groups: Groups = object.__new__(Groups)
+    groups.place, groups.data_group = Place.of(0, point.layout), None
+    files = RankFiles(tmp_path)
+    runner = StepRunner(point, log, groups, files, 0, torch.device("cpu"), log)
+    with pytest.raises(torch.OutOfMemoryError):
+        program._run_and_read(runner, None)
+    assert (files.finished(), files.timed()) == (frozenset(), frozenset({0}))
+    assert files.results()[0].step_times_s == [1.0, 1.0]
+
+
+class Overflowing(Log):
+    """Gradients overflow fp16 in its first steps, which halve the loss scale instead."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.skipped_steps, self.left = 0, steps
+
+    def step(self, _: object) -> None:
+        self.skipped_steps += self.left > 0
+        self.left -= 1
+
+
+@pytest.mark.parametrize("overflows", [0, 2, 3, 5])
+def test_a_step_that_updated_nothing_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overflows: int
+) -> None:
+    trainer = Overflowing(overflows)
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
+    device = torch.device("cpu")
+    runner = StepRunner(point, trainer, groups, RankFiles(tmp_path), 0, device, Log())
+    if overflows <= 2:
+        assert runner.run_full_steps(None).times_s == [1.0, 1.0]
+        return
+    with pytest.raises(RuntimeError, match=rf"^{min(overflows, 4) - 2} of the measured steps"):
+        runner.run_full_steps(None)
+
+
 def test_the_host_watch_subtracts_two_readings() -> None:
     readings = iter([10.0, 12.5])
     watch = HostStopwatch(clock=lambda: next(readings))
     assert watch.seconds_of(lambda: None) == 2.5
+
+
+def test_the_cuda_watch_drains_the_device_before_each_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            said.append("mark")
+
+        def synchronize(self) -> None:
+            said.append("wait")
+
+        def elapsed_time(self, _: object) -> float:
+            return 1500.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("drain"))
+    assert CudaStopwatch().seconds_of(lambda: said.append("work")) == 1.5
+    assert said == ["drain", "mark", "work", "drain", "mark", "wait"]

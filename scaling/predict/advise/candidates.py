@@ -107,7 +107,7 @@ def _sharding(search: Search, layout: Layout) -> Iterator[tuple[ZeroStage, int |
         if layout.pp > 1 and zero > 1 and search.engine is None:
             continue  # no such framework gathers weights behind a pipeline's micro-batches
         yield zero, None
-        inside = search.gpus_per_node // (layout.tp * layout.cp * layout.pp)
+        inside = search.gpus_per_node // (layout.tp * layout.cp)  # other stages lie on other nodes
         if zero == 3 and 1 < inside < layout.dp and layout.dp % inside == 0:
             yield zero, inside
 

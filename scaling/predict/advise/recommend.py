@@ -105,7 +105,8 @@ def recommend(
     if precision is None:
         precision = "bf16" if "bf16" in gpu.peaks else "fp16"
     for count in gpus:
-        _check_size(count, cluster, site)
+        # of hosts, where the links of GPUs join several of them to a node
+        _check_size(count, cluster, clusters.get(cluster, site))
     checked_setting = _checked(setting or {}, shape)
     chosen: dict[int, list[Recommendation]] = {}
     for count in gpus:
@@ -127,7 +128,7 @@ def recommend(
         points = points_from(
             inputs_of_layouts(
                 layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
-                framework=framework,
+                framework=None if framework == OWN_FRAMEWORK else framework,
             ),
             clusters,
         )  # fmt: skip

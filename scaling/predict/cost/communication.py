@@ -26,6 +26,7 @@ from scaling.predict.cost.sharding import (
     Sharding,
     expert_replicas,
     expert_sharding_of,
+    gradient_bytes,
     sharding_of,
 )
 from scaling.predict.cost.stages import (
@@ -78,7 +79,7 @@ def traffic_of(
         all_to_all = all_to_all_s(group, f, p)
         expert_weights = experts_of_heaviest_stage(f, stages)
         more_gradients, more_gathering = _data_parallel(
-            group, f, p, expert_weights, expert_sharding_of(f),
+            group, f, p, expert_weights, expert_sharding_of(group, f),
             replicas=expert_replicas(f), stride=f.ep * f.etp,
         )  # fmt: skip
         gradients, gathering = gradients + more_gradients, gathering + more_gathering
@@ -107,19 +108,22 @@ def _tensor_parallel(
     Ring all-reduces of (tokens, h), each moving 2 (tp - 1) / tp of it, after attention and after
     the mlp, forward and backward, and once more where forward is recomputed. Under
     sequence_parallel all-gather and reduce-scatter move the same bytes, and backward has one more
-    all-gather (arXiv 2205.05198). `crossing` marks pipelines over nodes: over a lossy transport
-    they slow the host's launches down.
+    all-gather of each block (arXiv 2205.05198), unless the software keeps what it gathered.
+    `crossing` marks pipelines over nodes: over a lossy transport they slow the host's launches
+    down.
     """
-    tp = f.tp
-    count = (4 + 2 * f.full) * (f.attentions + 1) / 2
+    tp, blocks = f.tp, f.attentions + 1
+    count = (2 + f.full) * blocks
+    gathered_again = f.sequence_parallel & (not group.stack.keeps_gathered)
+    moved = count + np.where(gathered_again, blocks / 2, 0.0)  # in all-reduces
     volume = 2 * (tp - 1) / tp * f.tokens * f.hidden_size * f.element_bytes
-    volume = volume * np.where(f.sequence_parallel, 1.25, 1.0)
     # every rank waits for the last one to arrive; latencies are stated for 4 ranks
     meeting = np.log2(np.maximum(tp, 2.0)) / 2
     over_nodes = np.where(tp > f.gpus_per_node, p["tp_network_latency_s"] * tp, 0.0)
     latency = p["tp_latency_s"] * meeting + over_nodes
     latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
-    seconds = p["tp_exposed"] * count * (volume / _tp_bandwidth(group, f, p) + latency)
+    seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
+    seconds = p["tp_exposed"] * seconds
     host = count * p["host_collective_s"] * meeting
     if group.cluster.lossy_transport:
         host = host + np.where(crossing, p["host_transport_s"] * tp * count, 0.0)
@@ -164,7 +168,8 @@ def _ring_attention_s(
     """Seconds on the GPU of a layer's key-value ring under cp_style ring that nothing hides, (n,).
 
     Forward the keys and values of every rank go around the ring of cp ranks once, backward they and
-    their gradients do (arXiv 2310.01889, section 3; Transformer Engine's p2p). Each of the cp - 1
+    their gradients do (arXiv 2310.01889, section 3; Transformer Engine's p2p), and once more where
+    checkpointing computes attention again. Each of the cp - 1
     passes travels while the block before it is computed; only what takes longer than `attention`,
     the layer's kernels, is waited for. The ring's slowest link counts: a GPU's share of the NICs as
     soon as the ring leaves the node.
@@ -173,7 +178,7 @@ def _ring_attention_s(
     block = f.tokens * 2 * f.kv_width / tp * f.element_bytes
     across = node_link(group) / f.gpus_per_node * TP_NETWORK_EFFICIENCY
     bandwidth = np.where(tp * cp > f.gpus_per_node, across, link(group) * p["link_efficiency"])
-    rounds = (3 + f.full) * f.attentions  # forward, and twice the bytes backward
+    rounds = (3 + (f.full | f.selective)) * f.attentions  # twice the bytes backward
     moving = rounds * (cp - 1) * block / bandwidth
     return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)
 
@@ -208,40 +213,53 @@ def _data_parallel(
 
     Of `weights` parameters that `replicas` ranks, `stride` apart, hold. One copy of their state is
     sharded over `sharding.state` ranks (1 at zero_stage 0); the gradients of the copies are
-    all-reduced once a step. Among the ranks of a copy:
+    all-reduced once a step, and weights gathered where more ranks update them. Among the ranks of a
+    copy:
     zero_stage 1 reduce-scatters gradients and all-gathers weights, once a step;
     zero_stage 2 keeps no whole gradient, so it reduce-scatters behind each micro-batch's backward;
     zero_stage 3 does that too, and gathers weights for forward and for backward of each
     micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
-    gather leave the small group.
+    gather leave the small group. A pipeline that reduces late scatters once a step.
     """
     copies = replicas / sharding.state
     once_a_step: Floats = np.zeros(len(f))
     per_micro_batch: Floats = np.zeros(len(f))
-    gradient_bytes = weights * group.stack.gradient_bytes
+    gradients, gathered = weights * gradient_bytes(group, f), weights * f.element_bytes
     if (copies > 1).any():
         among_copies = _ranks(group, f, p, copies, stride * sharding.state, all_reduce=True)
         # an all-reduce is a reduce-scatter and an all-gather
-        once_a_step = 2 * _ring_s(group, f, gradient_bytes / sharding.state, among_copies)
+        once_a_step = 2 * _ring_s(group, f, gradients / sharding.state, among_copies)
+    if (sharding.updates > sharding.state).any():
+        updating = _ranks(group, f, p, sharding.updates, stride)
+        updated = _ring_s(group, f, gathered, updating)
+        updated = np.where(sharding.updates > sharding.state, updated, 0.0)
+        once_a_step = once_a_step + updated
     if (sharding.state > 1).any():
         in_copy = _ranks(group, f, p, sharding.state, stride)
-        at_end = np.where(f.zero_stage == 2, 0.0, gradient_bytes) + weights * f.element_bytes
+        at_end = np.where(f.zero_stage == 2, 0.0, gradients) + gathered
         zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
-        zero_2 = _ring_s(group, f, gradient_bytes, in_copy)
+        zero_2 = _ring_s(group, f, gradients, in_copy)
         small_group = _ranks(group, f, p, sharding.inside, stride)
-        wide_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
-        zero_3 = wide_passes * _layer_by_layer_s(f, weights, in_copy)
-        zero_3 = zero_3 + (3 - wide_passes) * _layer_by_layer_s(f, weights, small_group)
-        once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, 0.0)
-        per_micro_batch = np.where(f.zero_stage >= 3, zero_3, 0.0)
+        wide_gathers = np.where(sharding.second, 1 / f.accumulation, 2.0)
+        zero_3 = wide_gathers * _layer_by_layer_s(f, gathered, in_copy)
+        zero_3 = zero_3 + (2 - wide_gathers) * _layer_by_layer_s(f, gathered, small_group)
+        scatter = np.maximum(group.stack.zero_3_gradient_bytes, f.element_bytes) * weights
+        scatter = _layer_by_layer_s(f, scatter, in_copy)
+        late = group.stack.reduces_late & (f.pp > 1)
+        zero_3_late = np.where(late, scatter, 0.0)
+        once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, zero_3_late)
+        per_micro_batch = np.where(f.zero_stage >= 3, zero_3 + scatter - zero_3_late, 0.0)
         per_micro_batch = np.where(f.zero_stage == 2, zero_2, per_micro_batch)
     return once_a_step, per_micro_batch
 
 
-def _layer_by_layer_s(f: Features, weights: Floats, ranks: Ranks) -> Floats:
-    """Seconds to gather every layer's weights once, or to scatter its gradients, (n,)."""
-    moved = (ranks.size - 1) / ranks.size * weights * f.element_bytes
-    return moved / ranks.bus + f.num_layers * (ring_latency_s(ranks) + ranks.waits_s)
+def _layer_by_layer_s(f: Features, message: Floats, ranks: Ranks) -> Floats:
+    """Seconds to gather a stage's weights layer by layer, or to scatter its gradients, (n,).
+
+    `message`: bytes of all its layers.
+    """
+    moving = (ranks.size - 1) / ranks.size * message / ranks.bus
+    return moving + f.num_layers / f.pp * (ring_latency_s(ranks) + ranks.waits_s)
 
 
 def _ring_s(group: Group, f: Features, moved: Floats, ranks: Ranks) -> Floats:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.experts import expert_time, has_experts
+from scaling.predict.cost.experts import expert_time, ffn_passes, has_experts
+from scaling.predict.cost.stages import layer_params
 from scaling.predict.read.features import Features, Group
 
 # Share of the data sheet's HBM bandwidth that streaming kernels reach (STREAM on A100 and H100).
@@ -37,7 +38,7 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     scores_recomputed = (f.full | f.selective) * 1.0
     hbm = _hbm(group)
     gemm = _gemm_s(f, p, recomputed)
-    elementwise = _elementwise_s(f, p, recomputed, hbm)
+    elementwise = _elementwise_s(group, f, p, recomputed, hbm)
     if has_experts(f):
         expert_gemm, expert_elementwise = expert_time(f, p, hbm)
         gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
@@ -61,13 +62,14 @@ def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     return np.asarray(gemm + logits * 4 * p["logit_passes"] / _hbm(group))
 
 
-def optimizer_seconds(group: Group, weights: Floats) -> Floats:
+def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
     """Adam over the `weights` parameters that a rank holds, (n,).
 
     34 bytes a parameter: read the gradient (4), the master weight and two moments (12), write these
-    three (12) and the 16-bit copy (2), and read the gradient for clipping (4).
+    three (12) and the 16-bit copy (2), and read the gradient for clipping (4). 18 with states and
+    gradients in 16 bits.
     """
-    return np.asarray(weights * 34.0 / _hbm(group))
+    return np.asarray(weights * np.where(f.short_states, 18.0, 34.0) / _hbm(group))
 
 
 def offloaded_seconds(f: Features, weights: Floats) -> Floats:
@@ -75,10 +77,12 @@ def offloaded_seconds(f: Features, weights: Floats) -> Floats:
 
     Over PCIe fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2). All ranks of a
     node share its memory for Adam's 28 bytes: read the gradient, the master weight and two moments
-    (16), write the last three (12).
+    (16), write the last three (12). States and gradients in 16 bits halve all but the weights.
     """
     ranks = np.minimum(f.world_size, f.gpus_per_node)
-    return np.asarray(weights * (6.0 / _HOST_LINK_BYTES_PER_S + ranks * 28.0 / _HOST_BYTES_PER_S))
+    moved = np.where(f.short_states, 4.0, 6.0) / _HOST_LINK_BYTES_PER_S
+    updated = ranks * np.where(f.short_states, 14.0, 28.0) / _HOST_BYTES_PER_S
+    return np.asarray(weights * (moved + updated))
 
 
 def _hbm(group: Group) -> float:
@@ -126,7 +130,9 @@ def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: f
     return np.where(f.math | f.fused_softmax, unfused, flash)
 
 
-def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
+def _elementwise_s(
+    group: Group, f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float
+) -> Floats:
     """Norms and residuals, activation, rotary embedding, biases, casts of low-precision GEMMs.
 
     tp shards norms and residuals only under sequence_parallel. The rest is counted: 9 passes over a
@@ -134,12 +140,23 @@ def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm:
     """
     passes = np.where(f.fused_norm, p["norm_passes_fused"], p["norm_passes"])
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    sharded = np.where(f.mlp_inputs > 1, 9.0, 7.0) * f.ffn_hidden_size + 10 * f.query_width
+    sharded = ffn_passes(f) * f.ffn_hidden_size + 10 * f.query_width
     moved = f.tokens * f.element_bytes * (norms + sharded / f.tp)
-    # cast to 8 or 4 bits: forward the inputs of the layer's four GEMMs (h, query width, h, ffn),
-    # backward the gradients of their outputs
-    inputs = f.attentions * (f.hidden_size + f.query_width) + f.hidden_size + f.ffn_hidden_size
-    outputs = f.attentions * (f.query_width + 2 * f.kv_width + f.hidden_size)
-    outputs = outputs + f.mlp_inputs * f.ffn_hidden_size + f.hidden_size
-    casts = f.cast_bytes * f.tokens * ((inputs + outputs) / f.tp)
-    return (moved + casts) * (1 + recomputed / 3) / hbm
+    if (f.cast_bytes > 0).any():
+        moved = moved + f.cast_bytes * _cast_elements(group, f)
+    return moved * (1 + recomputed / 3) / hbm
+
+
+def _cast_elements(group: Group, f: Features) -> Floats:
+    """Elements that a layer's GEMMs cast to 8 or 4 bits for a micro-batch, (n,).
+
+    Forward the inputs of its four GEMMs (h, query width, h, ffn), backward the gradients of their
+    outputs. What is h wide is whole on each tp rank, but software casts it before it gathers it
+    under sequence_parallel. A stack that `casts_as_read` does neither, and casts weights each time.
+    """
+    early = f.sequence_parallel & (not group.stack.casts_as_read)
+    whole = 2 * (f.attentions + 1) * f.hidden_size / np.where(early, f.tp, 1.0)
+    sharded = 2 * f.attentions * (f.query_width + f.kv_width)
+    sharded = sharded + (1 + f.mlp_inputs) * f.ffn_hidden_size
+    weights: Floats | float = layer_params(f) / f.tp if group.stack.casts_as_read else 0.0
+    return f.tokens * (whole + sharded / f.tp) + weights

@@ -39,6 +39,20 @@ def _params_per_expert(f: Features) -> Floats:
     return (f.mlp_inputs + 1) * f.hidden_size * f.expert_ffn
 
 
+def ffn_passes(f: Features) -> Floats:
+    """Passes of a feed-forward's activation over its width, with their gradients, (n,)."""
+    return np.where(f.mlp_inputs > 1, 9.0, 7.0)
+
+
+def kept_of_ffn(group: Group, f: Features) -> Floats:
+    """Share of gate, up, activation and product that a feed-forward keeps for backward, (n,).
+
+    Lean kernels fuse the gate with its activation. Without a gate there are the activation's input
+    and output.
+    """
+    return np.where(f.mlp_inputs > 1, 0.75 if group.stack.lean_kernels else 1.0, 0.5)
+
+
 def busiest_load(f: Features) -> Floats:
     """Tokens of the busiest rank over the mean, (n,). All ranks wait for it.
 
@@ -60,8 +74,8 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
     GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
     token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise:
     `expert_passes` over the k copies of a token (permute and weighted sum, with their gradients),
-    nine over an expert's width (the activation, as in a dense layer), and the casts of what
-    low-precision GEMMs read.
+    the activation's over an expert's width as in a dense layer, and the casts of what low-precision
+    GEMMs read.
     """
     h, width = f.hidden_size, f.expert_ffn / f.etp
     tokens = f.tokens / f.tp
@@ -73,7 +87,8 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
     down = 2 * experts * (m + half) * (width + half) * (h + half)
     rate = f.gemm_peak * p["gemm_efficiency"] * p["expert_gemm_efficiency"]
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
-    moved = copies * f.element_bytes * (p["expert_passes"] * h * f.etp + 9 * f.expert_ffn)
+    passed = p["expert_passes"] * h * f.etp + ffn_passes(f) * f.expert_ffn
+    moved = copies * f.element_bytes * passed
     # what the GEMMs read: forward h and the width, backward the gradients of both outputs
     cast = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
     moved = moved + copies * f.cast_bytes * cast
@@ -124,7 +139,6 @@ def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floa
     """
     copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
     saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision
-    gate = 0.75 if group.stack.lean_kernels else 1.0
     per_copy = (p["kept_routed"] - saved) * f.hidden_size * f.etp
-    per_copy = per_copy + (p["kept_mlp"] * gate - saved) * f.expert_ffn
+    per_copy = per_copy + (p["kept_mlp"] * kept_of_ffn(group, f) - saved) * f.expert_ffn
     return np.asarray(f.expert_share * copies * per_copy)

@@ -53,12 +53,10 @@ def node_bus(group: Group, nodes: Floats) -> Floats:
 
     Measured ones are interpolated, logarithm over logarithm.
     """
-    cluster = group.cluster
-    assert cluster.node_link_bytes_per_s is not None
-    if cluster.bus_bytes_per_s is None:
-        return np.full(len(nodes), cluster.node_link_bytes_per_s)
-    at = np.log2(list(cluster.bus_bytes_per_s))
-    rate = np.log(list(cluster.bus_bytes_per_s.values()))
+    measured = group.cluster.bus_bytes_per_s
+    if measured is None:
+        return np.full(len(nodes), node_link(group))
+    at, rate = np.log2(list(measured)), np.log(list(measured.values()))
     return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
 
 

@@ -9,7 +9,14 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost import own_deepspeed, own_torch
-from scaling.predict.cost.experts import has_experts, held_expert_params, kept_expert_bytes
+from scaling.predict.cost.experts import (
+    has_experts,
+    held_expert_params,
+    kept_expert_bytes,
+    kept_of_ffn,
+)
+from scaling.predict.cost.links import link, node_link
+from scaling.predict.cost.own_layer import loss_memory
 from scaling.predict.cost.own_memory import (
     TERMS,
     Memory,
@@ -27,7 +34,12 @@ from scaling.predict.cost.own_pipelines import (
     torch_chunks,
     whole_model,
 )
-from scaling.predict.cost.sharding import Sharding, expert_sharding_of, sharding_of
+from scaling.predict.cost.sharding import (
+    Sharding,
+    expert_sharding_of,
+    gradient_bytes,
+    sharding_of,
+)
 from scaling.predict.cost.stages import head_params, layer_params, multiplied_params, stages_of
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import own_framework
@@ -98,17 +110,22 @@ def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
-    """The fuller one of the first and the last stage; one between never holds more than the first.
+    """The fullest one of the first, the second and the last stage.
 
-    Tied vocabulary matrices are two where a pipeline parts them.
+    The second holds more than the first where stages between have more layers. Tied vocabulary
+    matrices are two where a pipeline parts them.
     """
     stages = stages_of(f, group.stack)
     state = _bytes_per_weight(group, f, p, sharding_of(group, f))
-    expert_state = _bytes_per_weight(group, f, p, expert_sharding_of(f))
+    expert_state = _bytes_per_weight(group, f, p, expert_sharding_of(group, f))
     expert_params, copies = held_expert_params(f), _low_precision_copies(group, f)
     kept, recomputed = _activations_of_layer(group, f, p)
     vocabulary = f.vocab_size if group.stack.gathered_logits else f.vocab_size / f.tp
     logits = p["kept_logits"] * f.tokens * vocabulary * f.element_bytes / 2
+    if f.fused_cross_entropy.any():
+        fused = loss_memory(f, f.tokens * f.vocab_size / f.tp, head_params(f) / f.tp)
+        needed = np.maximum(fused.forward, fused.backward)
+        logits = np.where(f.fused_cross_entropy, needed, logits)
 
     def stage_terms(
         layers: Floats, matrices: Floats | float, in_flight: Floats, logits: Floats
@@ -126,18 +143,20 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
             "buffers_bytes": np.full(len(f), p["buffers_bytes"]),
         }
 
-    first_in_flight, last_in_flight = in_flight(f)
     first_matrices = np.where(stages.piped, 1.0, f.embeddings)
     first_logits = np.where(stages.piped, 0.0, logits)
-    first = stage_terms(stages.first, first_matrices, first_in_flight, first_logits)
-    last = stage_terms(stages.last, 1.0, last_in_flight, logits)
-    first_total, last_total = np.asarray(sum(first.values())), np.asarray(sum(last.values()))
-    last_is_fuller = stages.piped & (last_total > first_total)
-    memory = Memory(
-        np.where(last_is_fuller, last_total, first_total),
-        {name: np.where(last_is_fuller, last[name], first[name]) for name in first},
-        first_total,
-    )
+    terms = stage_terms(stages.first, first_matrices, in_flight(f, 0.0), first_logits)
+    total = first_total = np.asarray(sum(terms.values()))
+    no_logits = np.zeros(len(f))
+    for has_stage, other in (
+        (f.pp > 2, stage_terms(stages.middle, 0.0, in_flight(f, 1.0), no_logits)),
+        (stages.piped, stage_terms(stages.last, 1.0, in_flight(f, f.pp - 1), logits)),
+    ):
+        other_total = np.asarray(sum(other.values()))
+        is_fuller = has_stage & (other_total > total)
+        total = np.where(is_fuller, other_total, total)
+        terms = {name: np.where(is_fuller, other[name], terms[name]) for name in terms}
+    memory = Memory(total, terms, first_total)
     return _recomputed_to_fit(group, f, p, memory) if f.recomputes.any() else memory
 
 
@@ -157,17 +176,15 @@ def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory
     return Memory(memory.total - saved, terms, memory.first_stage - saved)
 
 
-def in_flight(f: Features) -> tuple[Floats, Floats]:
-    """Micro-batches whose activations the first and the last stage hold at once, (n,) each.
+def in_flight(f: Features, rank: Floats | float) -> Floats:
+    """Micro-batches whose activations a rank of the pipeline holds at once, (n,).
 
-    1F1B: pp and 1. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2; Megatron-Core's
-    warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs): pp + (pp - 1) / v and
-    pp - (pp - 1) / v of a whole stage. Never more than there are.
+    1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
+    Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs):
+    pp + (pp - 1 - 2 rank) / v of a whole stage. Never more than there are.
     """
-    more = np.where(f.virtual > 1, (f.pp - 1) / f.virtual, 0.0)
-    first = f.pp + more
-    last = np.where(f.virtual > 1, f.pp - more, 1.0)
-    return np.minimum(f.accumulation, first), np.minimum(f.accumulation, last)
+    interleaved = f.pp + (f.pp - 1 - 2 * rank) / f.virtual
+    return np.minimum(f.accumulation, np.where(f.virtual > 1, interleaved, f.pp - rank))
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
@@ -181,9 +198,11 @@ def _bytes_per_weight(
     """Bytes of weights, gradients and optimizer state per parameter of a rank's stage, (n,)."""
     stack, z = group.stack, f.zero_stage
     weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
-    gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
+    gradients = gradient_bytes(group, f) * p["gradient_ratio"]
+    gradients = gradients / np.where(z >= 2, sharding.state, 1.0)
     # training in fp32 has no master copy: two moments of 4 bytes
-    state = np.where(f.element_bytes > 2, stack.master_bytes - 4.0, stack.master_bytes)
+    state = np.where(f.element_bytes > 2, 8.0, stack.master_bytes)
+    state = np.where(f.short_states, 6.0, state)  # all three in 16 bits
     state = np.where(f.offload, 0.0, state)
     return weights, gradients, state * p["master_ratio"] / sharding.state
 
@@ -192,7 +211,7 @@ def _low_precision_copies(group: Group, f: Features) -> Floats:
     """Bytes of a layer's matrices in low precision, beside their weights, (n,)."""
     z = f.zero_stage
     dense = layer_params(f) / f.tp * f.copy_bytes * sharding_of(group, f).weights_share(z)
-    experts = held_expert_params(f) * f.copy_bytes * expert_sharding_of(f).weights_share(z)
+    experts = held_expert_params(f) * f.copy_bytes * expert_sharding_of(group, f).weights_share(z)
     return dense + experts
 
 
@@ -228,15 +247,13 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
     and the output, and gate, up and product. Inputs of low-precision GEMMs are kept in low
     precision.
     """
-    h, tp, gated = f.hidden_size, f.tp, f.mlp_inputs > 1
-    lean = group.stack.lean_kernels
-    attention_share = np.where(gated, 8 / 14 if lean else 1.0, 8 / 14 if lean else 0.7)
-    ffn_share = np.where(gated, 0.75 if lean else 1.0, 0.5)
+    h, tp = f.hidden_size, f.tp
+    attention_share = 8 / 14 if group.stack.lean_kernels else np.where(f.mlp_inputs > 1, 1.0, 0.7)
     saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
     attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
     attention = attention * attention_share
     attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
-    ffn = (p["kept_mlp"] * ffn_share - saved) * f.ffn_hidden_size / tp
+    ffn = (p["kept_mlp"] * kept_of_ffn(group, f) - saved) * f.ffn_hidden_size / tp
     norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, p["kept_unfused"]) - 2 * saved
     norms = norms * h / np.where(f.sequence_parallel, tp, 1.0)
     gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f)
@@ -251,14 +268,10 @@ def _gpu_bound(group: Group, f: Features) -> Floats:
     nodes, published peaks show less than this: short of memory, the allocator waits until blocks
     are free, and such steps are the ones that stall.
     """
-    gpu, cluster = group.gpu, group.cluster
-    assert gpu.link_bytes_per_s is not None
-    assert cluster.node_link_bytes_per_s is not None
     # half the NICs: rings of both directions share them
-    nics = cluster.node_link_bytes_per_s * 0.5
-    link = np.where(f.tp > f.gpus_per_node, nics, gpu.link_bytes_per_s)
+    bandwidth = np.where(f.tp > f.gpus_per_node, node_link(group) * 0.5, link(group))
     math_s = 6 * f.tokens * multiplied_params(f) / f.tp / (f.peak * 0.45)
-    gpu_s = math_s + 16 * f.tokens * f.hidden_size / link
-    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & cluster.lossy_transport
+    gpu_s = math_s + 16 * f.tokens * f.hidden_size / bandwidth
+    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & group.cluster.lossy_transport
     host_s = 3.3e-3 + np.where(crossing, 1.8e-3 * f.tp, 0.0)
     return 1 / (1 + (host_s / gpu_s) ** 4)

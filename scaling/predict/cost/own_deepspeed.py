@@ -42,7 +42,7 @@ class _Zero:
         self.alone = self.partitions & (s.replicas == 1) & ~f.offload
         self.copies = self.partitions & ~self.alone & (not s.piped) & ~f.offload
         # elements of the rank's part of the state; experts are shared by those that hold the same
-        ranks = np.where(self.dealt, s.replicas, s.sharding.state)
+        ranks = s.sharding.updates
         experts = c.layers * s.expert_params
         self.shard = (t.params - experts) / ranks + experts / np.maximum(ranks / f.ep, 1.0)
         # weights between their uses, and those that are gathered when the loss is computed; a rank

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.predict.cost.experts import held_expert_params
+from scaling.predict.cost.experts import has_experts, held_expert_params
 from scaling.predict.cost.own_layer import (
     FP32,
     layer_memory,
@@ -24,7 +24,7 @@ from scaling.predict.cost.own_layer import (
     weights_of_layer,
 )
 from scaling.predict.cost.own_pipelines import Chunks
-from scaling.predict.cost.sharding import sharding_of
+from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import head_params, shared_ffn
 from scaling.predict.read.features import Features, Group
 
@@ -143,7 +143,9 @@ class Sizes:
         self.layer_params = weights_of_layer(f) + self.expert_params
         self.vocab_params = head_params(f) / f.tp  # of one vocabulary matrix
         self.ffn_params = f.hidden_size * f.ffn_hidden_size / f.tp  # of one matrix
-        self.sharding = sharding_of(group, f)
+        self.sharding = self.expert_sharding = sharding_of(group, f)
+        if has_experts(f):
+            self.expert_sharding = expert_sharding_of(group, f)
         self.replicas = f.dp * f.cp
 
 

@@ -21,7 +21,6 @@ from scaling.predict.cost.own_memory import (
     model_moments,
 )
 from scaling.predict.cost.own_pipelines import ONE_F_ONE_B, ZBV, ZERO_BUBBLE
-from scaling.predict.cost.sharding import expert_sharding_of
 from scaling.predict.read.features import Features
 
 
@@ -69,7 +68,7 @@ class _Fsdp:
         # parameters, padded: of a layer, of the stage, of the rank's shard of it
         self.layer, self.params, self.shard = s.layer_params, t.params, t.params / self.ranks
         if has_experts(f):
-            ranks, experts = expert_sharding_of(f).state, np.maximum(f.num_experts / f.ep, 1.0)
+            ranks, experts = s.expert_sharding.state, np.maximum(f.num_experts / f.ep, 1.0)
             padded = s.expert_params * np.ceil(experts / ranks) * ranks / experts
             self.layer = s.layer_params - s.expert_params + padded
             dense = t.params - c.layers * s.expert_params

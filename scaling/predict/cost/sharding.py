@@ -13,11 +13,13 @@ class Sharding:
     """Numbers of ranks, (n,), with cp ranks: to ZeRO they are replicas too (DeepSpeed, FSDP).
 
     `state` ranks share one copy of optimizer state, gradients and weights, as far as the stage
-    shards them; 1 at stage 0. `second` marks layouts that keep a second copy of the weights, shared
-    by `inside` ranks; elsewhere `inside` equals `state`.
+    shards them; 1 at stage 0. `updates` ranks divide a copy's update among them; more than `state`
+    only where a pipeline deals optimizer state without ZeRO. `second` marks layouts that keep a
+    second copy of the weights, shared by `inside` ranks; elsewhere `inside` equals `state`.
     """
 
     state: Floats
+    updates: Floats
     inside: Floats
     second: Flags
 
@@ -35,14 +37,7 @@ def sharding_of(group: Group, f: Features) -> Sharding:
     spreads the state over all ranks, and at zero_stage 3 keeps a second copy of the weights in each
     group.
     """
-    shard = f.shard * f.cp
-    second = (f.zero_stage >= 3) & (f.shard < f.dp) & group.stack.second_copy
-    state = np.where(second, f.dp * f.cp, shard)
-    return Sharding(
-        state=np.where(f.zero_stage >= 1, state, 1.0),
-        inside=np.where(f.zero_stage >= 1, shard, 1.0),
-        second=second,
-    )
+    return _sharded(group, f, f.dp * f.cp, f.shard * f.cp)
 
 
 def expert_replicas(f: Features) -> Floats:
@@ -50,9 +45,26 @@ def expert_replicas(f: Features) -> Floats:
     return np.asarray(f.dp * f.cp * f.tp / (f.ep * f.etp))
 
 
-def expert_sharding_of(f: Features) -> Sharding:
+def expert_sharding_of(group: Group, f: Features) -> Sharding:
     """Sharding of routed experts, over the ranks that hold the same ones."""
     replicas = expert_replicas(f)
-    ranks = np.where(f.shard < f.dp, np.minimum(replicas, f.shard * f.cp), replicas)
-    ranks = np.where(f.zero_stage >= 1, ranks, 1.0)
-    return Sharding(state=ranks, inside=ranks, second=np.zeros(len(f), dtype=bool))
+    inside = np.where(f.shard < f.dp, np.minimum(replicas, f.shard * f.cp), replicas)
+    return _sharded(group, f, replicas, inside)
+
+
+def _sharded(group: Group, f: Features, everyone: Floats, inside: Floats) -> Sharding:
+    """Sharding over `inside` ranks, or with a second copy over `everyone`."""
+    second = (f.zero_stage >= 3) & (f.shard < f.dp) & group.stack.second_copy
+    state = np.where(f.zero_stage >= 1, np.where(second, everyone, inside), 1.0)
+    dealt = (f.zero_stage == 0) & (f.pp > 1) & f.bf16 & group.stack.deals_bf16_pipelines
+    return Sharding(
+        state=state,
+        updates=np.where(dealt, everyone, state),
+        inside=np.where(f.zero_stage >= 1, inside, 1.0),
+        second=second,
+    )
+
+
+def gradient_bytes(group: Group, f: Features) -> Floats:
+    """Bytes of a weight's gradient, (n,): the software's, but never fewer than the weight's."""
+    return np.maximum(group.stack.gradient_bytes, f.element_bytes)

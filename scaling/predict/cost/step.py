@@ -60,13 +60,16 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     layer = layer_time(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head_time(group, f, p) + traffic.head
-    first, middle, last = _slots(p, stages, layer, traffic, head)
+    first, one_layer, last = _slots(p, stages, layer, traffic, head)
+    middle = stages.middle * one_layer
+    between = (f.num_layers - stages.first - stages.last) * one_layer  # all middle stages
     last_counts = ~stages.piped | (last > first)
     slot = np.where(last_counts, last, first)  # of the slowest stage
-    slot = np.where(f.pp > 2, np.maximum(slot, middle), slot)
+    middle_counts = (f.pp > 2) & (middle > slot)
+    slot = np.where(middle_counts, middle, slot)
     m, message = f.accumulation, traffic.message
     busy = m * slot
-    fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
+    fill = (first + between + last - slot) / f.virtual + (f.pp - 1) * message
     bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slot, 0.0)
     # each chunk sends its own messages; interleaved, one chunk's travel while another computes
     sent = np.where(f.virtual > 1, f.virtual * _INTERLEAVED_EXPOSED, 1.0)
@@ -78,12 +81,13 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
     stall = _allocator_stall_s(f, p, memory_used) + expected_stall_s(group, f)
-    layers = np.where(last_counts, stages.last, stages.first) * m
+    layers = np.where(last_counts, stages.last, stages.first)
+    layers = np.where(middle_counts, stages.middle, layers) * m
     on_gpu = {
         "gemm_s": layers * layer.gemm,
         "attention_s": layers * layer.attention,
         "elementwise_s": layers * layer.elementwise,
-        "head_s": m * np.where(last_counts, head, 0.0),
+        "head_s": m * np.where(last_counts & ~middle_counts, head, 0.0),
         "tp_comm_s": layers * traffic.per_layer,
         "ep_comm_s": layers * traffic.all_to_all,
     }
@@ -107,7 +111,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
 def _slots(
     p: Mapping[str, float], stages: Stages, layer: LayerTime, traffic: Traffic, head: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds that the first, a middle and the last stage take for one micro-batch, (n,) each.
+    """Seconds of the first stage, a layer between and the last stage for a micro-batch, (n,) each.
 
     What the GPU computes and what the host launches alternate within a layer, so neither hides the
     other in full: their p-norm counts.
@@ -119,7 +123,7 @@ def _slots(
     sharpness = p["host_sharpness"]
     return (
         _p_norm(stages.first * gpu, stages.first * host + ends, sharpness),
-        _p_norm(stages.middle * gpu, stages.middle * host, sharpness),
+        _p_norm(gpu, host, sharpness),  # k layers take k times as long
         _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last, sharpness),
     )
 
@@ -153,10 +157,10 @@ def _dp_comm_s(
 
 def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
     """Seconds of the update of a rank's share of the weights, on the GPU or offloaded, (n,)."""
-    updated = traffic.stage_weights / sharding_of(group, f).state
+    updated = traffic.stage_weights / sharding_of(group, f).updates
     if has_experts(f):
-        updated = updated + traffic.expert_weights / expert_sharding_of(f).state
-    return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, updated))
+        updated = updated + traffic.expert_weights / expert_sharding_of(group, f).updates
+    return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, f, updated))
 
 
 def _allocator_stall_s(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.stages import head_params, multiplied_params
 from scaling.predict.fit.rivals import Rows, Setting, regrets_of
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
@@ -104,7 +105,7 @@ def rule_regrets(points: Points, settings: Sequence[Setting]) -> list[float]:
 def _described(points: Points) -> tuple[Floats, Floats]:
     """Features of each layout, (n, k), and its step seconds at the GPUs' peak, (n,).
 
-    FLOPs are 6 per matmul weight and token, 2 more under full checkpointing, and attention's.
+    FLOPs are 6 per weight that a token meets, 2 more under full checkpointing, and attention's.
     """
     about = np.zeros((len(points), len(_LOGARITHMS) + len(_PLAIN)))
     work_s = np.full(len(points), np.nan)
@@ -119,10 +120,8 @@ def _described(points: Points) -> tuple[Floats, Floats]:
 
 def _work_s(points: Points, group: Group) -> Floats:
     f = group.features
-    h = f.hidden_size
-    weights = 2 * h * (f.query_width + f.kv_width) + (1 + f.mlp_inputs) * h * f.ffn_hidden_size
-    scores = 2 * f.query_width * f.seq_length
-    per_token = f.num_layers * (6 * weights + 6 * scores) * np.where(f.full, 4 / 3, 1.0)
-    per_token = per_token + 6 * h * f.vocab_size
+    scores = 4 * f.causal * f.attentions * f.query_width * f.seq_length
+    per_layer = 6 * (multiplied_params(f) + scores) * np.where(f.full, 4 / 3, 1.0)
+    per_token = f.num_layers * per_layer + 6 * head_params(f)
     flops = per_token * points.tokens_per_step[group.rows]
     return np.asarray(flops / (f.world_size * f.gemm_peak))

@@ -1,7 +1,7 @@
 """Start values of parameters from microbenchmarks, better than those of data sheets."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -54,10 +54,8 @@ def probed_parameters(
             continue
         here = (cluster_name == name) & (probes["seconds"] > 0)
         found: dict[str, float] = {}
-        for one in sorted(set(precision[here & is_gemm].tolist())):
-            rows = here & is_gemm & (precision == one)
-            gemms = {column: values[rows] for column, values in probes.items()}
-            found |= _of_gemms(gemms, cluster, one)
+        gemms = {column: values[here & is_gemm] for column, values in probes.items()}
+        found |= _of_gemms(gemms, precision[here & is_gemm], cluster)
         flash = here & (kind == "attention") & (attention == "flash2")
         found |= _of_flash(probes["flop_per_s"][flash], precision[flash], cluster)
         found |= _of_collectives(probes, kind, here, cluster)
@@ -69,32 +67,39 @@ def probed_parameters(
     return by_cluster
 
 
-def _of_gemms(gemms: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
+def _of_gemms(
+    gemms: Mapping[str, Floats], precision: Strings, cluster: Cluster
+) -> dict[str, float]:
     """Efficiency of large GEMMs and the size at half of it, by least squares on logs."""
-    sustained = gpu_named(cluster.gpu).sustained(precision)
-    if sustained is None:
+    sustained = _sustained(precision, cluster)
+    if not np.isfinite(sustained).any():
         return {}
     bounds = PARAMETERS["gemm_half_size"]
     half_sizes = np.geomspace(bounds.low, bounds.high, 60)[:, None]
     m, n, k = (gemms[name] + half_sizes for name in ("m", "n", "k"))
     log_efficiency = np.log(2 * m * n * k / sustained / gemms["seconds"])
-    best = int(np.argmin(log_efficiency.var(axis=1)))
+    best = int(np.argmin(np.nanvar(log_efficiency, axis=1)))
     return {
-        "gemm_efficiency": float(np.exp(log_efficiency[best].mean())),
+        "gemm_efficiency": float(np.exp(np.nanmean(log_efficiency[best]))),
         "gemm_half_size": float(half_sizes[best, 0]),
     }
 
 
 def _of_flash(flop_per_s: Floats, precision: Strings, cluster: Cluster) -> dict[str, float]:
     """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
-    gpu = gpu_named(cluster.gpu)
-    sustained = np.array([gpu.sustained(one) or np.nan for one in precision.tolist()])
-    efficiency = flop_per_s / (sustained * flash_gain(np.array(["flash2"]), gpu)[0])
+    gain = flash_gain(np.array(["flash2"]), gpu_named(cluster.gpu))[0]
+    efficiency = flop_per_s / (_sustained(precision, cluster) * gain)
     efficiency = efficiency[np.isfinite(efficiency)]
     if not efficiency.size:
         return {}
     # small shapes are bound by their launch, which the model counts elsewhere
     return {"flash2_efficiency": float(np.quantile(efficiency, 0.9))}
+
+
+def _sustained(precision: Strings, cluster: Cluster) -> Floats:
+    """FLOP/s that a large GEMM sustains at each precision, (n,), NaN where unknown."""
+    gpu = gpu_named(cluster.gpu)
+    return np.array([gpu.sustained(one) or np.nan for one in precision.tolist()], np.float64)
 
 
 def _of_collectives(
@@ -118,7 +123,8 @@ def _of_collectives(
     assert cluster.node_link_bytes_per_s is not None
     of_nics = bus * groups_of_node / cluster.node_link_bytes_per_s
     measured = {
-        "tp_latency_s": seconds[small & inside],
+        # stated for 4 ranks, and grows with log2 of them (communication.py)
+        "tp_latency_s": (seconds * 2 / np.log2(np.maximum(ranks, 2.0)))[small & inside],
         "link_efficiency": bus[large & inside] / link,
         "network_efficiency": of_nics[large & across],
     }

@@ -161,9 +161,9 @@ class Calibration:
 # Parameters of a cluster's links, memory and nodes, which do not carry over to another cluster.
 _OF_THE_CLUSTER = frozenset(
     {
-        "link_efficiency", "tp_network_latency_s", "network_efficiency",
-        "p2p_efficiency", "p2p_latency_s", "host_transport_s", "stall_s", "buffers_bytes",
-        "fragmentation",
+        "link_efficiency", "tp_network_latency_s", "network_efficiency", "p2p_efficiency",
+        "p2p_latency_s", "p2p_efficiency_inside", "p2p_latency_inside_s", "host_transport_s",
+        "stall_s", "buffers_bytes", "fragmentation",
     }
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
 from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import stack_of, with_release
+from scaling.predict.read.stacks import OWN_STACKS, stack_of, with_release
 
 # Columns that only rows of this project have, and columns of measured rows.
 _OURS = ("point_id", "engine", "stack_fingerprint")
@@ -81,17 +81,23 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     words = AXIS_WORDS[name]
     given = columns.is_given(name, words) if name in columns else False
     stated = np.broadcast_to(given, (len(columns),))
-    unstated: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
-    if unstated.any():
-        columns.assumptions.append(
-            f"{name} is not given in {int(unstated.sum())} rows of software that recomputes single "
-            "modules: taken as what their memory asks for"
+    per_module: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
+    if per_module.any():
+        columns.assume(
+            f"{name} is not given in {int(per_module.sum())} rows of software that recomputes "
+            "single modules: taken as what their memory asks for"
         )
-    return unstated
+    if others := int((~stated & ~per_module).sum()):
+        columns.assume(f"{name} is not given in {others} rows: taken as none")
+    return per_module
 
 
-def ranks_per_expert(columns: Columns, tp: Floats) -> Floats:
-    """Ranks that share one expert, (n,): the tp group without ep, else 1 (Megatron, FSDP)."""
+def ranks_per_expert(columns: Columns, framework: Strings, tp: Floats) -> Floats:
+    """Ranks that share one expert, (n,), where a row does not say.
+
+    The tp group without ep, and always in this project's engines; else 1 (Megatron, FSDP).
+    """
     stated = columns.counts("etp")
     has_ep = columns.counts("ep", low=0, default=1.0, silent=True) > 1
-    return np.where(np.isnan(stated), np.where(has_ep, 1.0, tp), stated)
+    is_own = np.isin(framework.astype(str), [*OWN_STACKS])
+    return np.where(np.isnan(stated), np.where(has_ep & ~is_own, 1.0, tp), stated)

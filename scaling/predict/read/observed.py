@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import Columns
+from scaling.foreign.layouts import ZERO_MEANS_ONE
 from scaling.foreign.measured import OOM_OR_CRASH, read_outcomes
-from scaling.layout.shapes import ModelShape, matmul_flops_per_token
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.inputs import predictable_rows
 from scaling.record.row import Row, fields_of
@@ -62,8 +62,6 @@ def observed_of(columns: Columns) -> Observed:
 
 
 _LARGEST = 1e18
-# Counts for which other tools write 0 where we write 1.
-_ZERO_MEANS_ONE = {"ep", "virtual_stages"}
 # Columns that the checks of our own rows need, filled in for rows of others.
 _FILLED_IN = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
 
@@ -88,7 +86,7 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
         for name, (kind, _) in fields_of(Row).items()
         if kind in ("int", "float") and name in columns
     }
-    for name in _ZERO_MEANS_ONE & numbers.keys():
+    for name in numbers.keys() & ZERO_MEANS_ONE:
         numbers[name] = np.maximum(numbers[name], 1.0)
     predicted = {
         "world_size": points.world_size,
@@ -123,34 +121,14 @@ def _flops(points: Points) -> dict[str, Floats]:
     return {"matmul_flops_per_token": flops, "peak_flop_per_s": peak}
 
 
-_OF_SHAPE = (
-    "num_layers", "hidden_size", "num_heads", "query_width", "kv_width", "ffn_hidden_size",
-    "mlp_inputs", "vocab_size", "seq_length", "attentions",
-)  # fmt: skip
-
-
 def _matmul_flops(group: Group) -> Floats:
-    """matmul_flops_per_token of each row, (n,); NaN for encoder-decoders, whose streams differ."""
-    shapes = np.stack([getattr(group.features, name) for name in _OF_SHAPE])
-    unique, index = np.unique(shapes, axis=1, return_inverse=True)
-    flops = [_flops_of_shape(dict(zip(_OF_SHAPE, s, strict=True))) for s in unique.T.tolist()]
-    return np.asarray(np.array(flops, dtype=np.float64)[index.reshape(-1)])
+    """FLOPs of the matmuls that a token surely takes (shapes.py), (n,), without routed experts.
 
-
-def _flops_of_shape(features: dict[str, float]) -> float:
-    head_dim = features["query_width"] / features["num_heads"]
-    kv_heads = features["kv_width"] / head_dim
-    if features["attentions"] != 1 or head_dim % 1 or kv_heads % 1:
-        return np.nan
-    shape = ModelShape(
-        num_layers=int(features["num_layers"]),
-        hidden_size=int(features["hidden_size"]),
-        num_heads=int(features["num_heads"]),
-        ffn_hidden_size=int(features["ffn_hidden_size"]),
-        vocab_size=int(features["vocab_size"]),
-        num_kv_heads=int(kv_heads),
-        head_dim=int(head_dim),
-        gated_mlp=features["mlp_inputs"] > 1,
-        tied_embeddings=False,
-    )
-    return float(matmul_flops_per_token(shape, int(features["seq_length"])))
+    NaN for encoder-decoders, whose streams differ.
+    """
+    f = group.features
+    attention = 2 * f.hidden_size * (f.query_width + f.kv_width) * f.attention_weights
+    layer = attention + (f.mlp_inputs + 1) * f.hidden_size * f.ffn_hidden_size
+    scores = 2 * f.causal * f.query_width * f.seq_length
+    flops = 6 * (f.num_layers * (layer + scores) + f.hidden_size * f.vocab_size)
+    return np.where(f.attentions == 1, flops, np.nan)

@@ -24,6 +24,7 @@ class Stack:
     master_bytes: float = 12.0
     low_precision_weights: bool = False  # fp8 and mxfp8 weights are held in 8 bits, not also in 16
     casts_as_read: bool = False  # fp8 operands are cast for each product, all is saved in 16 bits
+    deals_bf16_pipelines: bool = False  # optimizer state over all replicas, also without ZeRO
     second_copy: bool = False  # zero_shard_size adds a copy of ZeRO-3's weights (sharding.py)
     lean_kernels: bool = False  # fused kernels save only what backward reads (memory.py)
     recomputes_modules: bool = False  # its recipes recompute single modules or layers to fit memory
@@ -39,6 +40,8 @@ class Stack:
     # pipelines and communication
     split: SplitRule = "even"  # of layers over pipeline stages (stages.py)
     gathered_logits: bool = False  # the loss sees the whole vocabulary on every tp rank
+    # sequence_parallel gathers what a matrix reads once, and keeps it whole for backward
+    keeps_gathered: bool = False
     # stages exchange 1 / tp of activations and gather in the node (arXiv 2104.04473, section 4.1)
     scattered_messages: bool = False
     # its pipelines stall on a lossy transport at zero_stage 0 (risk.py)
@@ -48,6 +51,7 @@ class Stack:
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
     hides_without_zero: bool = False  # except that those without ZeRO are hidden after all
+    zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
     layer_messages: bool = False  # gradients are reduced layer by layer, not in buckets
     node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, if the source says so
 

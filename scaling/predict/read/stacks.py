@@ -50,8 +50,10 @@ OWN_STACKS = {
             gradient_bytes=2.0,
             split="slowest_least",
             scattered_messages=True,
+            deals_bf16_pipelines=True,  # BF16_Optimizer
             second_copy=True,
             casts_as_read=True,
+            keeps_gathered=True,
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
             # besides the engine's own tensors, which scaling/predict/cost/own_memory.py counts
             defaults={"buffers_bytes": 0.3e9},
@@ -61,6 +63,7 @@ OWN_STACKS = {
             name="scaling torch",
             gradient_bytes=2.0,
             casts_as_read=True,
+            keeps_gathered=True,
             split="slowest_least",
             reduces_late=True,
             hides_without_zero=True,
@@ -206,6 +209,7 @@ STACKS = (
         name="torchtitan",
         # weights are fp32 shards, whose bf16 copy lives for one layer
         master_bytes=10.0,
+        zero_3_gradient_bytes=4.0,
         zero_stage=3,
         sequence_parallel=True,
         selective_share=0.5,

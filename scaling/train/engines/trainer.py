@@ -30,6 +30,10 @@ class Trainer(Protocol):
 
     engine: Any
 
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that updated no weights, because gradients overflowed fp16."""
+
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on this replica's micro-batches, one optimizer step.
 

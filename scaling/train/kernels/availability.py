@@ -56,8 +56,11 @@ def _require_attention(
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
     with kernel_named_if_missing(name):
-        query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
-        key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)
+        # with gradients: some kernels have a forward for sizes that their backward lacks
+        query, key = (
+            torch.zeros(1, n, 16, shape.head_dim, dtype=dtype, device=device, requires_grad=True)
+            for n in (shape.num_heads, shape.num_kv_heads)
+        )
         attend(query, key, key, name)
 
 

@@ -17,6 +17,8 @@ import torch
 _log = logging.getLogger(__name__)
 
 SAMPLE_EVERY_S = 0.1  # NVML itself averages over about this long
+# The counter is updated some ten times a second, so that a shorter time is off by more than 5 %.
+SHORTEST_S = 2.0
 
 
 class Meter(Protocol):
@@ -119,6 +121,8 @@ class PowerLog:
     def stop(self) -> PowerUse:
         """Read the counter again and return the energy and power since `start`.
 
+        Nothing is known of less than SHORTEST_S.
+
         Raises:
             RuntimeError: the log was not started.
         """
@@ -128,8 +132,12 @@ class PowerLog:
         self._thread.join()
         after, now = self._meter.energy_j(), self._clock()
         self._samples.read(self._meter, now)
+        seconds = now - self._began
+        if seconds < SHORTEST_S:
+            _log.warning("no energy or clocks: %.1f s are too few for NVML's readings", seconds)
+            return UNMETERED
         counted = None if self._counted is None or after is None else after - self._counted
-        return power_use(self._samples, counted_j=counted, seconds=now - self._began)
+        return power_use(self._samples, counted_j=counted, seconds=seconds)
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):

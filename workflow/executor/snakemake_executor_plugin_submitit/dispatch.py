@@ -97,9 +97,9 @@ class Dispatcher:
                 )
             self._outbox.cancel_strays()
             self._open.begin_poll()
-            for allocation in submitted:
+            for allocation in self._open:
                 self._settle(allocation)
-                if allocation.pending and states is not None:
+                if allocation.pending and allocation in submitted and states is not None:
                     self._settle_if_over(allocation, states.get(allocation.job_id))
                 if not allocation.pending:
                     self._open.close(allocation)
@@ -107,15 +107,19 @@ class Dispatcher:
             self._outbox.send()
 
     def _settle(self, allocation: Allocation) -> None:
-        """Settle the jobs whose ends are recorded."""
+        """Settle the jobs whose ends are recorded.
+
+        A job is pending until all about it has been read, so that a file system that is briefly
+        unavailable does not lose it.
+        """
         settled = self._ledger.settled(allocation.folder)
         for number in sorted(settled.keys() & allocation.pending.keys()):
-            job, end = allocation.pending.pop(number), settled[number]
+            end, logs = settled[number], self._ledger.log_of(allocation.folder, number)
+            job = allocation.pending.pop(number)
             if end.code == 0:
                 self._listener.succeeded(job)
             else:
                 self._open.record_failure(job, allocation)
-                logs = self._ledger.log_of(allocation.folder, number)
                 self._listener.failed(
                     job, f"job {allocation.job_id}: {_describe_end(end, job)}", logs
                 )
@@ -134,12 +138,13 @@ class Dispatcher:
         )
         word = state.word if state is not None else "gone for an unknown reason"
         why = f"job {allocation.job_id} is {word}" + (f": {last_words}" if last_words else "")
-        unsettled = dict(allocation.pending)
         self._end(allocation)  # in case it lives unseen, or is about to be restarted
-        allocation.pending.clear()
-        for number, job in sorted(unsettled.items()):
+        for number, job in sorted(allocation.pending.items()):
             not_to_blame = number not in began or (state is not None and state.preempted)
-            if self._is_finished(job):
+            is_finished = self._is_finished(job)
+            logs = self._ledger.log_of(allocation.folder, number)
+            del allocation.pending[number]
+            if is_finished:
                 self._listener.succeeded(job)
             elif (
                 allocation.reattached  # it ended while nobody watched: no attempt of this run
@@ -147,7 +152,6 @@ class Dispatcher:
             ):
                 self._outbox.add([job])
             else:
-                logs = self._ledger.log_of(allocation.folder, number)
                 self._listener.failed(job, why, logs)
 
     def _is_over(self, allocation: Allocation, state: State | None) -> bool:

@@ -39,7 +39,7 @@ class Executor(RemoteExecutor):
         self._scheduler = SCHEDULERS[settings.cluster](settings)
         if (why := self._scheduler.unusable()) is not None:
             raise WorkflowError(why)
-        if (sentence := self._scheduler.warning()) is not None:
+        if (sentence := self._scheduler.prepare()) is not None:
             self.logger.warning(sentence)
         folder = Path(settings.folder).absolute()
         try:

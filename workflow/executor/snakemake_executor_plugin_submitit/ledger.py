@@ -19,6 +19,7 @@ a child Snakemake overwrites it.
 import datetime
 import hashlib
 import json
+import re
 import shlex
 import shutil
 import time
@@ -34,6 +35,8 @@ from .schedulers import Scheduler
 
 _DAY_S = 86400.0
 _REMEMBERED_S = 7 * _DAY_S  # how long a success is kept for a run to ask about it
+# Only such folders are ever removed: a user may keep other things in --submitit-folder.
+_BATCH = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +232,8 @@ class Ledger:
 
     def _is_finished(self, batch: Path) -> bool:
         allocations = [path for path in batch.iterdir() if path.is_dir()]
-        if len(list(batch.glob("*_result.pkl"))) < len(allocations):
+        # without allocations it is just being made
+        if len(list(batch.glob("*_result.pkl"))) < max(1, len(allocations)):
             return False
         for allocation in allocations:
             pack, settled = _read(allocation / "pack.json"), self.settled(allocation)
@@ -265,8 +269,8 @@ class Ledger:
 
     def batches(self) -> list[Path]:
         """Every batch of this user on disk, oldest first."""
-        folders = (path for path in self.root.iterdir() if path.name != "index" and path.is_dir())
-        return sorted(path for path in folders if _is_mine(path))
+        named = (path for path in self.root.iterdir() if _BATCH.fullmatch(path.name))
+        return sorted(path for path in named if path.is_dir() and _is_mine(path))
 
     def _index(self, key: str) -> Path:
         return self.root / "index" / f"{key}.json"

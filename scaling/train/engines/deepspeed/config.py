@@ -94,6 +94,11 @@ def deepspeed_config(
         # The check reads all gradients twice and waits for the result. bf16 has the range of fp32,
         # and a loss that is not finite shows the same. ZeRO-0 and ZeRO-3 check regardless.
         config["bf16"]["check_grad_overflow"] = False
+    if layout.model_precision == "fp16":
+        # A step whose gradients overflow updates nothing, and is not measured. The first loss scale
+        # of 2^16 overflows in a model's first steps until it is lowered; 2^12 leaves 16 times as
+        # much room, and takes as long.
+        config["fp16"] |= {"initial_scale_power": 12, "hysteresis": 1}
     if layout.optimizer_precision == "bf16":
         config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     if layout.pp > 1:

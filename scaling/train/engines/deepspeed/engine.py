@@ -11,10 +11,12 @@ from typing import Any
 import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # DeepSpeed would import it late, in each rank
 import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.runtime import bf16_optimizer
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from deepspeed.runtime.zero import stage_1_and_2
 from torch import Tensor, nn
 
 from scaling.layout.layout import Layout
@@ -63,8 +65,9 @@ def join(port: int) -> None:
     # Without this DeepSpeed would start a compiler in every rank and take half a minute to build a
     # shared-memory all-reduce for inference on CPUs, which training never calls.
     vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
-    # BF16_Optimizer prints what is allocated, and has the allocator forget its peak so far
+    # Both have the allocator forget its peak so far; BF16_Optimizer also prints what is allocated.
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
+    stage_1_and_2.empty_cache = get_accelerator().empty_cache
     deepspeed.init_distributed()
 
 
@@ -96,6 +99,11 @@ class _Trainer:
         """The last step's gradient norm."""
         norm = self.engine.get_global_grad_norm() if self._has_right_norm else None
         return None if norm is None else float(norm)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps for which DeepSpeed has lowered the loss scale instead."""
+        return int(self.engine.skipped_steps)
 
 
 class ReplicaTrainer(_Trainer):
@@ -222,7 +230,7 @@ def _initialize(
 def _start_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
     """Set rate and decay, and undo the step that FP16_UnfusedOptimizer takes at its creation.
 
-    That optimizer (ZeRO-0 in bf16 and fp16) steps on zero gradients to allocate its states. Rate
+    That optimizer (ZeRO-0 in bf16) steps on zero gradients to allocate its states. Rate
     and decay are 0 until here, so weights and moments are untouched, but Adam's step count would
     correct its bias for one step too many.
     """
@@ -246,7 +254,7 @@ def _has_right_norm(engine: Any, plan: Blueprint) -> bool:
 
     FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a tp-sharded weight on its gradient
     and finds none, so it counts the first tp rank's part only. It also leaves out experts that are
-    distributed over ranks. In fp16 norms are scaled with the loss.
+    distributed over ranks. In fp16 the norm of a skipped step is infinite, which is no divergence.
     """
     if plan.layout.precision == "fp16":
         return False

@@ -58,6 +58,8 @@ def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
 class ReplicaTrainer:
     """The whole model on each tp group, sharded over the data-parallel ranks."""
 
+    skipped_steps = 0
+
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         beat("building the model")
         self._sharding = Sharding(plan, groups)
@@ -112,6 +114,8 @@ def _chunk(plan: Blueprint, index: int) -> Chunk:
 
 class PipelineTrainer:
     """Chunks of the model on each rank, each sharded as a replica's model is."""
+
+    skipped_steps = 0
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout, place = plan.layout, groups.place

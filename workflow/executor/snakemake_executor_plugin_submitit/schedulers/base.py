@@ -62,8 +62,8 @@ class Scheduler(abc.ABC):
         """Why nothing can be sent from here, as a sentence; None if it can."""
         return None
 
-    def warning(self) -> str | None:
-        """What the user should know before anything is sent from here, as a sentence."""
+    def prepare(self) -> str | None:
+        """Prepare this process to send from here; what the user should know, as a sentence."""
         return None
 
     @abc.abstractmethod

@@ -104,7 +104,11 @@ def _count(rule: str, resources: Mapping[str, Any], name: str) -> int | None:
 
 def _extra(rule: str, text: str) -> dict[str, str | int | bool]:
     options: dict[str, str | int | bool] = {}
-    for word in shlex.split(text):
+    try:
+        words = shlex.split(text)
+    except ValueError as error:  # an open quotation mark
+        raise RequestError(f"rule {rule}: resource slurm_extra={text!r}: {error}") from error
+    for word in words:
         option, _, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not option:
             raise RequestError(
