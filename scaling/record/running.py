@@ -20,6 +20,7 @@ from scaling.study.plan_file import read_json_object
 # killed process. On this host one can see: a point may wait or be suspended beyond its limit.
 STALE_AFTER_LIMIT_S = 120.0
 _ROUNDING_S = 2.0  # of the system's start, from which processes are dated
+_TICKS_S = 0.05  # the kernel counts hundredths
 
 
 @contextlib.contextmanager
@@ -31,6 +32,7 @@ def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
         "host": socket.gethostname(),
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         "time_limit_s": time_limit_s,
+        "since_boot_s": _since_boot_s(psutil.Process()),
     }
     text = json.dumps(facts) + "\n"
     write_text(marker, text)
@@ -59,9 +61,10 @@ class Runner:
 def live_runner(marker: Path) -> Runner | None:
     """The process that wrote this marker, or None if it seems to have ended.
 
-    On this host the process must exist and be no younger than what the marker says, by this host's
-    clock, because process numbers are reused. A marker of another host counts until its point's
-    time limit is long past.
+    On this host the process must exist and be the one that wrote it, because process numbers are
+    reused: it began as long after the system's start, which no setting of the clock changes. By a
+    marker of an earlier version it must be no younger than the marker. A marker of another host
+    counts until its point's time limit is long past.
     """
     try:
         facts = read_json_object(marker)
@@ -75,10 +78,19 @@ def live_runner(marker: Path) -> Runner | None:
         return None if time.time() - since > limit_s + STALE_AFTER_LIMIT_S else runner
     try:
         process = psutil.Process(runner.pid)
-        is_old_enough = process.create_time() <= since + _ROUNDING_S
-        return runner if is_old_enough and process.status() != psutil.STATUS_ZOMBIE else None
-    except (psutil.Error, ValueError, OverflowError):  # no such process, or no access to it
+        if (began_s := facts.get("since_boot_s")) is not None:
+            same = abs(_since_boot_s(process) - float(began_s)) < _TICKS_S
+        else:
+            same = process.create_time() <= since + _ROUNDING_S
+        return runner if same and process.status() != psutil.STATUS_ZOMBIE else None
+    # no such process, no access to it, or a broken marker
+    except (psutil.Error, ValueError, TypeError, OverflowError):
         return None
+
+
+def _since_boot_s(process: psutil.Process) -> float:
+    """When a process began, in seconds since the system's start."""
+    return process.create_time() - psutil.boot_time()
 
 
 def runners_here(rows: Path) -> list[Runner]:

@@ -97,7 +97,8 @@ class Feed:
 
     Args:
         draw: the micro-batches of a step, on the host.
-        counted: the steps whose batches are drawn together, before the first of them.
+        counted: the steps whose batches are drawn together, before the first of them; none by
+            default.
         device: where the batches are handed out.
     """
 
@@ -105,7 +106,7 @@ class Feed:
         self,
         draw: Callable[[int], list[MicroBatch]],
         *,
-        counted: range,
+        counted: range = range(0),
         device: torch.device,
     ) -> None:
         self._draw, self._counted, self._device = draw, counted, device
@@ -116,9 +117,4 @@ class Feed:
         if self._counted and step == self._counted[0]:
             self._ready = {ahead: self._draw(ahead) for ahead in self._counted}
         batches = self._ready.pop(step) if step in self._ready else self._draw(step)
-        return to_device(batches, self._device)
-
-
-def to_device(batches: list[MicroBatch], device: torch.device) -> list[MicroBatch]:
-    """The same batches on this device."""
-    return [(ids.to(device), labels.to(device)) for ids, labels in batches]
+        return [(ids.to(self._device), labels.to(self._device)) for ids, labels in batches]

@@ -1,4 +1,4 @@
-"""Run the steps of a point: full ones, short ones, until either are enough, and traced ones."""
+"""Run the steps of a point: full ones and short ones until there are enough, then traced ones."""
 
 import functools
 import logging
@@ -15,7 +15,7 @@ from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
-from scaling.train.data import Feed, rank_batches, to_device
+from scaling.train.data import Feed, rank_batches
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
@@ -175,13 +175,15 @@ class StepRunner:
         needed = time.time() - first_step_at + _TRACED_MARGIN * slowest_s
         if max(self._slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
             return None
-        on_gpu = self.device.type == "cuda"
+        on_gpu, place = self.device.type == "cuda", self.groups.place
+        feed = Feed(
+            lambda step: rank_batches(point, place, step, self._full_count), device=self.device
+        )
         keep = self.files.trace(self.rank) if point.keep_trace else None
         with trace.profiler_window(point.layout, self.device, keep=keep) as events:
             for index in range(trace.DISCARDED + trace.STEPS):
                 self.files.beat(self.rank, f"traced step {self.steps_done}")
-                drawn = rank_batches(point, self.groups.place, self.steps_done, self._full_count)
-                batches = to_device(drawn, self.device)
+                batches = feed(self.steps_done)
                 self.steps_done += 1
                 # Also for the profilers: each starts in a time of its own, which would count as
                 # communication.

@@ -34,13 +34,9 @@ def verdicts(records):
 def test_faster_slower_and_within_noise_are_told_apart(study):
     points = [some_point(1, zero_stage=stage) for stage in (0, 1, 2, 3)]
     before = study("a", *(ran(one, 100, noise=0.02) for one in points), points=points)
-    rates = (110, 90, 101, 100)
-    after = study(
-        "b",
-        *(ran(one, rate, noise=0.02) for one, rate in zip(points[:3], rates, strict=False)),
-        row(points[3], "oom"),
-        points=points,
-    )
+    rates = zip(points[:3], (110, 90, 101), strict=True)
+    rows = [*(ran(one, rate, noise=0.02) for one, rate in rates), row(points[3], "oom")]
+    after = study("b", *rows, points=points)
     found = compare(Side(before), Side(after))
     assert verdicts(found) == {
         "zero0": "faster", "zero1": "slower", "zero2": "within noise", "zero3": "outcome changed",

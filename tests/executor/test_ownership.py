@@ -2,13 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 
+import psutil
 import pytest
 from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit.ownership import OwnedElsewhere, Ownership
+
+from tests.processes import ended_pid
 
 
 @pytest.fixture
@@ -42,15 +43,13 @@ def test_studies_that_share_no_file_run_side_by_side(tmp_path, other):
 
 
 def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, other):
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    other(pid=int(gone.stdout))
+    other(pid=ended_pid())
     other_boot = Ownership(tmp_path, tmp_path)
     other_boot.claim(["shared.txt"])
     other_boot.release()
     path = other()
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "created": record["created"] - 1000}))
+    path.write_text(json.dumps({**record, "since_boot_s": record["since_boot_s"] - 1000}))
 
     Ownership(tmp_path, tmp_path).claim(["shared.txt"])
 
@@ -153,3 +152,22 @@ def test_a_claim_that_a_power_failure_has_emptied_is_nobodys(tmp_path):
     (tmp_path / "0.json").touch()
 
     Ownership(tmp_path, tmp_path).claim(["a.txt"])
+
+
+def test_a_clock_that_is_set_makes_no_owner_dead(tmp_path, other, monkeypatch):
+    other()
+    moved = psutil.boot_time() + 1.0  # which is derived from the clock
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: moved)
+
+    with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on"):
+        Ownership(tmp_path, tmp_path).claim(["shared.txt"])
+
+
+def test_a_claim_of_an_earlier_version_goes_by_the_clock(tmp_path, other):
+    path = other()
+    record = json.loads(path.read_text())
+    del record["since_boot_s"]
+    path.write_text(json.dumps(record))
+
+    with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on"):
+        Ownership(tmp_path, tmp_path).claim(["shared.txt"])

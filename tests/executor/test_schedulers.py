@@ -14,6 +14,8 @@ from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_o
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
+from tests.processes import write_program
+
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
@@ -22,11 +24,8 @@ def command(tmp_path, monkeypatch):
 
     def write(name, answer):
         (tmp_path / f"{name}.answer").write_bytes(answer)
-        path = tmp_path / name
-        path.write_text(
-            f'#!/bin/sh\necho "$*" >> {tmp_path}/{name}.calls\ncat {tmp_path}/{name}.answer\n'
-        )
-        path.chmod(0o755)
+        answering = f'echo "$*" >> {tmp_path}/{name}.calls\ncat {tmp_path}/{name}.answer'
+        write_program(tmp_path / name, f"#!/bin/sh\n{answering}\n")
         return tmp_path / f"{name}.calls"
 
     return write
@@ -67,6 +66,20 @@ def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slur
     lines = squeue.read_text().splitlines()
     assert [line.startswith("--clusters=east ") for line in lines] == [True, True, False]
     assert scancel.read_text() == "--clusters=east 7\n"
+
+
+def test_tasks_of_an_array_that_wait_share_a_line_of_accounting(command):
+    sacct = command("sacct", b"7_0|RUNNING\n7_1|COMPLETED\n7_[2-3%2]|PENDING\n8|FAILED\n")
+    slurm = Slurm(ExecutorSettings(status_command="sacct"))
+
+    states = slurm.states([{"job": job} for job in ("7_0", "7_1", "7_2", "7_3", "8", "9_0")])
+
+    assert states is not None
+    words = {job: state.word for job, state in states.items()}
+    assert words == {
+        "7_0": "RUNNING", "7_1": "COMPLETED", "7_2": "PENDING", "7_3": "PENDING", "8": "FAILED",
+    }  # fmt: skip
+    assert sacct.read_text().endswith("--jobs=7,8,9\n")
 
 
 def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command):

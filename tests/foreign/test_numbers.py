@@ -13,6 +13,8 @@ from scaling.foreign.numbers import parse_number
         ("step_time_s", "123 ms", 0.123),
         ("step_time_s", "1,234 ms", 1.234),
         ("step_time_s", "12.3 ± 0.4", 12.3),
+        ("step_time_s", "12.3 +/- 0.4", 12.3),
+        ("step_time_s", "123 µs", 123e-6),
         ("step_time_s", "-5", -5),
         ("peak_memory_bytes", "39.5 GB", 39.5e9),
         ("peak_memory_bytes", "2GiB", 2**31),

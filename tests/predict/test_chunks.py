@@ -7,13 +7,16 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.pipelining import schedules
 
+from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
+from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
-from scaling.study.load import load_clusters
+from scaling.predict.read.points import points_from, points_of
 from tests.points import TINY
+from tests.predict.conftest import table_of
+from tests.shipped import CLUSTERS
 
 TABLES = {
     "interleaved": schedules.ScheduleInterleaved1F1B,
@@ -56,7 +59,7 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
         virtual_stages=1 if schedule in ("zbv", "dualpipev") else virtual, seq_length=64,
     )  # fmt: skip
     inputs = inputs_of_layouts([layout], [SHAPE], models=["tiny"], clusters=["h100-80gb-dgx"])
-    (group,) = points_from(inputs, load_clusters()).groups
+    (group,) = points_from(inputs, CLUSTERS).groups
     ranks = sorted({0, 1, pp - 1})
     ends = list(torch_chunks(group, group.features))
     passes = [float(chunks.passes[0]) for chunks in ends]
@@ -68,3 +71,14 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
     assert [chunks.layers[0] for chunks in ends] == [sum(dealt[i] for i in one) for one in every]
     tables = [chunks.has_embedding[0] + 2 * chunks.has_head[0] for chunks in ends]
     assert tables == [(0 in one) + 2 * (pp * virtual - 1 in one) for one in every]
+
+
+def test_more_chunks_than_layers_are_no_layout_of_ours_and_say_so():
+    experts = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 768}
+    row = {**experts, "dense_layers": 1, "framework": "scaling torch", "num_layers": 30, "pp": 16}
+    rows = [{**row, "virtual_stages": 4, "pipeline_schedule": "interleaved"},
+            {**row, "pipeline_schedule": "zbv"}, row]  # fmt: skip
+    found = points_of(Columns(table_of(*rows), "t"))
+    reason = "a pipeline of more model chunks than num_layers"
+    assert found.note.tolist() == [reason, reason, None]
+    assert predict(found).predicted.tolist() == [False, False, True]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,8 @@ from scaling.run import retry
 from scaling.run.progress import Progress, Watcher, duration, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
+from scaling.study.paths import running_marker
+from tests.processes import ended_pid
 from tests.rows import row_of
 
 
@@ -89,9 +92,7 @@ def test_rows_of_points_the_study_no_longer_has_are_not_counted(points, tmp_path
 
 
 def test_a_marker_whose_process_is_gone_is_not_running(points, tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    mark(tmp_path, points[0], pid=ended.pid)
+    mark(tmp_path, points[0], pid=ended_pid())
     assert Watcher(tmp_path, points).look().running == 0
 
 
@@ -116,6 +117,18 @@ def test_a_process_of_this_host_counts_beyond_its_limit_and_by_whatever_clock_it
 def test_a_process_that_is_younger_than_the_marker_got_the_number_of_another(points, tmp_path):
     mark(tmp_path, points[0], pid=os.getpid(), ago_s=1e6)
     assert Watcher(tmp_path, points).look().running == 0
+
+
+def test_a_point_runs_on_though_the_clock_is_set(points, tmp_path, monkeypatch):
+    row = tmp_path / "rows" / f"{points[0].point_id}.parquet"
+    with mark_running(row, time_limit_s=60.0):
+        moved = psutil.boot_time() + 3600.0  # which is derived from the clock
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: moved)
+        assert Watcher(tmp_path, points).look().running == 1
+        marker = running_marker(row)
+        facts = json.loads(marker.read_text())
+        marker.write_text(json.dumps(facts | {"since_boot_s": facts["since_boot_s"] - 1.0}))
+        assert Watcher(tmp_path, points).look().running == 0
 
 
 def test_who_ends_late_leaves_the_marker_of_the_restart_on_another_host(points, tmp_path):

@@ -1,3 +1,5 @@
+"""When a rank draws its data."""
+
 import torch
 
 from scaling.train.data import Feed, MicroBatch

@@ -1,3 +1,5 @@
+"""What a stopwatch runs around."""
+
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import torch.distributed as dist
 
 from scaling.record.rank_files import RankFiles
 from scaling.train import stepping
-from scaling.train.measure.timing import HostStopwatch
+from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
 from tests.points import tiny_point
@@ -91,3 +93,25 @@ def test_the_host_watch_subtracts_two_readings() -> None:
     readings = iter([10.0, 12.5])
     watch = HostStopwatch(clock=lambda: next(readings))
     assert watch.seconds_of(lambda: None) == 2.5
+
+
+def test_the_cuda_watch_drains_the_device_before_each_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            said.append("mark")
+
+        def synchronize(self) -> None:
+            said.append("wait")
+
+        def elapsed_time(self, _: object) -> float:
+            return 1500.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("drain"))
+    assert CudaStopwatch().seconds_of(lambda: said.append("work")) == 1.5
+    assert said == ["drain", "mark", "work", "drain", "mark", "wait"]

@@ -62,13 +62,14 @@ def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     return np.asarray(gemm + logits * 4 * p["logit_passes"] / _hbm(group))
 
 
-def optimizer_seconds(group: Group, weights: Floats) -> Floats:
+def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
     """Adam over the `weights` parameters that a rank holds, (n,).
 
     34 bytes a parameter: read the gradient (4), the master weight and two moments (12), write these
-    three (12) and the 16-bit copy (2), and read the gradient for clipping (4).
+    three (12) and the 16-bit copy (2), and read the gradient for clipping (4). 18 with states and
+    gradients in 16 bits.
     """
-    return np.asarray(weights * 34.0 / _hbm(group))
+    return np.asarray(weights * np.where(f.short_states, 18.0, 34.0) / _hbm(group))
 
 
 def offloaded_seconds(f: Features, weights: Floats) -> Floats:
@@ -76,10 +77,12 @@ def offloaded_seconds(f: Features, weights: Floats) -> Floats:
 
     Over PCIe fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2). All ranks of a
     node share its memory for Adam's 28 bytes: read the gradient, the master weight and two moments
-    (16), write the last three (12).
+    (16), write the last three (12). States and gradients in 16 bits halve all but the weights.
     """
     ranks = np.minimum(f.world_size, f.gpus_per_node)
-    return np.asarray(weights * (6.0 / _HOST_LINK_BYTES_PER_S + ranks * 28.0 / _HOST_BYTES_PER_S))
+    moved = np.where(f.short_states, 4.0, 6.0) / _HOST_LINK_BYTES_PER_S
+    updated = ranks * np.where(f.short_states, 14.0, 28.0) / _HOST_BYTES_PER_S
+    return np.asarray(weights * (moved + updated))
 
 
 def _hbm(group: Group) -> float:

@@ -160,7 +160,7 @@ def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
     updated = traffic.stage_weights / sharding_of(group, f).updates
     if has_experts(f):
         updated = updated + traffic.expert_weights / expert_sharding_of(group, f).updates
-    return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, updated))
+    return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, f, updated))
 
 
 def _allocator_stall_s(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

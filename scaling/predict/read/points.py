@@ -8,18 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Floats, Strings
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
+from scaling.layout.axes import V_SCHEDULES
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.attention import attention_kernels
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.foreign_inputs import inputs_of
-from scaling.predict.read.inputs import Inputs, predictable_rows
+from scaling.predict.read.inputs import SCHEDULES, Inputs, predictable_rows
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.precisions import low_precision_costs, rates
 from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import stack_of
+from scaling.predict.read.stacks import OWN_STACKS, stack_of
 
 # Inputs that become features unchanged.
 _OF_THE_SHAPE = ("hidden_size", "num_heads", "num_experts", "experts_per_token", "vocab_size")
@@ -77,7 +78,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
             per_node = np.where(np.isnan(per_node), cluster.gpus_per_node, per_node)
             gpus_per_node[usable] = per_node if domain is None else np.maximum(per_node, domain)
     arrays = _arrays(inputs, gpus_per_node)
-    _note_misfits(arrays, note)
+    _note_misfits(arrays, note, np.isin(inputs.framework.astype(str), [*OWN_STACKS]))
     for name, cluster in cluster_by_name.items():
         _note_precisions(inputs, np.flatnonzero(inputs.cluster == name), cluster, note)
     groups = []
@@ -204,11 +205,19 @@ def _window_share(shape: Mapping[str, Floats], seq_length: Floats) -> Floats:
     return 1 - windowed + windowed * window * (2 - window)
 
 
-def _note_misfits(arrays: Mapping[str, Floats], note: Strings) -> None:
-    """Note the rows whose layout gives the formulas no meaning, with the reason."""
+def _note_misfits(arrays: Mapping[str, Floats], note: Strings, is_own: Flags) -> None:
+    """Note the rows whose layout gives the formulas no meaning, with the reason.
+
+    `is_own`: rows of this project's engines, which deal whole layers to each chunk of a pipeline.
+    """
     shard, dp, stage = arrays["shard"], arrays["dp"], arrays["zero_stage"]
+    is_v = np.isin(arrays["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+    chunks = arrays["pp"] * np.where(is_v, 2.0, arrays["virtual"])
     reasons = {
         "pp is larger than num_layers": arrays["pp"] > arrays["num_layers"],
+        "a pipeline of more model chunks than num_layers": (
+            is_own & (arrays["pp"] > 1) & (chunks > arrays["num_layers"])
+        ),
         "zero_stage is above 3": stage > 3,
         "ep is more than 1, and the model has no experts": (arrays["ep"] > 1)
         & (arrays["num_experts"] == 0),

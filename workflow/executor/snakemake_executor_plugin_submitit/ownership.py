@@ -75,7 +75,7 @@ class Ownership:
         mine = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "created": psutil.Process().create_time(),
+            **birth_of(os.getpid()),
             "uid": os.getuid(),
             "records": self._records,
             "outputs": wanted,
@@ -220,12 +220,26 @@ def _server_time(folder: Path) -> float:
 
 
 def is_running(owner: Mapping[str, Any]) -> bool:
-    """Whether this owner on this host still runs; a reused pid does not count."""
+    """Whether this owner on this host still runs."""
+    return recorded_process(owner["pid"], owner) is not None
+
+
+def birth_of(pid: int) -> dict[str, float]:
+    """When a process began, for records: by the clock, and since the system's start."""
+    created = psutil.Process(pid).create_time()
+    return {"created": created, "since_boot_s": created - psutil.boot_time()}
+
+
+def recorded_process(pid: int, record: Mapping[str, Any]) -> psutil.Process | None:
+    """The process of this pid if it is the one recorded, as pids are reused; None if it has ended.
+
+    A clock that is set moves when processes seem to have been created, not when since the system's
+    start. Records of an earlier version lack the latter.
+    """
     try:
-        process = psutil.Process(owner["pid"])
-        created = process.create_time()
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
+        process, born = psutil.Process(pid), birth_of(pid)
+        which, within_s = ("since_boot_s", 0.05) if "since_boot_s" in record else ("created", 1.0)
+        same = abs(born[which] - record[which]) < within_s
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
-        return False
-    return bool(abs(created - owner["created"]) < 1)  # else the pid was reused
+        return None

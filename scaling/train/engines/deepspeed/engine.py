@@ -230,7 +230,7 @@ def _initialize(
 def _start_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
     """Set rate and decay, and undo the step that FP16_UnfusedOptimizer takes at its creation.
 
-    That optimizer (ZeRO-0 in bf16 and fp16) steps on zero gradients to allocate its states. Rate
+    That optimizer (ZeRO-0 in bf16) steps on zero gradients to allocate its states. Rate
     and decay are 0 until here, so weights and moments are untouched, but Adam's step count would
     correct its bias for one step too many.
     """
@@ -254,7 +254,7 @@ def _has_right_norm(engine: Any, plan: Blueprint) -> bool:
 
     FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a tp-sharded weight on its gradient
     and finds none, so it counts the first tp rank's part only. It also leaves out experts that are
-    distributed over ranks. In fp16 norms are scaled with the loss.
+    distributed over ranks. In fp16 the norm of a skipped step is infinite, which is no divergence.
     """
     if plan.layout.precision == "fp16":
         return False

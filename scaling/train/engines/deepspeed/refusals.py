@@ -38,6 +38,11 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"ep={layout.ep} with pp={layout.pp}: a stage has none of the layers with experts, and "
             "DeepSpeed takes the norm of their gradients on every stage or on none"
         )
+    if layout.precision == "fp16" and layout.zero_stage == 0:
+        yield (
+            "precision=fp16 at zero_stage=0: DeepSpeed divides gradients by a loss scale that it "
+            "has not multiplied the loss by; zero_stage=1 does both, on one rank too"
+        )
     states = f"optimizer_precision={layout.optimizer_precision}"
     if layout.optimizer_precision != "fp32" and layout.zero_stage == 0:
         yield (
@@ -104,16 +109,16 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
 
     Without ZeRO, DeepSpeed uses one of three optimizers. With torch's own (fp32) it counts what the
     first stage holds and what is marked as sharded over tp, and with expert parallelism it takes
-    the mean of the ranks' norms. FP16_UnfusedOptimizer (fp16, bf16 without a pipeline) does not
-    find that mark, counts what the first tp rank holds, and leaves experts out. BF16_Optimizer
-    (bf16 in a pipeline) counts everything.
+    the mean of the ranks' norms. FP16_UnfusedOptimizer (bf16 without a pipeline) does not find that
+    mark, counts what the first tp rank holds, and leaves experts out. BF16_Optimizer (bf16 in a
+    pipeline) counts everything.
     """
     if not gradient_clipping or layout.zero_stage > 0:
         return
     left_out = None
-    if layout.pp > 1 and layout.model_precision != "bf16":
+    if layout.pp > 1 and layout.model_precision == "fp32":
         left_out = "later stages"
-    elif layout.tp > 1 and layout.pp == 1 and layout.model_precision in ("bf16", "fp16"):
+    elif layout.tp > 1 and layout.pp == 1 and layout.model_precision == "bf16":
         left_out = "the other tp ranks"
     elif layout.ep > 1 and layout.pp == 1:
         left_out = "experts"

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from ..ownership import birth_of, recorded_process
 from ..pack import Pack
 from ..request import Request
 from .base import Scheduler, State, pickle_by_value
@@ -60,7 +61,7 @@ class LocalProcesses(Scheduler):
         return [self.identity(int(executor.submit(Pack(str(a), 0)).job_id)) for a in allocations]
 
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
-        """See `Scheduler`. A pid counts only with its creation time, as pids are reused."""
+        """See `Scheduler`."""
         return {
             str(identity["job"]): State("RUNNING")
             for identity in identities
@@ -86,17 +87,11 @@ class LocalProcesses(Scheduler):
     @staticmethod
     def identity(pid: int) -> dict[str, Any]:
         """Identifies this process uniquely."""
-        return {"job": str(pid), "created": psutil.Process(pid).create_time()}
+        return {"job": str(pid), **birth_of(pid)}
 
     @staticmethod
     def _process(identity: Mapping[str, Any]) -> psutil.Process | None:
-        try:
-            process = psutil.Process(int(identity["job"]))
-            same = abs(process.create_time() - identity["created"]) < 1
-            alive = same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return None
-        return process if alive else None
+        return recorded_process(int(identity["job"]), identity)
 
 
 def _signal(process: psutil.Process, number: int) -> None:

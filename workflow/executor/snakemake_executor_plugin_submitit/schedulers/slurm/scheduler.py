@@ -201,15 +201,19 @@ class Slurm(Scheduler):
 
     def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State] | None:
         """States from accounting; None if there is no accounting or no answer."""
+        arrays = {job: job.partition("_")[0] for job in jobs}  # or the job itself
         answer = self._ask(
             "sacct", clusters, "--allocations", "--noheader", "--parsable2",
-            "--format=JobID,State", f"--jobs={','.join(jobs)}",
+            "--format=JobID,State", f"--jobs={','.join(dict.fromkeys(arrays.values()))}",
         )  # fmt: skip
         if answer is None:
             return None
         lines = [line.partition("|") for line in answer.splitlines()]
         # "CANCELLED by 1000"
-        return {job: state_of(words.split()[0]) for job, _, words in lines if words}
+        listed = {job: state_of(words.split()[0]) for job, _, words in lines if words}
+        # tasks of an array that wait have one line: 7_[3-5%2]
+        waiting = {job.partition("_[")[0]: state for job, state in listed.items() if "_[" in job}
+        return {job: waiting[array] for job, array in arrays.items() if array in waiting} | listed
 
     def _ask(self, program: str, clusters: str | None, *options: str) -> str | None:
         """The output of a Slurm command; None if it fails, which says nothing about any job."""
