@@ -176,7 +176,8 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    content = path.read_bytes()
+    # spreadsheets end with lines of empty cells
+    content = re.sub(rb"(\r?\n[ ,\t]*)+\Z", b"\n", path.read_bytes())
     for begin, problem in _NO_TEXT.items():
         if content.startswith(begin):
             raise InputError(f"{path}: {problem}")

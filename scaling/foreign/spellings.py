@@ -31,7 +31,6 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "local_batch_size": ("lbs", "local_batch", "local_bs"),
     "global_batch_size": (
         "gbs", "global_batch", "train_batch", "global_bs", "global_bsz", "batch_global",
-        "gbs_sequences", "gbs_samples", "global_batch_sequences", "global_batch_samples",
     ),
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
@@ -116,6 +115,14 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
 }  # fmt: skip
 
+# What our counts count; a header may say so: `Sequence length (tokens)`.
+_COUNTED = {
+    "seq_length": ("tokens",),
+    **dict.fromkeys(
+        ("micro_batch_size", "local_batch_size", "global_batch_size"), ("samples", "sequences")
+    ),
+}
+
 # Column -> (regular expression, our word); the first that matches counts.
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "precision": (
@@ -180,6 +187,9 @@ def canonical_column(header: str) -> tuple[str, float]:
     outer, _, inner = header.partition("(")  # `Pipeline Parallel (PP)`
     if inner and canonical_column(outer)[0] == canonical_column(inner)[0] in _COLUMNS:
         return canonical_column(outer)
+    for column, counted in _COUNTED.items():
+        if _BY_SPELLING.get("_".join(word for word in words if word not in counted)) == column:
+            return column, 1.0
     for column, units in _UNITS.items():
         for unit in {*words} & {*units}:
             without_unit = "_".join(word for word in words if word not in (unit, "in"))
