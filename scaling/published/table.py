@@ -78,8 +78,8 @@ def nearest_rows(
     """The published rows nearest to a point, nearest first; empty if none is comparable.
 
     A row is comparable if its GPU is of the same kind (h100-80gb and h100-94gb are both h100), its
-    model has experts or not as this one, and it is not farther than `farthest`. It usually has another layout and software: a number to judge
-    a measurement by, not a prediction.
+    model has experts or not as this one, and it is not farther than `farthest`. It usually has
+    another layout and software: a number to judge a measurement by, not a prediction.
 
     Args:
         gpu: a name of the catalogue, scaling/cluster/hardware.py.
