@@ -88,6 +88,9 @@ def read_table(path: Path) -> pa.Table:
             raise
         raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
     names = [name.strip() for name in table.column_names]
+    for index, column in enumerate(table.columns):  # names of hosts are in our own rows
+        if names[index].lower() == "hosts" and pa.types.is_integer(column.type):
+            names[index] = "nodes"
     for name, count in Counter(names).items():
         if count > 1 and name:
             raise InputError(
