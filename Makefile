@@ -23,7 +23,7 @@ ifeq ($(strip $(ARGS)),)
 	marked() { grep -rl --include='test_*.py' "mark\.$$1" tests | sort; }; \
 	part() { name=$$1; shift; "$$@" -o cache_dir=.pytest_cache/$$name > "$$logs/$$name" 2>&1; }; \
 	part ranks $(BIN)/python -m pytest -m "ranks and not slurm and not snakemake" \
-	  $$(marked ranks) & ranks=$$!; \
+	  $$(grep -L "mark\.slurm\|mark\.snakemake" $$(marked ranks)) & ranks=$$!; \
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
 	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm" $$(marked snakemake) & \
 	snakemake=$$!; \

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import re
 import subprocess
@@ -32,6 +33,11 @@ DOCUMENTS = sorted(
 )  # fmt: skip
 LONGEST_LINE = 120
 EXECUTOR = PROJECT / "workflow" / "executor"
+SCALING, PLUGIN = (
+    tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    for folder in (PROJECT, EXECUTOR)
+)
+EXTRAS = SCALING["optional-dependencies"]
 README = (PROJECT / "README.md").read_text()
 ARCHITECTURE = (PROJECT / "docs" / "architecture.md").read_text()
 REFERENCE = (PROJECT / "docs" / "reference.md").read_text()
@@ -81,11 +87,8 @@ def test_the_tree_of_sources_is_the_real_one():
 
 
 def test_every_room_of_the_house_is_described():
-    described = set()
-    for row in re.search(r"<!-- rooms: scaling -->\n(.*?)\n\n", ARCHITECTURE, re.DOTALL)[
-        1
-    ].splitlines()[2:]:
-        described |= set(re.findall(r"`(\w+)`", row.split("|")[1]))
+    table = re.search(r"<!-- rooms: scaling -->\n(.*?)\n\n", ARCHITECTURE, re.DOTALL)[1]
+    described = {row.split("|")[1].strip(" `") for row in table.splitlines()[2:]}
     rooms = {p.stem for p in (PROJECT / "scaling").glob("*.py")} - {"__init__"}
     rooms |= {p.name for p in (PROJECT / "scaling").iterdir() if (p / "__init__.py").exists()}
     assert described == rooms
@@ -179,6 +182,12 @@ def test_help_lists_every_verb_with_an_example():
         assert "Example:" in helps(verb), verb
 
 
+def names_of(*requirements):
+    """The packages of these lists of requirements."""
+    lines = itertools.chain(*requirements)
+    return {re.match(r"[\w-]+", line)[0].lower() for line in lines}
+
+
 def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
     torch = (PROJECT / "torch.lock").read_text().splitlines()[-1]
     with_torch = (PROJECT / "torch-cuda13.lock").read_text()
@@ -190,29 +199,17 @@ def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
     assert len(hashed) == len(pins)
     assert all("--hash=sha256:" in one for one in hashed)
     assert {"setuptools", "hatchling"} <= set(pins)  # what is built with them is built anywhere
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    plugin = tomllib.loads((EXECUTOR / "pyproject.toml").read_text())["project"]
-    needed = [
-        *project["dependencies"], *project["optional-dependencies"]["dev"], *plugin["dependencies"]
-    ]  # fmt: skip
-    names = {re.match(r"[\w-]+", line)[0].lower() for line in needed}
-    assert names - {plugin["name"]} <= set(pins)  # the plugin lies in this repository
+    needed = names_of(SCALING["dependencies"], EXTRAS["dev"], PLUGIN["dependencies"])
+    assert needed - {PLUGIN["name"]} <= set(pins)  # the plugin lies in this repository
 
 
 def test_every_third_party_import_is_named_in_pyproject():
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-
-    def names(requirements):
-        return {re.match(r"[\w-]+", line)[0].lower() for line in requirements}
-
-    plugin = tomllib.loads((EXECUTOR / "pyproject.toml").read_text())["project"]
-    shipped = names([*project["dependencies"], *extras["kernels"]])
+    shipped = names_of(SCALING["dependencies"], EXTRAS["kernels"])
     allowed = {
         "scaling": shipped | {"scikit-learn"},  # `validate --published` does without, and says so
-        "workflow/executor": names(plugin["dependencies"]),
-        "tests": shipped | names([*extras["dev"], *plugin["dependencies"]]),
-        "benchmarks": shipped | names(extras["dev"]),
+        "workflow/executor": names_of(PLUGIN["dependencies"]),
+        "tests": shipped | names_of(EXTRAS["dev"], PLUGIN["dependencies"]),
+        "benchmarks": shipped | names_of(EXTRAS["dev"]),
     }
     own = {"scaling", "tests", "benchmarks", "snakemake_executor_plugin_submitit"}
     own |= {path.stem for path in (PROJECT / "benchmarks").glob("*.py")}  # run from their folder

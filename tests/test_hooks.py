@@ -49,15 +49,22 @@ def test_make_test_runs_every_test_once():
     parts = [
         compile(words, "Makefile", "eval") for words in re.findall(r'pytest -m "([^"]+)"', recipe)
     ]
-    for marked in itertools.product((False, True), repeat=3):
-        marks = dict(zip(("ranks", "slurm", "snakemake"), marked, strict=True))
+    for given in itertools.product((False, True), repeat=3):
+        marks = dict(zip(("ranks", "slurm", "snakemake"), given, strict=True))
         assert sum(eval(part, marks.copy()) for part in parts) == 1, marks
-    texts = {path: path.read_text() for path in TESTS.rglob("*.py")}
-    named = [path for path, text in texts.items() if "mark.slurm" in text]
-    assert {path.parent for path in named} == {TESTS / "slurm", TESTS}  # this file names it
+    texts = {path: path.read_text() for path in TESTS.rglob("*.py") if path != Path(__file__)}
+    marked = {
+        mark: {path for path, text in texts.items() if f"mark.{mark}" in text}
+        for mark in ("ranks", "slurm", "snakemake")
+    }
+    assert {path.parent for path in marked["slurm"]} == {TESTS / "slurm"}
     # two parts look for their mark's name in test files only, and find it wherever it is
     assert set(re.findall(r"\(marked (\w+)\)", recipe)) == {"ranks", "snakemake"}
-    for mark in ("ranks", "snakemake"):
-        named = [path.name for path, text in texts.items() if f"mark.{mark}" in text]
-        assert [name for name in named if not name.startswith("test_")] == []
-    assert not any("add_marker" in text for path, text in texts.items() if path != Path(__file__))
+    for path in marked["ranks"] | marked["snakemake"]:
+        assert path.name.startswith("test_")
+    # that of ranks leaves out files of the other parts, where no mark of ranks stands alone
+    assert 'grep -L "mark\\.slurm\\|mark\\.snakemake" $$(marked ranks)' in recipe
+    for path in marked["ranks"] & (marked["slurm"] | marked["snakemake"]):
+        alone = r"mark\.ranks(?!,?\s+@?pytest\.mark\.(?:slurm|snakemake))"
+        assert not re.search(alone, texts[path]), path
+    assert not any("add_marker" in text for text in texts.values())

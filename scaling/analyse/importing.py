@@ -15,9 +15,11 @@ from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, shortened
 from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
+from scaling.foreign.decoder_parts import PLAIN_ATTENTION, attention_kinds
 from scaling.foreign.identity import SHAPE, identify_gpus, identify_models, rename_by_depth
 from scaling.foreign.layouts import (
     AXIS_WORDS,
+    ZERO_MEANS_ONE,
     complete_layout,
     fsdp_ranks,
     read_layout,
@@ -44,11 +46,10 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "model": (), "cluster": ("gpu", "gpu_name"), "world_size": ("nodes", "dp"), "seq_length": (),
     "outcome": ("step_time_s", *RATES), "global_batch_size": ("tokens_per_step", "dp"),
 }  # fmt: skip
-_ZERO_MEANS_ONE = ("ep", "virtual_stages")  # some tools write 0 where we write 1
 # Whole numbers that may be zero; the others divide something or count parts of the model.
 _FROM_ZERO = (
     "num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage",
-    *PART_SIZES, *_ZERO_MEANS_ONE,
+    *PART_SIZES, *ZERO_MEANS_ONE,
 )  # fmt: skip
 _MOST_INTEGER = 2**63 - 1  # that a Parquet file holds
 _MOST_LISTED = 40  # skipped rows that are listed one by one
@@ -137,7 +138,7 @@ def _records(
     gpus = identify_gpus(columns, cells, clusters)
     shapes = identify_models(columns, cells, models)
     # the FLOPs of another kind of attention follow only from a shape that states its parts
-    plain = np.isin(columns.strings("attention_kind", ""), ["", "mha", "mqa", "gqa"])
+    plain = np.isin(attention_kinds(columns), PLAIN_ATTENTION)
     repeats: dict[str, int] = {}
     records = {}
     for row, stated in enumerate(cells):
@@ -199,12 +200,15 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
         ]
     if kind == "int":
         # `read_layout` turns a batch in tokens into sequences
-        large = dict.fromkeys(("peak_memory_bytes", "global_batch_size"), MAX_EXACT_INT)
-        high = (large | {"zero_stage": 3}).get(name, MAX_COUNT)
+        high = {"zero_stage": 3, "global_batch_size": MAX_EXACT_INT}.get(name, MAX_COUNT)
         if name.endswith(("_bytes", "_params", "_per_token", "_per_step")):
             high = MAX_EXACT_INT
-        numbers = columns.counts(name, low=0 if name in _FROM_ZERO else 1, high=high).tolist()
-        least = 1 if name in _ZERO_MEANS_ONE else 0
+        low = 0 if name in _FROM_ZERO else 1
+        if name.endswith("_bytes"):  # 39.47 GiB are no whole number of bytes
+            numbers = np.rint(columns.numbers(name, low=low, high=high)).tolist()
+        else:
+            numbers = columns.counts(name, low=low, high=high).tolist()
+        least = 1 if name in ZERO_MEANS_ONE else 0
         return [None if np.isnan(number) else max(int(number), least) for number in numbers]
     if kind == "float":
         numbers = columns.numbers(name, high=1e18).tolist()

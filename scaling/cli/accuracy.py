@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.cli.options import AsJson, percent, print_json, print_table
-from scaling.cli.prediction import catalogues
+from scaling.cli.prediction import catalogues, print_assumptions
 from scaling.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -113,3 +113,4 @@ def _show(trial: "Validation") -> None:
     typer.echo(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
     for note in trial.notes:
         typer.echo(f"note: {printable(note)}")
+    print_assumptions(trial.assumptions)

@@ -1,5 +1,6 @@
 """Verbs that predict, calibrate and recommend. Heavy imports stay inside the functions."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -53,7 +54,7 @@ def predict(
     typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
     for count, reason in grouped_reasons(checked.note[~prediction.predicted].tolist()):
         typer.echo(f"  not predicted {count}: {printable(reason)}")
-    _print_assumptions(checked.assumptions)
+    print_assumptions(checked.assumptions)
 
 
 def calibrate(
@@ -113,7 +114,7 @@ def calibrate(
     if impossible:
         typer.echo(impossible_sentence(impossible), err=True)
     typer.echo(f"-> {out}")
-    _print_assumptions(measured.assumptions)
+    print_assumptions((*measured.assumptions, *columns.assumptions))
 
 
 def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
@@ -230,7 +231,8 @@ def _counts(text: str) -> list[int]:
     return sorted(set(counts))
 
 
-def _print_assumptions(assumptions: tuple[str, ...]) -> None:
+def print_assumptions(assumptions: Iterable[str]) -> None:
+    """Say on stderr what was assumed, each sentence once."""
     for sentence in dict.fromkeys(assumptions):  # two columns may share one
         typer.echo(f"assumed: {printable(sentence)}", err=True)
 

@@ -84,8 +84,8 @@ def convert(
 
     check_choice("--tool", tool, TOOLS)
     *sources, out = logs
-    if not sources:
-        raise InputError(f"{out}: give at least one log, and last the table to write")
+    if not sources or out.suffix != ".parquet":  # which would replace the last log
+        raise InputError(f"{out}: give at least one log, and last the table to write: OUT.parquet")
     stated = {"cluster": cluster}
     for pair in column or []:
         name, equals, value = pair.partition("=")

@@ -1,6 +1,7 @@
 """Read and check the columns of a table that comes from elsewhere."""
 
 import contextlib
+import re
 from collections.abc import Collection, Iterable
 from functools import partialmethod
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.numbers import parse_number
-from scaling.foreign.reading import row_place
+from scaling.foreign.reading import remarks_of, row_place
 from scaling.foreign.spellings import canonical_word
 
 MAX_COUNT = 10_000_000  # the largest size or degree that a study file allows
@@ -22,6 +23,7 @@ _TRUE = {"true", "t", "1", "1.0", "yes", "y", "on", "enabled", "✓", "✔"}
 _FALSE = {"false", "f", "0", "0.0", "no", "n", "off", "disabled", "✗", "✘"}
 # Cells of a text column that say nothing, unless one is a word of the column.
 _NOTHING = {"", "-", "–", "—", "/", "n/a", "#n/a", "na", "nan", "none", "null"}
+_ONE_COMMA = re.compile(r"\d{1,3},\d{3}")  # of thousands, or a decimal one?
 
 
 class Columns:
@@ -36,7 +38,7 @@ class Columns:
     ) -> None:
         self.table = table
         self.source = source
-        self.assumptions: list[str] = []
+        self.assumptions = remarks_of(table)
         self.skipped: dict[int, str] = {}  # unusable rows -> why
         self._present = set(table.column_names)
         self._rows = np.arange(table.num_rows) if rows is None else rows  # their rows in the file
@@ -96,6 +98,10 @@ class Columns:
         kind = self.table.column(name).type
         if pa.types.is_duration(kind):  # which Arrow casts to a number of its unit
             raise InputError(f"{self.source}: column {name} holds {kind}, not numbers")
+        if pa.types.is_boolean(kind):  # a true zero_stage may be any
+            true = np.flatnonzero(pc.fill_null(self.table.column(name), False).to_numpy())
+            if true.size:
+                raise self.cell_error(name, int(true[0]), "must be a number")
         # Arrow casts plain numbers at once; a column with any other cell is parsed below
         with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
             cast = pc.cast(self.table.column(name), pa.float64(), safe=False)
@@ -108,6 +114,8 @@ class Columns:
             except ValueError:
                 row = int(np.flatnonzero(codes == code)[0])
                 raise self.cell_error(name, row, "must be a number") from None
+        if commas := [code for code, text in enumerate(texts) if _ONE_COMMA.fullmatch(text)]:
+            self.assume_meaning(name, texts[commas[0]], f"{values[commas[0]]:g}")
         return values[codes]
 
     def strings(
@@ -126,6 +134,8 @@ class Columns:
                 self._assume_default(name, len(self), default)
             return np.full(len(self), default, dtype=object)
         known = {*(allowed or ()), default}
+        if default and allowed is not None and not silent:
+            self._assume_default(name, int((~self.is_given(name, known)).sum()), default)
         codes, texts = self._encoded(name, default)
         # a dash or `None` says nothing, unless it is a word of the column
         texts = [default if t.lower() in _NOTHING - known else t for t in texts]
@@ -206,8 +216,9 @@ class Columns:
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
         """The error about one cell: file, line, column, value, and what would be right."""
-        text = shortened(repr(self.table.column(name)[row].as_py()))
-        return InputError(f"{self.place(row)}: {name}={text}: {wanted}")
+        value = self.table.column(name)[row].as_py()
+        text = repr(value) if isinstance(value, str) else str(value)
+        return InputError(f"{self.place(row)}: {name}={shortened(text)}: {wanted}")
 
     def place(self, row: int) -> str:
         """The file and the line of a row."""

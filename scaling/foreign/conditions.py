@@ -26,8 +26,8 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
     rows is `hash(row_index) % 10 = 0`.
 
     Raises:
-        InputError: the condition is not one SQL expression over the table's columns, or takes
-            longer than TIME_LIMIT_S.
+        InputError: the condition is not one SQL expression over the table's columns that is true or
+            false, or takes longer than TIME_LIMIT_S.
     """
     if condition is None:
         return np.ones(table.num_rows, dtype=bool)
@@ -45,12 +45,9 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
         timer = Timer(TIME_LIMIT_S, connection.interrupt)
         timer.start()
         try:
-            rows = (
-                connection.from_arrow(numbered)
-                .filter(duckdb.SQLExpression(condition))
-                .select("row_index")
-                .fetchall()
-            )
+            relation, chosen = connection.from_arrow(numbered), duckdb.SQLExpression(condition)
+            rows = relation.filter(chosen).select("row_index").fetchall()
+            kinds = [*map(str, relation.select(chosen).types)]
         except duckdb.InterruptException as error:
             raise InputError(f"{place}: takes longer than {TIME_LIMIT_S:g} s") from error
         except (duckdb.Error, RuntimeError, UnicodeError) as error:
@@ -58,6 +55,8 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
             raise InputError(f"{place}: {reason}") from error
         finally:
             timer.cancel()
+    if kinds != ["BOOLEAN"]:  # a number other than 0 would choose a row
+        raise InputError(f"{place}: gives {', '.join(kinds)}, where true or false is needed")
     mask = np.zeros(table.num_rows, dtype=bool)
     mask[[row for (row,) in rows]] = True
     return mask

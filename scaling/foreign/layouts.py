@@ -14,6 +14,7 @@ DEGREES = ("tp", "pp", "cp", "dp")
 BATCH_FACTORS = ("micro_batch_size", "gradient_accumulation_steps", "dp")
 _PRODUCTS = {"world_size": DEGREES, "global_batch_size": BATCH_FACTORS}
 _COUNTED = ("world_size", *DEGREES, *BATCH_FACTORS[:2])
+ZERO_MEANS_ONE = ("ep", "virtual_stages")  # counts for which other tools write 0 where we write 1
 
 # Values of other tools that our engines do not have.
 _FOREIGN_VALUES = {

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -17,17 +18,16 @@ import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
 from scaling.foreign.numbers import parse_number
-from scaling.foreign.spellings import canonical_column, canonical_columns
+from scaling.foreign.spellings import canonical_column, canonical_columns, is_known
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
-# Columns that are text even if they look like numbers: a model may be called 007.
-_TEXT = {
-    name: pa.string()
-    for row_type in (Row, Probe)
-    for name, (kind, _) in fields_of(row_type).items()
-    if kind == "str"
-} | {"framework": pa.string(), "source": pa.string()}
+_FIELDS = fields_of(Row) | fields_of(Probe)
+# Columns that are text even if they look like numbers: a release may be called 25.10.
+_TEXT = {name for name, (kind, _) in _FIELDS.items() if kind == "str"} | {
+    "framework", "release", "source", "attention_kind",
+}  # fmt: skip
+_MOST_TOLD = 20  # columns that a remark names
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # How files begin that are no text, and what to do with them.
 _NO_TEXT = {
@@ -39,7 +39,8 @@ _NO_TEXT = {
 }
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _NONE_IS_A_WORD = ("activation_checkpointing", "optimizer_offload")
-_CSV = b"csv"  # metadata key: the file of the table, to find line numbers
+# Keys of a table's metadata: its file, to find line numbers; sentences about how it was read.
+_CSV, _REMARKS = b"csv", b"remarks"
 
 
 def read_rows(path: Path) -> pa.Table:
@@ -87,6 +88,9 @@ def read_table(path: Path) -> pa.Table:
             raise
         raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
     names = [name.strip() for name in table.column_names]
+    for index, column in enumerate(table.columns):  # names of hosts are in our own rows
+        if names[index].lower() == "hosts" and pa.types.is_integer(column.type):
+            names[index] = "nodes"
     for name, count in Counter(names).items():
         if count > 1 and name:
             raise InputError(
@@ -94,6 +98,8 @@ def read_table(path: Path) -> pa.Table:
             )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
     renamed = canonical_columns(names)
+    if remarks := [*_remarks(table, names, [name for name, _ in renamed])]:
+        metadata[_REMARKS] = "\n".join(remarks).encode()
     table = table.rename_columns([name for name, _ in renamed])
     for index, (name, factor) in enumerate(renamed):
         if factor != 1.0:
@@ -107,6 +113,33 @@ def read_table(path: Path) -> pa.Table:
             table = table.set_column(index, name, column)
     table = table.select([name for name, _ in renamed if name])
     return _with_precision(table).replace_schema_metadata(metadata)
+
+
+def remarks_of(table: pa.Table) -> list[str]:
+    """Sentences about how the columns of a table were read."""
+    text: bytes = (table.schema.metadata or {}).get(_REMARKS, b"")
+    return text.decode().splitlines()
+
+
+def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[str]:
+    """What a reader of the table should know about its headers; `names` are ours for them."""
+    read = dict(zip(names, headers, strict=True))
+    unread = []
+    for header, name, column in zip(headers, names, table.columns, strict=True):
+        told = shortened(header, 40)
+        if name == "step_time_s" and canonical_column(f"{header} (ms)") == (name, 1e-3):
+            yield f"column {told} states no unit: taken as seconds"
+        if not name or name in _FIELDS or is_known(name) or column.null_count == len(column):
+            continue
+        if is_known(meant := canonical_column(header)[0]):
+            told += f" ({shortened(read[meant], 40)} counts)"
+        elif canonical_column(f"{header} (bytes)")[0] == "peak_memory_bytes":
+            told += " (states no unit)"
+        unread.append(told)
+    if (more := len(unread) - _MOST_TOLD) > 0:
+        unread[_MOST_TOLD:] = [f"{more} more"]
+    if unread:
+        yield f"columns that are not read: {', '.join(unread)}"
 
 
 def _with_precision(table: pa.Table) -> pa.Table:
@@ -146,7 +179,8 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    content = path.read_bytes()
+    # spreadsheets end with lines of empty cells
+    content = re.sub(rb"(\r?\n[ ,\t]*)+\Z", b"\n", path.read_bytes())
     for begin, problem in _NO_TEXT.items():
         if content.startswith(begin):
             raise InputError(f"{path}: {problem}")
@@ -167,10 +201,15 @@ def _read_csv(path: Path) -> pa.Table:
             )
     if not header.strip():
         raise InputError(f"{path}: its first line is empty; it must name the columns")
+    if re.fullmatch("#[^,]*|sep=.*", header.strip()):
+        raise InputError(f"{path}: line 1 is {shortened(header)!r}; it must name the columns")
     if header.lstrip()[:1] in ("{", "["):
         raise InputError(f"{path}: is JSON; give the rows as CSV or Parquet")
     if content.count(b'"') % 2:
         _refuse_an_open_quote(path, content.decode("utf-8"))
+
+    headers = [cell.strip('"') for cell in header.rstrip("\r").split(",")]
+    texts = {name: pa.string() for name in headers if canonical_column(name)[0] in _TEXT}
 
     def read(empty: list[str], only: list[str]) -> pa.Table:
         return pyarrow.csv.read_csv(
@@ -178,7 +217,7 @@ def _read_csv(path: Path) -> pa.Table:
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 strings_can_be_null=True,
-                column_types=_TEXT | dict.fromkeys(only, pa.string()),
+                column_types=texts | dict.fromkeys(only, pa.string()),
                 null_values=empty,
                 include_columns=only,
             ),

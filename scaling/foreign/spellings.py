@@ -10,8 +10,10 @@ from scaling.record.row import Row, fields_of
 # published tables, without the words in `_IGNORED`.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp", "tensor", "tensor_model"),
-    "pp": ("pp", "pipeline", "pipeline_model"),
-    "cp": ("cp", "context"),
+    "pp": ("pp", "pipeline", "pipeline_model", "pipeline_stages"),
+    "cp": (
+        "cp", "context", "sequence_parallel_size", "sequence_parallel_degree", "ulysses",
+    ),
     "dp": ("dp", "data"),
     "ep": ("ep", "expert", "expert_model"),
     "etp": ("etp", "expert_tensor"),
@@ -19,7 +21,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model",
         "virtual_pipeline_stages", "model_chunks",
     ),
-    "world_size": ("world", "gpus", "gpu_count", "ranks", "devices", "chips", "accelerators"),
+    "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators"),
     "nodes": ("nodes", "nnodes", "hosts"),
     "gpus_per_node": ("gpus_per_node", "devices_per_node", "gpus_node"),
     "micro_batch_size": (
@@ -29,7 +31,6 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "local_batch_size": ("lbs", "local_batch", "local_bs"),
     "global_batch_size": (
         "gbs", "global_batch", "train_batch", "global_bs", "global_bsz", "batch_global",
-        "gbs_sequences", "gbs_samples", "global_batch_sequences", "global_batch_samples",
     ),
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
@@ -40,9 +41,9 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "accumulation_steps", "grad_accum_steps", "batch_accum", "microbatches", "micro_batches",
     ),
     "seq_length": (
-        "seq", "seq_len", "seqlen", "sequence_length", "sequence_len", "max_seq_len",
-        "max_seq_length", "max_sequence_length", "context_length", "ctx", "ctx_len", "ctx_length",
-        "max_context_length", "tokens_per_sequence",
+        "seq", "seq_len", "seqlen", "sequence", "sequence_length", "sequence_len", "context_size",
+        "max_seq_len", "max_seq_length", "max_sequence_length", "context_length", "ctx", "ctx_len",
+        "ctx_length", "max_context_length", "tokens_per_sequence",
     ),
     "num_layers": ("layers", "layer", "hidden_layers"),
     "hidden_size": ("hidden", "hidden_dim", "d_model", "model_dim", "embd"),
@@ -71,7 +72,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "attention": ("attention_kernel", "attention_backend", "attn_implementation"),
     "zero_stage": ("zero",),
-    "sequence_parallel": ("sequence",),
+    "sequence_parallel": ("sequence_parallelism",),
     "framework": ("software", "library", "trainer"),
     "release": ("framework_version", "container", "container_tag"),
     "outcome": ("status",),
@@ -95,13 +96,16 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "fsdp": ("fsdp", "sharding_strategy", "sharding"),
     "samples_per_s": ("samples_per_s", "sequences_per_s", "throughput_samples_per_s"),
 }  # fmt: skip
-_OUR_COLUMNS = {*_COLUMNS, *fields_of(Row)}
+_OUR_COLUMNS = {*_COLUMNS, *fields_of(Row), "attention_kind", "source"}
 _BY_SPELLING = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
-_IGNORED = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published",
-            "avg", "average", "mean", "median", "used"}  # fmt: skip
-_COUNTING = {"num", "n", "number", "count", "total"}  # `n_gpu` is a number of GPUs, not a model
+_COUNTING = {"num", "n", "no", "number", "count", "total"}  # `n_gpu` is a number, not a model
+_IGNORED = (_COUNTING - {"count", "total"}) | {
+    "size", "degree", "parallel", "parallelism", "of", "published", "avg", "average", "mean",
+    "median", "used",
+}  # fmt: skip
 _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
              "toks": "tokens", "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
+_MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 # Units of a header -> factor to the unit of our column.
 _TIMES = {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
@@ -112,6 +116,14 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
     **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
 }  # fmt: skip
+
+# What our counts count; a header may say so: `Sequence length (tokens)`.
+_COUNTED = {
+    "seq_length": ("tokens",),
+    **dict.fromkeys(
+        ("micro_batch_size", "local_batch_size", "global_batch_size"), ("samples", "sequences")
+    ),
+}
 
 # Column -> (regular expression, our word); the first that matches counts.
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -129,13 +141,13 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("^fused$", "cudnn"),  # so Megatron calls Transformer Engine's kernels
     ),
     "activation_checkpointing": (
-        ("^(no|off|false|disabled|without|0)$", "none"),
+        ("^(no|off|false|disabled|without|0(-0)?)$", "none"),
         ("select|core-?att|norm|act$|moe", "selective"),
-        ("^(yes|on|true|enabled|all|1|block|uniform|layers?)$|full|every-layer", "full"),
+        ("^(yes|on|true|enabled|all|1(-0)?|block|uniform|layers?)$|full|every-layer", "full"),
     ),
     "outcome": (
         ("oom-(or-)?(crash|error)", "oom_or_crash"),
-        ("(?<![a-z])oom(?![a-z])|out-?of-?memory", "oom"),
+        ("(?<!no-)(?<![a-z])oom(?![a-z])|out-?of-?memory", "oom"),
         ("^(success|succeeded|successful|completed?|pass|passed|done|finished|ran|true)$", "ok"),
         ("^(fail|failed|failure|crash|crashed|false)$", "error"), ("^timed-?out$", "timeout"),
     ),
@@ -145,7 +157,7 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "cp_style": (("^p2p$", "ring"), ("^(a2a|ulysses)$", "all_to_all")),
     "optimizer_offload": (
-        ("^(no|off|false|0)$", "none"), ("^(yes|on|true|1)$", "cpu"),
+        ("^(no|off|false|0(-0)?)$", "none"), ("^(yes|on|true|1(-0)?)$", "cpu"),
     ),
 }  # fmt: skip
 
@@ -162,19 +174,24 @@ def canonical_column(header: str) -> tuple[str, float]:
 
     `Step time (ms)` is step_time_s and 0.001. An unknown header stays as it is, in lower case.
     """
-    text = re.sub(r"\b([km])(?=tok)", r"\1 ", header.lower())
+    text = re.sub(r"\b([km])(?=tok)", r"\1 ", _MU.sub("u", header.lower()))
     parts = re.findall("[a-z0-9]+", text.replace("/", " per ").replace("#", " n "))
     if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
     words = [_SYNONYMS.get(word, word) for word in parts if word not in _IGNORED]
-    if {*words} - _COUNTING == {"gpu"} and _COUNTING & {*parts}:
+    if {*words} - _COUNTING in ({"gpu"}, {"gpus"}) and _COUNTING & {*parts}:
         return "world_size", 1.0
-    column = _BY_SPELLING.get("_".join(words))
+    column = _BY_SPELLING.get("_".join(parts)) or _BY_SPELLING.get("_".join(words))
+    if column == "seq_length" and {"parallel", "parallelism"} & {*parts}:
+        return header.lower(), 1.0  # an unusual name for one of the two
     if column is not None and column != "peak_memory_bytes":  # which needs a unit
         return column, 1.0
     outer, _, inner = header.partition("(")  # `Pipeline Parallel (PP)`
     if inner and canonical_column(outer)[0] == canonical_column(inner)[0] in _COLUMNS:
         return canonical_column(outer)
+    for column, counted in _COUNTED.items():
+        if _BY_SPELLING.get("_".join(word for word in words if word not in counted)) == column:
+            return column, 1.0
     for column, units in _UNITS.items():
         for unit in {*words} & {*units}:
             without_unit = "_".join(word for word in words if word not in (unit, "in"))
@@ -183,14 +200,20 @@ def canonical_column(header: str) -> tuple[str, float]:
     return header.lower(), 1.0
 
 
+def is_known(name: str) -> bool:
+    """Whether a column of that name is read."""
+    return name in _OUR_COLUMNS
+
+
 def unit_factor(column: str, unit: str) -> float:
     """The factor from a unit that stands in a cell to the unit of our column.
 
     Raises:
         ValueError: the column has no such unit.
     """
-    units = _UNITS.get(column, _TIMES if column.endswith("_s") else {})
-    word = unit.lower()
+    is_time = column.endswith("_s") and "_per_" not in column
+    units = _UNITS.get(column, _TIMES if is_time else {})
+    word = _MU.sub("u", unit.lower())
     if (factor := units.get(_SYNONYMS.get(word, word))) is None:
         raise ValueError(f"{unit} is no unit of {column}")
     return factor

@@ -40,6 +40,7 @@ class Evidence:
     longest_silence_s: float  # between two signs of progress
     # seconds of each suspension from outside; the other times here exclude them
     suspensions_s: tuple[float, ...] = ()
+    timed: frozenset[int] = frozenset()  # ranks that only had steps under the profiler left
 
 
 class _ClockWithoutSuspensions:
@@ -137,6 +138,7 @@ def watch(
         silence_s=now - progress.last,  # not counting the time that asking for stacks takes
         longest_silence_s=progress.longest_silence_s,
         suspensions_s=tuple(running_clock.suspensions_s),
+        timed=files.timed(),
     )
 
 
@@ -185,8 +187,9 @@ def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdi
     Raises:
         KilledFromOutside: somebody ended the ranks, which says nothing about the point.
     """
-    if len(evidence.finished) == evidence.world_size:
-        return Verdict(outcome="ok")  # whatever happened while the ranks exited
+    if len(evidence.finished | evidence.timed) == evidence.world_size:
+        # whatever happened while the ranks exited, or under the profiler, which takes memory too
+        return Verdict(outcome="ok")
     recorded = evidence.finished | evidence.failures.keys()
     unexplained = {
         rank: end for rank, end in sorted(evidence.exits.items()) if rank not in recorded

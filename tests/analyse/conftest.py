@@ -1,5 +1,6 @@
 """Tiny studies, tabulated: numbers small enough to work out by hand."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,16 +12,19 @@ import pyarrow as pa
 import pytest
 
 from scaling.analyse import catalogue
+from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.layout.layout import Layout
-from scaling.record.files import write_points, write_rows
+from scaling.record.files import point_columns, write_points, write_rows
 from scaling.record.row import Row
 from scaling.record.row_files import Unusable
 from scaling.study.grid import Plan, Refusal
 from scaling.study.point import Point
+from tests.conftest import PROJECT
+from tests.predict.reference import write_csv
 from tests.report.synthetic_study import point
 
-SQL = Path(__file__).parents[2] / "reports" / "sql"
+SQL = PROJECT / "reports" / "sql"
 
 Records = list[dict[str, Any]]
 Table = Callable[[str], Records]
@@ -39,6 +43,13 @@ def some_point(
     world_size: int = 1, *, model: str = "tiny", repeat: int = 0, **choices: Any
 ) -> Point:
     return point(layout(world_size, **choices), model=model, repeat=repeat)
+
+
+def refusal_of(point: Point, reason: str) -> Refusal:
+    """What is refused for this reason, had it been this point."""
+    known = point_columns(point)
+    names = {field.name for field in dataclasses.fields(Refusal)} - {"reason"}
+    return Refusal(**{name: known[name] for name in names}, reason=reason)
 
 
 @pytest.fixture
@@ -95,6 +106,35 @@ def tabulate_only(study: Path, sql: Path, *names: str) -> list[Unusable]:
 
 def read(path: Path) -> Records:
     return duckdb.read_parquet(str(path)).to_arrow_table().to_pylist()
+
+
+PAPER_ROW = {  # of a published table, as a CSV has it
+    "source": "a paper", "framework": "Somebody 1.0", "model": "gpt", "num_layers": "2",
+    "hidden_size": "64", "num_heads": "4", "num_kv_heads": "4", "ffn_hidden_size": "256",
+    "gated_mlp": "false", "vocab_size": "1000", "tied_embeddings": "true", "seq_length": "128",
+    "cluster": "a100-80gb-dgx", "gpus_per_node": "8", "world_size": "8", "tp": "2", "pp": "1",
+    "cp": "1", "zero_stage": "1", "sequence_parallel": "false", "micro_batch_size": "2",
+    "global_batch_size": "32", "activation_checkpointing": "none", "attention": "flash2",
+    "fused_norm": "true", "precision": "bf16", "outcome": "ok", "step_time_s": "0.5",
+}  # fmt: skip
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Import rows, each PAPER_ROW with changes, into a study, and read what its tables say."""
+
+    def run(*changes, drop=(), clusters=None, study="study", models=None):
+        rows = [{k: v for k, v in (PAPER_ROW | one).items() if k not in drop} for one in changes]
+        source = write_csv(tmp_path / "rows.csv", rows)
+        run.said = import_rows(source, tmp_path / study, clusters or {}, models)
+
+        def table(name):
+            tabulate_only(tmp_path / study, tmp_path / "sql" / name, name)
+            return read(tmp_path / study / "tables" / f"{name}.parquet")
+
+        return table
+
+    return run
 
 
 def run_sql(

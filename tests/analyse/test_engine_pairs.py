@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from scaling.layout.axes import AXES
 from scaling.report.sections.study import engine_section
 from scaling.report.tables import Tables
-from scaling.study.grid import Refusal
-from tests.analyse.conftest import some_point
+from tests.analyse.conftest import refusal_of, some_point
 from tests.analyse.test_tables import ran
 
 SETTINGS = [{"setting_id": 1, "model": "llama-8b"}]
@@ -16,15 +14,6 @@ SETTINGS = [{"setting_id": 1, "model": "llama-8b"}]
 
 def asked(engine: str, world_size: int = 2, **choices: Any) -> Any:
     return some_point(world_size, engine=engine, **choices)
-
-
-def refused(engine: str, world_size: int, reason: str, **choices: Any) -> Refusal:
-    one = asked(engine, world_size, **choices)
-    return Refusal(
-        study=one.study, study_kind=one.study_kind, model=one.model, cluster=one.cluster,
-        world_size=world_size, global_batch_size=8, seq_length=one.layout.seq_length,
-        reason=reason, **{name: getattr(one.layout, name) for name in AXES},
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -41,7 +30,7 @@ def pairs(tabulated: Any) -> list[dict[str, Any]]:
         ran(point, rate, stack_fingerprint=point.layout.engine)
         for point, rate in zip(points, rates, strict=True)
     ]
-    refusals = [refused("deepspeed", 2, "it cannot", zero_stage=2, tp=2)]
+    refusals = [refusal_of(asked("deepspeed", zero_stage=2, tp=2), "it cannot")]
     table: list[dict[str, Any]] = tabulated(points, rows, refusals)("engines")
     return table
 

@@ -57,7 +57,8 @@ def test_a_size_is_not_dominated_by_one_per_cent():
 
 
 def test_both_axes_of_a_cost_carry_the_interval_of_the_rate():
-    for row in costs(100.0, 190.0):
+    small, large = costs(100.0, 190.0)
+    for row in (small, large):
         for name in ("hours_per_token", "gpu_hours_per_token", "usd_per_token"):
             ratios = [row[f"{name}_{end}"] / row[name] for end in ("low", "high")]
             assert ratios == pytest.approx([1 / 1.1, 1.1])

@@ -1,3 +1,5 @@
+"""Files that hold other columns than are asked for are read as one table, or refused."""
+
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -32,7 +32,7 @@ def curve(
     ]  # fmt: skip
 
 
-def returns(best, *, price=None, tdp_w=None, resampled=()):
+def returns(best, *, price=None, tdp_w=None, resampled=(), knee_share=0.75):
     """The steps between these sizes on GPUs of this price (USD an hour) and power (W)."""
     settings = pa.table(
         {
@@ -43,7 +43,8 @@ def returns(best, *, price=None, tdp_w=None, resampled=()):
     )
     rows = [{**dict.fromkeys(SCHEMA.names), **row} for row in resampled]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    return run_sql("returns", best=best, settings=settings, resampled=table)
+    tables = {"best": best, "settings": settings, "resampled": table}
+    return run_sql("returns", knee_share=knee_share, **tables)
 
 
 def test_a_step_buys_what_its_growth_is_of_what_it_costs():
@@ -151,16 +152,12 @@ def test_the_knee_ends_where_a_doubling_first_returns_too_little(rates, knee, be
 
 def test_a_study_sets_the_share_of_its_knee():
     best = curve([100.0, 190.0, 300.0, 390.0])
-    with_share = {share: run_sql("knees", knee_share=share, returns=steps_at(best, share))
-                  for share in (0.6, 0.9)}  # fmt: skip
-    assert with_share[0.6][0]["beyond_data"] is True
-    assert with_share[0.9][0]["knee_world_size"] == 2
-
-
-def steps_at(best, share):
-    empty = pa.Table.from_pylist([], schema=SCHEMA)
-    settings = [{"setting_id": 1, "usd_per_gpu_hour": 1.0, "gpu_tdp_w": 1.0}]
-    return run_sql("returns", knee_share=share, best=best, settings=settings, resampled=empty)
+    (low,), (high,) = (
+        run_sql("knees", knee_share=share, returns=returns(best, knee_share=share))
+        for share in (0.6, 0.9)
+    )
+    assert low["beyond_data"] is True
+    assert high["knee_world_size"] == 2
 
 
 rates = st.floats(1.0, 1e7)

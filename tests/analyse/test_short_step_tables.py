@@ -1,11 +1,9 @@
 """What short steps derive stands beside what full ones measured, and is never mixed with it."""
 
-import dataclasses
-
 import pytest
 
 from tests.analyse.conftest import some_point
-from tests.report.synthetic_study import row, timed_row
+from tests.report.synthetic_study import in_short_steps, row, timed_row
 
 SHORT = {
     "short_step_times_s": [0.2, 0.4, 0.6] * 5,
@@ -22,11 +20,7 @@ FAST, SLOW, FAILED = some_point(2, zero_stage=1), some_point(2, tp=2), some_poin
 def table(tabulated):
     """One point ran in full too and took 1 s, the short one 0.8 s at half its tokens."""
     both = timed_row(SLOW, 1.0, step_time_kind="measured", **SHORT)
-    short = dataclasses.replace(
-        timed_row(FAST, 1.0),
-        step_time_kind="extended", step_times_s=None, step_time_s=None, step_time_low_s=None,
-        step_time_high_s=None, losses=None, **SHORT,
-    )  # fmt: skip
+    short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
     failed = row(FAILED, "oom", step_time_kind="extended")
     return tabulated([FAST, SLOW, FAILED], [both, short, failed])
 
@@ -49,7 +43,7 @@ def test_of_both_kinds_the_report_speaks_of_the_extended_one(table):
     assert decided == 2
     rows = {one["layout_name"]: one["place"] for one in table("decision") if one["outcome"] == "ok"}
     assert len(rows) == 2  # measured alone would be one layout
-    assert {one["series"] for one in table("effects") if one["shown"]} <= {"extended"}
+    assert {one["series"] for one in table("effects")} == {"extended"}
 
 
 def test_a_point_of_both_kinds_is_counted_once(table):
@@ -67,11 +61,7 @@ def test_the_error_of_the_extension_is_a_number(table):
 
 
 def test_a_layout_that_ran_in_full_only_is_ranked_among_the_extended_ones(tabulated):
-    short = dataclasses.replace(
-        timed_row(FAST, 1.0),
-        step_time_kind="extended", step_times_s=None, step_time_s=None, step_time_low_s=None,
-        step_time_high_s=None, losses=None, **SHORT,
-    )  # fmt: skip
+    short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
     full = timed_row(
         SLOW, 0.5, step_time_kind="measured", step_time_low_s=0.45, step_time_high_s=0.55
     )

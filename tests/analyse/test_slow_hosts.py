@@ -1,3 +1,5 @@
+"""Which hosts probes call slow, by hand."""
+
 import dataclasses
 
 from scaling.analyse.slow_hosts import SLOW_FROM, slow_hosts

@@ -8,8 +8,7 @@ import pytest
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80
 from scaling.record.files import point_columns
 from scaling.record.row import Row
-from scaling.study.grid import Refusal
-from tests.analyse.conftest import SQL, run_sql, some_point
+from tests.analyse.conftest import SQL, refusal_of, run_sql, some_point
 from tests.report.synthetic_study import row
 
 
@@ -295,7 +294,9 @@ def test_settings_part_what_must_not_be_compared(tabulated):
 
 def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
     points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
-    table = tabulated(points, [ran(points[0], 10), row(points[1], "hang")], [refusal(points[0])])
+    table = tabulated(
+        points, [ran(points[0], 10), row(points[1], "hang")], [refusal_of(points[0], "x")]
+    )
     (found,) = table("progress")
     assert found == {
         "setting_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1,
@@ -308,7 +309,7 @@ def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
 
 def test_refusals_belong_to_a_setting_even_if_nothing_else_does(tabulated):
     point = some_point(2)
-    other = dataclasses.replace(refusal(point), model="refused-everywhere")
+    other = dataclasses.replace(refusal_of(point, "made up"), model="refused-everywhere")
     table = tabulated([point], refusals=[other])
     (found,) = table("refused")
     assert found["reason"] == "made up"
@@ -374,9 +375,3 @@ def test_of_two_series_that_ran_at_the_last_size_a_predicted_curve_starts_at_the
     ]
     predicted = [one for one in run_sql("curves", best=best) if one["style"] == "predicted"]
     assert [one["tokens_per_s"] for one in predicted] == [2.0, 3.0]
-
-
-def refusal(point):
-    known = point_columns(point)
-    names = {field.name for field in dataclasses.fields(Refusal)} - {"reason"}
-    return Refusal(**{name: known[name] for name in names}, reason="made up")

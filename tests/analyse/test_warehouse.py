@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from scaling.record.files import CannotWrite, arrow_schema, write_points, write_
 from scaling.study.grid import Plan
 from scaling.study.point import Point
 from tests.analyse.conftest import SQL, layout, read, some_point, tabulate_only
+from tests.processes import largest_file
 from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
 from tests.rows import row_of
@@ -98,13 +98,8 @@ def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path)
     folder = sql(tmp_path / "sql", one="-- Needs: nothing\nselect 1 as one")
     tabulate(study, folder)
     sql(folder, one="-- Needs: nothing\nselect range as one from range(1000)")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        with pytest.raises(CannotWrite) as told:
-            tabulate(study, folder)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with largest_file(1000), pytest.raises(CannotWrite) as told:
+        tabulate(study, folder)
     tables = study / "tables"
     assert str(told.value) == (
         f"{tables}: the tables cannot be written: File too large; what was there is kept"

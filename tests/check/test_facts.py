@@ -1,3 +1,5 @@
+"""What a machine says of itself, and which of it is unfit."""
+
 import resource
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""The lines of a check as a page and as JSON."""
+
 import json
 
 from scaling.check.lines import not_here, pass_or_fail, to_json, to_text

@@ -26,10 +26,10 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from scaling.study.load import load_clusters
 from scaling.study.point import Point
 from scaling.train.engines.torch import refusals
 from tests.points import TINY, TINY_T5, tiny_point
+from tests.shipped import CLUSTERS
 from tests.train.conftest import lacking, skip_if_lacking
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,7 @@ def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], 
     inputs = inputs_of_layouts(
         [point.layout], [point.shape], models=[point.model], clusters=[point.cluster]
     )
-    (group,) = points_from(inputs, load_clusters()).groups
+    (group,) = points_from(inputs, CLUSTERS).groups
     memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
     fullest = max(exact[case], key=lambda one: one.peak_bytes)
     assert memory.total[0] == pytest.approx(fullest.peak_bytes, rel=0.02)

@@ -87,3 +87,12 @@ def test_each_line_is_in_the_file_before_the_next_is_looked_for(
         check.main()
     assert written == ["one"]
     assert (tmp_path / "check.txt").read_text().endswith("2 pass, 0 fail, 0 not here\n")
+
+
+def test_a_section_that_there_is_not_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["check", "check.json", "kernel"])
+    with pytest.raises(SystemExit, match="2"):
+        check.main()
+    assert capsys.readouterr().err == "--only 'kernel': did you mean 'kernels'?\n"

@@ -3,7 +3,10 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from scaling.cli.verbs import app
+from scaling.errors import InputError
 from tests.ran import scaling
 
 pytestmark = pytest.mark.slow
@@ -23,13 +26,7 @@ def test_a_machine_is_checked_whatever_it_lacks(tmp_path):
         assert line["value"] is not None or line["said"], line
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path):
-    ran = scaling(tmp_path, "check", "no/such/check.json")
-    assert ran.returncode == 2
-    assert ran.stderr.strip() == "no/such/check.json: there is no folder no/such to write it in"
-
-
-def test_a_section_that_there_is_not_is_one_sentence(tmp_path):
-    ran = scaling(tmp_path, "check", "check.json", "--only", "kernel")
-    assert ran.returncode == 2
-    assert ran.stderr.strip() == "--only 'kernel': did you mean 'kernels'?"
+def test_a_folder_that_is_not_there_is_one_sentence():
+    told = CliRunner().invoke(app, ["check", "no/such/check.json"]).exception
+    assert isinstance(told, InputError)
+    assert str(told) == "no/such/check.json: there is no folder no/such to write it in"

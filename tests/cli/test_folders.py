@@ -28,6 +28,6 @@ def test_this_project_alone_is_no_clash(monkeypatch, points):
     assert folders.name_clash() is None
 
 
-def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended(tmp_path, monkeypatch):
+def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended():
     with pytest.raises(InputError, match="--scheduler pbs: allowed: local, slurm"):
         folders.stop("quickstart", "pbs")

@@ -11,14 +11,16 @@ from scaling.predict.cost.model import predict
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY, cluster_named, site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from tests.predict.test_recommendations import LLAMA_7B
+from tests.shipped import CLUSTERS, MODELS
 
 DEVICES = [name for name, gpu in GPUS.items() if gpu.vendor != "cpu"]
 
 
 def predicted(cluster, clusters=None, **layout):
     asked = Layout(**{"dp": 4, "zero_stage": 3, "seq_length": 2048, "precision": "fp16"} | layout)
-    inputs = inputs_of_layouts([asked], [LLAMA_7B], models=["llama2_7b"], clusters=[cluster])
+    inputs = inputs_of_layouts(
+        [asked], [MODELS["llama2_7b"]], models=["llama2_7b"], clusters=[cluster]
+    )
     points = points_from(inputs, clusters or {})
     assert points.note.tolist() == [None]
     return float(predict(points).step_time_s[0])
@@ -30,11 +32,9 @@ def test_every_gpu_of_the_catalogue_predicts_at_each_of_its_precisions(name):
         assert 0 < predicted(name, precision=precision) < 100
 
 
-@pytest.mark.parametrize("name", sorted(site_clusters()))
+@pytest.mark.parametrize("name", [name for name, one in CLUSTERS.items() if one.gpu != "cpu"])
 def test_every_shipped_cluster_of_gpus_predicts(name):
-    clusters = site_clusters()
-    if clusters[name].gpu != "cpu":
-        assert 0 < predicted(name, clusters) < 100
+    assert 0 < predicted(name, CLUSTERS) < 100
 
 
 @pytest.mark.parametrize("name", DEVICES)

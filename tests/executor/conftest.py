@@ -1,5 +1,6 @@
 """A scheduler that is a dictionary; that a real one behaves so is shown in tests/slurm."""
 
+import signal
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -95,6 +96,14 @@ class Listener:
         found = [event for event in self.events if event[0] in kinds]
         self.events.clear()
         return found
+
+
+@pytest.fixture
+def keep_signal_handler():
+    """A pack minds SIGTERM; the test process shall not go on doing so."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

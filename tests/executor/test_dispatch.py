@@ -1,4 +1,4 @@
-"""How wanted_jobs are settled when the scheduler says strange things, or nothing."""
+"""How jobs are settled when the scheduler says strange things, or nothing."""
 
 import errno
 

@@ -1,8 +1,6 @@
 """The plugin with submitit's local executor: allocations are processes of this machine."""
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,56 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.executor.study import Study
+from tests.processes import is_running
 from tests.warm import warm_python
 
 pytestmark = pytest.mark.snakemake
 
 
-class Study:
-    """A folder in which trivial points run."""
+class LocalStudy(Study):
+    """Its allocations are processes of this machine."""
 
-    def __init__(self, folder):
-        self.folder, self.python = folder, warm_python()
-        folder.mkdir()
-        shutil.copy(Path(__file__).parent / "Snakefile", folder)
-
-    def points(self, **commands):
-        (self.folder / "points.json").write_text(json.dumps(commands))
+    python = ""
 
     def start(self, *options):
-        command = [
-            *(self.python, "-m", "snakemake", "--executor", "submitit", "--jobs", "100"),
-            *("--submitit-cluster", "local", "--nolock", "--rerun-incomplete", "--keep-going"),
-            *("--latency-wait", "1", "--seconds-between-status-checks", "1"),
-            *(*options, "--default-resources", "mem=None", "disk=None"),
-        ]
-        with (self.folder / "snakemake.log").open("ab") as log:
-            return subprocess.Popen(
-                command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
+        given = ["--submitit-cluster", "local", "--jobs", "100", "--latency-wait", "1", *options]
+        python = self.python or warm_python()
+        return self.snakemake(python, *given, "--default-resources", "mem=None", "disk=None")
 
     def run(self, *options):
         return self.start(*options).wait(timeout=300)
 
-    @property
-    def said(self):
-        return (self.folder / "snakemake.log").read_text()
-
-    def starts(self):
-        path = self.folder / "starts"
-        return Counter(path.read_text().split()) if path.exists() else Counter()
-
-    def wait_for_start(self, *points):
-        end = time.monotonic() + 300
-        while not set(points) <= set(self.starts()):
-            assert time.monotonic() < end, self.said
-            time.sleep(0.05)
-
 
 @pytest.fixture
 def study(tmp_path):
-    return Study(tmp_path / "study")
+    return LocalStudy(tmp_path / "study", Path(__file__).with_name("Snakefile"))
 
 
 def test_a_pack_runs_its_points_one_after_another_and_each_is_settled_alone(study, monkeypatch):
@@ -128,9 +100,7 @@ def test_ctrl_c_ends_all_processes(study):
 
     assert run.wait(timeout=300) == 1
 
-    pid = int((study.folder / "pid").read_text())
-    status = Path(f"/proc/{pid}/status")
-    assert not status.exists() or "zombie" in status.read_text()
+    assert not is_running(int((study.folder / "pid").read_text()))
 
 
 def test_groups_are_refused_with_a_hint_at_packs(study):

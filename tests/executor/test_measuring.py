@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,13 @@ from snakemake_executor_plugin_submitit import pack as pack_module
 from snakemake_executor_plugin_submitit.pack import Pack
 
 from tests.points import tiny_point
+from tests.processes import until
+
+pytestmark = pytest.mark.usefixtures("keep_signal_handler")
 
 LONG = tiny_point(measured_steps=100_000)
 ON_GPU = dataclasses.replace(tiny_point(), gpu="h100-80gb")
 IN_SLURM = {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n7"}
-
-
-@pytest.fixture(autouse=True)
-def keep_signal_handler():
-    """A pack minds SIGTERM; the test process shall not go on doing so."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -49,9 +43,10 @@ def folder(tmp_path, request):
 
 def end_once_it_trains(folder):
     """In a thread: what a scheduler does that takes the nodes away."""
-    beat = folder.parent.glob
-    while not any("step" in path.read_text() for path in beat("rows/*/.run-*/rank0.beat")):
-        time.sleep(0.1)
+    beats = folder.parent.glob
+    until(
+        "it trains", lambda: any("step" in p.read_text() for p in beats("rows/*/.run-*/rank0.beat"))
+    )
     os.kill(json.loads((folder / "0.running.json").read_text())["pid"], signal.SIGTERM)
 
 

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 
 import psutil
 import pytest
 from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit.ownership import OwnedElsewhere, Ownership
+
+from tests.processes import ended_pid
 
 
 @pytest.fixture
@@ -43,9 +43,7 @@ def test_studies_that_share_no_file_run_side_by_side(tmp_path, other):
 
 
 def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, other):
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    other(pid=int(gone.stdout))
+    other(pid=ended_pid())
     other_boot = Ownership(tmp_path, tmp_path)
     other_boot.claim(["shared.txt"])
     other_boot.release()

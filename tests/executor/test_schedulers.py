@@ -14,6 +14,8 @@ from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_o
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
+from tests.processes import write_program
+
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
@@ -22,11 +24,8 @@ def command(tmp_path, monkeypatch):
 
     def write(name, answer):
         (tmp_path / f"{name}.answer").write_bytes(answer)
-        path = tmp_path / name
-        path.write_text(
-            f'#!/bin/sh\necho "$*" >> {tmp_path}/{name}.calls\ncat {tmp_path}/{name}.answer\n'
-        )
-        path.chmod(0o755)
+        answering = f'echo "$*" >> {tmp_path}/{name}.calls\ncat {tmp_path}/{name}.answer'
+        write_program(tmp_path / name, f"#!/bin/sh\n{answering}\n")
         return tmp_path / f"{name}.calls"
 
     return write

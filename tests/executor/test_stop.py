@@ -75,11 +75,6 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
     assert sentences == ["the scheduler does not answer: give the same command again"]
 
 
-def of_another_user(monkeypatch):
-    """As if what was done until now, and claims of user 2000, were somebody else's."""
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-
-
 def test_what_was_sent_from_here_with_another_folder_of_records_is_found_and_cancelled(
     run, cluster, tmp_path
 ):
@@ -98,7 +93,7 @@ def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
 ):
     sent(run, tmp_path, "one/a")
     path = claim(tmp_path, host=socket.gethostname(), pid=os.getpid(), created=0.0, uid=2000)
-    of_another_user(monkeypatch)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     who = f"snakemake (pid {os.getpid()} of user 2000 on {socket.gethostname()})"
     only = "only user 2000 or an administrator can"
     told = stopping.stop(tmp_path / "ledger", cluster, "results/one/")

@@ -5,7 +5,7 @@ import pytest
 
 from scaling.foreign.columns import Columns
 from scaling.foreign.identity import SHAPE, identify_gpus, identify_models, rename_by_depth
-from scaling.study.load import load_models
+from tests.shipped import MODELS
 
 
 @pytest.fixture
@@ -13,24 +13,16 @@ def columns():
     return Columns(pa.table({"model": ["one", "two"]}), "rows.csv")
 
 
-@pytest.fixture(scope="module")
-def models():
-    return load_models()
-
-
-def shape_of(model, models):
-    return {name: getattr(models[model], name) for name in SHAPE}
-
-
-def test_a_row_of_one_models_shape_takes_its_name_and_says_so_once(columns, models):
-    stated = {"model": "our-7b", **shape_of("llama2_7b", models)}
-    named = identify_models(columns, [stated, dict(stated)], models)
+def test_a_row_of_one_models_shape_takes_its_name_and_says_so_once(columns):
+    shape = {name: getattr(MODELS["llama2_7b"], name) for name in SHAPE}
+    stated = {"model": "our-7b", **shape}
+    named = identify_models(columns, [stated, dict(stated)], MODELS)
     assert [row["model"] for row in named] == ["llama2_7b", "llama2_7b"]
     assert columns.assumptions == ["model: our-7b is read as llama2_7b"]
 
 
-def test_a_name_beside_another_models_sizes_is_not_that_model(columns, models):
-    named = identify_models(columns, [{"model": "llama2_7b", "num_layers": 33}], models)
+def test_a_name_beside_another_models_sizes_is_not_that_model(columns):
+    named = identify_models(columns, [{"model": "llama2_7b", "num_layers": 33}], MODELS)
     assert named == [{}]
 
 

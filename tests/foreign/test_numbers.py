@@ -13,6 +13,8 @@ from scaling.foreign.numbers import parse_number
         ("step_time_s", "123 ms", 0.123),
         ("step_time_s", "1,234 ms", 1.234),
         ("step_time_s", "12.3 ± 0.4", 12.3),
+        ("step_time_s", "12.3 +/- 0.4", 12.3),
+        ("step_time_s", "123 µs", 123e-6),
         ("step_time_s", "-5", -5),
         ("peak_memory_bytes", "39.5 GB", 39.5e9),
         ("peak_memory_bytes", "2GiB", 2**31),
@@ -28,7 +30,14 @@ def test_a_cell_is_a_number_in_the_unit_of_its_column(column, cell, number):
 
 
 @pytest.mark.parametrize(
-    ("column", "cell"), [("tp", "8 s"), ("tp", "8k"), ("step_time_s", "3 GB"), ("tp", "1_000_0")]
+    ("column", "cell"),
+    [
+        ("tp", "8 s"),
+        ("tp", "8k"),
+        ("step_time_s", "3 GB"),
+        ("tp", "1_000_0"),
+        ("steps_per_s", "2 s"),
+    ],
 )
 def test_a_unit_that_the_column_does_not_have_is_no_number(column, cell):
     with pytest.raises(ValueError, match=r"unit|1_000"):

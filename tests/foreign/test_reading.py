@@ -13,6 +13,7 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.foreign.reading import read_rows, read_table
+from scaling.predict.fit.trial import trial
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
 
@@ -39,6 +40,8 @@ GOOD = ",".join(SHAPE) + ",tp\n" + ",".join(str(v) for v in SHAPE.values()) + ",
         (GOOD.replace("llama-7b", '"llama-7b').encode(), r"p\.csv: line 2: a quote is never"),
         (GOOD.replace("model", "tp", 1).encode(), r"names the column 'tp' 2 times; keep one"),
         (b"", r"p\.csv: its first line is empty"),
+        (b"# from a paper\n" + GOOD.encode(), r"line 1 is '# from a paper'; it must name the col"),
+        (b"sep=,\n" + GOOD.encode(), r"p\.csv: line 1 is 'sep=,'; it must name the columns"),
         (GOOD.encode() + b"1,2\n", r"p\.csv: not a readable table: CSV parse error: Expected"),
         (GOOD.replace("llama-7b", "x" * 3_000_000).encode(), r"table: a line is longer than a meg"),
     ],
@@ -90,6 +93,18 @@ def test_a_table_of_another_tool_is_read_as_one_of_ours(tmp_path: Path) -> None:
     assert np.isnan(columns.numbers("tokens")).all()
 
 
+def test_lines_of_empty_cells_at_the_end_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(f"{GOOD}{',' * (len(SHAPE))}\r\n,, ,\n\n")
+    assert read_table(tmp_path / "p.csv").num_rows == 1
+
+
+def test_a_number_of_hosts_is_one_of_nodes_and_a_list_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("Hosts,gpus_per_node\n4,8\n")
+    assert read_table(tmp_path / "p.csv").column_names == ["nodes", "gpus_per_node"]
+    pq.write_table(pa.table({"hosts": [["a", "b"]]}), tmp_path / "p.parquet")
+    assert read_table(tmp_path / "p.parquet").column_names == ["hosts"]
+
+
 def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("not parquet")
     empty = tmp_path / "rows"
@@ -123,6 +138,65 @@ def test_a_folder_of_row_files_is_one_table(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": [None]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"a": [2], "b": [1.5]}), tmp_path / "2.parquet")
     assert read_rows(tmp_path).to_pydict() == {"a": [1, 2], "b": [None, 1.5]}
+
+
+def assumed_of(path: Path, header: str, cells: str) -> tuple[str, ...]:
+    """What is assumed of the good row with more columns."""
+    head, row = GOOD.splitlines()
+    path.write_text(f"{head},outcome,{header}\n{row},ok,{cells}\n")
+    return trial(read_table(path), "p.csv").points.assumptions
+
+
+def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
+    told = assumed_of(tmp_path / "p.csv", "TP size,Memory,note,empty,Memory (GB)", "4,39,x,,39")
+    assert "columns that are not read: TP size (tp counts), Memory (states no unit), note" in told
+    many = ",".join(f"x{number}" for number in range(30))
+    told = assumed_of(tmp_path / "p.csv", many, ",".join("1" * 30))
+    assert any(text.endswith("x18, x19, 10 more") for text in told)
+    assert not any("not read" in text for text in assumed_of(tmp_path / "p.csv", "dp", "4"))
+
+
+@pytest.mark.parametrize(
+    ("header", "cell", "sentence"),
+    [
+        ("Step time", "30500", "column Step time states no unit: taken as seconds"),
+        ("step_time_s", '"30,512"', "step_time_s: 30,512 is read as 30512"),
+        ("nodes,world_size,cp", "4,16,1", "world_size of 1 rows is not nodes x GPUs of a node"),
+        ("remark", "", "dp is not given in 1 rows: taken as 1"),
+        ("precision", "", "precision is not given in 1 rows: taken as bf16"),
+        ("recompute", "", "activation_checkpointing is not given in 1 rows: taken as none"),
+    ],
+)
+def test_what_a_person_may_have_meant_otherwise_is_told(
+    tmp_path: Path, header: str, cell: str, sentence: str
+) -> None:
+    assert sentence in assumed_of(tmp_path / "p.csv", header, cell)
+
+
+def test_a_comma_is_told_once_a_column() -> None:
+    columns = Columns(pa.table({"tokens_per_s": ["1,000", "2,000", "3,000"]}), "t")
+    assert columns.numbers("tokens_per_s").tolist() == [1000, 2000, 3000]
+    assert columns.assumptions == ["tokens_per_s: 1,000 is read as 1000"]
+
+
+@pytest.mark.parametrize("header", ["release", "Container", "framework_version"])
+def test_a_release_is_text_though_it_looks_like_a_number(tmp_path: Path, header: str) -> None:
+    (tmp_path / "p.csv").write_text(f"{header}\n25.10\n26.02\n")
+    assert read_table(tmp_path / "p.csv")["release"].to_pylist() == ["25.10", "26.02"]
+
+
+def test_true_is_no_number_and_false_is_none_of_them() -> None:
+    columns = Columns(pa.table({"zero_stage": [None, True], "ep": [None, False]}), "t")
+    with pytest.raises(InputError, match="t: row 2: zero_stage=True: must be a number"):
+        columns.numbers("zero_stage")
+    assert columns.numbers("ep").tolist()[1] == 0
+
+
+@pytest.mark.parametrize("condition", ["world_size", "hash(row_index) % 2", "null", "'a'"])
+def test_a_condition_is_true_or_false(condition: str) -> None:
+    table = pa.table({"world_size": [8, 16]})
+    with pytest.raises(InputError, match=r"where true or false is needed|Could not convert"):
+        rows_where(table, condition, "t", "--where")
 
 
 def test_conditions_are_sql_over_the_columns_and_the_row_number() -> None:

@@ -11,7 +11,7 @@ from scaling.foreign.spellings import (
     find_gpu,
     find_model,
 )
-from scaling.study.load import load_models
+from tests.shipped import MODELS
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,8 @@ from scaling.study.load import load_models
         ("activation_checkpointing", "every other layer", "every other layer"),  # is not full
         ("pipeline_schedule", "Interleaved1F1B", "interleaved"),
         ("optimizer_offload", "False", "none"),
+        ("activation_checkpointing", "1.0", "full"),  # as pandas writes a switch
+        ("outcome", "no OOM", "no OOM"),
         ("outcome", "OOM/crash", "oom_or_crash"),
         ("outcome", "OOM or crash", "oom_or_crash"),
         ("outcome", "torch.OutOfMemoryError", "oom"),
@@ -74,6 +76,20 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("it/s", "steps_per_s", 1),
         ("sec/it", "step_time_s", 1),
         ("step time (msec)", "step_time_s", 1e-3),
+        ("Step time (µs)", "step_time_s", 1e-6),
+        ("Sequence", "seq_length", 1),
+        ("Sequence length (tokens)", "seq_length", 1),
+        ("Micro batch size [sequences]", "micro_batch_size", 1),
+        ("GBS (samples)", "global_batch_size", 1),
+        ("Context size", "seq_length", 1),
+        ("Context parallel size", "cp", 1),
+        ("Sequence parallelism", "sequence_parallel", 1),
+        ("sequence_parallel_size", "cp", 1),  # of DeepSpeed, whose 1 is not true
+        ("Sequence parallel ways", "sequence parallel ways", 1),
+        ("Total GPUs", "world_size", 1),
+        ("nGPUs", "world_size", 1),
+        ("No. of GPUs", "world_size", 1),
+        ("Pipeline stages", "pp", 1),
         ("ktokens/s", "tokens_per_s", 1e3),
         ("Global batch (M tokens)", "tokens_per_step", 1e6),
         ("Pipeline Parallel (PP)", "pp", 1),
@@ -121,7 +137,7 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
     ],
 )
 def test_a_model_is_known_in_any_spelling_that_leaves_no_doubt(text, name):
-    assert find_model(text, load_models()) == name
+    assert find_model(text, MODELS) == name
 
 
 def test_a_word_is_known_in_any_case_and_a_strange_one_stays_as_it_is():

@@ -1,3 +1,5 @@
+"""A study of one point, measured by stand-ins for ranks or by real ones."""
+
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +20,19 @@ from pathlib import Path
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 faulthandler.register(signal.SIGUSR1, all_threads=True)
 rank, files = int(os.environ["RANK"]), RankFiles(Path(sys.argv[-1]))
-def finish(step_times_s=[1.0], losses=[5.0], peak=100):
-    files.write(rank, RankResult(clock="perf_counter", step_times_s=step_times_s, losses=losses,
+def finish(step_times_s=[1.0], losses=[5.0], peak=100, leave=files.write):
+    leave(rank, RankResult(clock="perf_counter", step_times_s=step_times_s, losses=losses,
         grad_norms=None, peak_memory_bytes=peak, peak_reserved_bytes=None,
         memory_meter="process_rss", first_step_at=time.time()))
 files.beat(rank, "started")
+"""
+
+# A launcher, as a process of its own: the point's file, the row's, and the command of a rank.
+LAUNCHER = """
+import sys
+from pathlib import Path
+from scaling.launch import measure
+measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
 """
 
 

@@ -23,9 +23,9 @@ from scaling.launch.fork_server.protocol import ForkServer, Order
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch
 from scaling.record.row import Row
-from scaling.study.point import Point
 from tests.launch.conftest import TWO_RANKS, Study
 from tests.points import tiny_point
+from tests.processes import is_running, until, write_program, writers_of
 
 pytestmark = pytest.mark.ranks
 
@@ -38,9 +38,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process = subprocess.Popen(
         [sys.executable, "-m", "scaling.launch.fork_server.server", str(place)], env=environment
     )
-    while not (place / "node0.json").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
+    until("it serves", lambda: (place / "node0.json").exists() or process.poll() is not None)
+    assert process.poll() is None
     yield place
     process.kill()
     process.wait()
@@ -79,31 +78,17 @@ def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(
 def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(
     study: Study, forked: partial[Row]
 ) -> None:
-    point = tiny_point(dp=2, measured_steps=100_000)
-    killer = subprocess.Popen([sys.executable, "-c", KILL_RANK_1, str(study.logs / "rank1.log")])
-    row = forked(study.write(point))
-    killer.wait()
+    threading.Thread(target=lambda: process_of(study, 1).kill()).start()
+    row = forked(study.write(tiny_point(dp=2, measured_steps=100_000)))
 
     assert (row.outcome, row.error_message) == ("error", "rank 1 was killed by SIGKILL")
     assert forked(study.write(tiny_point())).outcome == "ok"
 
 
-# Kills the process whose standard output is that file, once it is there.
-KILL_RANK_1 = """
-import os, signal, sys, time
-from pathlib import Path
-while True:
-    time.sleep(0.5)
-    for output in Path("/proc").glob("[0-9]*/fd/1"):
-        try:
-            found = str(output.readlink()) == sys.argv[1]
-        except OSError:
-            continue
-        if found:
-            time.sleep(1)
-            os.kill(int(output.parts[2]), signal.SIGKILL)
-            sys.exit()
-"""
+def process_of(study: Study, rank: int) -> psutil.Process:
+    """The process of a rank, once it has said that it runs."""
+    until(f"rank {rank} runs", lambda: list(study.logs.glob(f".run-*/rank{rank}.beat")))
+    return psutil.Process(writers_of(study.logs)[study.logs / f"rank{rank}.log"])
 
 
 def test_ranks_end_with_the_process_that_ordered_them(study: Study, forked: partial[Row]) -> None:
@@ -112,16 +97,11 @@ def test_ranks_end_with_the_process_that_ordered_them(study: Study, forked: part
         [sys.executable, "-c", ORDER, str(study.point_path), str(study.row_path)],
         env={**os.environ, "SLURM_JOB_ID": "1"},
     )
-    while not list(study.logs.glob(".run-*/rank0.beat")):
-        time.sleep(0.05)
-    rank = _process_that_writes(study.logs / "rank0.log")
-    order.send_signal(signal.SIGKILL)
+    rank = process_of(study, 0).pid
+    order.kill()
     order.wait()
 
-    end = time.monotonic() + 300
-    while Path(f"/proc/{rank}").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until("the rank ends", lambda: not is_running(rank))
 
 
 ORDER = """
@@ -131,16 +111,6 @@ from scaling.launch import measure
 from scaling.launch.fork_server.client import start_on_fork_servers
 measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
-
-
-def _process_that_writes(log: Path) -> int:
-    for output in Path("/proc").glob("[0-9]*/fd/1"):
-        try:
-            if output.readlink() == log:
-                return int(output.parts[2])
-        except OSError:
-            continue
-    raise AssertionError(f"nobody writes {log}")
 
 
 @pytest.mark.parametrize(
@@ -157,14 +127,8 @@ def _process_that_writes(log: Path) -> int:
 def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
     study: Study, forked: partial[Row], number: signal.Signals, said: str
 ) -> None:
-    def end_server() -> None:
-        while not list(study.logs.glob(".run-*/rank0.beat")):
-            time.sleep(0.05)
-        rank = psutil.Process(_process_that_writes(study.logs / "rank0.log"))
-        os.kill(rank.ppid(), number)
-
     path = study.write(tiny_point(measured_steps=100_000))
-    threading.Thread(target=end_server).start()
+    threading.Thread(target=lambda: os.kill(process_of(study, 0).ppid(), number)).start()
     if number == signal.SIGKILL:
         row = forked(path)
         assert (row.outcome, row.error_message) == ("error", said)
@@ -230,14 +194,11 @@ def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
     study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/sh\necho tried >> $(/usr/bin/dirname $0)/tries\nexit 1\n")
-    srun.chmod(0o755)
-    point: Point = tiny_point()
+    srun = "#!/bin/sh\necho tried >> $(/usr/bin/dirname $0)/tries\nexit 1\n"
+    write_program(tmp_path / "srun", srun)
     study.logs.mkdir(parents=True)
     environment = {"SLURM_JOB_ID": "2", "PATH": str(tmp_path)}
-
-    launch = Launch(["rank", "point", "directory"], point, environment, study.logs)
+    launch = Launch(["rank", "point", "directory"], tiny_point(), environment, study.logs)
 
     for _ in range(2):
         with pytest.raises(NoForkServer, match="fork servers did not start"):

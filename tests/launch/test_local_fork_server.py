@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.choose import choose_starter
 from tests.launch.conftest import Study
 from tests.points import tiny_point
+from tests.processes import ended_pid, until
 
 pytestmark = pytest.mark.ranks
 
@@ -53,15 +53,10 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
     study.write(tiny_point())
     run = subprocess.Popen([sys.executable, "-c", KEEPS, str(study.point_path), str(study.root)])
     place = study.root / "place"
-    end = time.monotonic() + 300
-    while not place.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until("the run has a host", place.exists)
     folder = Path(place.read_text())
     host = psutil.Process(int((folder / "pid").read_text().split()[0]))
-    while not (folder / "node0.json").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until("the host serves", (folder / "node0.json").exists)
     run.kill()
     run.wait()
     host.wait(timeout=300)
@@ -86,11 +81,10 @@ def test_what_a_run_left_that_was_killed_with_its_host_goes_when_the_next_begins
     study: Study,
 ) -> None:
     gone, elsewhere = study.root / ".host-gone", study.root / ".host-elsewhere"
-    ended = subprocess.Popen(["/bin/true"])
-    ended.wait()
+    ended = ended_pid()
     for left, machine in ((gone, socket.gethostname()), (elsewhere, "another")):
         left.mkdir()
-        (left / "pid").write_text(f"{ended.pid} {machine}")
+        (left / "pid").write_text(f"{ended} {machine}")
     with local_fork_server(tiny_point(), study.root):
         assert not gone.exists()
         assert elsewhere.exists()  # may well live

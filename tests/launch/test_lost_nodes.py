@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.start.slurm import lost_nodes
+from tests.processes import write_program
 
 SINFO = """\
 #!/bin/sh
@@ -14,9 +15,7 @@ SINFO = """\
 
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    program = tmp_path / "sinfo"
-    program.write_text(SINFO)
-    program.chmod(0o755)
+    write_program(tmp_path / "sinfo", SINFO)
     monkeypatch.setenv("PATH", str(tmp_path))
     return {"SLURM_JOB_NODELIST": "n[1-4]"}
 

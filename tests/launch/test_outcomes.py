@@ -3,9 +3,7 @@
 import errno
 import json
 import os
-import resource
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,6 +15,7 @@ from scaling.launch import NotMeasured, measure
 from scaling.record.files import CannotWrite, write_rows
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
+from tests.processes import is_running, largest_file, until
 from tests.rows import row_of
 
 
@@ -45,6 +44,25 @@ def test_the_row_on_disk_is_the_row_returned(measured: Measure, study: Study) ->
     assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
 
 
+def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
+    measured: Measure,
+) -> None:
+    row = measured(
+        """
+finish([2.0], leave=files.keep)
+while len(files.timed()) < 2:
+    time.sleep(0.02)
+if rank == 1:
+    files.write(rank, RankFailure(outcome="oom", message="CUDA out of memory", failed_at=1.0))
+    sys.exit(1)
+time.sleep(600)
+""",
+        dp=2,
+    )
+    assert (row.outcome, row.error_message, row.step_times_s) == ("ok", None, [2.0])
+    assert row.compute_s is None
+
+
 def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
     row = measured(
         """
@@ -59,7 +77,7 @@ time.sleep(600)
     assert (row.outcome, row.error_message) == ("error", "rank 1: ValueError: no")
     assert row.step_time_s is None
     waiting = int(study.log(0).split()[-1])
-    assert not Path(f"/proc/{waiting}").exists()
+    assert not is_running(waiting)
 
 
 def test_the_first_failure_explains_the_others(measured: Measure) -> None:
@@ -97,9 +115,7 @@ def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(
     assert row.duration_s < 200  # it is not told by the hang of the other
 
 
-def test_ranks_that_still_get_further_at_the_limit_are_late(
-    measured: Measure, study: Study
-) -> None:
+def test_ranks_that_still_get_further_at_the_limit_are_late(measured: Measure) -> None:
     row = measured(
         """
 for step in range(10_000):
@@ -182,10 +198,7 @@ finish()
     )
     assert row.outcome == "ok"
     child = int(study.log(0).strip())
-    end = time.monotonic() + 30
-    while _is_running(child) and time.monotonic() < end:  # killed, it dies when it gets a core
-        time.sleep(0.01)
-    assert not _is_running(child)
+    until("what was killed dies", lambda: not is_running(child))  # when it gets a core
 
 
 def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
@@ -230,13 +243,9 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
 def test_where_a_row_has_no_room_nothing_is_measured_in_vain(
     measured: Measure, study: Study
 ) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        with pytest.raises(NotMeasured, match=r"rows: has no room for a megabyte \(File too large"):
-            measured("print('ran'); finish()")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    no_room = pytest.raises(NotMeasured, match=r"rows: has no room for a megabyte \(File too large")
+    with largest_file(100_000), no_room:
+        measured("print('ran'); finish()")
     assert not study.logs.exists()
 
 
@@ -310,15 +319,6 @@ def test_a_step_in_which_all_stood_still_is_no_measurement(
     with pytest.raises(NotMeasured, match="within a measured step"):
         measured("finish([1.0, 1.0, 31.0])", measured_steps=3)
     assert not study.row_path.exists()
-
-
-def _is_running(pid: int) -> bool:
-    """Whether it runs: not if it is gone, or a zombie that no one has waited for yet."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(("body", "outcome"), [("finish()", "ok"), ("sys.exit(1)", "error")])

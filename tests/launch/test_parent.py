@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,35 +17,13 @@ from scaling.launch import measure
 from scaling.record.files import write_rows
 from scaling.record.row import Row
 from scaling.record.running import mark_running
-from tests.launch.conftest import Measure, Study
+from tests.launch.conftest import LAUNCHER, Measure, Study
 from tests.points import tiny_point
+from tests.processes import ended_pid, is_running, modules_after, until
 
 pytestmark = pytest.mark.slow
 
-PARENT = """
-import sys
-from pathlib import Path
-from scaling.launch import measure
-measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
-"""
 SLEEPING = "print('pid', os.getpid(), flush=True)\ntime.sleep(600)"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for it; the deadline is only there so that a failing test ends."""
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    """No such process, or only its zombie: pid 1 may be slow to wait for it."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def rank_pids(study: Study) -> list[int]:
@@ -58,10 +35,10 @@ def rank_pids(study: Study) -> list[int]:
 def parent(study: Study) -> subprocess.Popen[bytes]:
     """A launcher whose two ranks sleep."""
     point = study.write(tiny_point(dp=2))
-    command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
+    command = [sys.executable, "-c", LAUNCHER, str(point), str(study.row_path)]
     with (study.root / "said").open("wb") as said:
         process = subprocess.Popen([*command, *study.program(SLEEPING)], stderr=said)
-    until(lambda: len(rank_pids(study)) == 2)
+    until("both ranks run", lambda: len(rank_pids(study)) == 2)
     return process
 
 
@@ -69,7 +46,7 @@ def test_a_killed_parent_leaves_no_ranks(parent: subprocess.Popen[bytes], study:
     pids = rank_pids(study)
     parent.kill()
     parent.wait()
-    until(lambda: all(gone(pid) for pid in pids))
+    until("the ranks end", lambda: not any(map(is_running, pids)))
     assert not study.row_path.exists()
 
 
@@ -83,7 +60,7 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(
     assert parent.wait(timeout=300) == os.EX_TEMPFAIL
     said = (study.root / "said").read_text()
     assert said == f"ended by {number.name} before its ranks had ended; the next run repeats it\n"
-    assert all(gone(pid) for pid in pids)
+    assert not any(map(is_running, pids))
     assert list(study.rows.iterdir()) == []
 
 
@@ -106,9 +83,9 @@ def test_a_point_that_is_being_measured_is_waited_for_and_not_measured_twice(
     waited = study.root / "waited"  # by whoever comes second
     waits = "print('pid', os.getpid(), flush=True)\n"
     waits += f"while not Path({str(waited)!r}).exists(): time.sleep(0.05)\nfinish()"
-    command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
+    command = [sys.executable, "-c", LAUNCHER, str(point), str(study.row_path)]
     first = subprocess.Popen([*command, *study.program(waits)])
-    until(lambda: len(rank_pids(study)) == 1)
+    until("the first one's rank runs", lambda: len(rank_pids(study)) == 1)
 
     def sleep(seconds: float) -> None:
         waited.touch()
@@ -137,10 +114,8 @@ def test_an_attempt_that_failed_while_it_was_waited_for_is_counted(
 def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(
     measured: Measure, study: Study
 ) -> None:
-    ended = subprocess.Popen(["/bin/true"])
-    ended.wait()
     study.marker.parent.mkdir(parents=True)
-    left = {"pid": ended.pid, "host": socket.gethostname(), "time_limit_s": 600}
+    left = {"pid": ended_pid(), "host": socket.gethostname(), "time_limit_s": 600}
     study.marker.write_text(json.dumps(left))
     assert measured("finish()").outcome == "ok"
     assert not study.marker.exists()
@@ -218,6 +193,4 @@ def test_a_missing_point_is_refused_by_name(study: Study) -> None:
 
 
 def test_the_parent_imports_no_torch() -> None:
-    code = "import scaling.launch, sys; print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "deepspeed"} & set(said.stdout.split())
+    assert not {"torch", "deepspeed"} & modules_after("import scaling.launch")

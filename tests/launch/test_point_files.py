@@ -27,14 +27,12 @@ READERS = {
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    study = load_study("quickstart")
-    probe = planning.plan_probe(
-        load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
-        fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
-    )
+def texts():
+    on_gpus = load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")
+    probe = planning.plan_probe(on_gpus, fitting_plan(on_gpus))
     assert probe is not None
-    return {"point": fitting_plan(study).points[0].to_json(), "probe": probe.to_json()}
+    (point, *_) = fitting_plan(load_study("quickstart")).points
+    return {"point": point.to_json(), "probe": probe.to_json()}
 
 
 def test_every_point_of_a_study_is_a_point(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from scaling.launch.start.local import start_local
 from scaling.launch.start.slurm import fork_servers_command, ranks_command, start_step
 from scaling.launch.start.starter import Launch, LaunchError, RankExit
 from tests.points import tiny_point
+from tests.processes import until, write_program
 
 
 def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
@@ -50,11 +50,8 @@ def fake_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools = tmp_path / "tools"
     tools.mkdir()
     calls = tmp_path / "calls"
-    program = tools / "srun"
-    program.write_text(
-        f"#!/bin/sh\necho called >> {calls}\necho 'srun: error: Invalid node'\nexit 1\n"
-    )
-    program.chmod(0o755)
+    srun = f"#!/bin/sh\necho called >> {calls}\necho 'srun: error: Invalid node'\nexit 1\n"
+    write_program(tools / "srun", srun)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setattr(slurm, "_LAUNCH_PAUSE_S", 0.0)
     return calls
@@ -88,19 +85,15 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
 ) -> None:
     # the step may not have ended when its ranks are killed: then scancel is called
     for name, text in (("srun", SRUN_OF_ONE_TASK), ("scancel", "#!/bin/sh\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, text)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     monkeypatch.setenv("PATH", environment["PATH"])
     step = start_step(Launch(["sh", "-c", ends], tiny_point(), environment, tmp_path))
     try:
-        deadline = time.monotonic() + 300
-        while not (exits := step.exits()):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until("the rank ends", step.exits)
+        assert step.exits() == {0: RankExit(code)}
     finally:
         step.kill()
-    assert exits == {0: RankExit(code)}
 
 
 STARTS = """\
@@ -123,8 +116,7 @@ def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in (("srun", STARTS), ("scancel", ANSWERS_THE_THIRD_TIME)):
-        (tmp_path / name).write_text(text.format(folder=tmp_path))
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, text.format(folder=tmp_path))
     monkeypatch.setattr(slurm, "_SILENT_PAUSE_S", 0.01)
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # it would ask back
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

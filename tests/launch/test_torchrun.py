@@ -6,10 +6,8 @@ on another one would; torchrun, the ranks and all that ends them are real.
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +18,9 @@ from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.local import start_local
 from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.record.row import Row
-from tests.launch.conftest import TWO_RANKS, Study
+from tests.launch.conftest import LAUNCHER, TWO_RANKS, Study
 from tests.points import tiny_point
+from tests.processes import until, write_program, writers_of
 
 pytestmark = pytest.mark.slow
 
@@ -36,9 +35,7 @@ TWO_EACH = {"gpus_per_node": 2, "warmup_steps": 1, "measured_steps": 1}
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job of two nodes that are both this machine; the file in which remote shells are noted."""
-    program = tmp_path / "rsh"
-    program.write_text(REMOTE_SHELL.format(folder=tmp_path))
-    program.chmod(0o755)
+    program = write_program(tmp_path / "rsh", REMOTE_SHELL.format(folder=tmp_path))
     monkeypatch.setenv("SCALING_RSH", str(program))
     monkeypatch.setenv("SCALING_NODES", "localhost,127.0.0.1")
     return tmp_path / "called"
@@ -82,7 +79,7 @@ def test_the_others_say_what_they_saw_when_one_rank_dies(on_nodes: Measured, stu
     )
     assert (row.outcome, row.error_message) == ("error", "rank 3 was killed by SIGKILL")
     assert [study.log(rank).strip() for rank in range(3)] == ["peer is gone"] * 3
-    assert not _processes_of(study)
+    assert not writers_of(study.logs)
 
 
 WORKS_ON = """
@@ -98,15 +95,14 @@ def test_a_late_point_leaves_the_stacks_of_its_ranks_and_nothing_running(
     row = on_nodes(WORKS_ON, time_limit_s=3.0, ranks=2)
     assert row.outcome == "timeout", row.error_message
     assert all("most recent call first" in study.log(rank) for rank in range(2))
-    assert not _processes_of(study)
+    assert not writers_of(study.logs)
 
 
 def test_what_the_remote_shell_said_is_the_reason_of_a_failed_launch(
     on_nodes: Measured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = tmp_path / "refuses"
-    program.write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
-    program.chmod(0o755)
+    refuses = "#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n"
+    program = write_program(tmp_path / "refuses", refuses)
     monkeypatch.setenv("SCALING_RSH", str(program))
     row = on_nodes("finish()")
     assert row.outcome == "launch_failed"
@@ -131,35 +127,10 @@ def test_ranks_end_with_the_process_that_started_them(study: Study, nodes: Path)
     path = study.write(tiny_point(dp=2, **TWO_EACH))
     program = study.program("time.sleep(100)")
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, path, study.row_path, *program])
-    end = time.monotonic() + 300
-    while len(_processes_of(study)) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    launcher.send_signal(signal.SIGKILL)
+    until("both ranks run", lambda: len(writers_of(study.logs)) >= 2)
+    launcher.kill()
     launcher.wait()
-    while _processes_of(study):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-LAUNCHER = """
-import sys
-from pathlib import Path
-from scaling.launch import measure
-measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
-"""
-
-
-def _processes_of(study: Study) -> set[int]:
-    """Processes that write a log of this study's ranks."""
-    found = set()
-    for output in Path("/proc").glob("[0-9]*/fd/1"):
-        try:
-            if output.readlink().parent == study.logs:
-                found.add(int(output.parts[2]))
-        except OSError:  # it has just ended
-            continue
-    return found
+    until("the ranks end", lambda: not writers_of(study.logs))
 
 
 def test_the_nodes_of_a_job_are_what_its_scheduler_says(tmp_path: Path) -> None:
@@ -168,9 +139,8 @@ def test_the_nodes_of_a_job_are_what_its_scheduler_says(tmp_path: Path) -> None:
     assert nodes_of({}) == []
     assert nodes_of({"PBS_NODEFILE": str(file)}) == ["n1", "n2"]
     assert nodes_of({"PBS_NODEFILE": str(file), "SCALING_NODES": "a, b"}) == ["a", "b"]
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2\n')
-    scontrol.chmod(0o755)
+    answer = '#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2\n'
+    write_program(tmp_path / "scontrol", answer)
     assert nodes_of({"SLURM_JOB_NODELIST": "n[1-2]", "PATH": str(tmp_path)}) == ["n1", "n2"]
     assert nodes_of({"SLURM_JOB_NODELIST": "n[1-2]", "PATH": ""}) == []
 

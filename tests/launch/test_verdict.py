@@ -1,3 +1,5 @@
+"""What ended a run, by the evidence of its ranks."""
+
 import signal
 from typing import Any
 
@@ -33,6 +35,17 @@ def judge(*, exits: dict[int, int | RankExit] | None = None, **known: Any) -> Ve
 
 def test_every_result_is_ok_even_if_a_rank_then_aborts() -> None:
     assert judge(exits={0: 0, 1: -signal.SIGABRT}, finished={0, 1}).outcome == "ok"
+
+
+@pytest.mark.parametrize("stopped", [None, "late", "silent"])
+def test_what_was_timed_is_ok_whatever_ends_the_ranks_under_the_profiler(
+    stopped: str | None,
+) -> None:
+    full = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
+    found = judge(
+        exits={0: 1, 1: 1}, failures={0: full, 1: GONE}, timed=frozenset({0, 1}), stopped=stopped
+    )
+    assert found == Verdict(outcome="ok")
 
 
 def test_one_missing_result_is_not_ok() -> None:
@@ -114,7 +127,8 @@ def test_of_two_failures_the_one_that_blames_a_peer_is_not_the_cause_whatever_th
     assert judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: cause}).message == (
         "rank 1: ValueError: no such layer"
     )
-    assert judge(exits={0: 1, 1: 1}, failures={0: GONE}).message is not None
+    alone = judge(exits={0: 1, 1: 0}, failures={0: GONE}, finished={1})
+    assert alone.message == "rank 0: Connection closed by peer"
 
 
 @pytest.mark.parametrize(

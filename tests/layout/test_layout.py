@@ -8,19 +8,9 @@ from hypothesis import strategies as st
 
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
-from scaling.layout.shapes import ModelShape
 from scaling.study.ids import stored_fields
+from tests.points import TINY
 from tests.samples import layouts
-
-SHAPE = ModelShape(
-    num_layers=4,
-    hidden_size=64,
-    num_heads=8,
-    num_kv_heads=4,
-    head_dim=8,
-    ffn_hidden_size=96,
-    vocab_size=128,
-)
 
 
 @given(layouts, st.integers(2, 4))
@@ -42,19 +32,19 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
     plain |= {"optimizer_precision": "fp32", "fp8_scaling": "tensor"}
     layout = dataclasses.replace(layout, zero_stage=1, **plain)
     even = (
-        SHAPE.num_heads % layout.tp == 0
-        and SHAPE.num_kv_heads % (layout.tp * layout.cp) == 0
-        and SHAPE.ffn_hidden_size % layout.tp == 0
-        and SHAPE.vocab_size % layout.tp == 0
+        TINY.num_heads % layout.tp == 0
+        and TINY.num_kv_heads % (layout.tp * layout.cp) == 0
+        and TINY.ffn_hidden_size % layout.tp == 0
+        and TINY.vocab_size % layout.tp == 0
         and layout.seq_length % layout.cp == 0
-        and layout.pp <= SHAPE.num_layers
+        and layout.pp <= TINY.num_layers
         and (layout.zero_shard_size is None or layout.dp % layout.zero_shard_size == 0)
         and not (
             layout.sequence_parallel
             and (layout.tp == 1 or layout.seq_length % (layout.tp * layout.cp))
         )
     )
-    assert even == (not list(refusals(SHAPE, layout)))
+    assert even == (not list(refusals(TINY, layout)))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +53,7 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
         ({"tp": 16}, "num_heads=8 is not divisible by tp=16"),
         ({"tp": 8}, "num_kv_heads=4 is not divisible by tp=8"),
         ({"tp": 5}, "ffn_hidden_size=96 is not divisible by tp=5"),
-        ({"tp": 3}, "vocab_size=128 is not divisible by tp=3"),
+        ({"tp": 3}, "vocab_size=256 is not divisible by tp=3"),
         ({"pp": 5}, "pp=5 stages cannot share num_layers=4 layers"),
         ({"sequence_parallel": True}, "sequence_parallel shards inside the tp group"),
         ({"sequence_parallel": True, "tp": 2, "seq_length": 33}, "seq_length=33 divisible by tp=2"),
@@ -81,12 +71,12 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
     ],
 )
 def test_an_impossible_layout_is_refused_with_a_sentence(layout, sentence):
-    said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
+    said = list(refusals(TINY, Layout(**{"seq_length": 32, **layout})))
     assert any(sentence in reason for reason in said), said
 
 
 def test_learned_positions_end():
-    learned = dataclasses.replace(SHAPE, family="gpt", max_positions=16)
+    learned = dataclasses.replace(TINY, family="gpt", max_positions=16)
     assert list(refusals(learned, Layout(seq_length=16))) == []
     (said,) = refusals(learned, Layout(seq_length=17))
     assert "max_positions=16" in said
@@ -94,7 +84,7 @@ def test_learned_positions_end():
 
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_deepspeeds_refusal_of_sharded_pipelines_is_quoted(zero_stage):
-    (said,) = engine_refusals(SHAPE, Layout(pp=2, zero_stage=zero_stage, seq_length=32))
+    (said,) = engine_refusals(TINY, Layout(pp=2, zero_stage=zero_stage, seq_length=32))
     assert "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism" in said
 
 
@@ -119,12 +109,12 @@ def test_deepspeeds_refusal_of_sharded_pipelines_is_quoted(zero_stage):
     ],
 )
 def test_a_choice_that_cannot_be_had_is_refused_with_a_sentence(layout, sentence):
-    said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
+    said = list(refusals(TINY, Layout(**{"seq_length": 32, **layout})))
     assert any(sentence in reason for reason in said), said
 
 
 def test_a_kernel_for_what_a_model_does_not_have_is_refused():
-    plain = dataclasses.replace(SHAPE, family="gpt", max_positions=64, gated_mlp=False)
+    plain = dataclasses.replace(TINY, family="gpt", max_positions=64, gated_mlp=False)
     layout = Layout(seq_length=32, fused_rope=True, fused_mlp=True)
     rope, mlp = refusals(plain, layout)
     assert "a gpt has no rotary positions" in rope

@@ -16,10 +16,8 @@ from scaling.layout.shapes import (
 )
 from scaling.study.ids import stored_fields
 from scaling.study.load import load_models
-from tests.conftest import PROJECT
 from tests.layout.test_shapes import ONE
-
-MODELS = load_models(PROJECT / "config" / "models.yaml")
+from tests.shipped import MODELS
 
 QWEN = {
     "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 48,

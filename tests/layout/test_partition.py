@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.layout.partition import layer_and_head_costs, layers_of_stages
-from scaling.layout.shapes import ModelShape
-from scaling.study.load import load_models
-from tests.conftest import PROJECT
+from tests.layout.test_shapes import ONE
 from tests.points import TINY, TINY_T5
-
-MODELS = load_models(PROJECT / "config" / "models.yaml")
+from tests.shipped import MODELS
 
 
 def slowest(costs: tuple[int, ...], layers: tuple[int, ...]) -> int:
@@ -30,8 +27,8 @@ shapes = st.builds(
 )
 
 
-@given(shapes, st.integers(1, 4), st.sampled_from(["none", "selective", "full"]), st.data())
-def test_no_other_deal_has_a_faster_slowest_stage(shape, pp, checkpointing, data):
+@given(shapes, st.integers(1, 4), st.sampled_from(["none", "selective", "full"]))
+def test_no_other_deal_has_a_faster_slowest_stage(shape, pp, checkpointing):
     count = shape.num_layers + shape.num_encoder_layers
     pp = min(pp, count)
     found = layers_of_stages(shape, pp=pp, seq_length=32, activation_checkpointing=checkpointing)
@@ -67,12 +64,8 @@ def test_a_stage_of_the_encoder_has_more_layers_than_one_of_the_decoder():
 
 
 def test_the_cost_of_a_layer_and_of_the_head_worked_by_hand():
-    one = ModelShape(
-        num_layers=1, hidden_size=4, num_heads=2, num_kv_heads=1, head_dim=2, ffn_hidden_size=6,
-        vocab_size=10,
-    )  # fmt: skip
     # weights 48 + 72, scores and values 4 * 4 * 8; head 40
     forward = 2 * 120 + 128
-    assert layer_and_head_costs(one, 8, "none") == (3 * forward, 6 * 40)
-    assert layer_and_head_costs(one, 8, "selective") == (3 * forward + 128, 240)
-    assert layer_and_head_costs(one, 8, "full") == (4 * forward, 240)
+    assert layer_and_head_costs(ONE, 8, "none") == (3 * forward, 6 * 40)
+    assert layer_and_head_costs(ONE, 8, "selective") == (3 * forward + 128, 240)
+    assert layer_and_head_costs(ONE, 8, "full") == (4 * forward, 240)

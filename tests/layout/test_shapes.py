@@ -12,10 +12,7 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.study.load import load_models
-from tests.conftest import PROJECT
-
-MODELS = load_models(PROJECT / "config" / "models.yaml")
+from tests.shipped import MODELS
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Points of Llama-7B on A100s, and a sweep that a reference model made."""
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,7 +8,11 @@ import pyarrow as pa
 import pytest
 
 from scaling.foreign.columns import Columns
+from scaling.foreign.reading import read_table
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Points
+from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from tests.predict import reference
 
@@ -30,17 +36,37 @@ def table_of(*rows: dict[str, Any]) -> pa.Table:
     return pa.table({n: pa.array([{**SHAPE, **row}.get(n) for row in rows]) for n in names})
 
 
+def checked(*rows: dict[str, Any], **more: Any) -> Points:
+    """checked(dict(tp=2), dict(tp=4)): Llama-7B on A100, one point a dict."""
+    return points_of(Columns(table_of(*rows), "points.csv"), **more)
+
+
 @pytest.fixture
 def points() -> Callable[..., Points]:
-    """points(dict(tp=2), dict(tp=4)): Llama-7B on A100, one point per dict."""
-
-    def make(*rows: dict[str, Any]) -> Points:
-        return points_of(Columns(table_of(*rows), "test"))
-
-    return make
+    return checked
 
 
 @pytest.fixture(scope="session")
 def sweep_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep made by the reference step model."""
     return reference.write_csv(tmp_path_factory.mktemp("sweep") / "rows.csv", reference.rows())
+
+
+@pytest.fixture(scope="session")
+def sweep(sweep_csv: Path) -> pa.Table:
+    return read_table(sweep_csv)
+
+
+def fitted_on(table: pa.Table, **options: Any) -> Calibration:
+    columns = Columns(table, "rows.csv")
+    return calibrate(points_of(columns), observed_of(columns), source="rows.csv", **options)
+
+
+@pytest.fixture(scope="session")
+def calibrated(sweep: pa.Table) -> Calibration:
+    return fitted_on(sweep)
+
+
+def only(calibration: Calibration) -> StackCalibration:
+    (stack,) = calibration.stacks.values()
+    return stack

@@ -14,9 +14,9 @@ from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.load import load_clusters
 from tests.points import TINY
 from tests.predict.conftest import table_of
+from tests.shipped import CLUSTERS
 
 TABLES = {
     "interleaved": schedules.ScheduleInterleaved1F1B,
@@ -59,7 +59,7 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
         virtual_stages=1 if schedule in ("zbv", "dualpipev") else virtual, seq_length=64,
     )  # fmt: skip
     inputs = inputs_of_layouts([layout], [SHAPE], models=["tiny"], clusters=["h100-80gb-dgx"])
-    (group,) = points_from(inputs, load_clusters()).groups
+    (group,) = points_from(inputs, CLUSTERS).groups
     ranks = sorted({0, 1, pp - 1})
     ends = list(torch_chunks(group, group.features))
     passes = [float(chunks.passes[0]) for chunks in ends]

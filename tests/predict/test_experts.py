@@ -16,11 +16,10 @@ from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of, with_release
 from scaling.study.ids import stored_fields
-from scaling.study.load import load_models
-from tests.conftest import PROJECT
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, memory
 from tests.predict.test_step_arithmetic import IDEAL
+from tests.shipped import MODELS
 
 # Of tests.predict.conftest's shape: eight experts of 2,048, two a token, in all of 32 layers
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 2048}
@@ -150,8 +149,8 @@ def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
 
 
 def test_over_nodes_copies_or_tokens_share_the_nics(points):
-    row = {**EXPERTS, "dp": 32, "ep": 8, "tp": 1, "gpus_per_node": 2, "num_experts": 32}
-    row = {**row, "ep": 8, "experts_per_token": 8}
+    row = {**EXPERTS, "dp": 32, "ep": 8, "gpus_per_node": 2, "num_experts": 32}
+    row["experts_per_token"] = 8
     # 8 ranks on 4 nodes of 2: six of eight copies leave, over 8 x 25 GB/s shared by 8 GPUs
     (plain,) = quiet_step(points(row)).terms["ep_comm_s"]
     assert plain == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 8 * 6 / 8 / 25e9)
@@ -260,7 +259,7 @@ def test_ep_takes_its_ranks_out_of_dp_and_cp(layout, sentence):
 
 
 def test_a_dense_model_is_dealt_to_nobody():
-    dense = load_models(PROJECT / "config" / "models.yaml")["tiny"]
+    dense = MODELS["tiny"]
     refused = list(refusals(dense, Layout(seq_length=64, ep=2, dp=2, routing="skewed:2")))
     assert refused == [
         "ep=2 deals experts to ranks, and this model has none",
@@ -284,7 +283,7 @@ def test_rows_whose_experts_cannot_be_dealt_say_why(points):
 
 
 def test_a_mixture_in_memory_is_the_point_that_its_table_is():
-    shape = load_models(PROJECT / "config" / "models.yaml")["deepseek_v3"]
+    shape = MODELS["deepseek_v3"]
     layout = Layout(
         seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
     )

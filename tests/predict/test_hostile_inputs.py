@@ -1,10 +1,12 @@
 """Seeded fuzzing: whatever people hand us is predicted, or refused in one short sentence."""
 
+import datetime
 import json
 import math
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
@@ -26,10 +28,8 @@ from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.study.load import load_clusters, load_models
-from tests.analyse.test_importing import ROW
-from tests.conftest import PROJECT
-from tests.predict import reference
+from tests.analyse.conftest import PAPER_ROW
+from tests.shipped import CLUSTERS, MODELS
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,13 @@ CELLS = [
     "=1+1", "x" * 3000, "2026-11-22", "[1, 2]", "{}", "oom", "ok", "flash2", "bf16", "fp8", "mxfp8",
     "h100-80gb", "cpu", "other", "llama2_7b", "10000000", "9007199254740993", "1e-320",
 ]  # fmt: skip
-MODELS = load_models(PROJECT / "config" / "models.yaml")
-CLUSTERS = load_clusters(PROJECT / "config" / "clusters.yaml")
+
+
+def check_sentence(error):
+    said = str(error)
+    assert said.strip()
+    assert "\n" not in said
+    assert len(said) < 2500, said
 
 
 def survives(run):
@@ -50,10 +55,7 @@ def survives(run):
     try:
         run()
     except InputError as error:
-        said = str(error)
-        assert said.strip()
-        assert "\n" not in said
-        assert len(said) < 2500, said
+        check_sentence(error)
         return False
     return True
 
@@ -65,7 +67,7 @@ def quoted(cell):
 
 def some_table(draw):
     """A CSV as bytes: some rows of a good one, and some things wrong with it."""
-    names, rows = list(ROW), [list(ROW.values()) for _ in range(draw.randint(0, 4))]
+    names, rows = list(PAPER_ROW), [list(PAPER_ROW.values()) for _ in range(draw.randint(0, 4))]
     for _ in range(draw.choice([0, 1, 1, 2, 5])):
         kind = draw.randrange(6)
         if kind <= 2 and rows:
@@ -76,7 +78,9 @@ def some_table(draw):
             for row in rows:
                 del row[gone]
         elif kind == 4:
-            names[draw.randrange(len(names))] = draw.choice([*CELLS[:40], *ROW, "Cluster", "ep"])
+            names[draw.randrange(len(names))] = draw.choice(
+                [*CELLS[:40], *PAPER_ROW, "Cluster", "ep"]
+            )
         elif rows:
             draw.choice(rows).append(draw.choice(CELLS))
     separator = draw.choice([",", ",", ",", ",", ";", "\t"])
@@ -119,13 +123,10 @@ def test_tables_are_predicted_imported_and_validated_or_refused(tmp_path):
 
 def test_parquet_of_any_type_is_predicted_or_refused(tmp_path):
     draw, path = random.Random(SEED), tmp_path / "rows.parquet"
-    import datetime
-
-    import pyarrow as pa
-
     values = [None, True, 8, -1, 2.5, math.nan, math.inf, "8", b"\xff", [1], {"a": 1}, 2**62,
               datetime.date(2026, 1, 1)]  # fmt: skip
-    good = {n: int(v) if v.isdigit() else v for n, v in ROW.items()} | {"step_time_s": 0.5}
+    good = {n: int(v) if v.isdigit() else v for n, v in PAPER_ROW.items()} | {"step_time_s": 0.5}
+    done = {"predict": 0, "import": 0}
     for _ in range(40):
         row = dict(good)
         for _ in range(draw.choice([1, 1, 3])):
@@ -138,8 +139,9 @@ def test_parquet_of_any_type_is_predicted_or_refused(tmp_path):
             observed_of(columns)
             prediction_table(points, predict(points))
 
-        survives(predicted)
-        survives(lambda: import_rows(path, tmp_path / "study", CLUSTERS))
+        done["predict"] += survives(predicted)
+        done["import"] += survives(lambda: import_rows(path, tmp_path / "study", CLUSTERS))
+    assert 5 < min(done.values()) <= max(done.values()) < 35
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +189,7 @@ def test_calibrations_are_read_or_refused_and_what_is_read_predicts(
 
 CONDITIONS = [
     "tp = 1", "pp > 1 or tp > 1", "outcome = 'ok'", "global_batch_size >= 1",
+    "tp in (1, 2)", "world_size is not null",
     "world_size > 8", "model like 'ref%'", "row_index < 3", "hash(row_index) % 2 = 0", "true",
     "1=1); copy (select 1) to 'written'; select (1", "1=1) union all select 5 --", "1=1; drop x",
     "exists (select * from read_text('/etc/passwd'))", "(select count(*) from glob('/*')) > 0",
@@ -289,15 +292,10 @@ def test_options_that_cannot_be_are_one_sentence(
 ):
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
-    names = {"ROWS": str(sweep_csv), "FOLDER": "folder"}
-    given = [one.replace("ROWS", names["ROWS"]).replace("FOLDER", "folder") for one in arguments]
+    given = [one.replace("ROWS", str(sweep_csv)).replace("FOLDER", "folder") for one in arguments]
     done = CliRunner().invoke(verbs, given)
     if not isinstance(done.exception, SystemExit):  # the command line itself refused
         assert isinstance(done.exception, InputError), done.exception
-        assert not survives(lambda: (_ for _ in ()).throw(done.exception))
+        check_sentence(done.exception)
     assert done.exit_code != 0
     assert Path("folder").is_dir()
-
-
-def test_the_fuzzed_row_itself_is_good():
-    assert set(reference.rows()[0]) & set(ROW)

@@ -1,3 +1,5 @@
+"""ZeRO over a part of the replicas: bytes and seconds worked by hand."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""Seconds of a ring, by hand and against the wire."""
+
 import numpy as np
 import pytest
 from hypothesis import given

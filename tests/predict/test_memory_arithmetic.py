@@ -1,3 +1,5 @@
+"""Bytes of a rank worked by hand, and what must hold for every layout."""
+
 import dataclasses
 
 import numpy as np
@@ -11,6 +13,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
+from tests.shipped import MODELS
 
 # A shared machine may pause at any moment: no test here is about time.
 UNHURRIED = settings(deadline=None, max_examples=60)
@@ -172,22 +175,15 @@ def test_a_higher_zero_stage_never_takes_more_memory(layout):
 
 @UNHURRIED
 @given(layouts)
-def test_recomputing_everything_never_takes_more_than_the_layer_it_recomputes(layout):
+def test_recomputing_everything_takes_less_memory_than_keeping_it(layout):
     kept, recomputed = (
         total({**layout, "activation_checkpointing": again})[0] for again in ("none", "full")
     )
-    layers_alive = 32 / layout["pp"]
-    if layers_alive >= 4:
-        assert recomputed < kept
+    assert recomputed < kept
 
 
 def test_an_encoder_decoder_has_the_parameters_its_shape_counts():
-    from scaling.layout.shapes import ModelShape
-
-    shape = ModelShape(
-        family="t5", num_layers=24, num_encoder_layers=24, hidden_size=2048, num_heads=32,
-        num_kv_heads=32, head_dim=64, ffn_hidden_size=5120, vocab_size=250112,
-    )  # fmt: skip
+    shape = MODELS["mt5_xl"]
     row = {**dataclasses.asdict(shape), "model": "mt5_xl", "dp": 1}
     terms = memory(points_of(Columns(table_of(row), "t"))).terms
     # norms and position biases are left out: below a thousandth

@@ -5,7 +5,6 @@ import functools
 import itertools
 import json
 from importlib import resources
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,13 +24,14 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
-from scaling.study.load import load_clusters, load_models
 from scaling.train.engines.deepspeed.config import deepspeed_config
+from tests.conftest import PROJECT
 from tests.points import TINY
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import UNHURRIED
-from tests.predict.test_recommendations import LLAMA_7B
+from tests.shipped import CLUSTERS, MODELS
 
+LLAMA_7B = MODELS["llama2_7b"]
 T5 = ModelShape(
     family="t5", num_layers=12, num_encoder_layers=12, hidden_size=768, num_heads=12,
     num_kv_heads=12, head_dim=64, ffn_hidden_size=2048, vocab_size=32128,
@@ -135,16 +135,14 @@ COUNTED = [
 @pytest.mark.parametrize(("model", "layout", "gigabytes", "phase"), COUNTED, ids=str)
 def test_a_whole_model_takes_what_its_engine_was_counted_to_take(model, layout, gigabytes, phase):
     asked = Layout(**({"seq_length": 2048} | layout))
-    inputs = inputs_of_layouts(
-        [asked], [load_models()[model]], models=[model], clusters=["h100-80gb-dgx"]
-    )
-    (group,) = points_from(inputs, load_clusters()).groups
+    inputs = inputs_of_layouts([asked], [MODELS[model]], models=[model], clusters=["h100-80gb-dgx"])
+    (group,) = points_from(inputs, CLUSTERS).groups
     memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
     assert memory.total[0] / 1e9 == pytest.approx(gigabytes, rel=0.005)
     assert memory.phase[0] == phase
 
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = PROJECT / "benchmarks" / "results"
 
 
 @functools.cache
@@ -178,7 +176,7 @@ def sigma_of(**layout):
     """Of ln(need), by data sheets."""
     asked = Layout(seq_length=2048, gradient_accumulation_steps=8, **layout)
     inputs = inputs_of_layouts([asked], [LLAMA_7B], models=["m"], clusters=["h100-80gb-dgx"])
-    return predict(points_from(inputs, load_clusters())).memory_sigma[0]
+    return predict(points_from(inputs, CLUSTERS)).memory_sigma[0]
 
 
 def test_a_kind_of_layouts_whose_count_was_off_has_wider_odds_of_fitting():
@@ -197,7 +195,7 @@ def test_how_far_counted_memory_is_off_is_what_the_committed_rows_tell():
     assert spread_table([json.loads(line) for line in lines]) == table
 
 
-MENDED = [  # kinds of layouts of which the count once lacked something, and a sample of each
+EASILY_MISCOUNTED = [  # a layout that was drawn, and what is easily left out of its count
     "llama-pp2-zero_bubble-zero1-mbs1-ckpt-full-flash2-bf16-torch-5b75bc29",  # layers once a group
     "llama-tp4-pp2-skewed:1.5-zero_bubble-zero1-mbs1-ckpt-full",  # the same with experts
     "llama-pp2-cp8-cp-ring-zero_bubble-zero0-mbs1-flash2-fused-mlp-bf16-torch-ff3a4686",  # dense
@@ -224,8 +222,8 @@ MENDED = [  # kinds of layouts of which the count once lacked something, and a s
 ]
 
 
-@pytest.mark.parametrize("name", MENDED)
-def test_what_a_random_draw_found_missing_is_counted(name):
+@pytest.mark.parametrize("name", EASILY_MISCOUNTED)
+def test_what_is_easily_left_out_of_a_layouts_memory_is_counted(name):
     errors = errors_of("memory.jsonl")["random"]
     (error,) = (error for point_id, error in errors.items() if point_id.startswith(name))
     assert abs(error) < 0.02

@@ -1,5 +1,6 @@
+"""What the documents say of the prediction is what the code says."""
+
 import re
-from pathlib import Path
 
 import pytest
 
@@ -7,11 +8,12 @@ from benchmarks import accuracy
 from scaling.foreign.reading import read_table
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.parameters import PARAMETERS
+from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.slow
 
 NUMBER = re.compile(r"-?\d+\.?\d*")
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = PROJECT / "docs"
 
 
 def test_the_table_of_parameters_says_what_the_code_says():

@@ -1,3 +1,5 @@
+"""What probes tell of a cluster's rates, on seconds of rates that are known."""
+
 import dataclasses
 
 import pyarrow as pa

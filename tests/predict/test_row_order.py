@@ -17,6 +17,7 @@ from scaling.predict.fit.trial import trial
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.published.table import published_table
+from tests.nearly import nearly
 from tests.predict.conftest import table_of
 
 TABLES = {
@@ -33,22 +34,13 @@ def repeated(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, again.set_column(place, "step_time_s", slower)])
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, numbers up to the rounding of their sums."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == (pytest.approx(other, rel=1e-9, abs=1e-12) if isinstance(one, float) else other)
-
-
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(sorted(TABLES)), st.integers(0, 2**32 - 1), st.booleans())
 def test_validation_does_not_depend_on_the_order_of_rows(name: str, seed: int, more: bool) -> None:
     table = repeated(TABLES[name]) if more else TABLES[name]
     shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
     one, other = (trial(each, name).to_dict() for each in (table, shuffled))
-    assert equal(one, other)
+    assert one == nearly(other)
 
 
 def settings_and_pairs(*rows: dict[str, Any]) -> tuple[list[rivals.Setting], rivals.Pairs]:

@@ -1,10 +1,12 @@
 """How wide an interval is, worked by hand of a made calibration."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from scaling.predict.cost.interval import error_spread
-from scaling.predict.read.calibration import Z_80, Band, StackCalibration
+from scaling.predict.cost.interval import Spread, error_spread
+from scaling.predict.read.calibration import AXES, Z_80, Band, StackCalibration
 from scaling.predict.read.trust import new_values
 
 SEEN = {
@@ -26,16 +28,28 @@ def band(own: float | None, shared: float | None) -> Band:
     return Band(low=-0.1, high=0.1, rows=10, own=own, shared=shared)
 
 
-def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
+def spread_of(
+    calibrated: StackCalibration | None, roughness: float = 1.0, **changes: Any
+) -> Spread:
+    """Of one layout of what was calibrated in `stack`, but for these changes."""
+    values = {"world_size": 32.0, "seq_length": 4096.0, "model": "llama-7b", "hidden_size": 4096.0}
+    values |= {"gpus_per_node": 8.0, "experts": False} | changes
+    names = ("unknown_software", "lean_kernels")
+    flags = {name: values.pop(name) for name in names if name in values}
+    arrays = {name: np.array([value]) for name, value in values.items()}
+    axes = {name: arrays.pop(name) for name in AXES}
+    beyond = arrays.pop("beyond", np.zeros(1))
+    return error_spread(
+        np.array([1.0]), np.array([roughness]), calibrated,
+        new=new_values(calibrated, axes, beyond) if calibrated else {},
+        world_size=axes["world_size"], **flags, **arrays,
+    )  # fmt: skip
+
+
+def parts(calibrated: StackCalibration, **values: Any) -> tuple[float, float]:
     """A layout's own part and the one its size shares."""
-    row = {"world_size": 32.0, "seq_length": 4096.0, "model": "llama-7b", "hidden_size": 4096.0}
-    row |= {"gpus_per_node": 8.0, "experts": False} | values
-    arrays = {name: np.array([value]) for name, value in row.items()}
-    axes = {name: arrays.pop(name) for name in SEEN}
-    new = new_values(calibrated, axes, arrays.pop("beyond", np.zeros(1)))
-    arrays |= {"new": new, "world_size": axes["world_size"]}
-    spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
-    return float(spread.own_sigma[0]), float(spread.size_sigma[0])
+    found = spread_of(calibrated, **values)
+    return float(found.own_sigma[0]), float(found.size_sigma[0])
 
 
 def test_a_size_twice_doubled_shares_the_root_of_two_and_keeps_the_wider_own_part():

@@ -1,12 +1,12 @@
+"""Seconds of a step worked by hand on a machine without overheads, and what must always hold."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.cluster.hardware import GPUS
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.communication import traffic_of
-from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
@@ -202,15 +202,6 @@ def test_a_newer_gpu_is_faster(layout):
     assert slower >= faster >= fastest
 
 
-@pytest.mark.parametrize("gpu", sorted(set(GPUS) - {"cpu"}))
-def test_every_gpu_of_the_catalogue_can_be_predicted(gpu):
-    row = {"cluster": gpu, "precision": "fp16", "dp": 16, "tp": 2}
-    points = points_of(Columns(table_of(row), "t"))
-    prediction = predict(points)
-    assert prediction.predicted.all()
-    assert np.isfinite(prediction.step_time_s).all()
-
-
 def exchanges_of(points, **row):
     """Seconds of the all-to-alls of all layers on an ideal machine, one micro-batch."""
     step = ideal_step(points({"num_kv_heads": 8, **row}))
@@ -255,7 +246,6 @@ def test_memory_that_is_nearly_full_stalls_only_where_that_was_seen(points):
     for row, stalls in zip(rows, (True, False), strict=True):
         (group,) = points({**row, "gradient_accumulation_steps": 8}).groups
         f = group.features
-        assert memory_of(group, f, group.start).total[0] > 0
         full = step_of(group, f, group.start, np.array([1.2])).terms["stall_s"][0]
         assert bool(full > 1) is stalls
 

@@ -11,7 +11,13 @@ from scaling.predict.cost.interval import is_confounded, layout_ranges
 from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
-from scaling.predict.read.calibration import NO_ROW_DEPENDS, Calibration, Fitted, StackCalibration
+from scaling.predict.read.calibration import (
+    NO_ROW_DEPENDS,
+    Band,
+    Calibration,
+    Fitted,
+    StackCalibration,
+)
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import PARAMETERS, TIME
 from scaling.predict.read.points import points_of
@@ -51,7 +57,7 @@ def calibrated(group, *, generation="ampere", cluster=None, trust=None, **values
         rows_out_of_memory=0,
         rows_with_peak_memory=0,
         parameters=parameters,
-        bands={"interpolation": band()},
+        bands={"interpolation": Band(low=-0.05, high=0.05, rows=10)},
         seen={
             "world_size": (8.0,),
             "seq_length": (4096.0,),
@@ -63,10 +69,24 @@ def calibrated(group, *, generation="ampere", cluster=None, trust=None, **values
     return Calibration(source="t", stacks={f"{group.framework}|{stack.cluster}": stack})
 
 
-def band():
-    from scaling.predict.read.calibration import Band
+def timed(step_time_s):
+    """Rows that ran in these seconds."""
+    nothing = np.zeros(len(step_time_s), dtype=bool)
+    return Observed(
+        step_time_s=step_time_s,
+        peak_memory_bytes=np.full(len(step_time_s), np.nan),
+        ran=~nothing,
+        out_of_memory=nothing,
+        ambiguous=nothing,
+    )
 
-    return Band(low=-0.05, high=0.05, rows=10)
+
+def axes_of(count, **changes):
+    """So many rows of what `calibrated` has seen, but for these changes."""
+    seen = {"world_size": 8.0, "seq_length": 4096.0, "model": "llama-7b", "hidden_size": 4096.0}
+    axes = {name: np.array([value] * count) for name, value in seen.items()}
+    axes["model"] = axes["model"].astype(object)
+    return axes | {name: np.array(values) for name, values in changes.items()}
 
 
 def test_a_trust_is_the_largest_whose_held_back_errors_are_not_clearly_worse():
@@ -82,12 +102,8 @@ def test_a_trust_is_the_largest_whose_held_back_errors_are_not_clearly_worse():
 def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
     (group,) = points({}).groups
     (stack,) = calibrated(group, trust={"world_size": 0.25}).stacks.values()
-    axes = {
-        "world_size": np.array([8.0, 16.0, 16.0, 8.0]),
-        "seq_length": np.array([4096.0, 4096.0, 8192.0, 8192.0]),
-        "model": np.array(["llama-7b"] * 4, dtype=object),
-        "hidden_size": np.full(4, 4096.0),
-    }
+    lengths = [4096.0, 4096.0, 8192.0, 8192.0]
+    axes = axes_of(4, world_size=[8.0, 16.0, 16.0, 8.0], seq_length=lengths)
     near, far = (new_values(stack, axes, np.full(4, beyond)) for beyond in (0.0, 1.0))
     no, first = np.zeros(4, dtype=bool), np.arange(4) < 1
     assert trust_of_rows(stack, axes, near, no).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
@@ -134,13 +150,7 @@ def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(poi
     (group,) = points({}).groups
     (stack,) = calibrated(group).stacks.values()
     stack = dataclasses.replace(stack, seen={**stack.seen, "gemm_peak": (49.0, 49.0)})
-    axes = {
-        "world_size": np.full(2, 8.0),
-        "seq_length": np.full(2, 4096.0),
-        "model": np.array(["llama-7b"] * 2, dtype=object),
-        "hidden_size": np.full(2, 4096.0),
-        "gemm_peak": np.array([49.0, 50.0]),
-    }
+    axes = axes_of(2, gemm_peak=[49.0, 50.0])
     new = new_values(stack, axes, np.zeros(2))
     assert trust_of_rows(stack, axes, new, np.zeros(2, bool)) == pytest.approx([1.0, CAUTIOUS])
 
@@ -149,15 +159,9 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
     (group,) = points({}).groups
     (stack,) = calibrated(group, trust={"hidden_size": 1.0}).stacks.values()
     stack = dataclasses.replace(stack, seen={**stack.seen, "hidden_size": (2048.0, 4096.0)})
-    axes = {
-        "world_size": np.full(3, 8.0),
-        "seq_length": np.full(3, 4096.0),
-        "model": np.array(["llama-7b"] * 3, dtype=object),
-        "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
-    }
-    assert trust_of_rows(
-        stack, axes, new_values(stack, axes, np.zeros(3)), np.zeros(3, bool)
-    ) == pytest.approx([1.0, 0.75, 0.75])
+    axes = axes_of(3, hidden_size=[3072.0, 8192.0, 1024.0])
+    new = new_values(stack, axes, np.zeros(3))
+    assert trust_of_rows(stack, axes, new, np.zeros(3, bool)) == pytest.approx([1.0, 0.75, 0.75])
 
 
 def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():
@@ -179,14 +183,7 @@ def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():
 def test_rows_all_slow_alike_move_a_cautious_fit_less(points):
     rows = [{"micro_batch_size": m, "gradient_accumulation_steps": 4} for m in (1, 2, 4, 8)]
     (group,) = points(*rows).groups
-    nothing = np.zeros(len(rows), dtype=bool)
-    seen = Observed(
-        step_time_s=predict(points(*rows)).step_time_s * 1.2,
-        peak_memory_bytes=np.full(len(rows), np.nan),
-        ran=~nothing,
-        out_of_memory=nothing,
-        ambiguous=nothing,
-    )
+    seen = timed(predict(points(*rows)).step_time_s * 1.2)
     fitted = {
         **group.start,
         **{name: one.value for name, one in fit_time(group, seen, group.start).items()},
@@ -226,16 +223,7 @@ def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):
     rows = [{"micro_batch_size": m, "gradient_accumulation_steps": 4} for m in (1, 2, 4)]
     (group,) = points(*rows).groups
     # steps no GEMM of this GPU can reach ask for more than the bound allows
-    impossible = predict(points(*rows)).step_time_s / 1.6
-    nothing = np.zeros(len(rows), dtype=bool)
-    seen = Observed(
-        step_time_s=impossible,
-        peak_memory_bytes=np.full(len(rows), np.nan),
-        ran=~nothing,
-        out_of_memory=nothing,
-        ambiguous=nothing,
-    )
-    fitted = fit_time(group, seen, group.start)
+    fitted = fit_time(group, timed(predict(points(*rows)).step_time_s / 1.6), group.start)
     pushed = [name for name, one in fitted.items() if one.reason == NARROWED]
     assert pushed
     for name in pushed:
@@ -246,13 +234,7 @@ def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):
 
 def test_what_overlaps_in_a_node_says_nothing_of_the_network(points):
     (group,) = points({"dp": 8, "zero_stage": 1}, {"dp": 16, "zero_stage": 1}).groups
-    seen = Observed(
-        step_time_s=predict(points({"dp": 8, "zero_stage": 1})).step_time_s * 1.02,
-        peak_memory_bytes=np.full(1, np.nan),
-        ran=np.ones(1, dtype=bool),
-        out_of_memory=np.zeros(1, dtype=bool),
-        ambiguous=np.zeros(1, dtype=bool),
-    )
+    seen = timed(predict(points({"dp": 8, "zero_stage": 1})).step_time_s * 1.02)
     one = dataclasses.replace(
         group, rows=group.rows[:1], features=group.features.take(np.array([0]))
     )

@@ -87,7 +87,7 @@ def test_published_rows_are_close_to_predicted_without_a_word_of_their_software(
     dense = table.filter(pc.equal(pc.fill_null(table["num_experts"], 0), 0))
     scores = trial(unnamed(dense), "t").overall
     assert scores.step_time["rows"] > 190
-    assert scores.step_time["mape"] < 0.06  # 0.30 when one plain stack stood for all times
+    assert scores.step_time["mape"] < 0.06
     assert scores.memory["false_oom_rate"] < 0.05
 
 

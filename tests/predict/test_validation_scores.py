@@ -1,3 +1,5 @@
+"""Scores of predictions, worked by hand."""
+
 import numpy as np
 import pytest
 
@@ -112,11 +114,6 @@ def test_rows_in_both_parts_are_named_as_what_they_are():
     table = table_of(*measured(1.0, 1.1, 1.2))
     found = trial(table, "t", calibrate_where="true", test_where="true")
     assert any("3 rows are in both parts" in note for note in found.notes)
-
-
-def test_nothing_left_to_test_is_refused():
-    with pytest.raises(InputError, match="no row is left to test"):
-        trial(table_of(*measured(1.0)), "t", calibrate_where="true")
 
 
 @pytest.mark.parametrize("rows", [[], [{"dp": 8}], [{"dp": 8, "outcome": "error"}]])

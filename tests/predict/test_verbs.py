@@ -1,8 +1,9 @@
+"""The verbs of the prediction, from files to files."""
+
 import csv
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,10 +17,11 @@ from scaling.cli import accuracy, prediction
 from scaling.errors import InputError
 from scaling.predict.cost.memory import MEMORY_TERMS
 from scaling.predict.cost.step import TIME_TERMS
+from tests.conftest import PROJECT
+from tests.predict.reference import write_csv
+from tests.processes import modules_after
 
 pytestmark = pytest.mark.slow
-
-PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -106,9 +108,17 @@ def test_points_choose_no_rows_of_a_table_that_names_no_points(run, sweep_csv, t
 def test_calibrate_then_predict_comes_closer(run, sweep_csv, tmp_path):
     said = run("calibrate", sweep_csv, tmp_path / "c.json", "--where", "world_size <= 16")
     assert "parameters identified" in said
-    run("predict", sweep_csv, tmp_path / "o.parquet", "--calibration", tmp_path / "c.json")
-    table = pq.read_table(tmp_path / "o.parquet")
-    assert set(table["parameters_from"].to_pylist()) == {"reference|a100-40gb-dgx"}
+    measured = pyarrow.csv.read_csv(sweep_csv)["step_time_s"]
+
+    def error(*options):
+        run("predict", sweep_csv, tmp_path / "o.parquet", *options)
+        table = pq.read_table(tmp_path / "o.parquet")
+        ratio = pc.divide(table["predicted_step_time_s"], measured)
+        return set(table["parameters_from"].to_pylist()), pc.mean(pc.abs(pc.ln(ratio))).as_py()
+
+    sheet, fit = error(), error("--calibration", tmp_path / "c.json")
+    assert (sheet[0], fit[0]) == ({"data sheet"}, {"reference|a100-40gb-dgx"})
+    assert fit[1] < 0.5 * sheet[1]
 
 
 def test_validate_prints_the_fixed_keys_over_all_and_under_groups(run, sweep_csv):
@@ -171,16 +181,10 @@ def test_what_recommend_cannot_do_is_one_sentence(run, arguments, sentence):
         run("recommend", *arguments)
 
 
-def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb(tmp_path):
-    code = (
-        "import sys, scaling.predict.cost.model, scaling.predict.advise.recommend;"
-        "import scaling.cli.prediction;"
-        "print([m for m in ('torch', 'scipy', 'duckdb', 'deepspeed') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT
-    )
-    assert done.stdout.strip() == "[]"
+def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb():
+    rooms = ("predict.cost.model", "predict.advise.recommend", "cli.prediction")
+    loaded = modules_after("import " + ", ".join(f"scaling.{room}" for room in rooms))
+    assert not {"torch", "scipy", "duckdb", "deepspeed"} & loaded
 
 
 def test_words_of_a_table_do_not_steer_the_terminal(run, sweep_csv, tmp_path):
@@ -198,11 +202,8 @@ def test_calibrate_leaves_out_rows_that_cannot_be(run, sweep_csv, tmp_path):
     ran = next(row for row in few if row["outcome"] == "ok")
     counts = []
     for more in ([], [{**ran, "step_time_s": "1e-7"}]):
-        with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, list(ran))
-            writer.writeheader()
-            writer.writerows([*few, *more])
-        run("calibrate", tmp_path / "rows.csv", tmp_path / "c.json")
+        rows = write_csv(tmp_path / "rows.csv", [*few, *more])
+        run("calibrate", rows, tmp_path / "c.json")
         (stack,) = json.loads((tmp_path / "c.json").read_text())["stacks"].values()
         counts.append(stack["rows_timed"])
     assert counts[0] == counts[1] > 0

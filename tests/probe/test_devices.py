@@ -1,3 +1,5 @@
+"""Probes of a device run what trains, or say what is missing."""
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

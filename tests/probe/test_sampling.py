@@ -1,3 +1,5 @@
+"""How often a probe runs, on a machine whose clock is made up."""
+
 from scaling.probe.devices import time_samples
 
 

@@ -1,7 +1,5 @@
 """Files are whole or not there, and hold what was put in."""
 
-import resource
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +10,7 @@ from scaling.record.row import Row, fields_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.point import point_from_json
+from tests.processes import largest_file
 from tests.rows import row_of
 
 
@@ -64,18 +63,14 @@ def test_a_write_that_fails_leaves_the_old_file(planned, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_one_sentence_for_users_and_an_os_error_for_programs(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # bytes of a file: as good as full
-    try:
-        for write in (
-            lambda path: store.write_text(path, "x" * 100_000),
-            lambda path: store.write_table(path, pa.table({"a": list(range(100_000))})),
-        ):
-            with pytest.raises(OSError, match=r"a\.txt: cannot be written: .*too large") as caught:
-                write(tmp_path / "a.txt")
-            assert isinstance(caught.value, InputError)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for write in (
+        lambda path: store.write_text(path, "x" * 100_000),
+        lambda path: store.write_table(path, pa.table({"a": list(range(100_000))})),
+    ):
+        refused = pytest.raises(OSError, match=r"a\.txt: cannot be written: .*too large")
+        with largest_file(1000), refused as caught:
+            write(tmp_path / "a.txt")
+        assert isinstance(caught.value, InputError)
     assert list(tmp_path.iterdir()) == []
 
 

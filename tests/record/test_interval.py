@@ -1,3 +1,5 @@
+"""The interval of a median, against values whose true median is known."""
+
 from typing import Any
 
 import numpy as np

@@ -10,14 +10,17 @@ from scaling.analyse.warehouse import tabulate
 from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
+from tests.conftest import PROJECT
 from tests.report.synthetic_study import cpu_plan, gpu_plan, write_study
 
-REPORTS = Path(__file__).parents[2] / "reports"
+REPORTS = PROJECT / "reports"
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+GPUS = {"GPU": "GPU", "GPUs": "GPUs"}  # what sentences call a device
 
 SMALL_AXES = {"tp": (1, 2), "pp": (1, 2), "zero_stage": (1, 3)}
 

@@ -9,7 +9,6 @@ from their tables. The quickstart is photographed where it has run: it trains.
 """
 
 import argparse
-import csv
 import dataclasses
 import itertools
 import re
@@ -25,6 +24,7 @@ from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import point_columns, write_points, write_rows
 from scaling.report.page.page import write_report
+from tests.predict.reference import write_csv
 from tests.report.conftest import CHROMIUM, FLAGS, REPORTS, tabulated
 from tests.report.large_study import AXES, CLUSTERS, write_large_study
 from tests.report.synthetic_study import SHAPES, cpu_plan, gpu_plan, grid, row, step_time_s
@@ -83,11 +83,7 @@ def mixed(folder: Path) -> Path:
         | {"outcome": "ok", "step_time_s": 1.1 * step_time_s(point), "source": "a paper"}
         for point in plan.points[::2]
     ]
-    source = folder / "published.csv"
-    with source.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    source = write_csv(folder / "published.csv", rows)
     import_rows(source, folder, CLUSTERS, {"llama-8b": SHAPES["llama-8b"]})
     tabulate(folder, REPORTS / "sql", clusters=CLUSTERS)
     return write_report(folder, REPORTS)

@@ -112,6 +112,14 @@ def timed_row(point: Point, step_time_s: float, *, noise: float = 0.01, **measur
     )
 
 
+def in_short_steps(full: Row, **short: Any) -> Row:
+    """The row of a point that ran short steps only, which left `short`."""
+    nothing = dict.fromkeys(
+        ("step_times_s", "step_time_s", "step_time_low_s", "step_time_high_s", "losses")
+    )
+    return dataclasses.replace(full, step_time_kind="extended", **nothing, **short)
+
+
 def memory_bytes(point: Point) -> float:
     """Weights, gradients, optimizer and activations of a rank, roughly."""
     layout, shape = point.layout, point.shape

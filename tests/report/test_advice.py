@@ -24,10 +24,14 @@ LAYOUTS = (
     {"zero_stage": 1}, {"zero_stage": 3}, {"zero_stage": 1, "fused_norm": True},
     {"zero_stage": 3, "activation_checkpointing": "full"}, {"tp": 2, "zero_stage": 1},
 )  # fmt: skip
+PLAIN, FUSED = 0, 2  # their places
 
 
 def generated(seed):
-    """Rates of the layouts at the sizes: one leads by much or by next to nothing, some fail."""
+    """Rates of the layouts at the sizes: one leads by much or by next to nothing, some fail.
+
+    In every third study the plain layout is among the fastest and the fused norm costs a quarter.
+    """
     draw = random.Random(seed)
     rates = {}
     for size in SIZES:
@@ -35,6 +39,8 @@ def generated(seed):
             if size % choices.get("tp", 1) or draw.random() < 0.15:
                 continue
             behind = draw.choice([draw.uniform(0, 0.008), draw.uniform(0.06, 0.4)])
+            if seed % 3 == 0 and number in (PLAIN, FUSED):
+                behind = draw.uniform(0, 0.008) + 0.25 * (number == FUSED)
             rates[size, number] = 100 * size**0.9 * (1 - behind)
         if (size, 0) not in rates and draw.random() < 0.7:
             rates[size, 0] = 100 * size**0.9
@@ -113,7 +119,7 @@ def test_every_sentence_agrees_on_the_number_and_the_place_of_the_changes(studie
         if "changes" in headline:
             often = {"once": 1, "twice": 2}
             (said,) = re.findall(r"changes (\w+)", headline)
-            assert often.get(said) or int(said) == len(changes)
+            assert (often.get(said) or int(said)) == len(changes)
         elif "changing at" in headline:
             (places,) = re.findall(r"changing at ([\d, and]+)\.", headline)
             assert [int(size) for size in re.findall(r"\d+", places)] == starts[1:]
@@ -141,6 +147,7 @@ def winners(spoken):
 
 
 def test_rates_half_a_per_cent_off_change_no_claim(studies):
+    named = 0
     for name, (spoken, _) in studies.items():
         if name.endswith("-again"):
             continue
@@ -150,21 +157,23 @@ def test_rates_half_a_per_cent_off_change_no_claim(studies):
         ids = {one["name"]: one["id"] for one in spoken["advice"]["layouts"]}
         for stretch in again["advice"]["stretches"]:
             names = {one["id"]: one["name"] for one in again["advice"]["layouts"]}
-            cells = spoken["advice"]["cells"].get(ids.get(names[stretch["layout"]], ""), {})
-            states = {
+            cells = spoken["advice"]["cells"][ids[names[stretch["layout"]]]]
+            states = [
                 cell["state"]
                 for size, cell in cells.items()
                 if stretch["from_size"] <= int(size) <= stretch["to_size"]
-            }
-            assert states <= {"advised", "tied"}
+            ]
+            assert states
+            assert set(states) <= {"advised", "tied"}
         claims = [
             re.sub(r"[\d.\u2212]+(?: \[.*\])?", "#", one["titles"]["returns"])
             for one in (spoken, again)
         ]
         assert "perhaps" in "".join(claims) or claims[0] == claims[1]
-        assert {called_most(spoken), called_most(again)} & {None} or (
-            called_most(spoken) == called_most(again)
-        )
+        most = {called_most(spoken), called_most(again)}
+        assert None in most or len(most) == 1
+        named += None not in most
+    assert named == 4
 
 
 def called_most(spoken):

@@ -247,8 +247,7 @@ def test_a_study_that_has_not_run_opens_without_charts_or_errors(reported, opene
     assert report.page.inner_text(".selection:visible h2").startswith("No point has a result yet")
     assert not report.page.is_visible(".reading")
     assert report.page.is_visible("#partial")
-    # the map still shows what was refused
-    assert drawn(report.page).keys() <= {"layout_map"}
+    assert drawn(report.page) == {}
     assert not report.page.is_visible("#budget")
     assert report.errors == []
 

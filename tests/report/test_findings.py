@@ -4,8 +4,7 @@ import pytest
 
 from scaling.report.sections import findings
 from scaling.report.tables import Tables
-
-GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
+from tests.report.conftest import GPUS
 
 
 @pytest.mark.parametrize(

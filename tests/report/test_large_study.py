@@ -1,7 +1,5 @@
 """The report of a study of 420 points with two clusters, three models and predictions."""
 
-import csv
-import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,8 @@ from scaling.record.files import write_points
 from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
-from tests.analyse.test_importing import ROW
+from tests.analyse.conftest import PAPER_ROW
+from tests.predict.reference import write_csv
 from tests.report.conftest import REPORTS
 from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study
 from tests.report.synthetic_study import gpu_plan
@@ -33,7 +32,7 @@ def tables(large: Path) -> Tables:
 
 
 @pytest.mark.slow
-def test_it_has_what_it_says(tables):
+def test_every_model_cluster_and_outcome_is_in_the_large_study(tables):
     assert len(tables["statistics"]) == 420
     assert {row["model"] for row in tables["settings"]} == {"llama-1b", "llama-8b", "tiny"}
     assert len({row["cluster"] for row in tables["settings"]}) == 3
@@ -78,6 +77,7 @@ def test_parts_of_memory_and_time_add_up(tables):
     assert ends == pytest.approx([1.0] * len(ends))
 
 
+@pytest.mark.slow
 def test_charts_show_and_split_the_step_of_the_layout_that_is_advised(tables):
     slots = {(r["setting_id"], r["layout_name"]): r["slot"] for r in tables["contenders"]}
     advised = {}
@@ -91,6 +91,7 @@ def test_charts_show_and_split_the_step_of_the_layout_that_is_advised(tables):
             assert row["layout_name"] == advised[row["setting_id"], row["world_size"]]
 
 
+@pytest.mark.slow
 def test_open_circles_stand_only_in_rows_of_the_chart_of_effects(tables):
     rows = {(r["setting_id"], r["series"], r["name"]) for r in tables["effects"] if r["shown"]}
     circles = [row for row in tables["interactions"] if row["shown"]]
@@ -156,8 +157,6 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, looked
         "all-gather", "all-reduce", "send-recv",
     ]  # fmt: skip
     assert "node-3 is 1.40 times slower at gemm" in page.inner_text("#collectives")
-    if folder := os.environ.get("SCALING_ARTEFACTS"):  # pictures for people to look at
-        page.screenshot(path=str(Path(folder) / f"large-{width}.png"), full_page=True)
 
 
 @pytest.mark.browser
@@ -210,18 +209,14 @@ def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, open
 
 @pytest.mark.browser
 def test_a_study_of_published_rows_only_is_a_full_report(tmp_path, opened):
-    source = tmp_path / "rows.csv"
-    with source.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, list(ROW))
-        writer.writeheader()
-        row = ROW | {"global_batch_size": 64}  # micro-batch 2 on each of up to 32 replicas
-        for size, seconds in ((8, 0.5), (16, 0.27), (32, 0.16), (64, 0.1)):
-            writer.writerow(row | {"world_size": size, "step_time_s": seconds})
-            writer.writerow(
-                row | {"world_size": size, "zero_stage": 3, "step_time_s": seconds * 1.1}
-            )
+    row = PAPER_ROW | {"global_batch_size": 64}  # micro-batch 2 on each of up to 32 replicas
+    rows = [
+        row | {"world_size": size, "zero_stage": stage, "step_time_s": seconds * slower}
+        for size, seconds in ((8, 0.5), (16, 0.27), (32, 0.16), (64, 0.1))
+        for stage, slower in ((1, 1), (3, 1.1))
+    ]
     study = tmp_path / "study"
-    import_rows(source, study, {})
+    import_rows(write_csv(tmp_path / "rows.csv", rows), study, {})
     tabulate(study, REPORTS / "sql")
     report = opened(write_report(study, REPORTS, charts=False))
     page = report.page

@@ -1,6 +1,5 @@
 """How far the order can be trusted: the page says odds, optimism, short steps, drift and stops."""
 
-import dataclasses
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -18,7 +17,7 @@ from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from scaling.study.point import Point
 from tests.report.conftest import REPORTS, SMALL_AXES, Opened
-from tests.report.synthetic_study import gpu_plan, point, step_time_s, timed_row
+from tests.report.synthetic_study import gpu_plan, in_short_steps, point, step_time_s, timed_row
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +37,7 @@ def short_row(point: Point, seconds: float, *, also_full: bool, **facts: object)
         "extension_is_linear": True,
     }
     full = timed_row(point, seconds, step_time_kind="measured", **short, **facts)
-    nothing = dict.fromkeys(
-        ("step_times_s", "step_time_s", "step_time_low_s", "step_time_high_s", "losses")
-    )
-    return full if also_full else dataclasses.replace(full, step_time_kind="extended", **nothing)
+    return full if also_full else in_short_steps(full)
 
 
 def write_short_study(folder: Path) -> Path:

@@ -11,7 +11,15 @@ from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from tests.analyse.conftest import layout, some_point
 from tests.report.conftest import REPORTS
-from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, row, timed_row
+from tests.report.synthetic_study import (
+    cpu_plan,
+    gpu_plan,
+    in_short_steps,
+    measured,
+    point,
+    row,
+    timed_row,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -157,11 +165,8 @@ def test_sizes_below_the_first_that_fits_are_named(told):
 def short_and_full(model):
     points, [full, other] = curve([8.0, 4.0])(model)
     extended = {f"extended_{name}_s": s for name, s in (("step_time", 4), ("low", 3), ("high", 5))}
-    times = [f.name for f in dataclasses.fields(other) if f.name.startswith("step_time")]
-    unmeasured = dict.fromkeys(times) | {"losses": None, "grad_norms": None}
-    short = {**unmeasured, **extended, "step_time_kind": "extended"}
     full = dataclasses.replace(full, step_time_kind="measured")
-    return points, [full, dataclasses.replace(other, **short)]
+    return points, [full, in_short_steps(other, **extended)]
 
 
 @of(short_and_full)

@@ -23,6 +23,7 @@ from scaling.run.progress import Progress, Watcher, duration, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.paths import running_marker
+from tests.processes import ended_pid
 from tests.rows import row_of
 
 
@@ -91,9 +92,7 @@ def test_rows_of_points_the_study_no_longer_has_are_not_counted(points, tmp_path
 
 
 def test_a_marker_whose_process_is_gone_is_not_running(points, tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    mark(tmp_path, points[0], pid=ended.pid)
+    mark(tmp_path, points[0], pid=ended_pid())
     assert Watcher(tmp_path, points).look().running == 0
 
 

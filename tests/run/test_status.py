@@ -15,6 +15,7 @@ from scaling.run.progress import Watcher, time_left
 from scaling.run.status import _best, status_of, use_of_allocations
 from scaling.study.paths import StudyPaths
 from tests.points import tiny_point
+from tests.processes import write_program
 from tests.rows import row_of
 
 SQUEUE = """\
@@ -28,21 +29,16 @@ echo 'slurm_load_jobs error|no'
 
 
 def points_of(count):
-
     plain = tiny_point(dp=2)
-    return [
-        dataclasses.replace(plain, point_id=f"p{number}", seed=number) for number in range(count)
-    ]
+    return [dataclasses.replace(plain, point_id=f"p{n}", seed=n) for n in range(count)]
 
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Four points: one is measured, one was slower and extended, one runs, one waits."""
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(SQUEUE.format(here=tmp_path))
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+    write_program(tmp_path / "bin" / "squeue", SQUEUE.format(here=tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     # what people set for their own eyes
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
@@ -142,7 +138,6 @@ def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
 
 
 def test_a_repeat_that_nobody_has_chosen_yet_is_not_waited_for(tmp_path):
-
     (first,) = points_of(1)
     again = dataclasses.replace(first, point_id="again", repeat=1)
     assert Watcher(tmp_path, [first, again]).look().total == 2

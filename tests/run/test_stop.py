@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.conftest import copy_project
+from tests.processes import until
 from tests.ran import scaling_warm
 
 pytestmark = [pytest.mark.ranks, pytest.mark.snakemake]
@@ -28,11 +28,8 @@ def test_a_study_that_is_stopped_leaves_nothing_running_and_its_point_is_still_w
         [sys.executable, "-m", "scaling", "run", "long"], cwd=root, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
     ) as run:  # fmt: skip
-        end = time.monotonic() + 300
-        while not list(rows.glob("*.running")):
-            assert time.monotonic() < end, "the point never began"
-            assert run.poll() is None
-            time.sleep(0.1)
+        until("the point runs", lambda: [*rows.glob("*.running")] or run.poll() is not None)
+        assert run.poll() is None
         stopped = scaling_warm(root, "stop", "long")
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
         assert (

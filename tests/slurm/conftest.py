@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.slurm.lab import TOOLS, Lab, Study, end
+from tests.slurm.lab import TOOLS, Lab, LabStudy, end
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def lab():
 @pytest.fixture
 def study(lab, tmp_path):
     lab.start()  # whatever the test before has killed
-    made = Study(lab, tmp_path / "study")
+    made = LabStudy(lab, tmp_path / "study")
     yield made
     end(made.runs)
     jobs = list(lab.queue())

@@ -1,17 +1,15 @@
 """A real Slurm on this machine, and a small study of trivial points to send to it."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.executor.study import Study
 from tests.warm import warm_python
 
 HERE = Path(__file__).parent
@@ -24,14 +22,6 @@ SlurmctldParameters=preempt_send_user_signal
 AccountingStorageEnforce=associations,limits,qos
 PartitionName=DEFAULT PriorityTier=1 GraceTime=15
 PartitionName=high Nodes=node[1-4] PriorityTier=10 PreemptMode=OFF"""
-
-
-def until(what: str, condition: Callable[[], object], timeout_s: float = 300) -> None:
-    """Wait until it holds; a test fails with the sentence `what` if it never does."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {timeout_s:g} s in vain: {what}"
-        time.sleep(0.1)
 
 
 def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -115,60 +105,30 @@ class Lab:
         return {job for job in (known + recent).split() if "[" not in job}
 
 
-class Study:
-    """A folder with a Snakefile, and points that say when they start and leave one file each."""
+class LabStudy(Study):
+    """A study whose points are sent to the cluster."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
+        super().__init__(folder, HERE / "points.smk", HERE / "point.sh")
         self.lab = lab
-        self.folder = folder
-        folder.mkdir()
-        shutil.copy(HERE / "points.smk", folder / "Snakefile")
-        shutil.copy(HERE / "point.sh", folder)
         self._before = lab.submissions()
         self.environment: dict[str, str] = {}  # of the user, beside the lab's
         self.runs: list[subprocess.Popen[bytes]] = []
 
-    def points(self, **points: dict[str, object]) -> None:
-        """What each point does and asks for; see points.smk."""
-        (self.folder / "points.json").write_text(json.dumps(points))
-
     def start(self, *options: str, python: str | None = None) -> subprocess.Popen[bytes]:
-        """Snakemake in the background, in a session of its own as in another terminal.
-
-        With what a user says, and says again after whatever happened. By a warm python if by none.
-        """
-        command = [
-            *(python or warm_python(), "-m", "snakemake", "--executor", "submitit"),
-            *("--jobs", "1000", "--nolock", "--rerun-incomplete", "--keep-going"),
-            *("--latency-wait", "2", "--seconds-between-status-checks", "1"),
-            *("--rerun-triggers", "mtime", "params"),
+        """By a warm python if by none."""
+        run = self.snakemake(
+            python or warm_python(),
+            *("--jobs", "1000", "--latency-wait", "2", "--rerun-triggers", "mtime", "params"),
             *("--default-resources", "mem_mb=100", "disk=None", *options),
-        ]
-        with (self.folder / "snakemake.log").open("ab") as log:
-            run = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**self.lab.environment, **self.environment},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            environment={**self.lab.environment, **self.environment},
+        )
         self.runs.append(run)
         return run
 
     def run(self, *options: str, timeout_s: float = 500) -> int:
         """Snakemake to its end; its exit code."""
         return self.start(*options).wait(timeout=timeout_s)
-
-    @property
-    def said(self) -> str:
-        """All that Snakemake printed."""
-        return (self.folder / "snakemake.log").read_text()
-
-    def starts(self) -> Counter[str]:
-        """How often each point was started."""
-        path = self.folder / "starts"
-        return Counter(path.read_text().split()) if path.exists() else Counter()
 
     def done(self) -> set[str]:
         """Points that left their file."""
@@ -177,7 +137,3 @@ class Study:
     def jobs(self) -> set[str]:
         """Ids of the Slurm jobs that were submitted since this study was made."""
         return self.lab.submissions() - self._before
-
-    def wait_for_start(self, *points: str) -> None:
-        """Until all of these points have been started."""
-        until(f"{points} start", lambda: set(points) <= set(self.starts()))

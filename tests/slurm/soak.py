@@ -25,7 +25,8 @@ import psutil
 import pyarrow.parquet as pq
 
 from tests.points import tiny_point
-from tests.slurm.lab import Lab, Study, end, until
+from tests.processes import until
+from tests.slurm.lab import Lab, LabStudy, end
 
 OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet", "rules")
 ROUNDS = 20  # of the command, until all is done
@@ -38,7 +39,7 @@ class Soak:
     """One study, its faults and what must hold at the end."""
 
     def __init__(
-        self, study: Study, *, points: int, real: int, seed: int, every_s: tuple[float, float],
+        self, study: LabStudy, *, points: int, real: int, seed: int, every_s: tuple[float, float],
         rounds: int | None = None,
     ) -> None:  # fmt: skip
         """Rounds: how often every kind of fault strikes; None: for as long as points are left."""
@@ -244,7 +245,7 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster ends too
     began = time.monotonic()
     with Lab.running() as lab, small_disk(512) as folder:
-        study = Study(lab, folder / "study")
+        study = LabStudy(lab, folder / "study")
         soak = Soak(
             study, points=given.points, real=given.real, seed=given.seed, every_s=given.every
         )

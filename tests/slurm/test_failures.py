@@ -10,7 +10,7 @@ import pytest
 from scaling.record.files import read_row
 from tests.launch import conftest as launch
 from tests.points import tiny_point
-from tests.slurm.lab import until
+from tests.processes import until
 
 pytestmark = pytest.mark.slurm
 
@@ -153,7 +153,8 @@ def test_a_slow_node_that_was_removed_from_the_cluster_keeps_no_point_from_runni
 
     assert study.run() == 0, study.said
 
-    assert study.said.count("Slurm no longer has gone7, which need not be excluded then") <= 2
+    # once for each of the two requests
+    assert 1 <= study.said.count("Slurm no longer has gone7, which need not be excluded then") <= 2
     assert study.done() == {"a", "b"}
 
 

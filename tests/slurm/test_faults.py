@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.slurm.lab import until
+from tests.processes import until, write_program
 
 pytestmark = pytest.mark.slurm
 
@@ -47,9 +47,8 @@ exit 1
 
 def test_an_allocation_that_was_taken_without_a_word_is_cancelled_and_sent_again(study, tmp_path):
     (tmp_path / "bin").mkdir()
-    flaky = tmp_path / "bin/sbatch"
-    flaky.write_text(FLAKY.format(sbatch=shutil.which("sbatch"), folder=tmp_path))
-    flaky.chmod(0o755)
+    flaky = FLAKY.format(sbatch=shutil.which("sbatch"), folder=tmp_path)
+    write_program(tmp_path / "bin/sbatch", flaky)
     study.environment["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
     study.points(a={"seconds": 1}, b={"seconds": 1})
 

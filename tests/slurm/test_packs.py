@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from tests.slurm.lab import until
+from tests.processes import until
 
 pytestmark = pytest.mark.slurm
 

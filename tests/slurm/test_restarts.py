@@ -10,7 +10,7 @@ import pytest
 
 from scaling.cluster.slurm_site import query_slurm
 from scaling.run.new_folder import clusters_text
-from tests.slurm.lab import until
+from tests.processes import until
 
 pytestmark = pytest.mark.slurm
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.slurm.lab import Study, end
+from tests.slurm.lab import LabStudy, end
 from tests.slurm.soak import Soak, small_disk
 
 pytestmark = pytest.mark.slurm
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slurm
 def test_whatever_is_killed_meanwhile_every_point_has_its_row_and_nothing_is_doubled_or_left(lab):
     lab.start()
     with small_disk(128) as folder:
-        study = Study(lab, folder / "study")
+        study = LabStudy(lab, folder / "study")
         soak = Soak(study, points=30, real=1, seed=7, every_s=(0.5, 2.0), rounds=1)
         try:
             assert soak.run() == [], study.said

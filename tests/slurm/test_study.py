@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from tests.conftest import MODELS
-from tests.slurm.lab import end, until
+from tests.processes import until
+from tests.slurm.lab import end
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
 
-pytestmark = [pytest.mark.slurm, pytest.mark.ranks]
+pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
 
 STUDY = {
     "title": "Real ranks on four pretended nodes",

@@ -13,9 +13,10 @@ from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
 from scaling.record.files import write_points, write_table
-from scaling.study.load import load_clusters, load_models, load_study
+from scaling.study.load import load_study
 from tests.conftest import PROJECT
 from tests.plans import fitting_plan
+from tests.shipped import CLUSTERS, MODELS
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +28,8 @@ def predicted(tmp_path_factory):
         folder = tmp_path_factory.mktemp(name)
         study = load_study(name)
         write_points(folder, fitting_plan(study))
-        models, clusters = load_models(), load_clusters()
         columns = Columns(read_rows(folder / "points.parquet"), name)
-        points = points_of(columns, models=models, clusters=clusters)
+        points = points_of(columns, models=MODELS, clusters=CLUSTERS)
         write_table(folder / "predictions.parquet", prediction_table(points, predict(points)))
         tabulate(folder, PROJECT / "reports" / "sql")
         replicate(folder, PROJECT / "reports" / "replication" / study.replicates)

@@ -18,12 +18,7 @@ def test_weak_scaled_fsdp_of_a_7b_clearly_loses_throughput_per_gpu(predicted):
 
 @pytest.mark.parametrize(
     "model",
-    [
-        "tinyllama_1b",
-        # since the H100 sustains 0.79 of its peak, which published rows of 2025 show, and not 0.74:
-        # FSDP's gathers outlast faster compute
-        "llama2_7b",
-    ],
+    ["tinyllama_1b", "llama2_7b"],  # FSDP's gathers outlast compute at 0.79 of an H100's peak
 )
 def test_a_small_degree_of_model_parallelism_overtakes_fsdp_at_scale_and_not_at_8(predicted, model):
     finding = predicted("hardware_scaling")[
@@ -78,8 +73,7 @@ def test_a_13b_encoder_decoder_fits_a_node_with_stage_2_by_its_counted_bytes(pre
 
 
 def test_mfu_falls_at_a_fixed_global_batch(predicted):
-    # by a tenth, since the H100 sustains more than was assumed and the same traffic weighs more:
-    # in the paper's direction, far from its 40 to under 15 % (docs/method.md)
+    # by a tenth: in the paper's direction, far from its 40 to under 15 % (docs/method.md)
     found = predicted("hardware_scaling_strong")
     assert found["fixed_batch_mfu_falls", H100_7B]["verdict"] == "reproduced"
 

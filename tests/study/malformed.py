@@ -199,7 +199,7 @@ MALFORMED = {
     "an unknown mode": (changed(mode="guess"), "mode='guess': allowed: measure, predict"),
     "a grid of nothing": (
         axes(tp=8, world_size=8),
-        "layouts: the grid holds no point that can run",
+        "layouts: the grid holds no point that can run: num_heads=4",
     ),
     "a grid above its limit": (
         changed(max_points=1),

@@ -1,12 +1,11 @@
 """Every mistake in a study, a model or a cluster is one sentence, and nothing else happens."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from scaling.cli.verbs import main
 from scaling.errors import InputError
 from scaling.study import grid
 from scaling.study.inputs import study_name, study_path
@@ -135,23 +134,17 @@ def test_a_mistake_in_a_cluster_is_told_in_one_sentence(name, config):
     assert expected in str(told.value)
 
 
-@pytest.mark.parametrize(
-    "command", [["-m", "scaling", "plan"], ["-m", "scaling", "status"], ["-m", "scaling", "run"]]
-)
-def test_on_the_command_line_it_is_the_sentence_exit_code_2_and_no_traceback(command, project):
-    broken = project / "config" / "studies" / "broken.yaml"
-    broken.write_text(changed(kind="stronk"))
-    asked = subprocess.run(
-        [sys.executable, *command, "broken"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert asked.returncode == 2
-    assert asked.stderr == "config/studies/broken.yaml: kind='stronk': did you mean 'strong'?\n"
-    assert asked.stdout == ""
-    assert not (project / "results").exists()
+@pytest.mark.parametrize("verb", ["plan", "status", "run"])
+def test_on_the_command_line_it_is_the_sentence_and_exit_code_2(verb, config, monkeypatch, capsys):
+    (config / "studies" / "broken.yaml").write_text(changed(kind="stronk"))
+    monkeypatch.chdir(config.parent)
+    monkeypatch.setattr("sys.argv", ["scaling", verb, "broken"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr()
+    assert told.err == "config/studies/broken.yaml: kind='stronk': did you mean 'strong'?\n"
+    assert told.out == ""
+    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(

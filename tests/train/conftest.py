@@ -1,3 +1,5 @@
+"""Real ranks, forked from one process that has imported all they need."""
+
 import json
 import os
 import subprocess
@@ -14,6 +16,7 @@ from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.availability import require_kernels
+from tests.conftest import PROJECT
 from tests.points import tiny_point
 from tests.train.together import Curves
 
@@ -49,7 +52,7 @@ def fork_server() -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         env=rank_environment(tiny_point(), os.environ),
-        cwd=Path(__file__).parents[2],
+        cwd=PROJECT,
     ) as server:
         yield server
         assert server.stdin is not None
@@ -82,7 +85,9 @@ def train(run_ranks: Run) -> Train:
         skip_if_lacking(point)
         codes, files, logs = run_ranks(point)
         assert not any(codes), f"{files.read(RankFailure)}\n{logs}"
-        return files.read(RankResult)
+        results = files.read(RankResult)
+        assert len(results) == point.layout.world_size
+        return results
 
     return trained
 
@@ -94,7 +99,9 @@ def attempt(run_ranks: Run) -> Attempt:
     def attempted(point: Point) -> dict[int, RankFailure]:
         codes, files, logs = run_ranks(point)
         assert all(codes), logs
-        return files.read(RankFailure)
+        failures = files.read(RankFailure)
+        assert len(failures) == point.layout.world_size, logs
+        return failures
 
     return attempted
 

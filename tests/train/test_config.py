@@ -1,3 +1,5 @@
+"""What is asked of DeepSpeed for a layout."""
+
 import dataclasses
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""The layouts that are trained hold every two values of the axes."""
+
 import json
 from collections.abc import Callable
 

@@ -1,3 +1,5 @@
+"""Every layout sees the same tokens."""
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +10,10 @@ from scaling.train.data import micro_batches, sequence
 CPU = torch.device("cpu")
 
 
-def global_batch(layout: Layout, step: int) -> torch.Tensor:
+def global_batch(layout: Layout, step: int, seed: int = 3) -> torch.Tensor:
     """The ids of all replicas, in their order."""
     shares = [
-        micro_batches(layout, vocab_size=50, seed=3, step=step, dp_rank=rank, device=CPU)
+        micro_batches(layout, vocab_size=50, seed=seed, step=step, dp_rank=rank, device=CPU)
         for rank in range(layout.dp)
     ]
     return torch.cat([ids for share in shares for ids, _ in share])
@@ -41,7 +43,9 @@ def test_a_label_is_the_next_token_and_a_word_of_the_vocabulary(
 
 def test_steps_and_seeds_differ() -> None:
     layout = Layout(micro_batch_size=4, seq_length=6)
-    assert not torch.equal(global_batch(layout, 0), global_batch(layout, 1))
+    first = global_batch(layout, 0)
+    assert not torch.equal(first, global_batch(layout, 1))
+    assert not torch.equal(first, global_batch(layout, 0, seed=4))
 
 
 @given(st.integers(1, 4), st.integers(1, 3))

@@ -1,3 +1,5 @@
+"""Which errors of libraries mean that memory ran out."""
+
 import errno
 
 import pytest

@@ -1,3 +1,5 @@
+"""What a rank says of the error that ended it."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Which kernels run in a step, and which are refused."""
+
 from typing import Any
 
 import pytest

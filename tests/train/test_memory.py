@@ -1,3 +1,5 @@
+"""The memory that a rank, others and libraries hold."""
+
 import json
 import subprocess
 import sys

@@ -1,14 +1,19 @@
+"""The models have the weights that their shapes count, whole and over tp ranks."""
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.train.model.blocks import rotary_table, rotate
 from scaling.train.model.blueprint import Blueprint, initial_weight, shard
 from scaling.train.model.decoder import Decoder
+from scaling.train.model.encoder_decoder import EncoderDecoder
 from scaling.train.parallel.tensor import TensorParallel
-from tests.points import TINY, tiny_point
+from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 
 CPU = torch.device("cpu")
 
@@ -23,22 +28,26 @@ def blueprint(point: Point, tp: TensorParallel | None = None) -> Blueprint:
     )
 
 
-def test_every_parameter_the_shape_counts_is_built() -> None:
-    built = sum(weight.numel() for weight in Decoder(blueprint(tiny_point())).parameters())
-    assert built == TINY.total_params
+def weights(shape: ModelShape, tp: TensorParallel | None = None) -> dict[str, nn.Parameter]:
+    kind = EncoderDecoder if shape.family == "t5" else Decoder
+    return dict(kind(blueprint(tiny_point(shape=shape), tp)).named_parameters())
 
 
+of_every_family = pytest.mark.parametrize(
+    "shape", [TINY, TINY_GPT, TINY_T5], ids=lambda shape: shape.family
+)
+
+
+@of_every_family
+def test_every_parameter_the_shape_counts_is_built(shape: ModelShape) -> None:
+    assert sum(weight.numel() for weight in weights(shape).values()) == shape.total_params
+
+
+@of_every_family
 @pytest.mark.parametrize("size", [2, 4])
-def test_tp_ranks_together_hold_the_weights_of_one(size: int) -> None:
-    whole = dict(Decoder(blueprint(tiny_point())).named_parameters())
-    ranks = [
-        dict(
-            Decoder(
-                blueprint(tiny_point(), TensorParallel(size=size, rank=rank))
-            ).named_parameters()
-        )
-        for rank in range(size)
-    ]
+def test_tp_ranks_together_hold_the_weights_of_one(shape: ModelShape, size: int) -> None:
+    whole = weights(shape)
+    ranks = [weights(shape, TensorParallel(size=size, rank=rank)) for rank in range(size)]
     for name, weight in whole.items():
         parts = [rank[name].detach() for rank in ranks]
         if parts[0].shape == weight.shape:  # norms are replicated

@@ -1,3 +1,5 @@
+"""Which layers a stage of a pipeline holds."""
+
 import pytest
 import torch
 

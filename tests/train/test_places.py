@@ -1,3 +1,5 @@
+"""Where a rank stands in the grid of its layout."""
+
 import pytest
 
 from scaling.layout.layout import Layout

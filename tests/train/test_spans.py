@@ -1,3 +1,5 @@
+"""Arithmetic of spans of time, against sets of instants."""
+
 import numpy as np
 import pytest
 from hypothesis import given

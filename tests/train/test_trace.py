@@ -1,3 +1,5 @@
+"""What is kept of a profiler's trace, and the seconds it is split into."""
+
 import contextlib
 import dataclasses
 import functools
@@ -220,7 +222,7 @@ def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -
     spent = split_step_time(events)
     lasted = sum(mark.end - mark.start for mark in marks) / 2
     assert spent["optimizer_s"] == pytest.approx(lasted)
-    # nothing is annotated any more
+    # annotating has ended
     assert dict(vars(dist.ProcessGroup)) == before
     assert torch.ops._c10d_functional.all_reduce.default is operator
 

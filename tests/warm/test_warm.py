@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 
+from tests.processes import is_running, until
 from tests.warm import warm_python
 
 pytestmark = pytest.mark.snakemake  # whose tests start it
@@ -73,7 +72,4 @@ def test_it_dies_with_its_caller_and_heeds_its_signals():
             pid = int(caller.stdout.readline())
             end(caller)
         assert caller.returncode != 0
-        limit = time.monotonic() + 60
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < limit
-            time.sleep(0.05)
+        until("it ends", lambda pid=pid: not is_running(pid))

@@ -15,6 +15,7 @@ from scaling.study.load import load_study
 from scaling.study.point import point_from_json
 from tests.conftest import PROJECT
 from tests.plans import fitting_plan
+from tests.processes import write_program
 from tests.studies.test_small_studies import REPLICATED
 from tests.warm import warm_python
 
@@ -213,9 +214,7 @@ def test_a_rule_calls_the_scaling_of_its_container_where_one_is_asked_for(
     project, tmp_path, monkeypatch
 ):
     (tmp_path / "bin").mkdir()
-    apptainer = tmp_path / "bin/apptainer"
-    apptainer.write_text("#!/bin/sh\necho apptainer version 1.3.0\n")
-    apptainer.chmod(0o755)
+    write_program(tmp_path / "bin/apptainer", "#!/bin/sh\necho apptainer version 1.3.0\n")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     words = ("--dry-run", "--printshellcmds", "--config", "study=quickstart")
 

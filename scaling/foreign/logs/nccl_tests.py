@@ -6,7 +6,8 @@ from typing import Any
 from scaling.record.probe_row import COLLECTIVES
 
 _NAME = re.compile(r"(\w+)_perf\b")
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device", re.MULTILINE)
+_HEADER = re.compile(r"^# nThread ", re.MULTILINE)
+_RANK = re.compile(r"^#\s+Rank\s+\d+\s+(?:Group\s+(\d+)\s)?.*?\bon\s+(\S+)\s+device", re.MULTILINE)
 # size, count, type, redop, root; out of place: time in us, two bandwidths, #wrong
 _LINE = re.compile(
     r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s+(\d+|N/A)", re.MULTILINE
@@ -15,20 +16,36 @@ _KINDS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:
-    """One probe per message size: seconds out of place, with all ranks as one group.
+    """One probe per message size of each test: seconds out of place, null if the result was wrong.
 
     `message_bytes` is the size column, which nccl-tests defines as our probes do.
 
     Raises:
-        ValueError: the collective, the ranks or the sizes are missing.
+        ValueError: the collective, the ranks or the sizes of a test are missing.
     """
-    name = _NAME.search(text)
-    kind = _KINDS.get(name[1], name[1]) if name else None
+    headers = [header.start() for header in _HEADER.finditer(text)] or [0]
+    ends = [*headers[1:], len(text)]
+    probes = []
+    for number, (start, end) in enumerate(zip(headers, ends, strict=True)):
+        # a test is named before its header: by the command, or by a line of newer releases
+        before = text[headers[number - 1] if number else 0 : start or end]
+        probes += _probes_of_test(before, text[start:end])
+    return probes
+
+
+def _probes_of_test(before: str, text: str) -> list[dict[str, Any]]:
+    names = _NAME.findall(before)
+    kind = _KINDS.get(names[-1], names[-1]) if names else None
     if kind not in COLLECTIVES:
-        raise ValueError(f"it names none of {', '.join(COLLECTIVES)} followed by _perf")
-    ranks = _RANK.findall(text)
-    if not ranks:
+        raise ValueError(f"a test is named by none of {', '.join(COLLECTIVES)} followed by _perf")
+    hosts: dict[str, list[str]] = {}
+    for group, host in _RANK.findall(text):
+        hosts.setdefault(group, []).append(host)
+    if not hosts:
         raise ValueError('it has no line "#  Rank  0 ... on HOST device"')
+    ranks = max(map(len, hosts.values()))
+    if ranks == 1:
+        raise ValueError("a test has one rank, which sends nothing; build nccl-tests with MPI=1")
     lines = [line for line in _LINE.findall(text) if int(line[0]) > 0]
     if not lines:
         raise ValueError("it has no line of a size, a time and bandwidths")
@@ -37,10 +54,10 @@ def parse_log(text: str) -> list[dict[str, Any]]:
             "kind": kind,
             "outcome": "ok" if wrong in ("0", "N/A") else "wrong",
             "message_bytes": int(size),
-            "ranks": len(ranks),
-            "nodes": len({host for _, host in ranks}),
-            "groups": 1,
-            "seconds": float(time_us) * 1e-6,
+            "ranks": ranks,
+            "nodes": max(len({*of_group}) for of_group in hosts.values()),
+            "groups": len(hosts),
+            "seconds": float(time_us) * 1e-6 if wrong in ("0", "N/A") else None,
         }
         for size, time_us, wrong in lines
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from scaling.errors import InputError, shortened
-from scaling.foreign.logs import megatron, mllog, nccl_tests, nemo, torchtitan
+from scaling.foreign.logs import megatron, mllog, nccl_tests, nemo, plain, torchtitan
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
@@ -40,7 +40,7 @@ def read_logs(paths: list[Path], tool: str, stated: Mapping[str, str]) -> pa.Tab
     records = []
     for path in paths:
         try:
-            rows = TOOLS[tool](path.read_text(encoding="utf-8", errors="replace"))
+            rows = TOOLS[tool](plain(path.read_text(encoding="utf-8", errors="replace")))
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -54,7 +54,7 @@ def _parse_stated(name: str, text: str, tool: str) -> Any:
     """The value of `--column name=text` in the column's type."""
     row_type = Probe if tool == "nccl-tests" else Row
     types = {known: kind for known, (kind, _) in fields_of(row_type).items()}
-    types |= {"framework": "str", "source": "str"}
+    types |= dict.fromkeys(("framework", "release", "source"), "str")
     option = f"--column {shortened(name)}={shortened(text)}"
     if name not in types:
         raise InputError(f"{option}: no column of a {row_type.__name__.lower()} has that name")
@@ -66,6 +66,9 @@ def _parse_stated(name: str, text: str, tool: str) -> Any:
         raise InputError(f"{option}: the column holds lists, which cannot be stated")
     parse, wanted = _PARSERS[types[name]]
     try:
-        return parse(text)
+        value = parse(text)
+        if types[name] != "str" and not abs(value) < 2**63:  # nor nan
+            raise ValueError
     except ValueError:
         raise InputError(f"{option}: must be {wanted}") from None
+    return value

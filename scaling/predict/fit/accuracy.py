@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
+from scaling.errors import InputError
 from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.reading import read_table
 from scaling.layout.shapes import ModelShape
@@ -123,9 +124,11 @@ def tasks_of(path: Path) -> list[tuple[Task, pa.Table]]:
     """The tasks on a table, or on every CSV of a folder that uses the project's column names.
 
     Raises:
-        InputError: a file is no table.
+        InputError: a file is no table, or a folder has none.
     """
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path}: holds no *.csv; give a table, or a folder of tables")
     tasks = []
     for file in files:
         table = read_table(file)

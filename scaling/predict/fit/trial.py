@@ -1,5 +1,6 @@
 """Run one validation: calibrate on some rows of a table, predict the others, score them."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -46,6 +47,8 @@ def trial(
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns)
+    told = dict.fromkeys((*points.assumptions, *columns.assumptions))
+    points = dataclasses.replace(points, assumptions=tuple(told))
     impossible = impossible_rows(columns, points)
     possible = np.ones(table.num_rows, dtype=bool)
     possible[list(impossible)] = False
@@ -95,7 +98,7 @@ def _notes(
     reasons: Strings,
 ) -> list[str]:
     notes = []
-    if calibration is None:
+    if calibration is None or not calibration.stacks:
         notes.append("nothing was calibrated: data-sheet numbers")
     both = int((fitted & tested).sum())
     if both:

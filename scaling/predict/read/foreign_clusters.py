@@ -64,11 +64,11 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings
         if meant is not None:
             cluster[row] = meant
             if not is_unnamed:
-                columns.assume_meaning(str(column), name, meant)
+                columns.assume_meaning(str(column), name or gpu[row] or gpu_name[row], meant)
         elif is_unnamed:
             note[row] = f"cluster={UNNAMED_CLUSTER} names no hardware, and its source is not known"
         else:
-            note[row] = f"cluster={shortened(name)} is unknown"
+            note[row] = f"cluster={shortened(name)} is unknown" if name else "cluster is not given"
     if not predictable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
         hint = did_you_mean(cluster[0][:60], described)
         raise columns.cell_error(str(column), 0, f"unknown cluster: {hint}")

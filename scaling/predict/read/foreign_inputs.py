@@ -94,7 +94,7 @@ def inputs_of(
         compiled=columns.flags("compile", False),
         schedule=schedule_codes(choices["pipeline_schedule"]),
         attention=words["attention"],
-        checkpointing=words["activation_checkpointing"],
+        checkpointing=choices["activation_checkpointing"],
         recomputes=recomputes(columns, stacks),
         unfused=unfused,
         precision=words["precision"],
@@ -164,8 +164,9 @@ _SILENT_CHOICES = {
     "engine": "deepspeed",
     "pipeline_schedule": "1f1b",
     "optimizer_precision": "fp32",
+    "activation_checkpointing": "none",  # which `recomputes` tells
 }
-_CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
+_CHOICES = {"attention": "flash2", "precision": "bf16"}
 
 
 def _layout(
@@ -179,17 +180,21 @@ def _layout(
             cluster_named(name, clusters).gpus_per_node if name in described else np.nan
             for name in cluster.tolist()
         ]
-        gpus = columns.counts("nodes") * np.where(np.isnan(per_node), usual, per_node)
+        nodes = columns.counts("nodes")
+        gpus = nodes * np.where(np.isnan(per_node), usual, per_node)
+        # part of one node may be used, but hardly part of several
+        odd = (layout["world_size"] > gpus) | (layout["world_size"] < gpus) & (nodes > 1)
+        if odd.any():
+            columns.assume(f"world_size of {int(odd.sum())} rows is not nodes x GPUs of a node")
         layout["world_size"] = np.where(np.isnan(layout["world_size"]), gpus, layout["world_size"])
     # cp follows from the world size only where the other degrees are stated
     others = layout["tp"] * layout["pp"] * layout["dp"]
     layout["cp"] = np.where(np.isnan(layout["cp"]) & np.isnan(others), 1.0, layout["cp"])
     layout = complete_layout(layout)
-    for name in ("tp", "pp"):
-        if alone := int(np.isnan(layout[name]).sum()):
-            columns.assume(f"{name} is not given in {alone} rows: taken as 1")
     for names in (("tp", "pp", "cp"), ("dp",)):
         for name in names:
+            if name != "cp" and (alone := int(np.isnan(layout[name]).sum())):
+                columns.assume(f"{name} is not given in {alone} rows: taken as 1")
             layout[name] = np.where(np.isnan(layout[name]), 1.0, layout[name])
         layout = complete_layout(layout)
     for name in BATCH_FACTORS[:2]:

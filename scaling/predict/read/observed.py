@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import Columns
+from scaling.foreign.layouts import ZERO_MEANS_ONE
 from scaling.foreign.measured import OOM_OR_CRASH, read_outcomes
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.inputs import predictable_rows
@@ -61,8 +62,6 @@ def observed_of(columns: Columns) -> Observed:
 
 
 _LARGEST = 1e18
-# Counts for which other tools write 0 where we write 1.
-_ZERO_MEANS_ONE = {"ep", "virtual_stages"}
 # Columns that the checks of our own rows need, filled in for rows of others.
 _FILLED_IN = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
 
@@ -87,7 +86,7 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
         for name, (kind, _) in fields_of(Row).items()
         if kind in ("int", "float") and name in columns
     }
-    for name in _ZERO_MEANS_ONE & numbers.keys():
+    for name in numbers.keys() & ZERO_MEANS_ONE:
         numbers[name] = np.maximum(numbers[name], 1.0)
     predicted = {
         "world_size": points.world_size,

@@ -1,6 +1,6 @@
-import csv
+"""Tables in the words of other people and tools are the points that they mean."""
+
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
@@ -20,14 +19,11 @@ from scaling.predict.cost.tables import prediction_table
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.observed import impossible_rows, observed_of
+from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.load import load_models
-from tests.predict.conftest import SHAPE, table_of
-
-
-def checked(*rows: dict[str, Any], **more: Any) -> Any:
-    return points_of(Columns(table_of(*rows), "points.csv"), **more)
+from tests.predict.conftest import SHAPE, checked
+from tests.predict.reference import write_csv
+from tests.shipped import MODELS
 
 
 def test_a_csv_and_a_parquet_file_of_the_same_rows_are_the_same_points(tmp_path: Path) -> None:
@@ -118,12 +114,8 @@ def test_a_table_in_other_words_is_the_same_rows(
     tables = []
     changed = {name: cell for name, cell in ROW.items() if name not in gone.split()} | instead
     for row in (ROW, changed):
-        with (tmp_path / "t.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, row)
-            writer.writeheader()
-            writer.writerow(row)
-        columns = Columns(read_table(tmp_path / "t.csv"), "t.csv")
-        points = points_of(columns, models=load_models())
+        columns = Columns(read_table(write_csv(tmp_path / "t.csv", [row])), "t.csv")
+        points = points_of(columns, models=MODELS)
         tables.append((predict(points).step_time_s[0], observed_of(columns).step_time_s[0]))
     assert tables[1] == pytest.approx(tables[0], rel=1e-5)
 
@@ -133,15 +125,6 @@ def test_no_chunks_is_one_chunk_and_the_row_counts() -> None:
     steps = [trial(table, "t").overall.step_time for table in tables]
     assert steps[0] == steps[1]
     assert steps[0]["rows"] == 1
-
-
-def test_a_model_that_nobody_knows_leaves_out_its_rows_alone(tmp_path: Path) -> None:
-    rows = [{"model": name, "cluster": "h100-80gb", "seq_length": 4096, "dp": 8}
-            for name in ("Llama-3-8B", "Nemotron V9")]  # fmt: skip
-    points = points_of(Columns(pa.Table.from_pylist(rows), "t"), models=load_models())
-    assert points.note.tolist() == [
-        None, "model=Nemotron V9 has no shape columns and is not known",
-    ]  # fmt: skip
 
 
 def test_a_row_of_others_that_names_no_software_is_not_taken_for_ours() -> None:
@@ -168,22 +151,6 @@ def test_software_is_known_by_its_name_in_any_case() -> None:
     assert usual != predict(checked({"tp": 2, "dp": 4, "framework": "unheard of"})).step_time_s
 
 
-@pytest.mark.parametrize(
-    ("cell", "sentence"),
-    [
-        ({"cluster": "mi300-192gb"}, "points.csv: row 1: cluster='mi300-192gb': unknown cluster: "
-         "did you mean 'mi300x-192gb'?"),
-        ({"cluster": "quantum9000"}, "cluster='quantum9000': unknown cluster: allowed: a100"),
-        ({"precision": "fp9"}, "precision='fp9': did you mean 'fp8'?"),
-    ],
-)  # fmt: skip
-def test_a_word_nobody_knows_is_refused_with_what_would_be_right(
-    cell: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        checked({"dp": 8, **cell})
-
-
 def test_what_is_missing_follows_from_what_is_there() -> None:
     points = checked({"world_size": 16, "tp": 2, "pp": 2, "global_batch_size": 64})
     f = points.groups[0].features
@@ -202,67 +169,8 @@ def test_empty_cells_take_the_same_defaults_as_missing_columns() -> None:
     assert not f.math.any()
 
 
-def test_a_row_without_its_shape_is_left_out_with_a_reason_and_the_others_stay() -> None:
-    points = checked({"dp": 8, "num_layers": None}, {"dp": 8})
-    assert points.note.tolist() == ["num_layers is not given", None]
-    assert points.groups[0].rows.tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    ("row", "sentence"),
-    [
-        ({"tp": 0}, r"points.csv: row 1: tp=0: must be a whole number from 1 to 10,000,000"),
-        ({"tp": 1.5}, r"points.csv: row 1: tp=1.5: must be a whole number"),
-        ({"dp": 1e30}, r"points.csv: row 1: dp=1e\+30: must be a whole number"),
-        ({"hidden_size": 10**18}, r"points.csv: row 1: hidden_size=10{18}: must be a whole number"),
-        ({"tp": "two"}, r"points.csv: row 1: tp='two': must be a number"),
-        ({"attention": "flash22"}, r"row 1: attention='flash22': did you mean 'flash2'\?"),
-        ({"sequence_parallel": "perhaps"}, r"row 1: sequence_parallel='perhaps': must be true or"),
-        ({"cluster": "h100-80gb-efs"}, r"row 1: cluster='h100-80gb-efs': unknown cluster: did you"),
-        ({"model": "x" * 10**6, "tp": "y" * 10**6}, r"tp='y{59}\.\.\.: must be a number"),
-    ],
-)
-def test_bad_input_is_one_sentence(row: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        checked(row)
-
-
-def test_rows_without_a_rate_for_their_precision_are_left_out_and_the_others_predicted() -> None:
-    rows = [{"dp": 8, "cluster": c, "precision": "fp8"} for c in ("a100-80gb", "h100-80gb")]
-    points = checked(*rows, {"dp": 8, "cluster": "h100-80gb", "precision": "nvfp4"})
-    assert points.note.tolist() == [
-        "precision=fp8 has no published peak on gpu=a100-80gb, which has fp32, fp16, bf16",
-        None,
-        "precision=nvfp4 has no published peak on gpu=h100-80gb, which has fp32, fp16, bf16, fp8",
-    ]
-    assert predict(points).predicted.tolist() == [False, True, False]
-
-
-def test_what_is_not_modelled_of_a_row_is_its_reason() -> None:
-    points = checked(
-        {"dp": 8, "num_experts": 8},
-        {"dp": 8, "attention_kind": "retention"},
-        {"dp": 8},
-    )
-    experts = "num_experts without experts_per_token and expert_ffn_hidden_size"
-    kind = "attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)"
-    assert points.note.tolist() == [experts, kind, None]
-
-
-def test_validation_says_how_many_rows_are_set_aside_for_each_reason() -> None:
-    rows = [{"dp": 8, "step_time_s": 9.0}, *[{"dp": 8, "num_experts": 8, "step_time_s": 9.0}] * 2]
-    rows.append({"dp": 8, "precision": "fp8", "step_time_s": 9.0})
-    found = trial(table_of(*rows), "rows.csv")
-    assert (found.tested_rows, found.overall.rows) == (4, 1)
-    assert found.notes[1:] == [
-        "2 rows are set aside: num_experts without experts_per_token and expert_ffn_hidden_size",
-        "1 rows are set aside: precision=fp8 has no published peak on gpu=a100-80gb, "
-        "which has fp32, fp16, bf16",
-    ]
-
-
 def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
-    shapes = [load_models()[name] for name in ("llama2_7b", "mt5_base", "gpt2")]
+    shapes = [MODELS[name] for name in ("llama2_7b", "mt5_base", "gpt2")]
     layouts = [
         Layout(tp=2, pp=2, dp=4, zero_stage=1, sequence_parallel=True, seq_length=1024),
         Layout(dp=8, zero_stage=3, zero_shard_size=4, attention="math", seq_length=512),
@@ -287,26 +195,6 @@ def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
     one, other = (prediction_table(points, predict(points)) for points in (direct, read))
     assert one.equals(other)
     assert set(direct.assumptions) <= set(read.assumptions)
-
-
-def test_a_table_without_a_cluster_is_refused_because_hardware_is_never_guessed() -> None:
-    table = pa.Table.from_pylist([{k: v for k, v in SHAPE.items() if k != "cluster"}])
-    with pytest.raises(InputError, match="column cluster is missing"):
-        points_of(Columns(table, "points.csv"))
-
-
-def test_an_impossible_layout_is_a_note() -> None:
-    points = checked({"world_size": 8, "tp": 2, "pp": 1, "cp": 1, "dp": 2}, {"pp": 64, "dp": 1})
-    misfit, too_many_stages = points.note.tolist()
-    assert misfit.endswith("world_size=8: world_size is not tp x pp x cp x dp")
-    assert too_many_stages == "pp is larger than num_layers"
-
-
-def test_a_cpu_cluster_has_no_peak_and_so_no_prediction() -> None:
-    laptop = Cluster(gpu="cpu", gpus_per_node=4, nodes=1, source="test")
-    points = checked({"cluster": "laptop"}, clusters={"laptop": laptop})
-    assert "no peak rate" in points.note[0]
-    assert not points.groups
 
 
 def test_a_named_model_needs_no_shape_columns() -> None:
@@ -338,14 +226,6 @@ def test_clusters_a_published_table_does_not_name_are_those_its_source_names() -
         {"cluster": "other", "framework": "Megatron-LM (2020)", "gpus_per_node": 8},
     )  # fmt: skip
     assert points.cluster.tolist() == ["v100-32gb-dgx2h", "a100-40gb-dgx"]
-
-
-def test_a_table_that_says_no_hardware_gets_no_prediction() -> None:
-    points = checked({"cluster": "other"}, {"dp": 8})
-    assert points.note.tolist() == [
-        "cluster=other names no hardware, and its source is not known",
-        None,
-    ]
 
 
 def test_a_cluster_of_another_site_is_its_gpu_where_the_table_says_which() -> None:
@@ -385,80 +265,6 @@ def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
     assert np.isnan(seen.peak_memory_bytes).all()
 
 
-def test_an_unknown_outcome_is_refused() -> None:
-    with pytest.raises(InputError, match="outcome='okay'"):
-        observed_of(Columns(pa.table({"outcome": ["okay"]}), "t"))
-
-
-def test_what_a_prediction_leaves_out_is_said(points):
-    found = points({"dp": 8, "compile": "true", "fused_rope": "true"}, {"dp": 8})
-    assert {text for text in found.assumptions if "asked for" in text} == {
-        "fused_rope is asked for in 1 rows: predicted as without it",
-        "compile is asked for in 1 rows: predicted with fused norms and nothing else of it",
-    }
-
-
-RAN = {"dp": 8, "outcome": "ok", "step_time_s": 3.0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"step_time_s": 0.0}, r"row 2: step_time_s=0\.0: must be a finite number above 0"),
-        ({"step_time_s": 1e-6}, r"row 2: step_time_s=1e-06: would take more FLOP/s than"),
-        ({"step_time_low_s": 4.0}, r"row 2: step_time_s=3\.0: lies outside its own interval"),
-    ],
-)
-def test_a_row_that_cannot_be_is_set_aside_and_named(changes: Any, sentence: str) -> None:
-    rows = [RAN, {**RAN, **changes}, {**RAN, "tp": 2}, {"dp": 8, "outcome": "oom"}]
-    columns = Columns(table_of(*rows), "rows")
-    assert list(impossible_rows(columns, checked(*rows))) == [1]
-    validation = trial(table_of(*rows), "rows")
-    assert validation.tested_rows == 3
-    (note,) = [note for note in validation.notes if "cannot be" in note]
-    assert note.startswith("1 rows are set aside")
-    assert re.search(sentence, note)
-
-
-@pytest.mark.parametrize(
-    ("work", "slow_enough_s", "too_fast_s"),
-    [
-        # Llama-7B with 5 of 32 layers that see all tokens, 27 a window: 5.7e10 FLOPs a token
-        ({"seq_length": 131072, "window": 1024, "windowed_layers": 27}, 30.0, 20.0),
-        # latent attention: 6.0e9 weights, and 4.0e10 FLOPs a token
-        (
-            {"attention_kind": "mla", "query_rank": 0, "key_value_rank": 512, "head_dim": 128,
-             "rotary_head_dim": 64, "value_head_dim": 128},
-            0.55, 0.45,
-        ),
-        # 4.3e10 FLOPs a token at 30 TFLOP/s of the 48 that matrix cores have in fp32
-        ({"cluster": "mi250x-gcd", "precision": "fp32"}, 5.85, 3.0),
-    ],
-)  # fmt: skip
-def test_a_row_cannot_be_only_by_what_its_model_and_gpu_really_do(
-    work: Any, slow_enough_s: float, too_fast_s: float
-) -> None:
-    rows = [{**RAN, **work, "step_time_s": step_s} for step_s in (slow_enough_s, too_fast_s)]
-    assert list(impossible_rows(Columns(table_of(*rows), "rows"), checked(*rows))) == [1]
-
-
-def test_a_file_is_read_once_however_many_of_its_rows_have_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [*SHAPE, "dp", "step_time_s"]
-    cells = ",".join(str(value) for value in SHAPE.values())
-    lines = [f"{cells},8,{1e-6 * (1 + row)}" for row in range(50)]
-    (tmp_path / "p.csv").write_text("\n".join([",".join(names), *lines, f"{cells},8,3.0", ""]))
-    readers: list[Any] = []
-    read = csv.reader
-    monkeypatch.setattr(csv, "reader", lambda text: readers.append(text) or read(text))
-    columns = Columns(read_table(tmp_path / "p.csv"), "p.csv")
-    found = impossible_rows(columns, points_of(columns))
-    assert len(found) == 50
-    assert found[49].startswith("p.csv: line 51: ")
-    assert len(readers) == 1
-
-
 @pytest.mark.parametrize("framework", ["DeepSpeed ZeRO-3", "PyTorch FSDP2", "llm-foundry"])
 def test_a_framework_that_shards_everything_says_the_stage_that_no_column_does(framework):
     row = {"dp": 8, "framework": framework}
@@ -475,28 +281,6 @@ def test_a_release_is_found_wherever_its_cell_has_it(release: str, named: str) -
     row = {"dp": 8, "cluster": "gb200-186gb", "framework": "Megatron-Bridge", "release": release}
     (group,) = checked(row).groups
     assert group.stack.since == named
-
-
-def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
-    row = {**ROW, "num_kv_heads": None, "framework": "NeMo", "num_experts": 8,
-           "experts_per_token": 2, "expert_ffn_hidden_size": 4096}  # fmt: skip
-    found = points_of(Columns(pa.Table.from_pylist([row, {**ROW, "source": ""}]), "t"))
-    assert {
-        "num_kv_heads is not given in 1 rows: taken as num_heads",
-        "virtual_stages is not given in 2 rows: taken as the software's",
-        "ep is not given in 1 rows of models with experts: taken as 1",
-        "framework is not given in 1 rows: taken as software usual for their GPUs",
-    } <= set(found.assumptions)
-
-
-def test_conditions_that_leave_nothing_to_test_say_which_one_did() -> None:
-    table = table_of({"dp": 8, "step_time_s": 9.0})
-    for conditions, option in (
-        ({"test_where": "false"}, "widen --test-where"),
-        ({"calibrate_where": "true"}, "narrow --calibrate-where"),
-    ):
-        with pytest.raises(InputError, match=option):
-            trial(table, "t", **conditions)
 
 
 def test_rows_that_only_failed_are_not_taken_for_ours() -> None:
@@ -516,12 +300,3 @@ def test_parquet_of_categories_and_words_for_nothing_is_the_same_rows(tmp_path: 
         for kind in ("text", "categories")
     ]
     assert steps[0] == steps[1] == trial(pa.Table.from_pylist([ROW]), "t").overall.step_time
-
-
-def test_each_unknown_outcome_is_set_aside_with_its_own_sentence() -> None:
-    rows = [{"dp": 8, "outcome": word} for word in ("ok", "zzz 1", "zzz 2", "zzz 1")]
-    notes = checked(*rows).note.tolist()
-    assert notes[0] is None
-    assert notes[1] == notes[3] != notes[2]
-    assert "row 2: outcome='zzz 1': allowed: error, hang" in notes[1]
-    assert "row 3: outcome='zzz 2'" in notes[2]

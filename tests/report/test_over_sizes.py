@@ -1,0 +1,242 @@
+"""Titles over sizes: what a step returns, what it costs, and how surely."""
+
+import dataclasses
+
+import pytest
+
+from scaling.report.sections import over_sizes
+from scaling.report.sections.headline import Step, last_step
+from scaling.report.tables import Tables
+from tests.report.conftest import GPUS
+
+
+def returns(*steps, series="measured"):
+    """Steps between 1, 2, 4, ... GPUs: what each returned, with its interval."""
+    rows = [
+        {
+            "series": series, "from_world_size": 2**n, "to_world_size": 2 ** (n + 1),
+            "step_return": middle, "step_return_low": low, "step_return_high": high,
+            "pays": middle >= 0.5, "returned": (1 + middle) / 2,
+        }
+        for n, (middle, low, high) in enumerate(steps)
+    ]  # fmt: skip
+    short = next((row for row in rows if not row["pays"]), None)
+    knee = {
+        "series": series, "knee_share": 0.75, "beyond_data": short is None,
+        "knee_world_size": (short or rows[-1])["from_world_size" if short else "to_world_size"],
+        "returned": short and short["returned"],
+    }  # fmt: skip
+    return Tables({"returns": rows, "knees": [knee]})
+
+
+@pytest.mark.parametrize(
+    ("steps", "title", "knee"),
+    [
+        (
+            [(0.9, 0.8, 1.0)],
+            "The one step returns 0.90 [0.80–1.00] of its cost",
+            "Every doubling up to 2 GPUs returned at least half of its cost, as the study asks of "
+            "it: no knee within the data.",
+        ),
+        (
+            [(0.57, 0.33, 0.87)],
+            "The one step returns 0.57 [0.33–0.87] of its cost",
+            "Perhaps every doubling",
+        ),
+        (
+            [(0.9, 0.8, 1.0), (0.8, 0.7, 0.9)],
+            "Every step returns at least 0.80 [0.70–0.90] of its cost",
+            "no knee",
+        ),
+        ([(1.03, None, None)], "The one step returns its full cost", "no knee"),
+        ([(1.0, 0.93, 1.1)], "The one step returns its full cost", "no knee"),
+        ([(1.01, 0.8, 1.5)], "The one step returns perhaps its full cost", "no knee"),
+        (
+            [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
+            "The step from 2 to 4 GPUs returns less than half of its cost: 0.30 [0.20–0.40]",
+            "The knee is at 2 GPUs: up to there every doubling returned at least half of its "
+            "cost, the next step returned 0.30.",
+        ),
+        (
+            [(0.49, 0.4, 0.6)],
+            "The step from 1 to 2 GPUs perhaps returns less than half of its cost: "
+            "0.49 [0.40–0.60]",
+            "The knee is perhaps at 1 GPU",
+        ),
+        (
+            [(0.47, None, None)],
+            "The step from 1 to 2 GPUs perhaps returns less than half of its cost: 0.47",
+            "The knee is perhaps at 1 GPU",
+        ),
+        (
+            [(-0.3, -0.4, -0.2)],
+            "The step from 1 to 2 GPUs makes training slower",
+            "The knee is at 1 GPU, the smallest size: the step to 2 returned \u22120.30.",
+        ),
+    ],
+)
+def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, title, knee):
+    given = returns(*steps)
+    assert over_sizes.returns_title(given, GPUS) == title
+    assert knee in over_sizes.knee_sentence(given, GPUS)
+
+
+def costs(series, *rows, noise=0.01):
+    """A fixture of `cost_title`: rows are size, hours and GPU-hours per token."""
+    return Tables(
+        {
+            "costs": [
+                {
+                    "series": series, "world_size": size, "hours_per_token": hours,
+                    "gpu_hours_per_token": gpu_hours,
+                }
+                for size, hours, gpu_hours in rows
+            ],
+            "best": [{"world_size": size, "margin": noise} for size, _, _ in rows],
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        (costs("measured", (8, 1.0, 8.0)), "What a run costs at other sizes is not known"),
+        (
+            costs("measured", (8, 1.0, 8.0), (16, 0.51, 8.16), (32, 0.3, 9.6)),
+            "32 GPUs finish a run 3.3× as fast as 8, for 20\u202f% more GPU-hours",
+        ),
+        (
+            costs("predicted", (8, 1.0, 8.0), (16, 0.502, 8.03)),
+            "16 GPUs would finish a run 2× as fast as 8, for as many GPU-hours",
+        ),
+        (
+            costs("predicted", (8, 1.0, 8.0), (16, 0.525, 8.4), noise=0.1),
+            "16 GPUs would finish a run 1.9× as fast as 8, for 5\u202f% more GPU-hours, which is "
+            "within the noise",
+        ),
+        (
+            costs("measured", (1, 1.0, 1.0), (4, 1.2, 4.8)),
+            "4 GPUs finish a run no sooner than 1, for 4.8× the GPU-hours",
+        ),
+    ],
+)
+def test_the_title_of_the_cost_says_what_the_largest_size_saves_and_adds(given, title):
+    assert over_sizes.cost_title(given, GPUS) == title
+
+
+def test_throughput_that_falls_and_grows_again_is_said_of_one_step():
+    given = returns((0.6, 0.5, 0.7), (-0.2, -0.3, -0.1), (0.9, 0.8, 1.0))
+    assert (
+        over_sizes.returns_title(given, GPUS) == "The step from 2 to 4 GPUs makes training slower"
+    )
+
+
+def test_a_predicted_step_would_perhaps_return_less():
+    given = returns((0.47, 0.2, 0.8), series="predicted")
+    assert over_sizes.returns_title(given, GPUS) == (
+        "The step from 1 to 2 GPUs would perhaps return less than half of its cost: "
+        "0.47 [0.20–0.80]"
+    )
+
+
+def test_a_full_cost_that_may_be_half_of_it_is_said_with_its_interval():
+    assert over_sizes.returns_title(returns((0.97, 0.3, 1.7)), GPUS) == (
+        "The one step returns 0.97 [0.30–1.70] of its cost"
+    )
+
+
+def test_a_step_of_more_than_a_doubling_is_not_called_one():
+    given = returns((0.8, 0.7, 0.9))
+    given["returns"][0]["to_world_size"] = given["knees"][0]["knee_world_size"] = 4
+    assert over_sizes.knee_sentence(given, GPUS) == (
+        "Every step up to 4 GPUs gave at least ×1.50 the throughput for each doubling in it, as "
+        "the study asks of it: no knee within the data."
+    )
+
+
+def test_a_loss_within_the_unstated_noise_is_no_slower_training():
+    step = Step(from_size=2, to_size=4, returned=-0.03, low=None, high=None)
+    assert last_step([step], "measured") == "The last doubling returns nothing."
+    surely = dataclasses.replace(step, returned=-0.06)
+    assert last_step([surely], "measured") == "The last doubling makes training slower."
+
+
+def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
+    step = Step(from_size=8, to_size=512, returned=1.2 / 63, low=0.018, high=0.02)
+    assert last_step([step], "measured") == "The step from 8 returns 2\u202f% of its cost."
+    little = dataclasses.replace(step, returned=0.2 / 63, low=0.003, high=0.004)
+    assert last_step([little], "measured") == "The step from 8 returns 0.3\u202f% of its cost."
+    noise = dataclasses.replace(step, returned=0.01 / 63)
+    assert last_step([noise], "measured") == "The step from 8 returns nothing."
+
+
+@pytest.mark.parametrize(
+    ("steps", "title", "knee"),
+    [
+        ([(0.497, 0.49, 0.499)], "less than half of its cost: 0.497 [0.490–0.499]", "0.497"),
+        ([(0.498, 0.4, 0.6)], "perhaps returns less than half of its cost: 0.498 [0.400–0.600]",
+         "0.498"),
+    ],
+)  # fmt: skip
+def test_what_falls_short_is_written_with_as_many_digits_as_show_it(steps, title, knee):
+    given = returns(*steps)
+    assert over_sizes.returns_title(given, GPUS).endswith(title)
+    assert over_sizes.knee_sentence(given, GPUS).endswith(f"returned {knee}.")
+
+
+@pytest.mark.parametrize(
+    ("low", "sentence"),
+    [
+        (None, "The last doubling returns its full cost."),
+        (0.93, "The last doubling returns its full cost."),
+        (0.80, "The last doubling returns perhaps its full cost."),
+    ],
+)
+def test_a_return_that_may_be_far_below_its_cost_is_perhaps_its_full_cost(low, sentence):
+    step = Step(from_size=2, to_size=4, returned=1.01, low=low, high=None if low is None else 1.5)
+    assert last_step([step], "measured") == sentence
+
+
+def test_sizes_are_compared_with_the_error_that_predictions_of_a_size_share():
+    common = {"series": "predicted", "margin": 0.01, "predicted_size_sigma": 0.1}
+    best = [
+        common | {"world_size": size, "tokens_per_s": rate} for size, rate in ((8, 100), (16, 115))
+    ]
+    costs = [
+        {
+            "series": "predicted", "world_size": row["world_size"],
+            "hours_per_token": 1 / row["tokens_per_s"],
+            "gpu_hours_per_token": row["world_size"] / row["tokens_per_s"],
+        }
+        for row in best
+    ]  # fmt: skip
+    given = Tables({"best": best, "costs": costs})
+    assert "would stay the same" in over_sizes.throughput_title(given, GPUS)
+    assert over_sizes.cost_title(given, GPUS).startswith("16 GPUs would finish a run no sooner")
+
+
+def test_a_step_between_sizes_is_missed_by_what_ran_and_not_by_what_did_not():
+    def title(*series):
+        best = [{"series": one} for one in series]
+        return over_sizes.returns_title(Tables({"returns": [], "best": best}), GPUS)
+
+    assert title() == "No return of a step: nothing ran"
+    assert title("measured") == "Only one size ran: no return of a step"
+    assert title("predicted") == "Only one size is predicted: no return of a step"
+
+
+@pytest.mark.parametrize(
+    ("serial", "said"),
+    [
+        ((0.0372, 0.0312, 0.0511), "serial share 0.037 [0.031–0.051]."),
+        ((0.0, 0.0, 0.0028), "serial share 0 [0–0.0028]."),
+        ((0.11, 0.0, 0.436), "serial share 0.11 [0–0.44]."),
+    ],
+)
+def test_a_parameter_of_a_law_has_no_more_digits_than_its_interval(serial, said):
+    parameters = ("serial", "coherency", "communication")
+    law = {f"{name}{end}": None for name in parameters for end in ("", "_low", "_high")}
+    law |= dict(zip(("serial", "serial_low", "serial_high"), serial, strict=True))
+    law |= {"law": "amdahl", "chosen": True, "held_out": 2, "held_out_error": 0.1}
+    law |= {"peak_world_size": None}
+    assert over_sizes.law_sentence(Tables({"laws": [law]}), GPUS).endswith(said)
