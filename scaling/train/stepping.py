@@ -1,4 +1,4 @@
-"""Run the steps of a point: full ones, short ones, until either are enough, and traced ones."""
+"""Run the steps of a point: full ones and short ones until there are enough, then traced ones."""
 
 import functools
 import logging
@@ -219,7 +219,7 @@ class StepRunner:
         Args:
             counts: micro-batches of each step, warm-up included.
             warmup_steps: steps before the first measured one.
-            drawn_ahead: measured steps whose data are drawn before the first of them.
+            drawn_ahead: measured steps whose data are drawn before the warm-up.
             is_enough: told the seconds so far after each measured step; True ends the series.
             power: read from the first measured step on.
         """

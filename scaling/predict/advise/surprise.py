@@ -43,7 +43,8 @@ def choose_again(
     predictions that have learned from those measured, until the rest together is expected to gain
     too little. (The rest gains at most the sum of its points' gains, however alike their errors
     are.) Of a budget they may take all that is left, except for the predicted best of each setting
-    of the larger sizes. The order is by gain per GPU-second.
+    of the larger sizes, even if their steps take as long as they may (`high`). The order is by gain
+    per GPU-second.
 
     Args:
         points: of the whole study.
@@ -72,7 +73,8 @@ def choose_again(
         promising += [(-float(gains[i] / cost[left[i]]), int(left[i])) for i in worth.tolist()]
     reserved = reserved_gpu_s(points, prediction, world_size, guide)
     bound = _budget(guide) - spent_gpu_s - reserved
-    return affordable([row for _, row in sorted(promising)], cost, bound)
+    at_most = cost * prediction.high / prediction.step_time_s
+    return affordable([row for _, row in sorted(promising)], at_most, bound)
 
 
 def most_again(points: Points, prediction: Prediction, chosen: Flags, guide: Guide) -> list[int]:
