@@ -14,7 +14,7 @@ with timed_rows as (
         began + to_microseconds((1e6 * duration_s)::bigint) as ended,
         coalesce(list_sum(step_times_s), 0) + coalesce(list_sum(short_step_times_s), 0) as steps_s
     from study.rows
-    where job_id is not null
+    where job_id is not null and series = 'measured'
 )
 select
     job_id,

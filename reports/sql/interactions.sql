@@ -43,21 +43,20 @@ interactions as (
 ),
 ranked as (
     select
-        *,
+        interactions.*,
         dense_rank() over (
             partition by setting_id, series
-            order by fewest_pairs >= 3 desc, strength desc, factor_id, from_place, to_place,
-                axis_order
-        ) as rank
+            order by effects.shown desc, fewest_pairs >= 3 desc, strength desc, factor_id,
+                from_place, to_place, axis_order
+        ) as rank,
+        effects.shown and fewest_pairs >= 3 and rank <= 8 as shown,
+        effects.name,
+        coalesce(effects.near_ratio, effects.mean_ratio) as worth
     from interactions
+    join effects using (setting_id, series, factor_id, from_place, to_place)
 )
 select
-    setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
-    ranked.mean_ratio, coalesce(effects.near_ratio, effects.mean_ratio) as worth, strength,
-    concat(effects.name, ' · by ', axis) as title, rank,
-    effects.shown and fewest_pairs >= 3 and rank <= 8
-        and series = arg_min(series, list_position(getvariable('series_order'), series))
-            over (partition by setting_id) as shown
+    setting_id, series, name, axis, level, place as level_order, pairs, mean_ratio, worth, strength,
+    concat(name, ' · by ', axis) as title, rank, shown
 from ranked
-join effects using (setting_id, series, factor_id, from_place, to_place)
 order by setting_id, series, rank, level_order

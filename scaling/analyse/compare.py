@@ -14,18 +14,20 @@ _SIDE = """
 select
     settings.model, settings.cluster, settings.study_kind, settings.seq_length,
     settings.kept_batch_size, settings.kept_choices, measured.world_size, measured.layout,
+    measured.series,
     if(bool_or(outcome = 'ok'), 'ok', mode(outcome order by outcome)) as outcome,
     median(tokens_per_s) as rate, min(tokens_per_s_low) as low, max(tokens_per_s_high) as high,
     count(*) as runs, list_sort(list(distinct stack_fingerprint)) as stacks
 from read_parquet($measurements) as measured
 join read_parquet($settings) as settings using (setting_id)
-where measured.series = 'measured'
+where measured.series in ('measured', 'extended') and not beside_measured
     and ($since is null or started_at >= $since) and ($until is null or started_at < $until)
 group by all
 """
 _JOINED = """
 select
     model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout,
+    series,
     before.outcome as before_outcome, after.outcome as after_outcome,
     before.rate as before_tokens_per_s, after.rate as after_tokens_per_s,
     after.rate / before.rate as ratio,
@@ -45,9 +47,10 @@ select
     end as verdict
 from before
 full join after using (
-    model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout
+    model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout,
+    series
 )
-order by model, cluster, world_size, ratio desc nulls last, layout
+order by model, cluster, world_size, ratio desc nulls last, layout, series
 """
 
 
@@ -61,12 +64,13 @@ class Side:
 
 
 def compare(before: Side, after: Side) -> list[dict[str, Any]]:
-    """One record per layout and size of either side, measured rows only.
+    """One record per layout, size and series of either side: what ran here, short steps included.
 
     `ratio` is throughput after over before. Its interval is the ratio of the opposite ends of the
-    two 95 % intervals (of single runs if nothing was repeated), so `faster` and `slower` mean that
-    these do not overlap, and that the rates differ by more than runs do however narrow their
-    intervals (`ties.NOISE_FLOOR`). `same_stack`: both sides ran on the same software and hardware.
+    two intervals (95 %; extended 80 %; of single runs if nothing was repeated), so `faster` and
+    `slower` mean that these do not overlap, and that the rates differ by more than runs do however
+    narrow their intervals (`ties.NOISE_FLOOR`). `same_stack`: both sides ran on the same software
+    and hardware.
 
     Raises:
         InputError: a side is not tabulated, or by another version.

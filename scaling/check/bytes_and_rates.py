@@ -81,6 +81,7 @@ def rate_lines(machine: Machine) -> Iterator[Line]:
         active_params=_ONE_BILLION.total_params,
         precision="bf16",
         world_size=machine.ranks,
+        experts=False,
     )
     if not nearest:
         yield not_here(_RATES, name, f"no published row of {machine.gpu} is near to a 1B")

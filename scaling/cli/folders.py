@@ -29,7 +29,7 @@ def new(
     site = query_slurm()
     for path in make_folder(folder, site):
         typer.echo(path)
-    content = "this site's cluster as Slurm describes it" if site else "no cluster: no Slurm here"
+    content = "this site's cluster as Slurm describes it" if site else "this machine: no Slurm here"
     typer.echo(f"config/clusters.yaml holds {content}. Next: cd {folder} && scaling plan first")
 
 

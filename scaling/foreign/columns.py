@@ -114,8 +114,8 @@ class Columns:
             except ValueError:
                 row = int(np.flatnonzero(codes == code)[0])
                 raise self.cell_error(name, row, "must be a number") from None
-            if _ONE_COMMA.fullmatch(text):
-                self.assume_meaning(name, text, f"{values[code]:g}")
+        if commas := [code for code, text in enumerate(texts) if _ONE_COMMA.fullmatch(text)]:
+            self.assume_meaning(name, texts[commas[0]], f"{values[commas[0]]:g}")
         return values[codes]
 
     def strings(
@@ -134,6 +134,8 @@ class Columns:
                 self._assume_default(name, len(self), default)
             return np.full(len(self), default, dtype=object)
         known = {*(allowed or ()), default}
+        if default and allowed is not None and not silent:
+            self._assume_default(name, int((~self.is_given(name, known)).sum()), default)
         codes, texts = self._encoded(name, default)
         # a dash or `None` says nothing, unless it is a word of the column
         texts = [default if t.lower() in _NOTHING - known else t for t in texts]

@@ -88,6 +88,9 @@ def read_table(path: Path) -> pa.Table:
             raise
         raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
     names = [name.strip() for name in table.column_names]
+    for index, column in enumerate(table.columns):  # names of hosts are in our own rows
+        if names[index].lower() == "hosts" and pa.types.is_integer(column.type):
+            names[index] = "nodes"
     for name, count in Counter(names).items():
         if count > 1 and name:
             raise InputError(
@@ -176,7 +179,8 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    content = path.read_bytes()
+    # spreadsheets end with lines of empty cells
+    content = re.sub(rb"(\r?\n[ ,\t]*)+\Z", b"\n", path.read_bytes())
     for begin, problem in _NO_TEXT.items():
         if content.startswith(begin):
             raise InputError(f"{path}: {problem}")

@@ -10,7 +10,7 @@ from scaling.record.row import Row, fields_of
 # published tables, without the words in `_IGNORED`.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp", "tensor", "tensor_model"),
-    "pp": ("pp", "pipeline", "pipeline_model"),
+    "pp": ("pp", "pipeline", "pipeline_model", "pipeline_stages"),
     "cp": (
         "cp", "context", "sequence_parallel_size", "sequence_parallel_degree", "ulysses",
     ),
@@ -31,7 +31,6 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "local_batch_size": ("lbs", "local_batch", "local_bs"),
     "global_batch_size": (
         "gbs", "global_batch", "train_batch", "global_bs", "global_bsz", "batch_global",
-        "gbs_sequences", "gbs_samples", "global_batch_sequences", "global_batch_samples",
     ),
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
@@ -99,9 +98,11 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _OUR_COLUMNS = {*_COLUMNS, *fields_of(Row), "attention_kind", "source"}
 _BY_SPELLING = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
-_IGNORED = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published",
-            "avg", "average", "mean", "median", "used"}  # fmt: skip
-_COUNTING = {"num", "n", "number", "count", "total"}  # `n_gpu` is a number of GPUs, not a model
+_COUNTING = {"num", "n", "no", "number", "count", "total"}  # `n_gpu` is a number, not a model
+_IGNORED = (_COUNTING - {"count", "total"}) | {
+    "size", "degree", "parallel", "parallelism", "of", "published", "avg", "average", "mean",
+    "median", "used",
+}  # fmt: skip
 _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
              "toks": "tokens", "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
@@ -115,6 +116,14 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
     **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
 }  # fmt: skip
+
+# What our counts count; a header may say so: `Sequence length (tokens)`.
+_COUNTED = {
+    "seq_length": ("tokens",),
+    **dict.fromkeys(
+        ("micro_batch_size", "local_batch_size", "global_batch_size"), ("samples", "sequences")
+    ),
+}
 
 # Column -> (regular expression, our word); the first that matches counts.
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -180,6 +189,9 @@ def canonical_column(header: str) -> tuple[str, float]:
     outer, _, inner = header.partition("(")  # `Pipeline Parallel (PP)`
     if inner and canonical_column(outer)[0] == canonical_column(inner)[0] in _COLUMNS:
         return canonical_column(outer)
+    for column, counted in _COUNTED.items():
+        if _BY_SPELLING.get("_".join(word for word in words if word not in counted)) == column:
+            return column, 1.0
     for column, units in _UNITS.items():
         for unit in {*words} & {*units}:
             without_unit = "_".join(word for word in words if word not in (unit, "in"))
@@ -199,7 +211,8 @@ def unit_factor(column: str, unit: str) -> float:
     Raises:
         ValueError: the column has no such unit.
     """
-    units = _UNITS.get(column, _TIMES if column.endswith("_s") else {})
+    is_time = column.endswith("_s") and "_per_" not in column
+    units = _UNITS.get(column, _TIMES if is_time else {})
     word = _MU.sub("u", unit.lower())
     if (factor := units.get(_SYNONYMS.get(word, word))) is None:
         raise ValueError(f"{unit} is no unit of {column}")

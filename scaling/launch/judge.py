@@ -40,6 +40,7 @@ class Evidence:
     longest_silence_s: float  # between two signs of progress
     # seconds of each suspension from outside; the other times here exclude them
     suspensions_s: tuple[float, ...] = ()
+    timed: frozenset[int] = frozenset()  # ranks that only had steps under the profiler left
 
 
 class _ClockWithoutSuspensions:
@@ -126,7 +127,6 @@ def watch(
             sleep(_STACKS_S)
             break
         sleep(_POLL_S)
-    silence_s = clock() - progress.last
     ranks.kill()
     return Evidence(
         world_size=world_size,
@@ -135,9 +135,10 @@ def watch(
         finished=files.finished(),
         failures=files.read(RankFailure),
         stopped=stopped,
-        silence_s=silence_s,
+        silence_s=now - progress.last,  # not counting the time that asking for stacks takes
         longest_silence_s=progress.longest_silence_s,
         suspensions_s=tuple(running_clock.suspensions_s),
+        timed=files.timed(),
     )
 
 
@@ -186,8 +187,9 @@ def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdi
     Raises:
         KilledFromOutside: somebody ended the ranks, which says nothing about the point.
     """
-    if len(evidence.finished) == evidence.world_size:
-        return Verdict(outcome="ok")  # whatever happened while the ranks exited
+    if len(evidence.finished | evidence.timed) == evidence.world_size:
+        # whatever happened while the ranks exited, or under the profiler, which takes memory too
+        return Verdict(outcome="ok")
     recorded = evidence.finished | evidence.failures.keys()
     unexplained = {
         rank: end for rank, end in sorted(evidence.exits.items()) if rank not in recorded

@@ -32,7 +32,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.launch.start.torchrun import nodes_of
 from scaling.record.files import CannotWrite, read_row, retried_rows, write_rows
-from scaling.record.rank_files import RankResult, Stack
+from scaling.record.rank_files import Stack
 from scaling.record.row import Row
 from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
@@ -155,7 +155,7 @@ def _run(
             trace.replace(logs / trace.name)
         run = dataclasses.replace(
             run,
-            results=files.read(RankResult),
+            results=files.results(),
             stacks=files.read(Stack),
             load_average=load_average,
         )

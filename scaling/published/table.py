@@ -71,20 +71,22 @@ def nearest_rows(
     active_params: float,
     precision: str,
     world_size: int,
+    experts: bool,
     count: int = 1,
     farthest: float = 4.0,
 ) -> list[PublishedRow]:
     """The published rows nearest to a point, nearest first; empty if none is comparable.
 
-    A row is comparable if its GPU is of the same kind (h100-80gb and h100-94gb are both h100) and
-    it is not farther than `farthest`. It usually has another layout and software: a number to judge
-    a measurement by, not a prediction.
+    A row is comparable if its GPU is of the same kind (h100-80gb and h100-94gb are both h100), its
+    model has experts or not as this one, and it is not farther than `farthest`. It usually has
+    another layout and software: a number to judge a measurement by, not a prediction.
 
     Args:
         gpu: a name of the catalogue, scaling/cluster/hardware.py.
         active_params: parameters used for one token, `ModelShape.active_params`.
         precision: of the layers' matrix products, as in the axis `precision`.
         world_size: GPUs.
+        experts: whether the model has experts.
         count: how many rows at most.
         farthest: see `PublishedRow.distance`.
     """
@@ -92,6 +94,8 @@ def nearest_rows(
     nearest = []
     for row in published_table().to_pylist():
         if row["gpu"] is None or row["gpu"].split("-")[0] != kind:
+            continue
+        if bool(row["num_experts"]) != experts:
             continue
         distance = (
             abs(math.log2(row["active_params"] / active_params))

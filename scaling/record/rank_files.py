@@ -2,6 +2,7 @@
 
     rank<r>.beat          what the rank is doing; a new text means progress
     rank<r>.stack.json    its software and device, written before the model is built
+    rank<r>.timed.json    its measurement, before steps run under the profiler
     rank<r>.result.json   its measurement
     rank<r>.records.json  of a probe: what it has measured so far
     rank<r>.failure.json  why there is no result
@@ -134,9 +135,24 @@ class RankFiles:
         paths = self._by_rank(_SUFFIX[kind])
         return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
 
+    def keep(self, rank: int, result: RankResult) -> None:
+        """Write what this rank has measured, in case that a step under the profiler ends it."""
+        self._write(f"rank{rank}.{_TIMED}", json.dumps(dataclasses.asdict(result)))
+
+    def results(self) -> dict[int, RankResult]:
+        """The results by rank; of a rank without one, what it has kept."""
+        kept = {
+            rank: RankResult(**json.loads(path.read_text())) for rank, path in self._by_rank(_TIMED)
+        }
+        return kept | self.read(RankResult)
+
     def finished(self) -> frozenset[int]:
         """The ranks that have written a result."""
         return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
+
+    def timed(self) -> frozenset[int]:
+        """The ranks that have kept what they measured."""
+        return frozenset(rank for rank, _ in self._by_rank(_TIMED))
 
     def publish_store(self, host: str, port: int) -> None:
         """Tell the other ranks where rank 0 listens."""
@@ -163,6 +179,7 @@ class RankFiles:
         return sorted(results)
 
 
+_TIMED = "timed.json"
 _SUFFIX: dict[type, str] = {
     Stack: "stack.json",
     RankResult: "result.json",

@@ -107,6 +107,10 @@ def _rules() -> Rules:
     for name in NEEDED:
         others = " and series = 'measured'" if name in _OWN else ""
         yield f"{name} is null{others}", f"'{name} is missing'"
+    yield (
+        "try_cast(started_at as timestamptz) is null and series = 'measured'",
+        _sentence("started_at", "must be a time in UTC, ISO 8601", quoted=True),
+    )
     yield from _word_rules(Row)
     yield "zero_stage not between 0 and 3", _sentence("zero_stage", "must be 0, 1, 2 or 3")
     for names, wrong, wanted in (

@@ -16,8 +16,9 @@ from scaling.run.progress import Watcher
 from scaling.study.plan_file import Allocation
 
 QUIET = "rules"  # leaves out each job's inputs and outputs, which are long lists of paths
-# The executor is a separate distribution, so it is run as a command.
-_PACKING = "snakemake_executor_plugin_submitit.packing"
+# The executor is a separate distribution, so it is run as a command; by `-m` Python would warn, as
+# the package imports this module itself.
+_PACKING = "from snakemake_executor_plugin_submitit.packing import main; main()"
 
 
 def is_asked_for(options: Sequence[str]) -> bool:
@@ -65,7 +66,7 @@ def describe_allocations(
     most, most_minutes = settings["submitit-pack"] or 1, settings["submitit-pack-minutes"]
     limits = {"most": most, "most_minutes": most_minutes}
     packed = subprocess.run(
-        [sys.executable, "-m", _PACKING],
+        [sys.executable, "-c", _PACKING],
         input=json.dumps(limits | {"jobs": jobs}),
         stdout=subprocess.PIPE,
         text=True,

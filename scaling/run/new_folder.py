@@ -52,6 +52,7 @@ def clusters_text(site: SlurmSite | None) -> str:
         site=site,
         partition=partition,
         gpu=gpu_lines(partition) if partition else None,
+        gpus=", ".join(GPUS),
         gpus_per_node=(partition.gpus_per_node or partition.cpus_per_node) if partition else None,
         others=[p.name for p in site.partitions if p is not partition] if site else [],
     )

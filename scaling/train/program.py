@@ -98,10 +98,7 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
     # memory is read before the profiler's steps, whose events take memory too
     peak = peak_memory(device)
     libraries = library_memory(device, foreign)
-    time_split = None
-    if full.times_s:
-        time_split = runner.run_traced_steps(max(full.times_s), first_step_at)
-    return RankResult(
+    result = RankResult(
         clock=runner.stopwatch.name,
         step_times_s=full.times_s,
         losses=losses or None,
@@ -120,5 +117,9 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
         **dataclasses.asdict(full.power),
-        spent=time_split,
     )
+    if not full.times_s:
+        return result
+    runner.files.keep(runner.rank, result)
+    spent = runner.run_traced_steps(max(full.times_s), first_step_at)
+    return dataclasses.replace(result, spent=spent)

@@ -1,10 +1,13 @@
 """Two studies side by side: what differs beyond the noise, by hand."""
 
+import dataclasses
+
 import pytest
 
 from scaling.analyse.compare import Side, compare
 from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
+from scaling.record.row import Row
 from scaling.report.page import comparison
 from scaling.study.grid import Plan
 from tests.analyse.conftest import some_point, tabulate_only
@@ -55,6 +58,25 @@ def test_what_differs_by_less_than_runs_do_is_noise_however_narrow_the_intervals
     assert set(verdicts(compare(Side(before), Side(after))).values()) == {"within noise"}
 
 
+def test_studies_of_short_steps_are_compared_by_what_these_extend_to(study, capsys):
+    point = some_point(1)
+    times = [field.name for field in dataclasses.fields(Row) if field.name.startswith("step_time")]
+    short = dict.fromkeys((*times, "losses")) | {
+        "step_time_kind": "extended", "short_step_times_s": [0.2], "short_accumulations": [2],
+    }  # fmt: skip
+
+    def extended(seconds):
+        ends = {"extended_low_s": 0.99 * seconds, "extended_high_s": 1.01 * seconds}
+        return ran(point, 100, **short, **ends, extended_step_time_s=seconds)
+
+    before = study("a", extended(1.0), points=[point])
+    after = study("b", extended(0.8), points=[point])
+    records = compare(Side(before), Side(after))
+    assert [(one["verdict"], one["series"]) for one in records] == [("faster", "extended")]
+    comparison.show(records, as_json=False)
+    assert "faster, in short steps" in capsys.readouterr().out
+
+
 def test_what_stands_on_one_side_only_is_new_or_gone(study):
     one, other = some_point(1, zero_stage=0), some_point(1, zero_stage=1)
     before = study("a", ran(one, 100), points=[one])
@@ -86,7 +108,7 @@ def test_a_study_without_tables_is_named(tmp_path):
 
 
 def test_words_of_a_study_do_not_steer_the_terminal(capsys):
-    words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb"}
+    words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb", "series": "measured"}
     numbers = ("ratio", "same_stack", "before_outcome", "after_outcome")
     rates = ("before_tokens_per_s", "after_tokens_per_s")
     record = dict.fromkeys((*numbers, *rates)) | words | {"world_size": 8, "verdict": "new"}

@@ -10,7 +10,7 @@ import pytest
 from scaling.analyse import catalogue
 from scaling.layout.axes import AXES
 from scaling.study.point import Point
-from tests.analyse.conftest import SQL, layout, some_point
+from tests.analyse.conftest import SQL, layout, run_sql, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import point, row
 
@@ -168,3 +168,33 @@ def test_what_a_choice_is_worth_is_told_by_level_of_another(tabulated):
     assert [one["mean_ratio"] for one in found] == pytest.approx([0.9, 0.5])
     assert found[0]["strength"] == pytest.approx(1.8)
     assert all(one["shown"] and one["rank"] == 1 for one in found)
+
+
+def test_interactions_of_effects_that_no_chart_shows_take_no_place_in_it():
+    def effect(number: int) -> dict[str, Any]:
+        return {
+            "setting_id": 1, "series": "measured", "factor_id": number, "from_place": 1.0,
+            "to_place": 2.0,
+        }  # fmt: skip
+
+    pairs = [
+        effect(number) | {"to_layout_id": layout, "ratio": 2.0 + number if layout == 2 else 2.0}
+        for number in range(1, 10)
+        for layout in (1, 2)
+        for _ in range(3)
+    ]
+    names = [{"setting_id": 1, "layout": f"l{n}", "layout_id": n} for n in (1, 2)]
+    choices = [
+        {"setting_id": 1, "layout": f"l{n}", "axis_order": 0, "axis": "x", "place": float(n),
+         "level": str(n)}
+        for n in (1, 2)
+    ]  # fmt: skip
+    effects = [
+        effect(number) | {"name": str(number), "near_ratio": 2.0, "mean_ratio": 2.0,
+                          "shown": number == 1}
+        for number in range(1, 10)
+    ]  # fmt: skip
+    found = run_sql(
+        "interactions", matched_pairs=pairs, names=names, differing_choices=choices, effects=effects
+    )
+    assert {(one["name"], one["rank"]) for one in found if one["shown"]} == {("1", 1)}

@@ -93,6 +93,18 @@ def test_a_table_of_another_tool_is_read_as_one_of_ours(tmp_path: Path) -> None:
     assert np.isnan(columns.numbers("tokens")).all()
 
 
+def test_lines_of_empty_cells_at_the_end_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(f"{GOOD}{',' * (len(SHAPE))}\r\n,, ,\n\n")
+    assert read_table(tmp_path / "p.csv").num_rows == 1
+
+
+def test_a_number_of_hosts_is_one_of_nodes_and_a_list_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("Hosts,gpus_per_node\n4,8\n")
+    assert read_table(tmp_path / "p.csv").column_names == ["nodes", "gpus_per_node"]
+    pq.write_table(pa.table({"hosts": [["a", "b"]]}), tmp_path / "p.parquet")
+    assert read_table(tmp_path / "p.parquet").column_names == ["hosts"]
+
+
 def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("not parquet")
     empty = tmp_path / "rows"
@@ -151,12 +163,20 @@ def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
         ("step_time_s", '"30,512"', "step_time_s: 30,512 is read as 30512"),
         ("nodes,world_size,cp", "4,16,1", "world_size of 1 rows is not nodes x GPUs of a node"),
         ("remark", "", "dp is not given in 1 rows: taken as 1"),
+        ("precision", "", "precision is not given in 1 rows: taken as bf16"),
+        ("recompute", "", "activation_checkpointing is not given in 1 rows: taken as none"),
     ],
 )
 def test_what_a_person_may_have_meant_otherwise_is_told(
     tmp_path: Path, header: str, cell: str, sentence: str
 ) -> None:
     assert sentence in assumed_of(tmp_path / "p.csv", header, cell)
+
+
+def test_a_comma_is_told_once_a_column() -> None:
+    columns = Columns(pa.table({"tokens_per_s": ["1,000", "2,000", "3,000"]}), "t")
+    assert columns.numbers("tokens_per_s").tolist() == [1000, 2000, 3000]
+    assert columns.assumptions == ["tokens_per_s: 1,000 is read as 1000"]
 
 
 @pytest.mark.parametrize("header", ["release", "Container", "framework_version"])

@@ -133,6 +133,7 @@ def test_a_restart_with_the_same_arguments_is_one_row(rows_of):
             {"activation_checkpointing": "full"},
         ),
         ({"optimizer_cpu_offload": True}, {"optimizer_offload": "cpu"}),
+        ({"qk_layernorm": True}, {"query_key_norm": True}),
         ({"attention_backend": "AttnBackend.fused"}, {"attention": "cudnn"}),
         ({"deepspeed": True, "zero_stage": "1.0"}, {"framework": "Megatron-DeepSpeed",
                                                     "zero_stage": 1}),
@@ -148,11 +149,13 @@ def test_a_megatron_log_of_2021_states_its_checkpointing_and_kernel(rows_of):
   checkpoint_activations .......................... True
   fp16 ............................................ True
   bf16 ............................................ False
+  num_layers ...................................... 96
   masked_softmax_fusion ........................... True
 """
     (row,) = rows_of("megatron", arguments + iteration(8, 12.5, unit="s"))
-    facts = ("activation_checkpointing", "precision", "attention", "step_time_s")
-    assert [row[name] for name in facts] == ["full", "fp16", "fused_softmax", 12.5]
+    facts = ("activation_checkpointing", "precision", "attention", "tied_embeddings")
+    assert [row[name] for name in facts] == ["full", "fp16", "fused_softmax", True]
+    assert row["step_time_s"] == 12.5
 
 
 def test_a_log_of_megatron_bridge_is_called_so(rows_of):

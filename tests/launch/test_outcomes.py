@@ -44,6 +44,25 @@ def test_the_row_on_disk_is_the_row_returned(measured: Measure, study: Study) ->
     assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
 
 
+def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
+    measured: Measure,
+) -> None:
+    row = measured(
+        """
+finish([2.0], leave=files.keep)
+while len(files.timed()) < 2:
+    time.sleep(0.02)
+if rank == 1:
+    files.write(rank, RankFailure(outcome="oom", message="CUDA out of memory", failed_at=1.0))
+    sys.exit(1)
+time.sleep(600)
+""",
+        dp=2,
+    )
+    assert (row.outcome, row.error_message, row.step_times_s) == ("ok", None, [2.0])
+    assert row.compute_s is None
+
+
 def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
     row = measured(
         """

@@ -37,6 +37,17 @@ def test_every_result_is_ok_even_if_a_rank_then_aborts() -> None:
     assert judge(exits={0: 0, 1: -signal.SIGABRT}, finished={0, 1}).outcome == "ok"
 
 
+@pytest.mark.parametrize("stopped", [None, "late", "silent"])
+def test_what_was_timed_is_ok_whatever_ends_the_ranks_under_the_profiler(
+    stopped: str | None,
+) -> None:
+    full = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
+    found = judge(
+        exits={0: 1, 1: 1}, failures={0: full, 1: GONE}, timed=frozenset({0, 1}), stopped=stopped
+    )
+    assert found == Verdict(outcome="ok")
+
+
 def test_one_missing_result_is_not_ok() -> None:
     assert judge(exits={0: 0, 1: 1}, finished={0}).outcome == "error"
 

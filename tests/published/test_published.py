@@ -63,7 +63,10 @@ def test_a_published_rate_follows_from_its_step():
 
 
 def ask(**change):
-    asked = {"gpu": "h100-80gb", "active_params": 70.6e9, "precision": "bf16", "world_size": 64}
+    asked = {
+        "gpu": "h100-80gb", "active_params": 70.6e9, "precision": "bf16", "world_size": 64,
+        "experts": False,
+    }  # fmt: skip
     return nearest_rows(**{**asked, **change})
 
 
@@ -87,6 +90,12 @@ def test_nearer_rows_come_first_and_equally_near_ones_by_speed():
 def test_another_precision_is_farther_than_another_size():
     assert ask(precision="fp8")[0].precision == "fp8"
     assert ask(gpu="h200-141gb", active_params=405e9)[0].distance >= 1.0
+
+
+def test_a_model_with_experts_is_no_measure_of_one_without():
+    near = {"gpu": "gb200-186gb", "active_params": 6.7e9, "world_size": 72, "farthest": 8.0}
+    assert "GPT OSS" in ask(**near, experts=True)[0].model
+    assert not any(row.axes["ep"] > 1 for row in ask(**near, count=100))
 
 
 def test_nothing_is_near_where_nobody_published():

@@ -50,6 +50,7 @@ def test_what_a_study_measures_and_how_it_fails_can_be():
             {"losses": [7.0, NAN]},
             "losses: each must be a finite number; a training that diverged has no speed",
         ),
+        ({"started_at": "noon"}, "started_at='noon': must be a time in UTC, ISO 8601"),
         ({"world_size": 4}, "world_size=4: is not tp x pp x cp x dp"),
         ({"world_size": 2**62, "tp": 2**62, "dp": 2**62}, "world_size=4611686018427387904: is not"),
         (

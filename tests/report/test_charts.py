@@ -139,6 +139,15 @@ def test_no_solid_line_runs_through_a_change_of_layout(name):
     )
 
 
+@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "scaling_law", "cost"])
+def test_no_line_joins_the_series_of_one_size(name):
+    for layer in layers(name):
+        if layer["mark"]["type"] in ("line", "area"):
+            assert "series" in json.dumps(layer["encoding"].get("detail")) or any(
+                step.get("filter") == "datum.order === datum.least" for step in layer["transform"]
+            )
+
+
 def test_a_chart_with_one_tick_is_not_drawn(full_tables):
     mine = full_tables.of(1)
     size = mine["best"][0]["world_size"]

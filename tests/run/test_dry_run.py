@@ -17,7 +17,7 @@ POINTS = {
 }
 
 
-def test_points_of_as_many_nodes_share_allocations_as_the_profile_says():
+def test_points_of_as_many_nodes_share_allocations_as_the_profile_says(capfd):
     assert dry_run.describe_allocations(POINTS, POINTS.keys(), SLURM) == [
         "15 points in 4 allocations:",
         "  2 of 1 nodes, 8 ranks on each: 10 points, at most 8 in one, of 29 to 70 min, "
@@ -28,6 +28,7 @@ def test_points_of_as_many_nodes_share_allocations_as_the_profile_says():
     alone = [*SLURM, "--submitit-pack", "1"]
     first, *_ = dry_run.describe_allocations(POINTS, ["a1", "b1"], alone)
     assert first == "2 points in 2 allocations:"
+    assert capfd.readouterr().err == ""  # Python warns of nothing
 
 
 def test_without_a_scheduler_there_is_no_allocation_and_a_wrong_profile_is_a_sentence(tmp_path):

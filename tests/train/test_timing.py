@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from scaling.record.rank_files import RankFiles
-from scaling.train import stepping
+from scaling.train import program, stepping
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
@@ -19,7 +20,7 @@ class Log:
     """A stopwatch and a training run that only write down who was called."""
 
     name = "log"
-    engine = None
+    engine: object = None
     skipped_steps = 0
 
     def __init__(self) -> None:
@@ -54,8 +55,31 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     device = torch.device("cpu")
     runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, device, log)
     full = runner.run_full_steps(None)
-    assert log.said == 3 * ["data", "align", "start", "step", "stop", "loss"]
+    step = ["align", "start", "step", "stop", "loss"]
+    assert log.said == ["data", *2 * ["data", *step], *step]
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
+
+
+def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full_card(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    log = Log()
+    log.engine = SimpleNamespace(module=torch.nn.Module())
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    monkeypatch.setattr(StepRunner, "run_traced_steps", full_card)
+    point = tiny_point(measured_steps=2)
+    groups: Groups = object.__new__(Groups)
+    groups.place, groups.data_group = Place.of(0, point.layout), None
+    files = RankFiles(tmp_path)
+    runner = StepRunner(point, log, groups, files, 0, torch.device("cpu"), log)
+    with pytest.raises(torch.OutOfMemoryError):
+        program._run_and_read(runner, None)
+    assert (files.finished(), files.timed()) == (frozenset(), frozenset({0}))
+    assert files.results()[0].step_times_s == [1.0, 1.0]
 
 
 class Overflowing(Log):

@@ -72,6 +72,7 @@ def _lacking(
         active_params=shape.active_params,
         precision=precision,
         world_size=count,
+        experts=shape.num_experts > 0,
         count=100,
         farthest=8.0,
     )

@@ -94,7 +94,7 @@ def inputs_of(
         compiled=columns.flags("compile", False),
         schedule=schedule_codes(choices["pipeline_schedule"]),
         attention=words["attention"],
-        checkpointing=words["activation_checkpointing"],
+        checkpointing=choices["activation_checkpointing"],
         recomputes=recomputes(columns, stacks),
         unfused=unfused,
         precision=words["precision"],
@@ -164,8 +164,9 @@ _SILENT_CHOICES = {
     "engine": "deepspeed",
     "pipeline_schedule": "1f1b",
     "optimizer_precision": "fp32",
+    "activation_checkpointing": "none",  # which `recomputes` tells
 }
-_CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
+_CHOICES = {"attention": "flash2", "precision": "bf16"}
 
 
 def _layout(

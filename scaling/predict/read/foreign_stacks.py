@@ -81,13 +81,15 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     words = AXIS_WORDS[name]
     given = columns.is_given(name, words) if name in columns else False
     stated = np.broadcast_to(given, (len(columns),))
-    unstated: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
-    if unstated.any():
-        columns.assumptions.append(
-            f"{name} is not given in {int(unstated.sum())} rows of software that recomputes single "
-            "modules: taken as what their memory asks for"
+    per_module: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
+    if per_module.any():
+        columns.assume(
+            f"{name} is not given in {int(per_module.sum())} rows of software that recomputes "
+            "single modules: taken as what their memory asks for"
         )
-    return unstated
+    if others := int((~stated & ~per_module).sum()):
+        columns.assume(f"{name} is not given in {others} rows: taken as none")
+    return per_module
 
 
 def ranks_per_expert(columns: Columns, framework: Strings, tp: Floats) -> Floats:

@@ -155,7 +155,10 @@ def cost() -> alt.LayerChart:
         alt.Tooltip("joules_from:N", title="energy from"),
     ]
     return marks.finish(
-        *marks.lines(best.encode(order=alt.Order("world_size:Q")), color=marks.SOFT),
+        *marks.lines(
+            best.encode(order=alt.Order("world_size:Q"), detail=alt.Detail("series:N")),
+            color=marks.SOFT,
+        ),
         best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
         .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.LAYOUT_COLOUR),

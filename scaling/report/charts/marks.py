@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 
+from scaling.analyse.series import SERIES
 from scaling.report.charts.palette import LAYOUTS, variable
 
 INK, SOFT, FAINT = variable("ink"), variable("ink-2"), variable("ink-3")
@@ -145,10 +146,20 @@ def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list
     return layers
 
 
+def firmest(base: alt.Chart) -> alt.Chart:
+    """The rows of each size that are of its firmest series, for what has room for one series."""
+    ordered = base.transform_calculate(order=f"indexof({list(SERIES)}, datum.series)")
+    kept: alt.Chart = ordered.transform_joinaggregate(
+        least="min(order)", groupby=["world_size"]
+    ).transform_filter("datum.order === datum.least")
+    return kept
+
+
 def layout_lines(base: alt.Chart) -> list[alt.Chart]:
     """Lines through the best of each size, broken where the layout changes.
 
-    A thin dotted line leads the eye from one layout to the next.
+    A thin dotted line leads the eye from one layout to the next; where several series have a size,
+    through the firmest of them.
     """
     along = base.transform_window(
         before="lag(advised_layout_name)",
@@ -159,7 +170,8 @@ def layout_lines(base: alt.Chart) -> list[alt.Chart]:
         stretch="sum(changed)", groupby=["series"], sort=[alt.SortField("world_size")]
     )
     each = numbered.encode(detail=[alt.Detail("series:N"), alt.Detail("stretch:Q")])
-    return [base.mark_line(color=OTHER, strokeWidth=1, strokeDash=[1, 3]), *lines(each, color=SOFT)]
+    dotted = firmest(base).mark_line(color=OTHER, strokeWidth=1, strokeDash=[1, 3])
+    return [dotted, *lines(each, color=SOFT)]
 
 
 def lines(base: alt.Chart, **mark: Any) -> list[alt.Chart]:

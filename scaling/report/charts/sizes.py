@@ -38,10 +38,16 @@ def throughput() -> alt.LayerChart:
         axis=marks.LOG_AMOUNTS,
     )
     base = marks.chart("best").encode(x=marks.over_gpus())
-    ideal = marks.observed_or_all(base).encode(y=alt.Y("ideal_tokens_per_s:Q"))
-    named = base.transform_filter("isValid(datum.label)").transform_calculate(
-        right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
-        name="replace(datum.label, regexp('[|]', 'g'), ' ')",
+    ideal = marks.observed_or_all(base).encode(
+        y=alt.Y("ideal_tokens_per_s:Q"), detail=alt.Detail("series:N")
+    )
+    named = (
+        marks.firmest(base)
+        .transform_filter("isValid(datum.label)")
+        .transform_calculate(
+            right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
+            name="replace(datum.label, regexp('[|]', 'g'), ' ')",
+        )
     )
     apart = "datum.world_size === sizes_[sizes_.length - 1] && datum.efficiency < 0.9"
     return marks.finish(
@@ -93,6 +99,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     roomy = alt.condition(
         f"width >= {_NUMBER} * sizes_.length + 60 || {second}", alt.value(1), alt.value(0)
     )
+    numbers = marks.firmest(base).encode(y=y, opacity=roomy)
     return marks.finish(
         others.mark_circle(size=16, color=marks.OTHER, opacity=0.45).encode(
             x=marks.over_gpus(), y=y,
@@ -117,11 +124,10 @@ def throughput_per_gpu() -> alt.LayerChart:
         *marks.layout_lines(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST)),
         *marks.halo_text(
-            base.encode(y=y, text=alt.Text("used:N"), opacity=roomy), colour=marks.SOFT, dy=-15
+            numbers.encode(text=alt.Text("used:N")), colour=marks.SOFT, dy=-15
         ),
         *marks.halo_text(
-            base.encode(y=y, text=alt.Text("efficiency:Q", format=".0%"), opacity=roomy),
-            colour=marks.SOFT, dy=16,
+            numbers.encode(text=alt.Text("efficiency:Q", format=".0%")), colour=marks.SOFT, dy=16
         ),
         height=280,
     )  # fmt: skip
@@ -181,7 +187,8 @@ def scaling_law() -> alt.LayerChart:
         scale=marks.log(14, base=2),
         axis=marks.sizes_axis("beyond_"),
     )
-    curve = marks.chart("law_curves").encode(x=x)
+    each = alt.Detail("series:N")
+    curve = marks.chart("law_curves").encode(x=x, detail=each)
     inside = curve.transform_filter("datum.inside_data")
     leaves = curve.transform_filter("datum.inside_data").transform_aggregate(
         edge="max(world_size)", groupby=["series"]
@@ -191,10 +198,9 @@ def scaling_law() -> alt.LayerChart:
         .transform_calculate(inside="datum.inside_data ? datum.world_size : 0")
         .transform_joinaggregate(edge="max(inside)", groupby=["series"])
         .transform_filter("datum.world_size >= datum.edge")
-        .encode(x=x)
+        .encode(x=x, detail=each)
     )
     seen = marks.chart("best").transform_filter("datum.series !== 'predicted'").encode(x=x)
-    rules = marks.chart("best").encode(x=x)
     return marks.finish(
         curve.mark_area(color=marks.ACCENT, opacity=0.14).encode(
             y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")
@@ -207,13 +213,7 @@ def scaling_law() -> alt.LayerChart:
         leaves.mark_text(
             text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=marks.WARN
         ).encode(x=alt.X("edge:Q"), y=marks.FOOT),
-        marks.rows_of(rules, "measured")
-        .mark_rule(**marks.INTERVALS["measured"])
-        .encode(
-            y=alt.Y("tokens_per_s_low:Q"),
-            y2=alt.Y2("tokens_per_s_high:Q"),
-            color=marks.LAYOUT_COLOUR,
-        ),
+        *marks.intervals(seen, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
         *marks.points(
             seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")
         ),

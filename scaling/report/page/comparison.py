@@ -21,7 +21,8 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
     table = Table("model", "cluster", "GPUs", "layout", "before", "after", "ratio", "verdict")
     ranked = sorted(records, key=lambda record: -abs((record["ratio"] or 1.0) - 1))
     for record in ranked[:MOST_ROWS]:
-        software = "" if record["same_stack"] in (True, None) else ", other software stack"
+        remark = "" if record["same_stack"] in (True, None) else ", other software stack"
+        remark += ", in short steps" if record["series"] == "extended" else ""
         table.add_row(
             printable(record["model"]),
             printable(record["cluster"]),
@@ -32,7 +33,7 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
             UNKNOWN
             if record["ratio"] is None
             else ratio(record["ratio"], record["ratio_low"], record["ratio_high"], places=3),
-            record["verdict"] + software,
+            record["verdict"] + remark,
         )
     console = Console(highlight=False, markup=False, width=max(Console().width, 150))
     console.print(table)
