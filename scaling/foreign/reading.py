@@ -179,8 +179,10 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 
 def _read_csv(path: Path) -> pa.Table:
+    content = path.read_bytes()
     # spreadsheets end with lines of empty cells
-    content = re.sub(rb"(\r?\n[ ,\t]*)+\Z", b"\n", path.read_bytes())
+    last_line_end = content.find(b"\n", len(content.rstrip(b" ,\t\r\n")))
+    content = content[: last_line_end + 1] if last_line_end >= 0 else content
     for begin, problem in _NO_TEXT.items():
         if content.startswith(begin):
             raise InputError(f"{path}: {problem}")
