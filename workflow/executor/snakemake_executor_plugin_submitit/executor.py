@@ -25,6 +25,7 @@ from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
 from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
 from .request import RequestError
 from .schedulers import SCHEDULERS
+from .settings import too_small
 
 
 class Executor(RemoteExecutor):
@@ -39,6 +40,8 @@ class Executor(RemoteExecutor):
         self._scheduler = SCHEDULERS[settings.cluster](settings)
         if (why := self._scheduler.unusable()) is not None:
             raise WorkflowError(why)
+        if (wrong := too_small(settings)) is not None:
+            raise WorkflowError(wrong)
         if (sentence := self._scheduler.prepare()) is not None:
             self.logger.warning(sentence)
         folder = Path(settings.folder).absolute()
