@@ -99,7 +99,7 @@ def calibrate(
     probed = None
     if probes is not None:
         probed = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
-    calibration = fit(measured, observed_of(columns), source=source, probes=probed)
+    calibration = fit(measured, observed_of(columns, measured), source=source, probes=probed)
     write_calibration(out, calibration)
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]

@@ -1,6 +1,7 @@
 """Read the outcome and the step time of each row, in whatever form a table states them."""
 
 import re
+from collections.abc import Mapping
 from typing import get_args
 
 import numpy as np
@@ -38,19 +39,25 @@ def skip_adapter_training(columns: Columns) -> None:
                         columns.skip_row(row, str(error))
 
 
-def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
+def read_outcomes(
+    columns: Columns, assumed: Mapping[str, Floats] | None = None
+) -> tuple[Strings, Floats]:
     """Outcome ('' if not stated) and seconds per step (NaN if not known), each (n,).
 
     A row without an outcome is ok if it has a step time; `OOM` may stand in place of the step time.
     The step time follows from tokens or sequences per second too, but not from FLOP/s, which people
     count in different ways.
 
+    Args:
+        columns: the table.
+        assumed: `world_size` and `global_batch_size`, (n,), where they do not follow from it.
+
     Raises:
         InputError: a time or a rate is not a number, or no row has a valid outcome.
     """
     stated = columns.numbers("step_time_s")
     step = np.where(stated == 0, np.nan, stated)
-    step = np.where(np.isnan(stated), _step_from_rate(columns), step)
+    step = np.where(np.isnan(stated), _step_from_rate(columns, assumed or {}), step)
     outcome = columns.strings("outcome", "", OUTCOMES, silent=True)
     if "step_time_s" in columns:
         untimed = np.flatnonzero((outcome == "") & np.isnan(stated))
@@ -62,12 +69,14 @@ def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
     return np.where(ran, "ok", outcome), step
 
 
-def _step_from_rate(columns: Columns) -> Floats:
+def _step_from_rate(columns: Columns, assumed: Mapping[str, Floats]) -> Floats:
     """Seconds per step from a throughput, (n,); NaN where the table has none."""
     step = np.full(len(columns), np.nan)
     rates = [name for name in RATES if name in columns]
     if rates:
         layout = complete_layout(read_layout(columns))
+        for name, values in assumed.items():
+            layout[name] = np.where(np.isnan(layout[name]), values, layout[name])
         batch, tokens = layout["global_batch_size"], columns.counts("seq_length")
         amount_per_step = {
             "tokens_per_s": batch * tokens,

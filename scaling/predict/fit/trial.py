@@ -46,7 +46,7 @@ def trial(
         raise InputError(f"{source}: holds no row under its header")
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
-    observed = observed_of(columns)
+    observed = observed_of(columns, points)
     told = dict.fromkeys((*points.assumptions, *columns.assumptions))
     points = dataclasses.replace(points, assumptions=tuple(told))
     impossible = impossible_rows(columns, points)
@@ -72,7 +72,7 @@ def trial(
     if fitted.any():
         part = columns.filter(fitted)
         part_points = points_of(part, models=models, clusters=clusters)
-        calibration = calibrate(part_points, observed_of(part), source=source)
+        calibration = calibrate(part_points, observed_of(part, part_points), source=source)
     prediction = predict(points, calibration)
     overall, groups = validate(points, observed, prediction, tested)
     return Validation(

@@ -39,15 +39,17 @@ class Observed:
         return Observed(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
-def observed_of(columns: Columns) -> Observed:
+def observed_of(columns: Columns, points: Points | None = None) -> Observed:
     """The measurements of a table; a row without an outcome ran if it has a step time.
 
+    A step's time follows from a rate, with the sizes of `points` where the table leaves them open.
     A full step derived from short ones counts as measured where no full step was.
 
     Raises:
         InputError: an outcome is none of ours, or a time or a memory is no number.
     """
-    outcome, step = read_outcomes(columns)
+    names = () if points is None else ("world_size", "global_batch_size")
+    outcome, step = read_outcomes(columns, {name: getattr(points, name) for name in names})
     if "extended_step_time_s" in columns:
         missing = ~np.isfinite(step)
         step = np.where(missing, columns.numbers("extended_step_time_s"), step)
@@ -77,8 +79,9 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
     """
     from scaling.record.row_checks import invalid_row_reasons  # it loads duckdb
 
-    timed = observed_of(columns).ran & np.isfinite(columns.numbers("step_time_s"))
-    rows = np.flatnonzero(timed & predictable_rows(points.note))
+    observed, step = observed_of(columns, points), columns.numbers("step_time_s")
+    step = np.where(np.isnan(step), observed.step_time_s, step)
+    rows = np.flatnonzero(observed.ran & np.isfinite(step) & predictable_rows(points.note))
     if not rows.size:
         return {}
     numbers = {
@@ -88,14 +91,15 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
     }
     for name in numbers.keys() & ZERO_MEANS_ONE:
         numbers[name] = np.maximum(numbers[name], 1.0)
-    predicted = {
+    derived = {
+        "step_time_s": step,
         "world_size": points.world_size,
         "seq_length": points.seq_length,
         "global_batch_size": points.global_batch_size,
         "tokens_per_step": points.tokens_per_step,
         **_flops(points),
     }
-    for name, values in predicted.items():
+    for name, values in derived.items():
         stated = numbers.get(name, np.full(len(points), np.nan))
         numbers[name] = np.where(np.isnan(stated), values, stated)
     table = pa.table(
