@@ -41,6 +41,8 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     device = torch.device("cpu" if point.gpu == "cpu" else f"cuda:{rank}")
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    else:
+        torch.cuda.set_device(device)  # stopwatch and barriers use the current device
     model = (_mt5 if pairs else _llama)(shape, DTYPES[layout.precision], liger).to(device)
     if layout.activation_checkpointing != "none":  # it knows whole layers only
         model.gradient_checkpointing_enable({"use_reentrant": False})

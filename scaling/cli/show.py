@@ -38,7 +38,7 @@ def show_plan(
     say = _printer(console)
     unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
-    console.print(_counts_table(study, planned, unit))
+    console.print(_counts_table(planned, unit))
     for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
         say(f"  refused {count}: {printable(reason)}")
     if study.mode == "predict":
@@ -101,7 +101,7 @@ def _printer(console: Console) -> Callable[[str], None]:
     return partial(console.print, markup=False, soft_wrap=not console.is_terminal)
 
 
-def _counts_table(study: Study, planned: Plan, unit: str) -> Table:
+def _counts_table(planned: Plan, unit: str) -> Table:
     sizes = sorted({point.world_size for point in planned.points})
     points = Counter((point.model, point.world_size) for point in planned.points)
     refused = Counter(refusal.model for refusal in planned.refusals)

@@ -10,7 +10,7 @@ from scaling.record.row import Row, fields_of
 # published tables, without the words in `_IGNORED`.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp", "tensor", "tensor_model"),
-    "pp": ("pp", "pipeline", "pipeline_model"),
+    "pp": ("pp", "pipeline", "pipeline_model", "pipeline_stages"),
     "cp": (
         "cp", "context", "sequence_parallel_size", "sequence_parallel_degree", "ulysses",
     ),
@@ -98,9 +98,11 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _OUR_COLUMNS = {*_COLUMNS, *fields_of(Row), "attention_kind", "source"}
 _BY_SPELLING = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
-_IGNORED = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published",
-            "avg", "average", "mean", "median", "used"}  # fmt: skip
-_COUNTING = {"num", "n", "number", "count", "total"}  # `n_gpu` is a number of GPUs, not a model
+_COUNTING = {"num", "n", "no", "number", "count", "total"}  # `n_gpu` is a number, not a model
+_IGNORED = (_COUNTING - {"count", "total"}) | {
+    "size", "degree", "parallel", "parallelism", "of", "published", "avg", "average", "mean",
+    "median", "used",
+}  # fmt: skip
 _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
              "toks": "tokens", "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
@@ -209,7 +211,8 @@ def unit_factor(column: str, unit: str) -> float:
     Raises:
         ValueError: the column has no such unit.
     """
-    units = _UNITS.get(column, _TIMES if column.endswith("_s") else {})
+    is_time = column.endswith("_s") and "_per_" not in column
+    units = _UNITS.get(column, _TIMES if is_time else {})
     word = _MU.sub("u", unit.lower())
     if (factor := units.get(_SYNONYMS.get(word, word))) is None:
         raise ValueError(f"{unit} is no unit of {column}")

@@ -127,7 +127,6 @@ def watch(
             sleep(_STACKS_S)
             break
         sleep(_POLL_S)
-    silence_s = clock() - progress.last
     ranks.kill()
     return Evidence(
         world_size=world_size,
@@ -136,7 +135,7 @@ def watch(
         finished=files.finished(),
         failures=files.read(RankFailure),
         stopped=stopped,
-        silence_s=silence_s,
+        silence_s=now - progress.last,  # not counting the time that asking for stacks takes
         longest_silence_s=progress.longest_silence_s,
         suspensions_s=tuple(running_clock.suspensions_s),
         timed=files.timed(),

@@ -73,12 +73,12 @@ def probe(
         ignore_signals()
         left = files.read(ProbeRecords)
         rows = probe_rows(plan, run, left)
-        write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
+        write_text(hosts_beside(out), json.dumps(host_facts(left), indent=1) + "\n")
         write_table(out, table_of(rows, arrow_schema(Probe)))
     return rows
 
 
-def host_facts(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dict[str, Any]]:
+def host_facts(left: Mapping[int, ProbeRecords]) -> dict[str, dict[str, Any]]:
     """Facts by host, with a list of its devices."""
     hosts: dict[str, dict[str, Any]] = {}
     for rank in sorted(left):

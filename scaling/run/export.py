@@ -37,7 +37,8 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
         The names of the files in it.
 
     Raises:
-        InputError: the study has no tables, or `out` is no .zip in an existing folder.
+        InputError: the study has no tables or a broken one, or `out` is no .zip in an existing
+            folder.
     """
     paths = StudyPaths(study_dir)
     if not any(paths.tables.glob("*")):
@@ -66,10 +67,10 @@ def scrub(text: str, user: str | None = None) -> str:
 def _copy(source: StudyPaths, copy: StudyPaths) -> None:
     copy.tables.mkdir(parents=True)
     for path in sorted(source.tables.glob(source.table("*").name)):
-        write_table(copy.tables / path.name, _scrub_table(pq.read_table(path)))
+        write_table(copy.tables / path.name, _scrubbed(path))
     for path in (source.points_table, source.refused, source.published, source.predictions):
         if path.exists():
-            write_table(copy.folder / path.name, _scrub_table(pq.read_table(path)))
+            write_table(copy.folder / path.name, _scrubbed(path))
     about = read_study_info(source.folder)
     facts = about.model_dump() | {"file": about.file and Path(about.file).name}
     write_text(copy.study, scrub(json.dumps(facts, indent=1)) + "\n")
@@ -78,7 +79,12 @@ def _copy(source: StudyPaths, copy: StudyPaths) -> None:
         write_text(copy.folder / _STUDY, scrub(text))
 
 
-def _scrub_table(table: pa.Table) -> pa.Table:
+def _scrubbed(path: Path) -> pa.Table:
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table: {reason}; `scaling report` makes it anew") from None
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             cells = [cell and scrub(cell) for cell in table.column(place).to_pylist()]

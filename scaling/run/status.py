@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.cluster.hardware import GIB
@@ -180,12 +181,13 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
 def use_of_allocations(paths: StudyPaths) -> str | None:
     """A sentence about how many allocations there were, how long, and the share in measured steps.
 
-    Read from tables/allocations.parquet as last made; None if there is no such table or allocation.
+    Read from tables/allocations.parquet as last made; None if it tells of no allocation.
     """
     table = paths.table("allocations")
-    if not table.exists():
+    try:
+        allocations = [row for row in pq.read_table(table).to_pylist() if row["span_s"]]
+    except (OSError, pa.ArrowException):  # none yet, or a broken one
         return None
-    allocations = [row for row in pq.read_table(table).to_pylist() if row["span_s"]]
     if not allocations:
         return None
     span_s = math.fsum(row["span_s"] for row in allocations)

@@ -89,16 +89,15 @@ def _pairs(tokens: Tensor) -> MicroBatch:
 
 
 class Feed:
-    """Hands out the batches of each step, those of measured steps drawn before the first of them.
+    """Hands out the batches of each step, those of measured steps drawn before the first step.
 
-    Drawing takes the host milliseconds, in which a GPU would idle between two measured steps while
-    its energy is counted. Drawn batches wait on the host, so they add nothing to the layout's
-    memory.
+    A GPU idles while the host draws: between two measured steps its energy would be counted, and
+    after the warm-up it would cool, and begin what is measured at a higher clock. Drawn batches
+    wait on the host, so they add nothing to the layout's memory.
 
     Args:
         draw: the micro-batches of a step, on the host.
-        counted: the steps whose batches are drawn together, before the first of them; none by
-            default.
+        counted: the steps whose batches are drawn at once, before any other; none by default.
         device: where the batches are handed out.
     """
 
@@ -109,12 +108,10 @@ class Feed:
         counted: range = range(0),
         device: torch.device,
     ) -> None:
-        self._draw, self._counted, self._device = draw, counted, device
-        self._ready: dict[int, list[MicroBatch]] = {}
+        self._draw, self._device = draw, device
+        self._ready = {step: draw(step) for step in counted}
 
     def __call__(self, step: int) -> list[MicroBatch]:
         """The batches of this step, which are handed out once."""
-        if self._counted and step == self._counted[0]:
-            self._ready = {ahead: self._draw(ahead) for ahead in self._counted}
         batches = self._ready.pop(step) if step in self._ready else self._draw(step)
         return [(ids.to(self._device), labels.to(self._device)) for ids, labels in batches]

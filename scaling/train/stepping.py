@@ -219,7 +219,7 @@ class StepRunner:
         Args:
             counts: micro-batches of each step, warm-up included.
             warmup_steps: steps before the first measured one.
-            drawn_ahead: measured steps whose data are drawn before the first of them.
+            drawn_ahead: measured steps whose data are drawn before the warm-up.
             is_enough: told the seconds so far after each measured step; True ends the series.
             power: read from the first measured step on.
         """

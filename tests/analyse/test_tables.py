@@ -64,7 +64,7 @@ def test_a_failure_that_claims_to_have_steps_is_left_out_and_said(tabulated):
     assert table("measurements") == []
     (said,) = table("left_out")
     assert said == {
-        "reason": "rows/0.parquet: outcome=timeout with step_time_s: only ok has numbers",
+        "reason": "rows/all.parquet: outcome=timeout with step_time_s: only ok has numbers",
         "rows_left_out": 1,
     }
 

@@ -1,6 +1,8 @@
 """A second run, and what the first one has sent."""
 
-from snakemake_executor_plugin_submitit.ledger import digest_of
+import errno
+
+from snakemake_executor_plugin_submitit.ledger import Ledger, digest_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -76,6 +78,22 @@ def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, clu
     assert (cluster.folders["100"] / "0.withdrawn").exists()
     assert first.cancel() == 1
     assert cluster.cancelled == ["100"]
+
+
+def test_ctrl_c_cancels_before_it_forgets_what_was_sent(run, cluster, tmp_path, monkeypatch):
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a"))
+
+    def away(ledger, key):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Ledger, "forget", away)
+
+    assert first.cancel() == 1
+    assert cluster.cancelled == ["100"]
+    second, listener = run()
+    second.submit(wanted_jobs(tmp_path, "a"))
+    assert listener.take("sent") == [("sent", "a", "101")]
 
 
 def test_a_job_that_runs_is_taken_up_though_other_hosts_are_to_be_left_out_by_now():

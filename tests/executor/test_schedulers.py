@@ -165,6 +165,38 @@ def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
         made.__post_init__()
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"max_allocations": 0}, "--submitit-max-allocations 0: must be at least 1"),
+        ({"array": -1}, "--submitit-array -1: must be at least 1"),
+        ({"max_restarts": -1}, "--submitit-max-restarts -1: must be at least 0"),
+    ],
+)
+def test_a_number_with_which_nothing_would_ever_be_sent_is_refused(option, sentence):
+    made = object.__new__(executor_module.Executor)
+    settings = ExecutorSettings(cluster="local", **option)
+    made.workflow = SimpleNamespace(executor_settings=settings)
+    with pytest.raises(executor_module.WorkflowError, match=sentence):
+        made.__post_init__()
+
+
+def test_jobs_are_sent_in_the_order_of_their_priorities():
+    sent = []
+    made = object.__new__(executor_module.Executor)
+    made._dispatcher = SimpleNamespace(submit=sent.extend)
+    made._handle_sigterm = made.run_job_pre = lambda *_: None
+    made._wanted_job = lambda job: SimpleNamespace(
+        snakemake_job=job, record=SimpleNamespace(name=job.name)
+    )
+    jobs = [
+        SimpleNamespace(name=name, priority=at)
+        for name, at in zip("abcd", (1, 3, 1, 9), strict=True)
+    ]
+    made.run_jobs(jobs)
+    assert [wanted.record.name for wanted in sent] == ["d", "b", "a", "c"]
+
+
 def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["records", "results/one/", "--cluster", "made_up"]

@@ -30,7 +30,14 @@ def test_a_cell_is_a_number_in_the_unit_of_its_column(column, cell, number):
 
 
 @pytest.mark.parametrize(
-    ("column", "cell"), [("tp", "8 s"), ("tp", "8k"), ("step_time_s", "3 GB"), ("tp", "1_000_0")]
+    ("column", "cell"),
+    [
+        ("tp", "8 s"),
+        ("tp", "8k"),
+        ("step_time_s", "3 GB"),
+        ("tp", "1_000_0"),
+        ("steps_per_s", "2 s"),
+    ],
 )
 def test_a_unit_that_the_column_does_not_have_is_no_number(column, cell):
     with pytest.raises(ValueError, match=r"unit|1_000"):

@@ -98,6 +98,13 @@ def test_lines_of_empty_cells_at_the_end_are_no_rows(tmp_path: Path) -> None:
     assert read_table(tmp_path / "p.csv").num_rows == 1
 
 
+def test_a_number_of_hosts_is_one_of_nodes_and_a_list_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("Hosts,gpus_per_node\n4,8\n")
+    assert read_table(tmp_path / "p.csv").column_names == ["nodes", "gpus_per_node"]
+    pq.write_table(pa.table({"hosts": [["a", "b"]]}), tmp_path / "p.parquet")
+    assert read_table(tmp_path / "p.parquet").column_names == ["hosts"]
+
+
 def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("not parquet")
     empty = tmp_path / "rows"

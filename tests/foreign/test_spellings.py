@@ -88,6 +88,8 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("Sequence parallel ways", "sequence parallel ways", 1),
         ("Total GPUs", "world_size", 1),
         ("nGPUs", "world_size", 1),
+        ("No. of GPUs", "world_size", 1),
+        ("Pipeline stages", "pp", 1),
         ("ktokens/s", "tokens_per_s", 1e3),
         ("Global batch (M tokens)", "tokens_per_step", 1e6),
         ("Pipeline Parallel (PP)", "pp", 1),

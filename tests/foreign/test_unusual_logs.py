@@ -133,6 +133,7 @@ def test_a_restart_with_the_same_arguments_is_one_row(rows_of):
             {"activation_checkpointing": "full"},
         ),
         ({"optimizer_cpu_offload": True}, {"optimizer_offload": "cpu"}),
+        ({"qk_layernorm": True}, {"query_key_norm": True}),
         ({"attention_backend": "AttnBackend.fused"}, {"attention": "cudnn"}),
         ({"deepspeed": True, "zero_stage": "1.0"}, {"framework": "Megatron-DeepSpeed",
                                                     "zero_stage": 1}),
@@ -148,11 +149,13 @@ def test_a_megatron_log_of_2021_states_its_checkpointing_and_kernel(rows_of):
   checkpoint_activations .......................... True
   fp16 ............................................ True
   bf16 ............................................ False
+  num_layers ...................................... 96
   masked_softmax_fusion ........................... True
 """
     (row,) = rows_of("megatron", arguments + iteration(8, 12.5, unit="s"))
-    facts = ("activation_checkpointing", "precision", "attention", "step_time_s")
-    assert [row[name] for name in facts] == ["full", "fp16", "fused_softmax", 12.5]
+    facts = ("activation_checkpointing", "precision", "attention", "tied_embeddings")
+    assert [row[name] for name in facts] == ["full", "fp16", "fused_softmax", True]
+    assert row["step_time_s"] == 12.5
 
 
 def test_a_log_of_megatron_bridge_is_called_so(rows_of):
@@ -170,6 +173,11 @@ def test_numbers_with_exponents_are_read_whole(rows_of):
     text = "peak_memory_usage: 6.2e+10 | train_step_timing in s: 1.234e+03\n"
     (row,) = rows_of("nemo", text)
     assert (row["step_time_s"], row["peak_memory_bytes"]) == (1234, 62_000_000_000)
+
+
+def test_a_number_that_no_table_holds_is_one_sentence(rows_of):
+    with pytest.raises(InputError, match=r"hidden_size=9+ is larger than a table holds"):
+        rows_of("megatron", changed(hidden_size="9" * 25))
 
 
 def test_what_else_stands_in_an_mlperf_file_is_passed_over(rows_of):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge import Evidence, Limits, watch
+from scaling.launch.judge import Evidence, Limits, verdict, watch
 from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, point_limits
@@ -32,6 +32,24 @@ class Asleep:
     def signal(self, number: int) -> None: ...
 
     def kill(self) -> None: ...
+
+
+class SlowToSignal(Asleep):
+    """Slurm takes its time to pass a signal on."""
+
+    def signal(self, number: int) -> None:
+        self.sleep(8.0)
+
+
+def test_ranks_that_step_until_the_limit_are_late_however_long_their_stacks_take(
+    tmp_path: Path,
+) -> None:
+    files = RankFiles(tmp_path)
+    steps = {at: lambda at=at: files.beat(0, f"step {at}") for at in range(3, 50, 3)}
+    ranks = SlowToSignal(files, steps)
+    limits = Limits(limit_s=20.0, hang_after_s=30.0, start_hang_after_s=90.0)
+    evidence = watch(ranks, files, 1, limits, clock=lambda: ranks.now, sleep=ranks.sleep)
+    assert verdict(evidence, {}.get).outcome == "timeout"
 
 
 Watched = Callable[..., tuple[Evidence, float]]  # and when it was over

@@ -74,6 +74,13 @@ def test_a_crate_says_of_each_file_what_it_is(exported):
     assert "fastest" in entities["tables/best.parquet"]["description"]
 
 
+def test_a_table_that_cannot_be_read_is_one_sentence(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "best.parquet").write_text("half a table")
+    with pytest.raises(InputError, match=r"tables/best\.parquet: is no table: "):
+        export(tmp_path, tmp_path / "out.zip", tmp_path)
+
+
 def test_a_study_without_tables_is_one_sentence(tmp_path):
     with pytest.raises(InputError, match="empty; `scaling tabulate"):
         export(tmp_path / "none", tmp_path / "out.zip", REPORTS)

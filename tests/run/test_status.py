@@ -119,6 +119,8 @@ def test_what_allocations_were_used_for_is_a_sentence_from_their_table(tmp_path)
         "2 allocations, 6 min 40 s in all: 70% in measured steps (least: job 7, 40%), "
         "at most 1.0 GiB a rank, 2 kWh in full steps"
     )
+    table.write_text("half a table")
+    assert use_of_allocations(StudyPaths(tmp_path)) is None
 
 
 def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():

@@ -1,5 +1,6 @@
 """What a cluster does to jobs: afterwards every point is done once or is still wanted."""
 
+import os
 import shlex
 import signal
 import sys
@@ -220,3 +221,25 @@ def test_a_node_lost_under_an_allocation_that_lives_on_is_no_fault_of_the_point(
     row = read_row(made.row_path)
     assert (row.outcome, row.attempt) == ("node_failed", 3)
     assert f"Slurm has lost {second} (down" in str(row.error_message)
+
+
+def test_ranks_of_a_launcher_that_was_killed_end_with_it(lab, tmp_path):
+    lab.start()
+    made = launch.Study(tmp_path)
+    point = made.write(tiny_point(dp=2, measured_steps=1))
+    _, program = made.program("time.sleep(100)")
+    (tmp_path / "sleeping.py").write_text(SLEEPING)
+    launcher = shlex.join(
+        [sys.executable, f"{tmp_path}/sleeping.py", str(point), str(made.row_path), program]
+    )
+    job = lab.ask(
+        "sbatch", "--parsable", "--account=lab", "--ntasks=2", f"--output={tmp_path}/job.log",
+        "--wrap", f"{launcher} & echo $! > {tmp_path}/pid; wait; sleep 100",
+    ).strip()  # fmt: skip
+    until("the ranks start", lambda: len(list(made.logs.glob(".run-*/rank*.beat"))) == 2)
+
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+    steps = ("squeue", "--noheader", "--steps", "--format=%i")
+    until("the ranks' step ends", lambda: f"{job}.0" not in lab.ask(*steps).split(), 30)
+    lab.ask("scancel", job)

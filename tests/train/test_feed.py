@@ -6,7 +6,7 @@ from scaling.train.data import Feed, MicroBatch
 from tests.train.reference import CPU
 
 
-def test_the_host_draws_nothing_between_the_steps_that_count() -> None:
+def test_the_host_draws_nothing_between_the_warm_up_and_the_last_step_that_counts() -> None:
     drawn: list[int] = []
 
     def draw(step: int) -> list[MicroBatch]:
@@ -19,6 +19,6 @@ def test_the_host_draws_nothing_between_the_steps_that_count() -> None:
         ((ids, labels),) = feed(step)
         assert (ids.item(), labels.item()) == (step, step + 1)
         seen.append(list(drawn))
-    assert seen[:2] == [[0], [0, 1]]
-    assert seen[2] == seen[3] == seen[4] == [0, 1, 2, 3, 4]
-    assert seen[6] == [0, 1, 2, 3, 4, 5, 6]
+    assert seen[0] == [2, 3, 4, 0]
+    assert seen[1] == seen[2] == seen[3] == seen[4] == [2, 3, 4, 0, 1]
+    assert seen[6] == [2, 3, 4, 0, 1, 5, 6]

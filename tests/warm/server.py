@@ -65,7 +65,7 @@ IMPORTED = (
 def main() -> None:
     folder = Path(sys.argv[1])
     cold, sys.executable = sys.executable, str(folder / "python")  # which some keep on import
-    from scaling.launch.start.local import die_with_parent
+    from scaling.launch.start.starter import die_with_parent
 
     die_with_parent()
     for name in IMPORTED:

@@ -40,7 +40,11 @@ _OF_LATENTS = {
     "qk_pos_emb_head_dim": "rotary_head_dim",
     "v_head_dim": "value_head_dim",
 }
-_FLAGS = {"swiglu": "gated_mlp", "sequence_parallel": "sequence_parallel"}
+_FLAGS = {
+    "swiglu": "gated_mlp",
+    "sequence_parallel": "sequence_parallel",
+    "qk_layernorm": "query_key_norm",
+}
 # Arguments that change layers into what no column of ours states; their rows are not predicted.
 _OTHER_LAYERS = ("hybrid_override_pattern", "experimental_attention_variant", "window_size")
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -123,7 +127,7 @@ def _layout(arguments: _Arguments) -> dict[str, Any]:
         row.pop("etp", None)
     if other := [name for name in _OTHER_LAYERS if arguments.get(name)]:
         row["attention_kind"] = other[0]
-    if "untie_embeddings_and_output_weights" in arguments:
+    if "num_layers" in row:  # embeddings were always tied before that argument
         row["tied_embeddings"] = not arguments.is_true("untie_embeddings_and_output_weights")
     if arguments.is_true("optimizer_cpu_offload"):
         row["optimizer_offload"] = "cpu"

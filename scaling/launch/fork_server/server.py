@@ -40,8 +40,8 @@ from scaling.cluster.hardware import gpu_named
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
 from scaling.launch.start import slurm
-from scaling.launch.start.local import die_with_parent
 from scaling.launch.start.rank_exits import oom_kills
+from scaling.launch.start.starter import die_with_parent
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import point_from_json

@@ -1,13 +1,18 @@
 """Start ranks as processes of this machine."""
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 
 from scaling.launch.start.rank_exits import oom_kills
-from scaling.launch.start.starter import Launch, LaunchError, RankExit, all_or_none, spawn
+from scaling.launch.start.starter import (
+    Launch,
+    LaunchError,
+    RankExit,
+    all_or_none,
+    die_with_parent,
+    spawn,
+)
 
 
 def start_local(launch: Launch) -> "LocalRanks":
@@ -93,13 +98,3 @@ def _exit_code(pid: int) -> int | None:
     if ended is None:
         return None
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-def die_with_parent() -> None:
-    """Called in the child: have the kernel kill it when its parent dies (Linux only)."""
-    if _libc is not None:
-        _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

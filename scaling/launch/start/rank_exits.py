@@ -63,7 +63,11 @@ class ShellRanks(ABC):
         self._silent_since: float | None = None
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], stdin: int = DEVNULL
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: int = DEVNULL,
+        preexec_fn: Callable[[], None] | None = None,
     ) -> None:
         """Start the next process and its ranks.
 
@@ -71,7 +75,7 @@ class ShellRanks(ABC):
             OSError: the program is missing.
         """
         log = self._log(len(self._shells))
-        self._shells.append(spawn(command, environment, log, stdin=stdin))
+        self._shells.append(spawn(command, environment, log, stdin=stdin, preexec_fn=preexec_fn))
 
     def wait_for_start(self, mark: Callable[[int], str], limit_s: float) -> int | None:
         """Wait until each process has started ranks; the number of the first that did not in time.

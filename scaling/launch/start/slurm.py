@@ -13,11 +13,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from scaling.cluster.node import NODE_NAME
 from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
-from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
+from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none, die_with_parent
 
 _ASK_LIMIT_S = 30.0
 # what people set for themselves: it changes what commands print, or makes them ask back
@@ -234,7 +235,9 @@ def start_step(launch: Launch) -> Ranks:
         folder = Path(tempfile.mkdtemp(prefix=".run-step-", dir=launch.logs))
         step = StepRanks(folder, launch.world_size)
         with all_or_none(step):
-            step.start([*shell, str(folder), *launch.command], of_rank)
+            # an srun that is told to end ends its step, also when this process was killed
+            end_too = partial(die_with_parent, signal.SIGTERM)
+            step.start([*shell, str(folder), *launch.command], of_rank, preexec_fn=end_too)
             failed = step.wait_for_start(lambda _: _STEP, _LAUNCH_LIMIT_S)
         if failed is None:
             return step

@@ -1,7 +1,10 @@
 """The interface between the launcher and the ways to start ranks."""
 
 import contextlib
+import ctypes
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +16,8 @@ from scaling.study.point import Point
 
 PointOrProbe = Point | ProbePlan
 _POLL_S = 0.02
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 class LaunchError(Exception):
@@ -111,3 +116,9 @@ def spawn(
             command, env=dict(environment), stdin=stdin, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True, preexec_fn=preexec_fn,
         )  # fmt: skip
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Called in a child: have the kernel send it this signal when its parent dies (Linux only)."""
+    if _libc is not None:
+        _libc.prctl(_SET_PARENT_DEATH_SIGNAL, number)

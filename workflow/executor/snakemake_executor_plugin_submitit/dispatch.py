@@ -219,11 +219,13 @@ class Dispatcher:
         with self._mutex:
             self._cancelled = True
             self._outbox.clear()
+            self._outbox.cancel_strays()
+            count = self._end(*self._open)
             for allocation in self._open:
                 for job in allocation.pending.values():
-                    self._ledger.forget(job.record.key)
-            self._outbox.cancel_strays()
-            return self._end(*self._open)
+                    with contextlib.suppress(OSError):  # the next run finds it withdrawn
+                        self._ledger.forget(job.record.key)
+            return count
 
     def detach(self) -> int:
         """Send nothing more and leave the rest running; returns how many allocations run on."""

@@ -25,6 +25,7 @@ from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
 from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
 from .request import RequestError
 from .schedulers import SCHEDULERS
+from .settings import too_small
 
 
 class Executor(RemoteExecutor):
@@ -39,6 +40,8 @@ class Executor(RemoteExecutor):
         self._scheduler = SCHEDULERS[settings.cluster](settings)
         if (why := self._scheduler.unusable()) is not None:
             raise WorkflowError(why)
+        if (wrong := too_small(settings)) is not None:
+            raise WorkflowError(wrong)
         if (sentence := self._scheduler.prepare()) is not None:
             self.logger.warning(sentence)
         folder = Path(settings.folder).absolute()
@@ -84,12 +87,15 @@ class Executor(RemoteExecutor):
         self._dispatcher.submit([self._wanted_job(job)])
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        """Submit all jobs that are ready now."""
+        """Submit all jobs that are ready now, by their rules' priorities."""
         self._handle_sigterm()
         for job in jobs:
             self.run_job_pre(job)
-        # Snakemake passes a set; sorted, so that packs are reproducible
-        wanted = sorted(map(self._wanted_job, jobs), key=lambda wanted: wanted.record.name)
+        # Snakemake passes a set; equal priorities by name, so that packs are reproducible
+        wanted = sorted(
+            map(self._wanted_job, jobs),
+            key=lambda wanted: (-wanted.snakemake_job.priority, wanted.record.name),
+        )
         self._dispatcher.submit(wanted)
 
     def _wanted_job(self, job: Any) -> WantedJob:

@@ -66,6 +66,22 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
 
 
+# The smallest value of each number; with none to send in flight, a run would wait for ever.
+_LEAST = {
+    "pack": 1, "pack_minutes": 1, "array": 1, "max_allocations": 1,
+    "max_restarts": 0, "keep_days": 0, "gpus": 0,
+}  # fmt: skip
+
+
+def too_small(settings: ExecutorSettings) -> str | None:
+    """A sentence about the first number that is too small; None if none is."""
+    for name, least in _LEAST.items():
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            return f"--submitit-{name.replace('_', '-')} {value}: must be at least {least}"
+    return None
+
+
 common_settings = CommonSettings(
     non_local_exec=True,
     implies_no_shared_fs=False,
