@@ -22,11 +22,10 @@ from scaling.foreign.spellings import canonical_column, canonical_columns, is_kn
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
-_FIELDS = fields_of(Row) | fields_of(Probe)
 # Columns that are text even if they look like numbers: a release may be called 25.10.
-_TEXT = {name for name, (kind, _) in _FIELDS.items() if kind == "str"} | {
-    "framework", "release", "source", "attention_kind",
-}  # fmt: skip
+_TEXT = {
+    name for name, (kind, _) in (fields_of(Row) | fields_of(Probe)).items() if kind == "str"
+} | {"framework", "release", "source", "attention_kind"}
 _MOST_TOLD = 20  # columns that a remark names
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # How files begin that are no text, and what to do with them.
@@ -129,7 +128,7 @@ def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[
         told = shortened(header, 40)
         if name == "step_time_s" and canonical_column(f"{header} (ms)") == (name, 1e-3):
             yield f"column {told} states no unit: taken as seconds"
-        if not name or name in _FIELDS or is_known(name) or column.null_count == len(column):
+        if not name or is_known(name) or column.null_count == len(column):
             continue
         if is_known(meant := canonical_column(header)[0]):
             told += f" ({shortened(read[meant], 40)} counts)"
@@ -179,8 +178,10 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 
 def _read_csv(path: Path) -> pa.Table:
+    content = path.read_bytes()
     # spreadsheets end with lines of empty cells
-    content = re.sub(rb"(\r?\n[ ,\t]*)+\Z", b"\n", path.read_bytes())
+    last_line_end = content.find(b"\n", len(content.rstrip(b" ,\t\r\n")))
+    content = content[: last_line_end + 1] if last_line_end >= 0 else content
     for begin, problem in _NO_TEXT.items():
         if content.startswith(begin):
             raise InputError(f"{path}: {problem}")

@@ -148,7 +148,8 @@ def _run(
         )
         # No rank runs any more, so the next point of this pack may start while the row is written.
         # Not after a failure, which may have left processes behind.
-        if run.verdict.outcome == "ok" and (released := os.environ.get(_RELEASED)) is not None:
+        all_finished = len(files.finished()) == point.world_size
+        if all_finished and (released := os.environ.get(_RELEASED)) is not None:
             with contextlib.suppress(OSError):  # then the next point starts after this one
                 Path(released).touch()
         for trace in files.directory.glob("rank*.trace.json.gz"):

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling.errors import printable
+from scaling.errors import InputError, printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
@@ -44,8 +44,13 @@ def run_study(
     to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails.
 
     Raises:
-        InputError: the study is wrong.
+        InputError: the study is wrong, or an option takes the place of ours.
     """
+    for option in options:
+        if option.partition("=")[0] in ("--config", "-C"):  # Snakemake would heed one of them only
+            raise InputError(
+                f"{option}: names the study already; give --mode and --cluster before the `--`"
+            )
     console = Console(highlight=False)
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
     plan_writer.write_plan(planned)

@@ -54,6 +54,8 @@ def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
             return f"{key}: unknown key {quoted(name)}: {hint}"
         case "literal_error":
             allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+            if problem["input"] in allowed:  # the text of a number
+                return f"{stated}: {_TYPES['int_type']}"
             return f"{stated}: {did_you_mean(problem['input'], allowed)}"
         case "string_pattern_mismatch":
             return f"{stated}: {_pattern_in_words(context['pattern'])}"

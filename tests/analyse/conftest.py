@@ -64,8 +64,8 @@ def tabulated(tmp_path: Path) -> Callable[..., Table]:
         points: Sequence[Point], rows: Sequence[Row] = (), refusals: Sequence[Refusal] = ()
     ) -> Table:
         write_points(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
-        for number, row in enumerate(rows):
-            write_rows(tmp_path / "rows" / f"{number}.parquet", [row])
+        if rows:
+            write_rows(tmp_path / "rows" / "all.parquet", rows)
 
         def table(name: str) -> Records:
             tabulate_only(tmp_path, tmp_path / "sql" / name, name)

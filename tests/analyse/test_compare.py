@@ -22,8 +22,7 @@ def study(tmp_path):
     def run(name, *rows, points):
         folder = tmp_path / name
         write_points(folder, Plan(points=tuple(points), refusals=()))
-        for number, one in enumerate(rows):
-            write_rows(folder / "rows" / f"{number}.parquet", [one])
+        write_rows(folder / "rows" / "all.parquet", rows)
         tabulate_only(folder, tmp_path / f"sql_{name}", "measurements", "settings")
         return folder
 

@@ -181,6 +181,22 @@ def test_a_number_with_which_nothing_would_ever_be_sent_is_refused(option, sente
         made.__post_init__()
 
 
+def test_jobs_are_sent_in_the_order_of_their_priorities():
+    sent = []
+    made = object.__new__(executor_module.Executor)
+    made._dispatcher = SimpleNamespace(submit=sent.extend)
+    made._handle_sigterm = made.run_job_pre = lambda *_: None
+    made._wanted_job = lambda job: SimpleNamespace(
+        snakemake_job=job, record=SimpleNamespace(name=job.name)
+    )
+    jobs = [
+        SimpleNamespace(name=name, priority=at)
+        for name, at in zip("abcd", (1, 3, 1, 9), strict=True)
+    ]
+    made.run_jobs(jobs)
+    assert [wanted.record.name for wanted in sent] == ["d", "b", "a", "c"]
+
+
 def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["records", "results/one/", "--cluster", "made_up"]

@@ -175,6 +175,11 @@ def test_numbers_with_exponents_are_read_whole(rows_of):
     assert (row["step_time_s"], row["peak_memory_bytes"]) == (1234, 62_000_000_000)
 
 
+def test_a_number_that_no_table_holds_is_one_sentence(rows_of):
+    with pytest.raises(InputError, match=r"hidden_size=9+ is larger than a table holds"):
+        rows_of("megatron", changed(hidden_size="9" * 25))
+
+
 def test_what_else_stands_in_an_mlperf_file_is_passed_over(rows_of):
     text = event("global_batch_size", 64).rstrip() + "Epoch 0\n" + event("tracked_stats", None)
     text += event("tracked_stats", {"train_step_time": None, "throughput": "fast"})

@@ -45,8 +45,10 @@ def test_the_row_on_disk_is_the_row_returned(measured: Measure, study: Study) ->
 
 
 def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
-    measured: Measure,
+    measured: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    released = tmp_path / "released"
+    monkeypatch.setenv("SUBMITIT_RELEASED", str(released))
     row = measured(
         """
 finish([2.0], leave=files.keep)
@@ -61,6 +63,7 @@ time.sleep(600)
     )
     assert (row.outcome, row.error_message, row.step_times_s) == ("ok", None, [2.0])
     assert row.compute_s is None
+    assert not released.exists()  # ranks that were killed may have left processes behind
 
 
 def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:

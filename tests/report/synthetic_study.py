@@ -234,9 +234,9 @@ def write_study(directory: Path, *plans: Plan, noise: float = 0.01, ran: float =
     points = tuple(itertools.chain.from_iterable(plan.points for plan in plans))
     refused = tuple(itertools.chain.from_iterable(plan.refusals for plan in plans))
     write_points(directory, Plan(points=points, refusals=refused))
-    for plan in plans:
-        for one in measured(plan.points, noise=noise, ran=ran):
-            write_rows(directory / "rows" / f"{one.point_id}.parquet", [one])
+    for number, plan in enumerate(plans):
+        if rows := list(measured(plan.points, noise=noise, ran=ran)):
+            write_rows(directory / "rows" / f"{number}.parquet", rows)
     return directory
 
 

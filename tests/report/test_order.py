@@ -67,8 +67,7 @@ def write_short_study(folder: Path) -> Path:
                 rows.append(short_row(again, seconds, also_full=not repeat and place < 2, **facts))
                 points.append(again)
     write_points(folder, Plan(points=tuple(points), refusals=plan.refusals))
-    for row in rows:
-        write_rows(folder / "rows" / f"{row.point_id}.parquet", [row])
+    write_rows(folder / "rows" / "all.parquet", rows)
     tabulate(folder, REPORTS / "sql")
     return folder
 

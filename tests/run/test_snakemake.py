@@ -24,6 +24,12 @@ def test_a_profile_that_is_named_either_way_takes_the_place_of_our_own(options):
     assert [word for word in command if "profile" in word] == [options[0]]
 
 
+@pytest.mark.parametrize("options", [["--config", "mode=predict"], ["-C", "mode=predict"]])
+def test_a_config_that_would_be_lost_beside_ours_is_refused(options):
+    with pytest.raises(InputError, match=rf"^{options[0]}: names the study already; give --mode"):
+        snakemake.run_study("quickstart", options)
+
+
 class Impatient:
     """Looks, and sends this process a signal while it does."""
 

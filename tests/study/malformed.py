@@ -76,6 +76,10 @@ MALFORMED = {
         axes(zero_stage=True),
         "axes.zero_stage[0]=True: must be a whole number",
     ),
+    "a stage in quotation marks": (
+        axes(zero_stage="1"),
+        "axes.zero_stage[0]='1': must be a whole number",
+    ),
     "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
     "a flag of text": (
         axes(sequence_parallel="yes please"),

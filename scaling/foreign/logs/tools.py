@@ -18,6 +18,7 @@ TOOLS: Mapping[str, Callable[[str], list[dict[str, Any]]]] = {
     "torchtitan": torchtitan.parse_log,
     "nccl-tests": nccl_tests.parse_log,
 }
+_TOO_LARGE = 2**63
 _PARSERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
@@ -41,6 +42,7 @@ def read_logs(paths: list[Path], tool: str, stated: Mapping[str, str]) -> pa.Tab
     for path in paths:
         try:
             rows = TOOLS[tool](plain(path.read_text(encoding="utf-8", errors="replace")))
+            _refuse_huge_numbers(rows)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -48,6 +50,13 @@ def read_logs(paths: list[Path], tool: str, stated: Mapping[str, str]) -> pa.Tab
         records += [{"source": path.name, **row, **columns} for row in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     return pa.table({name: pa.array([record.get(name) for record in records]) for name in names})
+
+
+def _refuse_huge_numbers(rows: list[dict[str, Any]]) -> None:
+    """Refuse whole numbers that no table holds, with a ValueError."""
+    for name, value in (cell for row in rows for cell in row.items()):
+        if isinstance(value, int) and value >= _TOO_LARGE:
+            raise ValueError(f"{name}={shortened(value)} is larger than a table holds")
 
 
 def _parse_stated(name: str, text: str, tool: str) -> Any:
@@ -67,7 +76,7 @@ def _parse_stated(name: str, text: str, tool: str) -> Any:
     parse, wanted = _PARSERS[types[name]]
     try:
         value = parse(text)
-        if types[name] != "str" and not abs(value) < 2**63:  # nor nan
+        if types[name] != "str" and not abs(value) < _TOO_LARGE:  # nor nan
             raise ValueError
     except ValueError:
         raise InputError(f"{option}: must be {wanted}") from None

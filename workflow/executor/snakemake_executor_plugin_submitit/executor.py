@@ -87,12 +87,15 @@ class Executor(RemoteExecutor):
         self._dispatcher.submit([self._wanted_job(job)])
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        """Submit all jobs that are ready now."""
+        """Submit all jobs that are ready now, by their rules' priorities."""
         self._handle_sigterm()
         for job in jobs:
             self.run_job_pre(job)
-        # Snakemake passes a set; sorted, so that packs are reproducible
-        wanted = sorted(map(self._wanted_job, jobs), key=lambda wanted: wanted.record.name)
+        # Snakemake passes a set; equal priorities by name, so that packs are reproducible
+        wanted = sorted(
+            map(self._wanted_job, jobs),
+            key=lambda wanted: (-wanted.snakemake_job.priority, wanted.record.name),
+        )
         self._dispatcher.submit(wanted)
 
     def _wanted_job(self, job: Any) -> WantedJob:
