@@ -75,7 +75,9 @@ roles as (
     qualify place <= 6 or advised_from is not null
 ),
 outcomes as (
-    select setting_id, series, world_size, layout, arg_min(outcome, outcome != 'ok') as outcome
+    select
+        setting_id, series, world_size, layout,
+        arg_min(outcome, if(outcome = 'ok', '', outcome)) as outcome
     from (
         select setting_id, series, world_size, layout, outcome from layouts
         union all

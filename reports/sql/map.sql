@@ -22,7 +22,7 @@ cells as (
         concat_ws(
             ' ', if(cp > 1, 'cp ' || cp, null), 'Z' || zero_stage, 'mb ' || micro_batch_size,
             if(sequence_parallel, 'sp', null),
-            if(activation_checkpointing = 'none', null, 'ckpt')
+            if(activation_checkpointing != 'none', 'ckpt', null)  -- nothing where it is unstated
         ) as text,
         mfu, tokens_per_s, tokens_per_s_per_gpu, margin, peak_memory_bytes,
         exposed_comm_s, step_time_s,

@@ -4,8 +4,8 @@
 with distinct_facts as (  -- equal rows first: sorting all rows once per fact takes far longer
     select
         stack_fingerprint, gpu_name, git_commit, scaling_version, python_version, torch_version,
-        deepspeed_version, flash_attn_version, driver_version, cuda_version, nccl_version, clock,
-        memory_meter, hosts, seed,
+        deepspeed_version, flash_attn_version, liger_kernel_version, driver_version, cuda_version,
+        nccl_version, clock, memory_meter, hosts, seed,
         count(*) as measurements,
         min(started_at) as first_started_at,
         max(started_at) as last_started_at
@@ -23,6 +23,8 @@ select
     string_agg(distinct deepspeed_version, ', ' order by deepspeed_version) as deepspeed_version,
     string_agg(distinct flash_attn_version, ', ' order by flash_attn_version)
         as flash_attn_version,
+    string_agg(distinct liger_kernel_version, ', ' order by liger_kernel_version)
+        as liger_kernel_version,
     string_agg(distinct driver_version, ', ' order by driver_version) as driver_version,
     string_agg(distinct cuda_version, ', ' order by cuda_version) as cuda_version,
     string_agg(distinct nccl_version, ', ' order by nccl_version) as nccl_version,

@@ -94,12 +94,13 @@ def calibrate(
     if impossible:
         columns = columns.filter(~np.isin(np.arange(len(columns)), list(impossible)))
         measured = points_of(columns, models=models, clusters=clusters)
-    one_fingerprint_per_stack(columns, measured)
+    observed = observed_of(columns, measured)
+    one_fingerprint_per_stack(columns, measured, observed)
     source = f"{rows.name}" + (f" where {where}" if where else "")
     probed = None
     if probes is not None:
         probed = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
-    calibration = fit(measured, observed_of(columns, measured), source=source, probes=probed)
+    calibration = fit(measured, observed, source=source, probes=probed)
     write_calibration(out, calibration)
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]

@@ -56,7 +56,7 @@ def report(
 
 
 def import_(
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Published rows: CSV or Parquet.")],
     study_dir: NewStudyDir,
 ) -> None:
     """Import rows that others published into a study, as a separate series."""

@@ -1,7 +1,10 @@
 """The command line: one verb for each step of a study, and a few for its operators."""
 
+import contextlib
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -77,10 +80,13 @@ def measure(
         measured = launch.measure(point, row, excluded=left_out)
         launch.ignore_signals()  # the row is there, so this must exit with 0
     except launch.NotMeasured as why:
-        typer.echo(f"{point.stem}: {printable(str(why))}", err=True)
+        with _printing_may_fail():
+            typer.echo(f"{point.stem}: {printable(str(why))}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
-    typer.echo(f"{line}: {printable(measured.error_message)}" if measured.error_message else line)
+    with _printing_may_fail():
+        said = measured.error_message
+        typer.echo(f"{line}: {printable(said)}" if said else line)
 
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
@@ -137,9 +143,26 @@ def probe(
         rows = probed(plan, out, logs=logs)
         ignore_signals()  # the table is there, so this must exit with 0
     except NotMeasured as why:
-        typer.echo(f"probe: {printable(str(why))}", err=True)
+        with _printing_may_fail():
+            typer.echo(f"probe: {printable(str(why))}", err=True)
         raise typer.Exit(why.exit_code) from None
-    show.show_probes(rows, slow_hosts(rows))
+    with _printing_may_fail():
+        show.show_probes(rows, slow_hosts(rows))
+
+
+@contextlib.contextmanager
+def _printing_may_fail() -> Iterator[None]:
+    """Keep the exit code though nothing can be printed, as on a full disk.
+
+    By it Snakemake removes what was written, or keeps it.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
 
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")

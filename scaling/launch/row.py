@@ -188,10 +188,12 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
     columns |= {name: _installed(name.removesuffix("_version")) for name in _PACKAGES}
     columns |= dataclasses.asdict(stack) if stack else {}
     del columns["host"]
+    installed = columns.pop("kernel_packages") or {}
     columns["python_version"] = platform.python_version()
-    # columns added later are left out while empty, so that older rows of a stack keep its digest
-    added_later = ("liger_kernel_version",)
-    shared = {name: fact for name, fact in columns.items() if fact or name not in added_later}
+    # Packages with kernels count by what is installed: a layout that uses one and a layout that
+    # does not are compared. Without any the digest is as it was before there were such columns.
+    shared = columns | {"flash_attn_version": None} | installed
+    del shared["liger_kernel_version"]
     return columns | {
         "stack_fingerprint": fingerprint(shared),
         "scaling_version": scaling.__version__,

@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ class Stack:
     cuda_version: str | None
     nccl_version: str | None
     liger_kernel_version: str | None = None
+    # versions of all installed packages with kernels, by name, whether the layout uses them or not
+    kernel_packages: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

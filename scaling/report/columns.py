@@ -130,8 +130,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "provenance": (
         "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",
         "python_version", "torch_version", "deepspeed_version", "flash_attn_version",
-        "driver_version", "cuda_version", "nccl_version", "clock", "memory_meter", "hosts",
-        "seeds", "first_started_at", "last_started_at",
+        "liger_kernel_version", "driver_version", "cuda_version", "nccl_version", "clock",
+        "memory_meter", "hosts", "seeds", "first_started_at", "last_started_at",
     ),
     "busy": ("cluster", "own_ranks", "rows_told", "busy", "highest_load_average"),
     "left_out": ("reason", "rows_left_out"),

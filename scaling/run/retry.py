@@ -1,5 +1,6 @@
 """Set the rows of failed points aside, so that these points run again."""
 
+import itertools
 import typing
 from pathlib import Path
 
@@ -31,7 +32,11 @@ def set_aside(study_dir: Path, outcomes: set[str]) -> int:
     for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
         if row["outcome"] in outcomes:
             path = Path(row["file"])
-            kept = retried(path, row["attempt"])
+            kept = next(  # its own number, unless that is taken
+                kept
+                for attempt in itertools.count(row["attempt"])
+                if not (kept := retried(path, attempt)).exists()
+            )
             kept.parent.mkdir(exist_ok=True)
             path.replace(kept)
             moved += 1

@@ -143,7 +143,7 @@ def snakemakes_in(folder: Path) -> list[psutil.Process]:
 def _runs_snakemake(command: list[str]) -> bool:
     """Whether this is `snakemake` or a Python that runs it, not a reader of snakemake.log."""
     names = [Path(word).name for word in command[:3]]
-    return "snakemake" in names and names[0].startswith(("python", "snakemake"))
+    return "snakemake" in names and names[0].lower().startswith(("python", "snakemake"))
 
 
 def _is_shared(folder: Path) -> bool:

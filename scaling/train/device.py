@@ -92,6 +92,11 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
     """The device, host and software of this rank, with the kernel packages that the layout uses."""
     on_gpu = device.type == "cuda"
     fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
+    packages = {
+        kernel.package.name: version
+        for kernel in (*ATTENTION.values(), *FUSED.values())
+        if kernel.package is not None and (version := version_of(kernel)) is not None
+    }
     return Stack(
         gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
         driver_version=_driver_version() if on_gpu else None,
@@ -105,6 +110,7 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
         ),
         flash_attn_version=version_of(ATTENTION[layout.attention]),
         liger_kernel_version=next(filter(None, map(version_of, fused)), None),
+        kernel_packages=packages,
     )
 
 

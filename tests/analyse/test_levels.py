@@ -198,3 +198,19 @@ def test_interactions_of_effects_that_no_chart_shows_take_no_place_in_it():
         "interactions", matched_pairs=pairs, names=names, differing_choices=choices, effects=effects
     )
     assert {(one["name"], one["rank"]) for one in found if one["shown"]} == {("1", 1)}
+
+
+def test_a_cell_of_the_map_says_nothing_of_what_is_unstated():
+    columns = (
+        "cp", "sequence_parallel", "mfu", "margin", "peak_memory_bytes", "exposed_comm_s",
+        "step_time_s", "tokens_per_s_per_gpu", "tokens_per_s", "zero_stage",
+    )  # fmt: skip
+    cell = dict.fromkeys(columns) | {
+        "setting_id": 1, "series": "published", "world_size": 8, "tp": 1, "outcome": "ok",
+        "place": 1, "drawn": True, "layout_name": "a", "micro_batch_size": 2,
+    }  # fmt: skip
+    stated = zip((1, 2, 4), (None, "none", "full"), strict=True)
+    contenders = [cell | {"pp": pp, "activation_checkpointing": said} for pp, said in stated]
+    refused = [{"setting_id": 1, "world_size": 8, "tp": 1, "pp": 1}]
+    found = run_sql("map", contenders=contenders, refused=refused)
+    assert [one["text"] for one in found] == ["mb 2", "mb 2", "mb 2 ckpt"]

@@ -336,12 +336,13 @@ def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):
     points = [some_point(repeat=repeat) for repeat in range(3)]
     rows = [
         ran(points[0], 10, hosts=["b", "a"], git_commit="1"),
-        ran(points[1], 10, hosts=["a", "c"], git_commit="2"),
+        ran(points[1], 10, hosts=["a", "c"], git_commit="2", liger_kernel_version="0.8.5"),
         ran(points[2], 10, stack_fingerprint="stack-b"),
     ]
     first, second = tabulated(points, rows)("provenance")
     assert (first["stack_fingerprint"], first["measurements"]) == ("stack-a", 2)
     assert (first["hosts"], first["git_commit"]) == (["a", "b", "c"], "1, 2")
+    assert first["liger_kernel_version"] == "0.8.5"
     assert second["stack_fingerprint"] == "stack-b"
 
 

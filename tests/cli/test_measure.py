@@ -1,12 +1,16 @@
 """`scaling measure`: what it says of a point, and with which exit code it ends."""
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from scaling import launch
 from scaling.cli.verbs import app
+from tests.conftest import PROJECT
 from tests.points import tiny_point
 from tests.rows import row_of
 
@@ -42,3 +46,23 @@ def test_the_outcome_is_said_with_its_reason(monkeypatch, changes, line):
     assert left_out == ["n1", "n2"]
     # from the row on, a kill would have the point measured again
     assert all(signal.getsignal(number) is signal.SIG_IGN for number in SIGNALS)
+
+
+MEASURE = """\
+from scaling import launch
+from scaling.cli.verbs import main
+from scaling.launch.not_measured import NotWritten
+from tests.points import tiny_point
+from tests.rows import row_of
+def full(): raise NotWritten("no room")
+launch.measure = lambda *_, **__: {}
+main()
+"""
+
+
+@pytest.mark.parametrize(("left", "code"), [("row_of(tiny_point())", 0), ("full()", 74)])
+def test_the_exit_code_stands_though_nothing_can_be_printed(left, code):
+    command = [sys.executable, "-c", MEASURE.format(left), "measure", "tiny.json", "tiny.parquet"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=PROJECT, stdout=full, stderr=full, check=False)
+    assert done.returncode == code

@@ -7,8 +7,10 @@ import pytest
 
 from scaling.cluster import node
 from scaling.cluster.node import NvidiaGpu
+from scaling.errors import InputError
 from scaling.launch.point import missing_devices
 from scaling.launch.start.environment import rank_environment
+from scaling.study.point import Point
 from tests.points import tiny_point
 
 GPU_POINT = dataclasses.replace(tiny_point(dp=8), gpu="h100-80gb")
@@ -89,3 +91,12 @@ def test_they_are_missed_on_a_machine_of_its_own_too(monkeypatch: pytest.MonkeyP
 def test_a_rank_on_a_cpu_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cards(monkeypatch, 0)
     assert missing_devices(tiny_point(), ON_A_NODE) is None
+
+
+@pytest.mark.parametrize("threads", ["two", "0", "-1", "1.5"])
+@pytest.mark.parametrize("point", [tiny_point(), GPU_POINT], ids=["cpu", "gpu"])
+def test_a_number_of_threads_that_libraries_would_ignore_is_refused(
+    threads: str, point: Point
+) -> None:
+    with pytest.raises(InputError, match=f"^SCALING_THREADS={threads}: must be a whole number"):
+        rank_environment(point, {"SCALING_THREADS": threads})

@@ -31,6 +31,17 @@ def test_the_fingerprint_forgets_the_host_and_knows_the_driver() -> None:
     assert here == same != other
 
 
+def test_layouts_with_and_without_an_optional_kernel_share_a_fingerprint() -> None:
+    plain = dataclasses.replace(STACK, kernel_packages={"liger-kernel": "0.8.5"})
+    fused = dataclasses.replace(plain, liger_kernel_version="0.8.5")
+    updated = dataclasses.replace(plain, kernel_packages={"liger-kernel": "0.8.6"})
+    columns = [provenance_of(stack) for stack in (plain, fused, updated, STACK)]
+    first, second, *others = (one["stack_fingerprint"] for one in columns)
+    assert first == second not in others
+    assert columns[1]["liger_kernel_version"] == "0.8.5"
+    assert "kernel_packages" not in columns[0]
+
+
 def test_the_fingerprint_does_not_depend_on_the_order_of_columns() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
 

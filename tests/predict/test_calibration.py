@@ -169,7 +169,14 @@ def test_two_fingerprints_of_one_stack_are_never_averaged():
     rows = [{"dp": 8, "step_time_s": 1.0, "stack_fingerprint": name} for name in ("a", "b")]
     columns = Columns(table_of(*rows), "rows.csv")
     with pytest.raises(InputError, match="--where \"stack_fingerprint = 'a'\""):
-        one_fingerprint_per_stack(columns, points_of(columns))
+        one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
+
+
+def test_a_point_that_did_not_start_is_of_no_stack():
+    failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "b"}
+    ran = {"dp": 8, "outcome": "ok", "step_time_s": 1.0, "stack_fingerprint": "a"}
+    columns = Columns(table_of(ran, failed), "rows.csv")
+    one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
 
 
 def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibrated, sweep):

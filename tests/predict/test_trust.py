@@ -209,14 +209,15 @@ def test_a_new_size_without_trust_is_predicted_from_the_data_sheet(points):
 
 def test_the_same_generation_takes_over_what_software_does_and_another_nothing(points):
     (group,) = points({"cluster": "h100-80gb-dgx"}).groups
-    moved = {"gemm_efficiency": 0.4, "norm_passes": 40.0, "network_efficiency": 0.3}
+    links = {"network_efficiency": 0.3, "p2p_efficiency_inside": 0.3, "p2p_latency_inside_s": 1e-3}
+    moved = {"gemm_efficiency": 0.4, "norm_passes": 40.0, **links}
     other = calibrated(group, cluster="a100-80gb-dgx", **moved)
     assert other.parameters_for(group) == (group.start, None, "data sheet")
     kin = calibrated(group, cluster="h100-80gb-efa", generation="hopper", **moved)
     p, _, source = kin.parameters_for(group)
     assert source == "plain|h100-80gb-efa (other cluster)"
     assert (p["gemm_efficiency"], p["norm_passes"]) == (0.4, 40.0)
-    assert p["network_efficiency"] == group.start["network_efficiency"]
+    assert all(p[name] == group.start[name] for name in links)
 
 
 def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):

@@ -157,6 +157,12 @@ def test_an_order_between_two_software_stacks_is_said_to_be_one():
     )
 
 
+def test_a_degree_that_a_publisher_leaves_unstated_is_not_named():
+    given = tables(0.3)
+    rows = [row | {"pp": None} for row in given["map"]]
+    assert findings.map_title(Tables({"map": rows}), 8, GPUS) == "At 8 GPUs the best cell is tp 2"
+
+
 def test_one_empty_cell_holds_and_two_hold_nothing():
     given = tables(0.3)
     empty = given["map"][0] | {"tp": 4, "status": "oom"}

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_rows
@@ -197,3 +198,13 @@ def test_a_file_is_named_by_words_of_others_without_leaving_its_folder():
     long = [file_name("m" * 300 + end) for end in ("a", "b")]
     assert len(set(long)) == 2
     assert all(len(name) <= 120 for name in long)
+
+
+def test_what_a_publisher_leaves_unstated_is_called_unknown_and_not_none(tmp_path):
+    rows = "model,cluster,world_size,seq_length,global_batch_size,step_time_s,total_params\n"
+    rows += "foo,Frontier,8,2048,64,10,7e9\n"
+    (tmp_path / "rows.csv").write_text(rows, encoding="utf-8")
+    import_rows(tmp_path / "rows.csv", tmp_path / "study", {})
+    tabulate(tmp_path / "study", REPORTS / "sql")
+    page = write_report(tmp_path / "study", REPORTS, charts=False).read_text(encoding="utf-8")
+    assert "<li>foo: 7.00\u202fB parameters; on Frontier (GPU unknown)</li>" in page

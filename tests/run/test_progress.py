@@ -148,6 +148,10 @@ def test_a_row_that_is_set_aside_is_wanted_again(points, tmp_path):
     assert (seen.left, dict(seen.failed)) == (7, {"oom": 1})
     kept = tmp_path / "rows" / "retried" / f"{points[0].point_id}.1.parquet"
     assert kept.exists()
+    # another of that number, as when two have measured the point
+    put(tmp_path, points[0], outcome="timeout")
+    assert retry.set_aside(tmp_path, {"timeout"}) == 1
+    assert len(list(kept.parent.glob("*.parquet"))) == 2
 
 
 def test_outcomes_to_retry_are_named_or_told_wrong():

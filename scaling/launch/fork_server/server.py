@@ -212,6 +212,8 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
         files = RankFiles(Path(order.directory))
         files.beat(rank, "forked")
         run(point, files, node.rank_id_of(os.environ))
+    except BaseException:
+        traceback.print_exc()  # why a rank never began
     finally:
         os._exit(1)
 

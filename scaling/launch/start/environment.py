@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
+from scaling.errors import InputError, shortened
 from scaling.launch.start.starter import PointOrProbe
 
+_THREADS = "SCALING_THREADS"
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # new name and old name
 
 
@@ -18,14 +20,20 @@ def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[
     SCALING_THREADS of them. Sharing all cores out among ranks would shrink the device as ranks are
     added. OMP_NUM_THREADS is not used for that: Snakemake sets it to all cores of the machine for
     each job, and ranks that compete for cores are several times slower.
+
+    Raises:
+        InputError: SCALING_THREADS is no number of threads, which libraries would ignore.
     """
+    threads = inherited.get(_THREADS) or "1"
+    if not (threads.isascii() and threads.isdigit() and int(threads) > 0):
+        raise InputError(f"{_THREADS}={shortened(threads)}: must be a whole number of at least 1")
     environment = dict(inherited)
     # Nothing is compiled here, but an engine may decorate an optimizer it does not use with
     # torch.compile, which imports the compiler: a second and a half of every rank's start.
     environment.setdefault("TORCHDYNAMO_DISABLE", "1")
     environment["PYTHONUNBUFFERED"] = "1"  # a killed rank's log keeps its last words
     if point.gpu == "cpu":
-        environment["OMP_NUM_THREADS"] = inherited.get("SCALING_THREADS", "1")
+        environment["OMP_NUM_THREADS"] = threads
         environment["DS_ACCELERATOR"] = "cpu"
         environment["CUDA_VISIBLE_DEVICES"] = ""
         return environment

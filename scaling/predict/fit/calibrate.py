@@ -57,15 +57,15 @@ def calibrate(
         probed = (probes or {}).get(group.cluster_name, {})
         group = dataclasses.replace(group, start={**group.start, **probed})
         rows = observed.take(group.rows)
-        if (rows.ran | rows.out_of_memory | np.isfinite(rows.peak_memory_bytes)).any():
+        if rows.tells.any():
             # on matrices so small threads only wait for each other, and their number changes digits
             with threadpool_limits(1, "blas"):
                 stacks[group.key] = _calibrate_stack(group, rows, points, bands)
     return Calibration(source=source, stacks=stacks)
 
 
-def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
-    """Refuse to average over different software.
+def one_fingerprint_per_stack(columns: Columns, points: Points, observed: Observed) -> None:
+    """Refuse to average over different software. Rows that tell nothing to a fit may be of any.
 
     Raises:
         InputError: rows of one framework and cluster have different stack fingerprints.
@@ -74,7 +74,8 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
         return
     fingerprints = columns.strings("stack_fingerprint", "")
     for group in points.groups:
-        distinct = sorted(set(fingerprints[group.rows].tolist()) - {""})
+        told = group.rows[observed.take(group.rows).tells]
+        distinct = sorted(set(fingerprints[told].tolist()) - {""})
         if len(distinct) > 1:
             raise InputError(
                 f"{columns.source}: stack_fingerprint: {group.key} has {len(distinct)} of them; "

@@ -34,6 +34,11 @@ class Observed:
         """Rows that ran and have a step time."""
         return self.ran & (self.step_time_s > 0)
 
+    @property
+    def tells(self) -> Flags:
+        """Rows that tell a fit something: they ran, were out of memory, or state a peak."""
+        return self.ran | self.out_of_memory | np.isfinite(self.peak_memory_bytes)
+
     def take(self, rows: npt.NDArray[np.int64] | Flags) -> "Observed":
         """These rows only."""
         return Observed(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})

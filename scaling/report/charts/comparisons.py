@@ -7,7 +7,7 @@ import altair as alt
 from scaling.report.charts import marks
 from scaling.report.charts.marks import category, category_points, tooltips
 
-NEAR = 1.1  # the band around a right prediction, as a factor
+NEAR = (0.9, 1.1)  # predictions that count as near, as in accuracy.sql
 APART = 1.05  # labels of levels nearer than this would overlap: none is drawn
 _RATIO: dict[str, Any] = {
     "title": "Throughput ratio (log scale)",
@@ -198,7 +198,7 @@ def prediction_error() -> alt.LayerChart:
         groupby=["world_size"],
     )  # fmt: skip
     off = alt.condition(
-        f"datum.ratio > {NEAR} || datum.ratio < {1 / NEAR:.4f}",
+        f"datum.ratio < {NEAR[0]} || datum.ratio > {NEAR[1]}",
         alt.value(marks.WARN),
         alt.value(marks.ACCENT),
     )
@@ -206,8 +206,8 @@ def prediction_error() -> alt.LayerChart:
         one.mark_rect(color=marks.ACCENT, opacity=0.1).encode(
             x=marks.ACROSS["x"],
             x2=marks.ACROSS["x2"],
-            y=marks.fixed("YDatum", 1 / NEAR),
-            y2=marks.fixed("Y2Datum", NEAR),
+            y=marks.fixed("YDatum", NEAR[0]),
+            y2=marks.fixed("Y2Datum", NEAR[1]),
         ),
         one.mark_rule(color=marks.INK, strokeWidth=1).encode(
             y=marks.fixed("YDatum", 1), **marks.ACROSS

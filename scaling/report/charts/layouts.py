@@ -13,7 +13,8 @@ _ON_DARK = variable("s-ink")
 
 def layout_map() -> alt.LayerChart:
     """Map of tp by pp at one size: each cell the best of all other choices, failures hatched."""
-    plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False}
+    unstated = "isValid(datum.value) ? datum.label : 'not stated'"
+    plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False, "labelExpr": unstated}
     base = marks.chart("map").encode(
         x=alt.X(
             "pp:O", title="Pipeline stages, pp", axis=alt.Axis(orient="top", labelAngle=0, **plain)

@@ -78,7 +78,10 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     observed = [row for row in ran if row["series"] != "predicted"]
     best = leaders(observed or ran, "tokens_per_s_per_gpu")
     which = "cell" if observed else "predicted cell"
-    names = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
+    names = [
+        ", ".join(f"{axis} {row[axis]}" for axis in ("tp", "pp") if row[axis] is not None)
+        for row in best
+    ]
     title = f"{at} the best {which} is {names[0]}"
     if len(best) > MOST_NAMED:
         title = f"{at} {len(best)} {which}s tie for the best"

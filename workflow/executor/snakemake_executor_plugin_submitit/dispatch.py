@@ -82,12 +82,8 @@ class Dispatcher:
         with self._mutex:
             if self._cancelled:
                 return
-            submitted = [a for a in self._open if a.identity is not None]
-            states = (
-                self._scheduler.states([a.identity for a in submitted if a.identity])
-                if submitted
-                else {}
-            )
+            identities = [a.identity for a in self._open if a.identity is not None]
+            states = self._scheduler.states(identities) if identities else {}
             if (states is not None) != self._answers:
                 self._answers = states is not None
                 self._listener.say(
@@ -99,7 +95,7 @@ class Dispatcher:
             self._open.begin_poll()
             for allocation in self._open:
                 self._settle(allocation)
-                if allocation.pending and allocation in submitted and states is not None:
+                if allocation.pending and allocation.identity is not None and states is not None:
                     self._settle_if_over(allocation, states.get(allocation.job_id))
                 if not allocation.pending:
                     self._open.close(allocation)
