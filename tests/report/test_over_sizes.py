@@ -58,6 +58,12 @@ def returns(*steps, series="measured"):
             "cost, the next step returned 0.30.",
         ),
         (
+            [(0.52, 0.41, 0.67), (-0.2, -0.3, -0.1)],
+            "The step from 2 to 4 GPUs makes training slower",
+            "The knee is perhaps at 2 GPUs: up to there perhaps every doubling returned at least "
+            "half of its cost, the next step returned \u22120.20.",
+        ),
+        (
             [(0.49, 0.4, 0.6)],
             "The step from 1 to 2 GPUs perhaps returns less than half of its cost: "
             "0.49 [0.40–0.60]",

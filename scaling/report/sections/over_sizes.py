@@ -106,21 +106,21 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
         gave = "would give" if predicted else "gave"
         growth = significant(2 * knee["knee_share"])
         what, least = "step", f"{gave} at least ×{growth} the throughput for each doubling in it"
-    short = _first_short(tables)
+    short, sure = _first_short(tables), _surely_pay(steps, knee)
+    every = "every" if sure else "perhaps every"
     if short is None:
-        every = "Every" if _surely_pay(steps, knee) else "Perhaps every"
         return (
-            f"{every} {what} up to {size} {least}, as the study asks of it: no knee within the "
-            "data."
+            f"{every.capitalize()} {what} up to {size} {least}, as the study asks of it: no knee "
+            "within the data."
         )
     step, threshold = short
-    perhaps = " perhaps" if _bound(step, "high") >= threshold else ""
+    perhaps = "" if sure and _bound(step, "high") < threshold else " perhaps"
     worth = digits(step["step_return"], _places(step, threshold))
     if step is tables["returns"][0]:
         following = f"the step to {step['to_world_size']} {returned} {worth}"
         return f"The knee is{perhaps} at {size}, the smallest size: {following}."
     return (
-        f"The knee is{perhaps} at {size}: up to there every {what} {least}, the next step "
+        f"The knee is{perhaps} at {size}: up to there {every} {what} {least}, the next step "
         f"{returned} {worth}."
     )
 
