@@ -64,7 +64,10 @@ def calibrate(
         str | None, typer.Option(help="SQL condition: rows to use; row_index is their number.")
     ] = None,
     points: Annotated[
-        Path | None, typer.Option(help="Only rows of these points: a study's points.parquet.")
+        Path | None,
+        typer.Option(
+            help="Only rows of these points, a study's points.parquet, of their commonest software."
+        ),
     ] = None,
     probes: Annotated[
         Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV or Parquet.")
@@ -77,7 +80,7 @@ def calibrate(
     from scaling.foreign.conditions import rows_where
     from scaling.foreign.reading import read_rows
     from scaling.predict.fit.calibrate import calibrate as fit
-    from scaling.predict.fit.calibrate import one_fingerprint_per_stack
+    from scaling.predict.fit.calibrate import of_commonest_fingerprints, one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
     from scaling.predict.read.calibration import write_calibration
     from scaling.predict.read.observed import impossible_rows, impossible_sentence, observed_of
@@ -95,6 +98,13 @@ def calibrate(
         columns = columns.filter(~np.isin(np.arange(len(columns)), list(impossible)))
         measured = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns, measured)
+    if points is not None:  # nobody is there to choose
+        commonest = of_commonest_fingerprints(columns, measured, observed)
+        if not commonest.all():
+            typer.echo(f"left out {(~commonest).sum()} rows of other software", err=True)
+            columns = columns.filter(commonest)
+            measured = points_of(columns, models=models, clusters=clusters)
+            observed = observed_of(columns, measured)
     one_fingerprint_per_stack(columns, measured, observed)
     source = f"{rows.name}" + (f" where {where}" if where else "")
     probed = None

@@ -14,7 +14,11 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.memory_odds import EVEN_ODDS, LEARNED_ODDS, fit_odds
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.calibrate import fit_outcomes, one_fingerprint_per_stack
+from scaling.predict.fit.calibrate import (
+    fit_outcomes,
+    of_commonest_fingerprints,
+    one_fingerprint_per_stack,
+)
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
     read_calibration,
@@ -170,6 +174,17 @@ def test_two_fingerprints_of_one_stack_are_never_averaged():
     columns = Columns(table_of(*rows), "rows.csv")
     with pytest.raises(InputError, match="--where \"stack_fingerprint = 'a'\""):
         one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
+
+
+def test_a_driver_that_changed_within_a_study_leaves_the_rows_of_its_commonest_software():
+    steps = {"dp": 8, "step_time_s": 1.0, "outcome": "ok"}
+    failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "c"}
+    rows = [steps | {"stack_fingerprint": name} for name in ("b", "a", "b")]
+    columns = Columns(table_of(*rows, failed), "rows.csv")
+    kept = of_commonest_fingerprints(columns, points_of(columns), observed_of(columns))
+    assert kept.tolist() == [True, False, True, True]
+    left = columns.filter(kept)
+    one_fingerprint_per_stack(left, points_of(left), observed_of(left))
 
 
 def test_a_point_that_did_not_start_is_of_no_stack():

@@ -99,6 +99,25 @@ def test_rows_of_points_that_a_study_no_longer_has_do_not_calibrate(run, sweep_c
     assert edited != (tmp_path / "all.json").read_text()
 
 
+def test_a_study_whose_software_changed_is_calibrated_on_most_of_its_rows(run, sweep_csv, tmp_path):
+    table = pyarrow.csv.read_csv(sweep_csv)
+    table = table.filter(pc.less_equal(table["world_size"], 16))
+    numbers = range(table.num_rows)
+    software = ["new" if number < 3 else "old" for number in numbers]
+    table = table.append_column("point_id", pa.array([f"p{number}" for number in numbers]))
+    table = table.append_column("stack_fingerprint", pa.array(software))
+    pq.write_table(table, tmp_path / "rows.parquet")
+    pq.write_table(table.select(["point_id"]), tmp_path / "points.parquet")
+    with pytest.raises(InputError, match="choose one with --where"):
+        run("calibrate", tmp_path / "rows.parquet", tmp_path / "all.json")
+    points = ("--points", tmp_path / "points.parquet")
+    run("calibrate", tmp_path / "rows.parquet", tmp_path / "study.json", *points)
+    (tmp_path / "old").mkdir()
+    pq.write_table(table[3:], tmp_path / "old" / "rows.parquet")
+    run("calibrate", tmp_path / "old" / "rows.parquet", tmp_path / "old.json")
+    assert (tmp_path / "study.json").read_text() == (tmp_path / "old.json").read_text()
+
+
 def test_points_choose_no_rows_of_a_table_that_names_no_points(run, sweep_csv, tmp_path):
     pq.write_table(pa.table({"point_id": ["a"]}), tmp_path / "points.parquet")
     with pytest.raises(InputError, match="has no column point_id, by which --points chooses rows"):

@@ -11,7 +11,7 @@ from scipy.special import log_ndtr
 from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
-from scaling.foreign.arrays import Floats, Strings
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.memory import memory_of, need_of
@@ -70,17 +70,38 @@ def one_fingerprint_per_stack(columns: Columns, points: Points, observed: Observ
     Raises:
         InputError: rows of one framework and cluster have different stack fingerprints.
     """
-    if "stack_fingerprint" not in columns:
-        return
-    fingerprints = columns.strings("stack_fingerprint", "")
-    for group in points.groups:
-        told = group.rows[observed.take(group.rows).tells]
-        distinct = sorted(set(fingerprints[told].tolist()) - {""})
-        if len(distinct) > 1:
+    for key, rows in _rows_by_fingerprint(columns, points, observed).items():
+        if len(rows) > 1:
             raise InputError(
-                f"{columns.source}: stack_fingerprint: {group.key} has {len(distinct)} of them; "
-                f"choose one with --where \"stack_fingerprint = '{distinct[0]}'\""
+                f"{columns.source}: stack_fingerprint: {key} has {len(rows)} of them; "
+                f"choose one with --where \"stack_fingerprint = '{min(rows)}'\""
             )
+
+
+def of_commonest_fingerprints(columns: Columns, points: Points, observed: Observed) -> Flags:
+    """Mask, (n,): all rows but those that would be averaged with more rows of other software."""
+    kept = np.ones(len(columns), dtype=bool)
+    for rows in _rows_by_fingerprint(columns, points, observed).values():
+        commonest = max(sorted(rows), key=lambda name: len(rows[name]), default="")
+        for name in rows.keys() - {commonest}:
+            kept[rows[name]] = False
+    return kept
+
+
+def _rows_by_fingerprint(
+    columns: Columns, points: Points, observed: Observed
+) -> dict[str, dict[str, list[int]]]:
+    """Row numbers that tell something to a fit, by stack and stated fingerprint."""
+    if "stack_fingerprint" not in columns:
+        return {}
+    fingerprints = columns.strings("stack_fingerprint", "")
+    stacks: dict[str, dict[str, list[int]]] = {}
+    for group in points.groups:
+        of_stack = stacks.setdefault(group.key, {})
+        for row in group.rows[observed.take(group.rows).tells].tolist():
+            if fingerprints[row]:
+                of_stack.setdefault(fingerprints[row], []).append(row)
+    return stacks
 
 
 def _calibrate_stack(
