@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scaling.analyse.ties import Z80, Z95
+from scaling.analyse.ties import interval_z
 
 Values = npt.NDArray[np.float64]
 
@@ -136,14 +136,11 @@ def odds_of_best(layouts: Runs, sigma: float | None = None) -> Odds:
 
 
 def run_standard_error(row: Mapping[str, float | None], series: str) -> float:
-    """The standard error of ln time that follows from a run's interval; 0 if it has none.
-
-    The interval is 95 % of a measured step and 80 % of an extended one.
-    """
+    """The standard error of ln time that follows from a run's interval; 0 if it has none."""
     low, high = row["step_time_low_s"], row["step_time_high_s"]
     if not low or not high:
         return 0.0
-    return math.log(high / low) / 2 / (Z80 if series == "extended" else Z95)
+    return math.log(high / low) / 2 / interval_z(series)
 
 
 SCHEMA = pa.schema(

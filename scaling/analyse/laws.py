@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scaling.analyse.ties import Z80, Z95
+from scaling.analyse.ties import interval_z
 
 Floats = npt.NDArray[np.float64]
 
@@ -152,8 +152,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     for (setting, series), values in curves.items():
         if len(values) >= LEAST_SIZES:
             sizes, rates, half = np.asarray(values, dtype=float).T
-            sd = half / (Z80 if series == "extended" else Z95)
-            laws = [_record(name, sizes, rates, sd) for name in BASES]
+            laws = [_record(name, sizes, rates, half / interval_z(series)) for name in BASES]
             # errors equal to four digits count as a tie: the first law has the fewest parameters
             best = min(laws, key=lambda law: round(float(str(law["held_out_error"])), 4))
             records += [

@@ -98,14 +98,15 @@ def calibrate(
         columns = columns.filter(~np.isin(np.arange(len(columns)), list(impossible)))
         measured = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns, measured)
-    if points is not None:  # nobody is there to choose
+    if points is None:
+        one_fingerprint_per_stack(columns, measured, observed)
+    else:  # of a study, which nobody asks to choose
         commonest = of_commonest_fingerprints(columns, measured, observed)
         if not commonest.all():
             typer.echo(f"left out {(~commonest).sum()} rows of other software", err=True)
             columns = columns.filter(commonest)
             measured = points_of(columns, models=models, clusters=clusters)
             observed = observed_of(columns, measured)
-    one_fingerprint_per_stack(columns, measured, observed)
     source = f"{rows.name}" + (f" where {where}" if where else "")
     probed = None
     if probes is not None:

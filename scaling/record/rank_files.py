@@ -134,8 +134,7 @@ class RankFiles:
 
     def read(self, kind: type[Report]) -> dict[int, Report]:
         """The reports of this kind by rank, of the ranks that have written one."""
-        paths = self._by_rank(_SUFFIX[kind])
-        return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
+        return self._reports(kind, _SUFFIX[kind])
 
     def keep(self, rank: int, result: RankResult) -> None:
         """Write what this rank has measured, in case that a step under the profiler ends it."""
@@ -143,10 +142,7 @@ class RankFiles:
 
     def results(self) -> dict[int, RankResult]:
         """The results by rank; of a rank without one, what it has kept."""
-        kept = {
-            rank: RankResult(**json.loads(path.read_text())) for rank, path in self._by_rank(_TIMED)
-        }
-        return kept | self.read(RankResult)
+        return self._reports(RankResult, _TIMED) | self.read(RankResult)
 
     def finished(self) -> frozenset[int]:
         """The ranks that have written a result."""
@@ -172,6 +168,10 @@ class RankFiles:
         part = self.directory / f".{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(self.directory / name)
+
+    def _reports(self, kind: type[Report], suffix: str) -> dict[int, Report]:
+        paths = self._by_rank(suffix)
+        return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
 
     def _by_rank(self, suffix: str) -> list[tuple[int, Path]]:
         results = [

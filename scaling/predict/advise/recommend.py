@@ -18,7 +18,7 @@ from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
-from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
+from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts, own_framework
 from scaling.predict.read.points import points_from
 from scaling.predict.read.stacks import stack_of
 
@@ -108,13 +108,15 @@ def recommend(
         # of hosts, where the links of GPUs join several of them to a node
         _check_size(count, cluster, clusters.get(cluster, site))
     checked_setting = _checked(setting or {}, shape)
+    is_own = framework == OWN_FRAMEWORK
+    trained_by = own_framework(engine) if is_own else framework
     chosen: dict[int, list[Recommendation]] = {}
     for count in gpus:
         batch = global_batch_size or usual_batch(seq_length, count)
         search = Search(
             shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
-            precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
-            gpus_per_node=site.gpus_per_node, ring=stack_of(framework, gpu).ring,
+            precision=precision, engine=engine if is_own else None,
+            gpus_per_node=site.gpus_per_node, ring=stack_of(trained_by, gpu).ring,
             setting=checked_setting,
         )  # fmt: skip
         layouts = list(candidates(search))
@@ -128,7 +130,7 @@ def recommend(
         points = points_from(
             inputs_of_layouts(
                 layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
-                framework=None if framework == OWN_FRAMEWORK else framework,
+                framework=trained_by,
             ),
             clusters,
         )  # fmt: skip

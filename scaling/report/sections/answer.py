@@ -302,11 +302,8 @@ def _noise_figure(tables: Tables) -> Figure:
     if noise["series"] == "predicted":
         spread = percent(noise["interval_half_width"], 0)
         return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
-    level = (
-        "80 % interval of an extended step"
-        if noise["series"] == "extended"
-        else ("95 % interval of one run")
-    )
+    is_extended = noise["series"] == "extended"
+    level = "80 % interval of an extended step" if is_extended else "95 % interval of one run"
     return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", level)
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from scaling.analyse.series import SERIES
+from scaling.analyse.series import firmest
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.sections.answer import advised_memory
 from scaling.report.sections.over_sizes import leaders
@@ -259,8 +259,7 @@ def accuracy_note(tables: Tables) -> str:
 def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
     """What one GPU gives here compared with the same layout on other clusters, in one series."""
     rows = [row for row in tables["peers"] if row["dimension"] == "cluster"]
-    present = {row["series"] for row in rows if not row["itself"]}
-    series = next((series for series in SERIES if series in present), "measured")
+    series = firmest(row for row in rows if not row["itself"])
     rows = [row for row in rows if row["series"] == series]
     own = {row["world_size"]: row for row in rows if row["itself"]}
     compared = []

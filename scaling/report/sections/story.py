@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from scaling.analyse.series import SERIES, Series
+from scaling.analyse.series import Series, firmest
 from scaling.report.charts.charts import drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
@@ -110,8 +110,7 @@ def main_series(tables: Tables) -> Series:
 
     Predictions beside rows that ran have sentences of their own.
     """
-    present = {row["series"] for row in tables["contenders"]}
-    return next((series for series in SERIES if series in present), "measured")
+    return firmest(tables["contenders"])
 
 
 def batch_short(setting: Record) -> str:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from scaling.analyse.being_best import UNRESOLVED
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
-from scaling.analyse.series import SERIES
+from scaling.analyse.series import firmest
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.errors import InputError
 from scaling.report.sections.story import batch_short, main_series
@@ -62,8 +62,7 @@ def _pair_words(row: Record) -> str:
 def _engine_headline(rows: list[Record]) -> str:
     """What one series says of the engines, the firmest there is: series are never mixed."""
     first, second = rows[0]["from_engine"], rows[0]["to_engine"]
-    present = {row["series"] for row in rows}
-    series = next((series for series in SERIES if series in present), "measured")
+    series = firmest(rows)
     rows = [row for row in rows if row["series"] == series]
     both = [row for row in rows if row["ratio"] is not None]
     alone = {
