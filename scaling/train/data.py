@@ -37,7 +37,8 @@ def sequences(
     Tokens rise by a constant stride from a random start, so a model can learn them and losses fall.
     """
     starts, strides = torch.tensor(draws, device=device).T.unsqueeze(-1)
-    return (starts + strides * torch.arange(seq_length + 1, device=device)) % vocab_size
+    tokens: Tensor = (starts + strides * torch.arange(seq_length + 1, device=device)) % vocab_size
+    return tokens
 
 
 def micro_batches(
