@@ -173,10 +173,10 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 # Words that may accompany a GPU's name without making it another product.
 _GPU_EXTRAS = re.compile(
-    r"nvidia|amd|instinct|tesla|[dh]gx|sxm\d?|ac|oam|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
+    r"nvidia|amd|instinct|tesla|[dh]gx|sxm\d?|ac|oam|vf|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
     r"|systems?|superpod|precision|bf16|(mx)?fp8|nvfp4"
 )
-_HOST_MEMORY = {"480gb"}  # of Grace, in the driver's name of a GH200
+_HOST_MEMORY = {"480gb", "120gb"}  # of Grace, in the driver's name of a GH200
 
 
 def canonical_column(header: str) -> tuple[str, float]:

@@ -193,6 +193,8 @@ def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
         ("V100-16GB", None),  # another memory is another product
         ("H100 96GB", None),
         ("NVIDIA GH200 480GB", "gh200-96gb"),  # 480 GB are Grace's
+        ("NVIDIA GH200 120GB", "gh200-96gb"),
+        ("AMD Instinct MI300X VF", "mi300x-192gb"),  # of a virtual machine
         ("H100 80 GB", "h100-80gb"),
         ("a100_80g", "a100-80gb"),
         ("Tesla V100-SXM2-32GB", "v100-32gb"),
