@@ -170,7 +170,7 @@ def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
 
 
 def _with_switch(table: pa.Table) -> tuple[pa.Table, list[str]]:
-    """Spell out an `fsdp` that is 0 or 1, and a remark: in other tables its 1 is a number of ranks."""
+    """Spell out an `fsdp` that is 0 or 1, and say so: in other tables 1 is a number of ranks."""
     if "fsdp" not in table.column_names:
         return table, []
     words = {"0": "off", "1": "on", "0.0": "off", "1.0": "on"}

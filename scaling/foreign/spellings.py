@@ -189,8 +189,8 @@ def canonical_column(header: str) -> tuple[str, float]:
     if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
     words = [_SYNONYMS.get(word, word) for word in parts if word not in _IGNORED]
-    counted = {*words} - _COUNTING
-    if len(counted) == 1 and counted < {"gpu", *_COLUMNS["world_size"]} and _COUNTING & {*parts}:
+    kinds = {*words} - _COUNTING
+    if len(kinds) == 1 and kinds < {"gpu", *_COLUMNS["world_size"]} and _COUNTING & {*parts}:
         return "world_size", 1.0
     column = _BY_SPELLING.get("_".join(parts)) or _BY_SPELLING.get("_".join(words))
     if column == "seq_length" and {"parallel", "parallelism"} & {*parts}:

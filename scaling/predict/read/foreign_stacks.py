@@ -84,7 +84,7 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     given = columns.is_given(name, words) if name in columns else False
     stated = np.broadcast_to(given, (len(columns),))
     named = np.array([_names_modules(cell) for cell in columns.strings(name, "").tolist()], bool)
-    per_module: Flags = np.array([stack.recomputes_modules for stack in stacks], dtype=bool)
+    per_module = np.array([stack.recomputes_modules for stack in stacks], dtype=bool)
     for rows, what in ((~stated, "is not given"), (named, "names modules")):
         if told := int((rows & per_module).sum()):
             columns.assume(
@@ -93,7 +93,7 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
             )
     if others := int((~stated & ~per_module).sum()):
         columns.assume(f"{name} is not given in {others} rows: taken as none")
-    return per_module & (~stated | named)
+    return np.asarray(per_module & (~stated | named))
 
 
 def _names_modules(cell: str) -> bool:
