@@ -214,6 +214,17 @@ def test_conditions_are_sql_over_the_columns_and_the_row_number() -> None:
         rows_where(table, "wrold_size > 8", "t", "--where")
 
 
+def test_conditions_may_use_the_headers_of_the_file_unless_these_have_other_units(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "p.csv").write_text("#GPUs,Seq Len,Batch Size,Step time (ms)\n8,1,2,5\n16,1,2,5\n")
+    table = read_table(tmp_path / "p.csv")
+    condition = '"#GPUs" = 8 and "seq len" = world_size / 8 and "batch size" = 2'
+    assert rows_where(table, condition, "p.csv", "--where").tolist() == [True, False]
+    with pytest.raises(InputError, match=r"not found in FROM clause! The columns are world_size, "):
+        rows_where(table, '"Step time (ms)" > 1', "p.csv", "--where")
+
+
 def test_a_batch_too_large_is_one_of_tokens_where_these_are_whole_sequences(tmp_path: Path) -> None:
     def batch_of(cell: int) -> float:
         head, row = GOOD.splitlines()
