@@ -233,6 +233,15 @@ def test_links_that_join_hosts_make_them_one_node():
     assert (joined.gpus_per_node, joined.node_link_bytes_per_s) == (72, 18 * 2e11)
 
 
+def test_a_bus_measured_over_hosts_counts_whole_domains():
+    hosts = {1: 8e11, 2: 7e11, 18: 6e11, 36: 4e11, 40: 3e11}
+    described = Cluster(
+        gpu="gb200-186gb", gpus_per_node=4, nodes=72, node_link_bytes_per_s=2e11,
+        bus_bytes_per_s=hosts, source="t",
+    )  # fmt: skip
+    assert cluster_named("here", {"here": described}).bus_bytes_per_s == {1: 6e11, 2: 4e11}
+
+
 def test_a_release_is_of_the_software_whose_name_it_starts_with():
     names = {
         "NeMo v26.02": "NeMo",

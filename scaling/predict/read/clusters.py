@@ -85,10 +85,13 @@ def _with_link_domains(cluster: Cluster) -> Cluster:
     link = cluster.node_link_bytes_per_s
     if domain is None or domain <= cluster.gpus_per_node or link is None:
         return cluster
+    hosts = domain // cluster.gpus_per_node
+    bus = cluster.bus_bytes_per_s or {}
     return dataclasses.replace(
         cluster,
         gpus_per_node=domain,
         node_link_bytes_per_s=link * domain / cluster.gpus_per_node,
+        bus_bytes_per_s={n // hosts: rate for n, rate in bus.items() if n % hosts == 0} or None,
     )
 
 
