@@ -5,7 +5,6 @@ chosen/<world_size>.again<n>.parquet holds points added after a surprise in the 
 """
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -128,28 +127,22 @@ def _observed(sweep: Sweep, measured: set[str]) -> Progress:
 
 
 def _calibrate_on(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibration | None, str]:
-    """A calibration on these points' rows of the most frequent software, and a phrase about it."""
-    from scaling.predict.fit.calibrate import calibrate  # imported late: it loads scipy
+    """A calibration on these points' rows, of the commonest software, and a phrase about it."""
+    from scaling.predict.fit.calibrate import calibrate, of_commonest_fingerprints  # loads scipy
 
     if not measured:
         return None, "nothing smaller has been measured: predicted from data-sheet numbers"
     paths, clusters, probed = sweep.paths, sweep.study.clusters, None
-    stacks = {point_id: sweep.rows[point_id]["stack_fingerprint"] for point_id in sorted(measured)}
-    stack, count = Counter(stacks.values()).most_common(1)[0]
-    rows = read_measured([paths.row(name) for name in stacks if stacks[name] == stack])
+    rows = read_measured([paths.row(name) for name in sorted(measured)])
     columns = Columns(rows.table, str(paths.rows))
+    points, observed = points_of(columns, clusters=clusters), observed_of(columns)
+    kept = of_commonest_fingerprints(columns, points, observed)
+    if not kept.all():
+        columns = columns.filter(kept)
+        points, observed = points_of(columns, clusters=clusters), observed_of(columns)
     if paths.probes.exists():
         probes = Columns(read_rows(paths.probes), str(paths.probes))
         probed = probed_parameters(probes, clusters)
-    calibration = calibrate(
-        points_of(columns, clusters=clusters),
-        observed_of(columns),
-        source=str(paths.rows),
-        bands=False,
-        probes=probed,
-    )
-    basis = f"calibrated on {count} rows of {whose}"
-    if count < len(measured):
-        others = len(measured) - count
-        basis += f" with stack_fingerprint {stack}; {others} rows have another"
-    return calibration, basis
+    calibration = calibrate(points, observed, source=str(paths.rows), bands=False, probes=probed)
+    others = f"; {(~kept).sum()} have other software" if not kept.all() else ""
+    return calibration, f"calibrated on {kept.sum()} rows of {whose}{others}"

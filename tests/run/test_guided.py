@@ -26,9 +26,9 @@ GRID = {
 class Sweep:
     """A guided study in a folder, whose points take as many times what is predicted as said."""
 
-    def __init__(self, folder, config, write_study, **measure):
+    def __init__(self, folder, config, write_study, *, axes=GRID, **measure):
         self.study = study_of(
-            config, write_study, measure={"keep": 0.0, "spread": 0.0} | measure, **GRID
+            config, write_study, measure={"keep": 0.0, "spread": 0.0} | measure, **axes
         )
         self.planned, self.folder = fitting_plan(self.study), folder
         self.paths = StudyPaths(folder)
@@ -79,6 +79,22 @@ def test_after_a_surprise_the_next_best_is_measured_too_and_its_own_surprise_is_
     assert odd.choose(turn=2)[0] == [third]
     with pytest.raises(InputError, match="--again 3: a size is chosen for again 2 times at most"):
         odd.choose(turn=3)
+
+
+def test_each_engine_is_calibrated_on_the_commonest_software_of_its_own(
+    tmp_path, config, write_study
+):
+    axes = GRID | {"engine": ["deepspeed", "torch"]}
+    both = Sweep(tmp_path / "sweep", config, write_study, axes=axes, keep=10.0)
+    names, _ = both.choose()
+    for point in both.planned.points:
+        fingerprint = point.layout.engine
+        if point.layout.engine == "deepspeed" and point.layout.zero_stage == 1:
+            fingerprint = "earlier"
+        both.measure({point.point_id} & set(names), stack_fingerprint=fingerprint)
+    measured = sum(path.is_file() for path in both.paths.rows.iterdir())
+    text = both.choose(world_size=16)[1]
+    assert f"calibrated on {measured - 1} rows of smaller sizes; 1 have other software" in text
 
 
 def test_short_steps_and_an_out_of_memory_surprise_like_a_full_step(sweep):
