@@ -4,7 +4,10 @@ chosen/<world_size>.parquet holds every point of a size: whether it is measured,
 chosen/<world_size>.again<n>.parquet holds points added after a surprise in the previous choice.
 """
 
+import dataclasses
 import math
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -47,7 +50,7 @@ def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
 def _first_choice(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
     calibration, basis = _calibrate_on(sweep, _measured_below(sweep, world_size), "smaller sizes")
     points, prediction = predictions.predict_points(sweep.study, sweep.first_runs, calibration)
-    guide, spent = _guide(sweep, prediction), _spent_gpu_s(sweep)
+    guide, spent = _guide(sweep, prediction, sweep.rows.keys()), _spent_gpu_s(sweep)
     choices = advised.choose(points, prediction, world_size, guide, spent_gpu_s=spent)
     by_layout = {layout_key(sweep.first_runs[choice.row]): choice for choice in choices}
     of_size = [point for point in _candidates(sweep) if layout_key(point) in by_layout]
@@ -80,7 +83,7 @@ def _next_choice(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, st
         prediction,
         _observed(sweep, measured),
         world_size,
-        _guide(sweep, prediction),
+        _guide(sweep, prediction, measured),
         spent_gpu_s=_spent_gpu_s(sweep),
     )
     added = {layout_key(sweep.first_runs[row]) for row in rows}
@@ -103,11 +106,14 @@ def _spent_gpu_s(sweep: Sweep) -> float:
     return math.fsum(row["duration_s"] * row["world_size"] for row in attempts)
 
 
-def _guide(sweep: Sweep, prediction: Prediction) -> Guide:
+def _guide(sweep: Sweep, prediction: Prediction, measured: Collection[str]) -> Guide:
+    """What the study says about what to measure; runs that are measured cost nothing more."""
     startups_s = sorted(s for row in sweep.rows.values() if (s := row["startup_s"]) is not None)
     startup_s = startups_s[len(startups_s) // 2] if startups_s else advised.STARTUP_S
     run_s = predictions.predict_run_s(sweep.study, sweep.first_runs, prediction.step_time_s)
-    return price.guide_of(sweep.study, startup_s, run_s)
+    runs = Counter(layout_key(p) for p in _candidates(sweep) if p.point_id not in measured)
+    repeats = np.array([runs[layout_key(point)] for point in sweep.first_runs])
+    return dataclasses.replace(price.guide_of(sweep.study, startup_s, run_s), repeats=repeats)
 
 
 def _observed(sweep: Sweep, measured: set[str]) -> Progress:

@@ -121,6 +121,15 @@ def test_surprises_spend_no_more_than_is_left_of_the_budget(sweep):
     assert odd.choose(turn=1)[0] == []
 
 
+def test_a_raised_budget_does_not_pay_for_measured_points_again(sweep):
+    poor = sweep(keep=10.0, budget_gpu_hours=0.9)
+    names, _ = poor.choose()
+    assert len(names) == 2  # of 4, at 0.15 GPU-hours each
+    poor.measure(names)
+    richer = sweep(keep=10.0, budget_gpu_hours=1.4)
+    assert len(richer.choose()[0]) == 3
+
+
 def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices_to_come(sweep):
     odd = sweep(repeats=2)
     names, _ = odd.choose()
