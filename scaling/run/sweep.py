@@ -95,7 +95,7 @@ class Sweep:
             return False
         if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:
             return False  # there is neither a prediction nor another run to compare with
-        return plan_file.chooses_elsewhere(self.paths) or not self.paths.report.exists()
+        return plan_file.chooses_elsewhere(self.paths)
 
     @cached_property
     def reruns(self) -> list[Point]:
