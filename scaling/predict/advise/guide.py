@@ -140,7 +140,7 @@ def _evenly_spread(rows: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.
 
 
 def gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
-    """GPU-seconds of what each point is yet to run, (n,); one that does not fit ends at its start."""
+    """GPU-seconds of what points are yet to run, (n,); one that does not fit ends at its start."""
     run_s = guide.steps * prediction.step_time_s if guide.run_s is None else guide.run_s
     run_s = np.where(prediction.fits & prediction.predicted, run_s, 0.0)
     return np.asarray(points.world_size * guide.repeats * (run_s + guide.startup_s))
