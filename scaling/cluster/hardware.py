@@ -55,6 +55,11 @@ class Gpu:
     tdp_w: float | None = None
     node: Node | None = None
 
+    @property
+    def usual_precision(self) -> Literal["bf16", "fp16"]:
+        """What models are trained in: bf16, or fp16 on a GPU without it."""
+        return "fp16" if "fp16" in self.peaks and "bf16" not in self.peaks else "bf16"
+
     def sustained(self, precision: str) -> float | None:
         """FLOP/s that a large GEMM can sustain at this precision; None if unknown."""
         peak = self.peaks.get(precision)

@@ -120,12 +120,15 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
 
 
 def _cpu_name() -> str | None:
-    """The first CPU's model name in /proc/cpuinfo; Arm kernels give none."""
-    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return None
+    """The first CPU's model name in /proc/cpuinfo; Arm kernels give none.
+
+    Several threads are another device than the usual one: their rows are not averaged.
+    """
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    cpu = next((value.strip() for name, _, value in pairs if name.strip() == "model name"), None)
+    threads = torch.get_num_threads()
+    return cpu if threads == 1 else f"{cpu or 'CPU'}, {threads} threads of it a rank"
 
 
 def _driver_version() -> str | None:

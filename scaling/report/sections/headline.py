@@ -150,7 +150,7 @@ def last_step(steps: Sequence[Step], series: str) -> str:
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
     growth = step.to_size / step.from_size
-    if return_end(step.returned, step.high, growth, 1 + UNSTATED_FLOOR) < 0:
+    if trains_slower(step.returned, step.high, growth):
         return f"{what} {'would make' if predicted else 'makes'} training slower."
     share = f"{percent(step.returned, 0 if step.returned >= 0.01 else 1)} of its cost"
     if step.returned >= FULL_COST:
@@ -164,6 +164,18 @@ def full_cost(low: float | None) -> str:
     """Its full cost; perhaps, if the low end of what the step returned is well below that."""
     sure = low is None or low >= FULL_COST - UNSTATED_FLOOR
     return "its full cost" if sure else "perhaps its full cost"
+
+
+def trains_slower(returned: float, high: float | None, growth: float) -> bool:
+    """Whether a step surely makes training slower, by more than two runs differ; see `return_end`.
+
+    Args:
+        returned: share of the step's cost.
+        high: its high end, if it is known.
+        growth: ratio of the two sizes.
+    """
+    slower = 1 + returned * (growth - 1) < 1 / (1 + NOISE_FLOOR)
+    return slower and return_end(returned, high, growth, 1 + UNSTATED_FLOOR) < 0
 
 
 def return_end(returned: float, stated: float | None, growth: float, noise: float) -> float:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
-from scaling.report.sections.headline import FULL_COST, full_cost, return_end
+from scaling.report.sections.headline import FULL_COST, full_cost, return_end, trains_slower
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     amount,
@@ -82,10 +82,10 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{which} {returns} {at_least}{_returned(least)} of its cost"
     step, threshold = short
     this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
-    high = _bound(step, "high")
-    if high < 0:
+    growth = step["to_world_size"] / step["from_world_size"]
+    if trains_slower(step["step_return"], step["step_return_high"], growth):
         return f"{this} {'would make' if would else 'makes'} training slower"
-    perhaps = "" if high < threshold else "perhaps "
+    perhaps = "" if _bound(step, "high") < threshold else "perhaps "
     places = _places(step, threshold)
     less = f"less than {_share(threshold, places)} of its cost: {_returned(step, places)}"
     return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
