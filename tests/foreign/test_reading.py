@@ -12,7 +12,6 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.foreign.reading import read_rows, read_table
-from scaling.predict.fit.trial import trial
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
 
@@ -93,13 +92,6 @@ def test_a_folder_of_row_files_is_one_table(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": [None]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"a": [2], "b": [1.5]}), tmp_path / "2.parquet")
     assert read_rows(tmp_path).to_pydict() == {"a": [1, 2], "b": [None, 1.5]}
-
-
-def assumed_of(path: Path, header: str, cells: str) -> tuple[str, ...]:
-    """What is assumed of the good row with more columns."""
-    head, row = GOOD.splitlines()
-    path.write_text(f"{head},outcome,{header}\n{row},ok,{cells}\n")
-    return trial(read_table(path), "p.csv").points.assumptions
 
 
 def test_a_comma_is_told_once_a_column() -> None:
