@@ -11,6 +11,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows, read_table
+from scaling.predict.fit.trial import trial
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
 
