@@ -21,10 +21,11 @@ from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.row import Row
 from scaling.study.point import Point
-from scaling.train.data import micro_batches
+from scaling.train.data import Feed
 from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder
+from scaling.train.parallel.groups import Place
 from scaling.train.parallel.tensor import TensorParallel
 
 SHAPE = ModelShape(
@@ -142,15 +143,9 @@ def reference_losses(
         model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     losses = []
+    feed = Feed(point, Place.of(0, point.layout), [1] * steps, first=0, device=device)
     for step in range(steps):
-        ((ids, labels),) = micro_batches(
-            point.layout,
-            vocab_size=shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=0,
-            device=device,
-        )
+        ids, labels = feed(step)[0]
         optimizer.zero_grad()
         loss = model(ids, labels)
         loss.backward()

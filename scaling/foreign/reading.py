@@ -90,6 +90,8 @@ def read_table(path: Path) -> pa.Table:
     for index, column in enumerate(table.columns):  # names of hosts are in our own rows
         if names[index].lower() == "hosts" and pa.types.is_integer(column.type):
             names[index] = "nodes"
+        elif _has_memory_units(names[index], column):
+            names[index] += " (bytes)"
     for name, count in Counter(names).items():
         if count > 1 and name:
             raise InputError(
@@ -97,8 +99,7 @@ def read_table(path: Path) -> pa.Table:
             )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
     renamed = canonical_columns(names)
-    if remarks := [*_remarks(table, names, [name for name, _ in renamed])]:
-        metadata[_REMARKS] = "\n".join(remarks).encode()
+    remarks = [*_remarks(table, names, [name for name, _ in renamed])]
     table = table.rename_columns([name for name, _ in renamed])
     for index, (name, factor) in enumerate(renamed):
         if factor != 1.0:
@@ -110,8 +111,12 @@ def read_table(path: Path) -> pa.Table:
                     f"{path}: column {shortened(names[index])} holds {kind}, not numbers"
                 ) from None
             table = table.set_column(index, name, column)
+    table = _with_fillers(table, names)
     table = table.select([name for name, _ in renamed if name])
-    return _with_precision(table).replace_schema_metadata(metadata)
+    table, sentences = _with_switch(_with_precision(table))
+    if remarks := [*remarks, *sentences]:
+        metadata[_REMARKS] = "\n".join(remarks).encode()
+    return table.replace_schema_metadata(metadata)
 
 
 def remarks_of(table: pa.Table) -> list[str]:
@@ -150,6 +155,41 @@ def _with_precision(table: pa.Table) -> pa.Table:
         return table
     precisions = pa.array([cell and cell[1] for cell in cells], pa.string())
     return table.append_column("precision", precisions)
+
+
+def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
+    """Fill empty cells from a column that means the same: sections of a page differ in headers."""
+    for header, name, column in zip(headers, table.column_names, table.columns, strict=True):
+        meant, factor = canonical_column(header)
+        if name != meant and meant in table.column_names and factor == 1.0:
+            index = table.column_names.index(meant)
+            with contextlib.suppress(pa.ArrowException):  # text beside numbers stays apart
+                filled = pc.coalesce(table.column(index), column)
+                table = table.set_column(index, meant, filled)
+    return table
+
+
+def _with_switch(table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Spell out an `fsdp` that is 0 or 1, and say so: in other tables 1 is a number of ranks."""
+    if "fsdp" not in table.column_names:
+        return table, []
+    words = {"0": "off", "1": "on", "0.0": "off", "1.0": "on"}
+    cells = [None if cell is None else str(cell).strip() for cell in table["fsdp"].to_pylist()]
+    switched = pa.array([None if cell is None else words.get(cell) for cell in cells], pa.string())
+    if {*cells} - {*words, None} or "on" not in {*switched.to_pylist()}:
+        return table, []
+    index = table.column_names.index("fsdp")
+    return table.set_column(index, "fsdp", switched), ["fsdp is 0 or 1: 1 is read as on"]
+
+
+def _has_memory_units(header: str, column: pa.ChunkedArray) -> bool:
+    """Whether a column of memory, whose header states no unit, states one in each cell."""
+    if not pa.types.is_string(column.type) or canonical_column(header)[0] == "peak_memory_bytes":
+        return False
+    if canonical_column(f"{header} (bytes)")[0] != "peak_memory_bytes":
+        return False
+    cells = {cell.strip() for cell in column.unique().to_pylist() if cell}
+    return bool(cells) and all(re.fullmatch(r"(?i)[\d.,]+\s*[mg]i?b", cell) for cell in cells)
 
 
 def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:

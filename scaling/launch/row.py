@@ -56,7 +56,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
     return Row(
         **unmeasured
         | point_columns(point)
-        | provenance_of(run.stacks[min(run.stacks)] if run.stacks else None)
+        | provenance_of(_stack_of_all([*run.stacks.values()]))
         | columns
         | {
             "attempt": attempt,
@@ -179,8 +179,25 @@ def _mean_time_spent(results: list[RankResult]) -> dict[str, float | None]:
     return {name: None if total is None else total / len(results) for name, total in sums.items()}
 
 
+def _stack_of_all(stacks: list[Stack]) -> Stack | None:
+    """The stack of all ranks; what differs between them (a driver) lists every value."""
+    if not stacks:
+        return None
+    names = [field.name for field in dataclasses.fields(Stack)]
+    return Stack(**{name: _of_all([getattr(stack, name) for stack in stacks]) for name in names})
+
+
+def _of_all(values: list[Any]) -> Any:
+    if all(value == values[0] for value in values):
+        return values[0]
+    if isinstance(values[0], dict):
+        names = {name for value in values for name in value}
+        return {name: _of_all([value.get(name) for value in values]) for name in names}
+    return ", ".join(sorted({"none" if value is None else value for value in values}))
+
+
 def provenance_of(stack: Stack | None) -> dict[str, Any]:
-    """The row's columns about software and device, from one rank's stack.
+    """The row's columns about software and device, from the ranks' stack.
 
     Without a stack (no rank got so far) the versions are the installed ones and the device is null.
     """

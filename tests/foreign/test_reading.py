@@ -105,6 +105,12 @@ def test_a_number_of_hosts_is_one_of_nodes_and_a_list_is_ours(tmp_path: Path) ->
     assert read_table(tmp_path / "p.parquet").column_names == ["hosts"]
 
 
+def test_a_memory_without_a_unit_in_its_header_may_have_it_in_every_cell(tmp_path: Path) -> None:
+    for cells, column in ((("37GB", "58.5 GiB"), "peak_memory_bytes"), (("37GB", "58"), "mem")):
+        (tmp_path / "p.csv").write_text("Mem,tp\n" + "".join(f"{cell},1\n" for cell in cells))
+        assert read_table(tmp_path / "p.csv").column_names == [column, "tp"]
+
+
 def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("not parquet")
     empty = tmp_path / "rows"

@@ -105,6 +105,25 @@ def test_the_start_is_timed_by_one_hosts_clock_only() -> None:
     assert startup_s("node2", "node3") is None
 
 
+def test_ranks_that_differ_in_a_driver_are_a_stack_of_their_own_in_either_order() -> None:
+    def of(*drivers: str | None) -> Row:
+        run = FinishedRun(
+            verdict=Verdict(outcome="ok"),
+            results={number: rank() for number in range(len(drivers))},
+            stacks={number: dataclasses.replace(STACK, driver_version=driver)
+                    for number, driver in enumerate(drivers)},
+            started_at=1.0,
+            duration_s=9.0,
+        )  # fmt: skip
+        return row_of(tiny_point(dp=2), 1, run)
+
+    mixed, turned, uniform = of("570.1", "550.2"), of("550.2", "570.1"), of("570.1", "570.1")
+    assert mixed.driver_version == turned.driver_version == "550.2, 570.1"
+    assert mixed.stack_fingerprint == turned.stack_fingerprint != uniform.stack_fingerprint
+    assert uniform.stack_fingerprint == of("570.1").stack_fingerprint
+    assert of("570.1", None).driver_version == "570.1, none"
+
+
 def test_numbers_that_no_table_would_take_are_an_error_that_says_so() -> None:
     impossible = row(rank(step_times_s=[1.0, 0.0]))
     sentence = "what was measured cannot be: step_time_low_s=0.0: must be a finite number above 0"

@@ -183,6 +183,15 @@ def test_a_loss_within_the_unstated_noise_is_no_slower_training():
     assert last_step([surely], "measured") == "The last doubling makes training slower."
 
 
+def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_interval():
+    step = Step(from_size=1, to_size=2, returned=-0.01, low=-0.012, high=-0.008)
+    assert last_step([step], "measured") == "The last doubling returns nothing."
+    title = over_sizes.returns_title(returns((-0.01, -0.012, -0.008)), GPUS)
+    assert title.endswith(
+        "returns less than half of its cost: \u22120.01 [\u22120.01 to \u22120.01]"
+    )
+
+
 def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
     step = Step(from_size=8, to_size=512, returned=1.2 / 63, low=0.018, high=0.02)
     assert last_step([step], "measured") == "The step from 8 returns 2\u202f% of its cost."

@@ -47,16 +47,21 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = Log()
+
+    def one_batch(_: int) -> list[object]:
+        log.said.append("data")
+        return []
+
     monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
-    monkeypatch.setattr(stepping, "rank_batches", lambda *_: log.said.append("data") or [])
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: log.said.append("draws") or one_batch)
     point = tiny_point(warmup_steps=2, measured_steps=1)
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)
     device = torch.device("cpu")
     runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, device, log)
     full = runner.run_full_steps(None)
-    step = ["align", "start", "step", "stop", "loss"]
-    assert log.said == ["data", *2 * ["data", *step], *step]
+    step = ["data", "align", "start", "step", "stop", "loss"]
+    assert log.said == ["draws", *3 * step]
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
 
 
@@ -69,7 +74,7 @@ def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
     log = Log()
     log.engine = SimpleNamespace(module=torch.nn.Module())
     monkeypatch.setattr(dist, "barrier", lambda: None)
-    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
     monkeypatch.setattr(StepRunner, "run_traced_steps", full_card)
     point = tiny_point(measured_steps=2)
     groups: Groups = object.__new__(Groups)
@@ -100,7 +105,7 @@ def test_a_step_that_updated_nothing_is_not_measured(
 ) -> None:
     trainer = Overflowing(overflows)
     monkeypatch.setattr(dist, "barrier", lambda: None)
-    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
     point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)
