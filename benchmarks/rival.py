@@ -28,12 +28,13 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     import torch
 
     from scaling.cluster.node import RankId
-    from scaling.train.data import Feed, micro_batches
+    from scaling.train.data import Feed
     from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.memory import peak_memory
     from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
     from scaling.train.measure.timing import stopwatch_of
+    from scaling.train.parallel.groups import Place
     from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
 
     shape, layout = point.shape, point.layout
@@ -61,19 +62,8 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     meter = meter_of(device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
     steps = point.warmup_steps + point.measured_steps
-    feed = Feed(
-        lambda step: micro_batches(
-            layout,
-            vocab_size=shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=rank,
-            device=torch.device("cpu"),
-            pairs=pairs,
-        ),
-        counted=range(point.warmup_steps, steps),
-        device=device,
-    )
+    counts = [layout.gradient_accumulation_steps] * steps
+    feed = Feed(point, Place.of(rank, layout), counts, first=0, device=device)
 
     def step(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for index, (ids, labels) in enumerate(batches, start=1):

@@ -297,7 +297,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
 
     from scaling.cluster.node import RankId
     from scaling.layout.engines import engine_module
-    from scaling.train.data import rank_batches
+    from scaling.train.data import Feed
     from scaling.train.engines.trainer import build, make_blueprint
     from scaling.train.measure.timing import HostStopwatch
     from scaling.train.parallel.groups import Groups
@@ -327,10 +327,11 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
         dist.broadcast(late, src=0)  # all ranks go on, or none
         return bool(late.item())
 
-    for step, count in enumerate(counts):
+    feed = Feed(point, groups.place, counts, first=0, device=device)
+    for step in range(len(counts)):
         if step == warmup:
             until = time.monotonic() + seconds
-        batches = rank_batches(point, groups.place, step, count)
+        batches = feed(step)
         dist.barrier()
         times.append(stopwatch.seconds_of(functools.partial(trainer.step, batches)))
         if is_enough():

@@ -30,7 +30,7 @@ const rowsOf = (rows, story = state.story) => rows.filter(row => 'setting_id' in
 const chosenRows = rows => rowsOf(rows).filter(row => state.series === 'all' || !row.series || row.series === state.series);
 
 // numbers, in the formats of scaling/report/text.py
-const { unknown, thin, minus, prefixes, digits, grouped_digits, series_key } = parsed('formats');
+const { unknown, thin, minus, prefixes, digits, grouped_digits } = parsed('formats');
 const significant = (x, count = digits) => {
   const rounded = Number(x.toPrecision(count));
   const places = Math.max(0, count - 1 - Number(rounded.toExponential().split('e')[1]));

@@ -10,16 +10,15 @@ const place = () => `${state.story.model} on ${state.story.cluster}, ${state.sto
 function saveCsv(name, rows, title = name) {
   const inert = value => typeof value === 'string' && /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;  // so that no spreadsheet runs it as a formula
   const quoted = value => value == null ? '' : /[",\n\r]/.test(value) ? `"${String(inert(value)).replaceAll('"', '""')}"` : inert(value);
-  const origin = { title, study, selection: place(), interval: words().interval };
+  const origin = { title, study, selection: place(), interval: state.story.interval };
   save(name + '.csv', 'text/csv', [[...columns[name], ...Object.keys(origin)], ...rows.map(row => [...columns[name].map(key => row[key]), ...Object.values(origin)])].map(line => line.map(quoted).join(',')).join('\n') + '\n');
 }
 // The heading of a chart outside the page; scaling/report/charts/svg.py writes the same
 function heading(chart, panel) {
   const wrapped = (text, most) => text.split(/\s+/).reduce((lines, word) => { const last = lines.length - 1; if (lines[last] && lines[last].length + word.length >= most) lines.push(word); else lines[last] = `${lines[last]} ${word}`.trim(); return lines; }, ['']);
   const where = `${study}: ${place()}${panel == null ? '' : `; ${panel}`}`;
-  const key = state.story.series.map(series => series_key[series]).join('; ');
   return {
-    text: wrapped(titleOf(chart.section) || chart.section, 70), subtitle: [...wrapped(where, 100), ...wrapped(`${key}; intervals: ${words().interval}`, 100)], anchor: 'start', frame: 'group',
+    text: wrapped(titleOf(chart.section) || chart.section, 70), subtitle: [...wrapped(where, 100), ...wrapped(state.story.key, 100)], anchor: 'start', frame: 'group',
     fontSize: 14, subtitleFontSize: 11, color: 'var(--ink)', subtitleColor: 'var(--ink-2)', offset: 12,
   };
 }

@@ -6,8 +6,8 @@
 with best_places as (
     select
         setting_id, world_size, precision, micro_batch_size,
-        count(*) as tried,
-        count(*) filter (where outcome != 'ok') as failed,
+        count(distinct layout) as tried,
+        count(distinct layout) filter (where outcome != 'ok') as failed,
         arg_min(place, if(outcome = 'ok', 0, 1e9) + place) as place
     from contenders
     where drawn and micro_batch_size is not null

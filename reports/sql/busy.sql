@@ -1,11 +1,13 @@
 -- Grain: one row per CPU cluster with rows that recorded the load of their machine.
 -- Needs: planned_points
 -- Whether somebody else used the machine meanwhile, so that steps may have been measured too slow.
--- own_ranks: the most ranks that the study itself runs there at once.
+-- own_ranks: the most ranks of one point on a host, whose load this is.
 -- rows_told: rows with a load_average.   busy: those whose load_average (processes that wanted a
 -- core in the minute before the point, those of the previous point included) exceeds own_ranks.
 with cpu_rows as (
-    select cluster, world_size, load_average, max(world_size) over (partition by cluster) as own_ranks
+    select
+        cluster, load_average,
+        max(ceil(world_size / len(hosts))::bigint) over (partition by cluster) as own_ranks
     from study.rows
     where gpu = 'cpu' and point_id in (select point_id from planned_points)
 )

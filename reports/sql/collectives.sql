@@ -1,13 +1,14 @@
 -- Grain: one row per cluster, kind of collective, shape of group and message size.
 -- Needs: nothing
--- Medians over hosts and pairs of hosts.   at_once: groups of this shape that sent at the same time.
+-- Medians over hosts and pairs of hosts.   stride: distance between neighbours of a group, in ranks.
+-- at_once: groups of this shape that sent at the same time.
 -- bus_bytes_per_s: what the links carried, as nccl-tests defines it (PERFORMANCE.md): bytes of a
 -- rank's whole tensor per second, times 2 (n - 1) / n for an all_reduce among n ranks and (n - 1) /
 -- n for an all_gather, reduce_scatter or all_to_all.   bus_low, bus_high: by the slowest and the
 -- fastest.
 with timed as (
     select
-        cluster, kind, ranks, nodes, coalesce(groups, 1) as at_once, message_bytes,
+        cluster, kind, ranks, stride, nodes, coalesce(groups, 1) as at_once, message_bytes,
         count(*) as probes,
         median(seconds) as seconds,
         min(coalesce(seconds_low, seconds)) as seconds_low,
@@ -15,7 +16,7 @@ with timed as (
     from study.probes
     where message_bytes is not null and ranks is not null and seconds > 0
         and coalesce(outcome, 'ok') = 'ok'
-    group by cluster, kind, ranks, nodes, at_once, message_bytes
+    group by cluster, kind, ranks, stride, nodes, at_once, message_bytes
 ),
 with_bus_bytes as (
     select
@@ -33,4 +34,4 @@ select
     bus_bytes / seconds_high as bus_low,
     bus_bytes / seconds_low as bus_high
 from with_bus_bytes
-order by cluster, kind, nodes, ranks, at_once, message_bytes
+order by cluster, kind, nodes, ranks, stride, at_once, message_bytes

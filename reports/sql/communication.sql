@@ -25,7 +25,7 @@ with parts as (
             {'split': 'axis', 'part_order': 5, 'part': 'ep', 'seconds': median(ep_comm_s)}
         ], recursive := true)
     from winner_rows
-    where drawn and advised
+    where advised
     group by setting_id, world_size, layout_name
 )
 select

@@ -3,7 +3,9 @@
 -- What charts and maps compare; everything else about a layout is in `layouts`.
 -- drawn: the charts show it; a prediction only if the layout was not tried at that size.
 -- position: 1 is the fastest; layouts that failed follow those that ran.
--- place: order in a chart; what ran or failed comes before what is predicted.   slot: see `colours`.
+-- place: order in a chart; what ran or failed comes before what is predicted. A layout that ran full
+-- steps beside short ones has the place of its extended step, and the measured one follows it.
+-- slot: see `colours`.
 with tried as (
     select distinct setting_id, world_size, layout from layouts where series != 'predicted'
 ),
@@ -21,14 +23,23 @@ with_positions as (  -- few columns, because windows carry all of them
     left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
     left join tried using (setting_id, world_size, layout)
 ),
+with_first_positions as (
+    select
+        *,
+        list_position(getvariable('series_order'), series) as preference,
+        arg_min(position, preference) over (
+            partition by setting_id, world_size, layout, stack_fingerprint
+        ) as first_position
+    from with_positions
+),
 with_places as (
     select
         *,
         row_number() over (
             partition by setting_id, world_size
-            order by not drawn, series = 'predicted', position, series
+            order by not drawn, series = 'predicted', first_position, preference, position
         ) as place
-    from with_positions
+    from with_first_positions
 )
 select
     layouts.setting_id, layouts.series, layouts.world_size, layouts.layout, layouts.layout_name,

@@ -10,8 +10,8 @@ with best_places as (
         setting_id, world_size, axis_order, differing_choices.place as level_order,
         any_value(axis) as axis,
         any_value(level) as level,
-        count(*) as tried,
-        count(*) filter (where outcome != 'ok') as failed,
+        count(distinct layout) as tried,
+        count(distinct layout) filter (where outcome != 'ok') as failed,
         min(peak_memory_bytes) as least_memory_bytes,
         arg_min(contenders.place, if(outcome = 'ok', 0, 1e9) + contenders.place) as place
     from contenders

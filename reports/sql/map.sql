@@ -7,8 +7,8 @@
 with ranked as (
     select
         *,
-        count(*) over cell as tried,
-        count(*) filter (where outcome != 'ok') over cell as failed,
+        count(distinct layout) over cell as tried,
+        count(distinct layout) filter (where outcome != 'ok') over cell as failed,
         row_number() over (
             partition by setting_id, world_size, tp, pp order by outcome != 'ok', place
         ) as rank

@@ -1,7 +1,8 @@
 -- Grain: one row per setting, world_size, and part of a step of the layout advised there.
--- Needs: best, layouts, planned_points, winner_rows
--- From the profiler if it measured the layout (exposed communication between pipeline stages is the
--- bubble; `communication` has kinds and axes), else from the prediction (series 'predicted').
+-- Needs: spoken, layouts, planned_points, winner_rows
+-- From the profiler if it measured the layout, which needs full steps (exposed communication between
+-- pipeline stages is the bubble; `communication` has kinds and axes), else from the prediction
+-- (series 'predicted').
 -- seconds: of an unprofiled step. The profiler slows a step down, so its parts are scaled to the
 -- timed step.
 -- profiled_s: seconds of the profiled step; null for predictions.
@@ -26,14 +27,13 @@ profiled as (
             {'part_order': 5, 'part': 'idle and rest', 'seconds': idle_s}
         ], recursive := true)
     from (
-        select setting_id, series, world_size, advised_row_layout as layout,
+        select setting_id, world_size, advised_row_layout as layout,
             advised_row_stack as stack_fingerprint
-        from best
-        where drawn and series = 'measured'
+        from spoken
     )
-    join layouts using (setting_id, series, world_size, layout, stack_fingerprint)
+    join layouts using (setting_id, world_size, layout, stack_fingerprint)
     left join bubbles using (setting_id, world_size)
-    where compute_s is not null and exposed_comm_s is not null
+    where series = 'measured' and compute_s is not null and exposed_comm_s is not null
 ),
 predicted as (
     select
@@ -51,14 +51,7 @@ predicted as (
             {'part_order': 5, 'part': 'idle and rest',
                 'seconds': host_s + jitter_s + overhead_s + stall_s}
         ], recursive := true)
-    from (  -- of several series that ran at a size the one that the report speaks of
-        from best
-        where drawn
-        qualify row_number() over (
-            partition by setting_id, world_size
-            order by list_position(getvariable('series_order'), series)
-        ) = 1
-    ) as best
+    from spoken as best
     join planned_points on planned_points.setting_id = best.setting_id
         and planned_points.world_size = best.world_size
         and planned_points.layout = best.advised_row_layout

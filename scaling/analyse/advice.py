@@ -28,10 +28,12 @@ def fewest_switches(advisable: Mapping[int, Mapping[str, float]]) -> dict[int, s
 
     Returns:
         Layouts by size, in order: of the choices with the fewest changes the one with the highest
-        product of shares over all sizes; of equal ones the first by name.
+        product of shares over all sizes; of equal ones, which are the same training, that with the
+        shortest names.
     """
-    # per last layout: (switches, -ln of the product of shares, layouts chosen so far)
-    paths: dict[str, tuple[int, float, tuple[str, ...]]] = {}
+    # per last layout: (switches, -ln of the product of shares, layouts chosen so far with the
+    # length of their names)
+    paths: dict[str, tuple[int, float, tuple[tuple[int, str], ...]]] = {}
     sizes = [size for size in sorted(advisable) if advisable[size]]
     for size in sizes:
         switches, loss, layouts = min(paths.values()) if paths else (-1, 0.0, ())
@@ -39,9 +41,14 @@ def fewest_switches(advisable: Mapping[int, Mapping[str, float]]) -> dict[int, s
         longer_paths = {}
         for layout, share in advisable[size].items():
             switches, loss, layouts = min(switched, paths.get(layout, switched))
-            longer_paths[layout] = (switches, loss - math.log(share), (*layouts, layout))
+            longer_paths[layout] = (
+                switches,
+                loss - math.log(share),
+                (*layouts, (len(layout), layout)),
+            )
         paths = longer_paths
-    return dict(zip(sizes, min(paths.values())[2], strict=True)) if paths else {}
+    chosen = min(paths.values())[2] if paths else ()
+    return {size: layout for size, (_, layout) in zip(sizes, chosen, strict=True)}
 
 
 def advised_layouts(connection: duckdb.DuckDBPyConnection) -> pa.Table:

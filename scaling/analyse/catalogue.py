@@ -41,6 +41,7 @@ def attach_catalogue(
                 "degree": axis.multiplies_ranks,
                 "usual": None if axis.default is None else str(axis.default).lower(),
                 "unsaid": None if axis.is_in_name(axis.default) else str(axis.default),
+                "setting": axis.setting,
                 "within": axis.text.needs_degree,
                 "always": axis.text.always_column or axis.text.show_default == "always",
             }

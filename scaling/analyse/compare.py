@@ -17,7 +17,7 @@ select
     measured.series,
     if(bool_or(outcome = 'ok'), 'ok', mode(outcome order by outcome)) as outcome,
     median(tokens_per_s) as rate, min(tokens_per_s_low) as low, max(tokens_per_s_high) as high,
-    count(*) as runs, list_sort(list(distinct stack_fingerprint)) as stacks
+    count(*) as runs, stack_fingerprint as stack
 from read_parquet($measurements) as measured
 join read_parquet($settings) as settings using (setting_id)
 where measured.series in ('measured', 'extended') and not beside_measured
@@ -34,7 +34,7 @@ select
     after.low / before.high as ratio_low,
     after.high / before.low as ratio_high,
     before.runs as before_runs, after.runs as after_runs,
-    before.stacks = after.stacks as same_stack,
+    before.stack = after.stack as same_stack,
     case
         when before.outcome is null then 'new'
         when after.outcome is null then 'gone'
@@ -50,6 +50,14 @@ full join after using (
     model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout,
     series
 )
+qualify row_number() over (
+    partition by
+        model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout,
+        series
+    order by
+        ratio is null, same_stack desc nulls last, before_runs + after_runs desc nulls last,
+        before.stack, after.stack
+) = 1
 order by model, cluster, world_size, ratio desc nulls last, layout, series
 """
 
@@ -70,7 +78,8 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
     two intervals (95 %; extended 80 %; of single runs if nothing was repeated), so `faster` and
     `slower` mean that these do not overlap, and that the rates differ by more than runs do however
     narrow their intervals (`ties.NOISE_FLOOR`). `same_stack`: both sides ran on the same software
-    and hardware.
+    and hardware. Of a side with several stacks the one is compared that both have, else the one
+    with the most runs.
 
     Raises:
         InputError: a side is not tabulated, or by another version.

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from scaling.foreign.layouts import (
 )
 from scaling.foreign.measured import RATES, read_outcomes, skip_adapter_training
 from scaling.foreign.reading import read_table
+from scaling.layout.axes import AXES
 from scaling.layout.layout import layout_label
 from scaling.layout.optional_parts import PART_SIZES, stated_parts
 from scaling.layout.shapes import (
@@ -103,6 +105,7 @@ def import_rows(
         if reason is not None and records[row]["outcome"] == "ok":
             columns.skip_row(row, f"{columns.place(row)}: {reason}")
             del records[row]
+    _tell_apart(records.values())
     write_table(StudyPaths(study_dir).published, _table(records))
     skipped = list(dict.fromkeys(columns.skipped.values()))
     if (more := len(skipped) - _MOST_LISTED) > 0:
@@ -160,6 +163,20 @@ def _records(
         else:
             records[row] = record
     return records
+
+
+def _tell_apart(records: Iterable[dict[str, Any]]) -> None:
+    """Name layouts apart of which one leaves unstated what the other states: no repeats of one."""
+    alike = defaultdict(list)
+    for record in records:
+        key = ("model", "cluster", "seq_length", "global_batch_size", "layout")
+        alike[tuple(record[name] for name in key)].append(record)
+    for name, axis in AXES.items():
+        for group in alike.values():
+            unstated = [record for record in group if record[name] is None]
+            if len(unstated) < len(group) and not axis.optional:
+                for record in unstated:
+                    record["layout"] += f" {name}-unstated"
 
 
 def _table(records: Mapping[int, Mapping[str, Any]]) -> pa.Table:

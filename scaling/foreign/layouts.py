@@ -8,6 +8,7 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
 from scaling.foreign.arrays import Floats
 from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
+from scaling.foreign.renaming import is_switch
 from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
@@ -40,13 +41,24 @@ def read_layout(columns: Columns) -> dict[str, Floats]:
     known["world_size"] = np.where(np.isnan(known["world_size"]), in_nodes, known["world_size"])
     known["global_batch_size"] = _batch_of(columns)
     known["dp"] = _dp_without_cp(columns, known)
+    micro, accumulation = (known[name] for name in BATCH_FACTORS[:2])
     local, name = columns.counts("local_batch_size"), "gradient_accumulation_steps"
+    unstated = np.isnan(micro) & ~np.isnan(local)
+    if unstated.any():
+        columns.assume(
+            f"micro_batch_size is not given in {int(unstated.sum())} rows: taken as the local "
+            "batch, or as 1 of it in a pipeline"
+        )
+    parts = (known["pp"] > 1) & np.isnan(accumulation)
+    micro = np.where(unstated, np.where(parts, 1.0, local), micro)
     # of local batches, each of some micro-batches
-    accumulated = local * known[name] / known["micro_batch_size"]
-    several = (local > known["micro_batch_size"]) & (np.mod(accumulated, 1) == 0)
+    accumulated = local * accumulation / micro
+    several = (local > micro) & (np.mod(accumulated, 1) == 0)
     if several.any():
         columns.assume(f"{name} of {int(several.sum())} rows counts local batches")
-    known[name] = np.where(several, accumulated, known[name])
+    accumulation = np.where(several, accumulated, accumulation)
+    in_one = np.isnan(accumulation) & np.isnan(known["global_batch_size"])
+    known |= {"micro_batch_size": micro, name: np.where(in_one, local / micro, accumulation)}
     return known
 
 
@@ -61,11 +73,13 @@ def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
 
 
 def fsdp_ranks(columns: Columns) -> Floats:
-    """Ranks over which FSDP shards, from the column `fsdp`, (n,): 1 for none, inf for all."""
+    """Ranks over which FSDP shards, from the column `fsdp`, (n,): up to 1 for none, inf for all."""
     name = "fsdp"
     if name not in columns:
-        return np.ones(len(columns))
-    ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "1").tolist()])
+        return np.zeros(len(columns))
+    ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "off").tolist()])
+    if is_switch(columns.table, name):
+        ranks = np.where(ranks == 1, np.inf, ranks)
     unknown = np.flatnonzero(np.isnan(ranks)).tolist()
     for row in unknown:  # all of them are reported by the place of the first
         error = columns.cell_error(name, unknown[0], "must be a number of ranks, or on or off")
@@ -78,7 +92,7 @@ def _shard_ranks(text: str) -> float:
     if text in ("on", "true", "yes", "full", "full_shard", "enabled", "zero3"):
         return float("inf")
     if text in ("", "off", "false", "no", "none", "no_shard", "0", "0.0", "/", "-"):
-        return 1.0
+        return 0.0
     number = text.removesuffix(".0")
     return float(number) if number.isdigit() else float("nan")
 
@@ -98,7 +112,12 @@ def _batch_of(columns: Columns) -> Floats:
     if (batch > MAX_COUNT).any():
         row = int(np.flatnonzero(batch > MAX_COUNT)[0])
         raise columns.cell_error(name, row, f"must be a whole number from 1 to {MAX_COUNT:,}")
-    return np.where(np.isnan(batch), columns.numbers("tokens_per_step") / length, batch)
+    tokens = columns.numbers("tokens_per_step")
+    binary = tokens * 1.048576  # 16M is 2^24, if the sequences are whole then only
+    rounded = (np.mod(tokens, length) > 0) & (np.mod(binary, length) == 0)
+    if rounded.any():
+        columns.assume(f"M of tokens_per_step is read as 2^20 in {int(rounded.sum())} rows")
+    return np.where(np.isnan(batch), np.where(rounded, binary, tokens) / length, batch)
 
 
 def complete_layout(stated: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -9,8 +9,8 @@ from scaling.record.row import Row, fields_of
 # Our columns -> other spellings: Megatron's arguments, Hugging Face's configurations and headers of
 # published tables, without the words in `_IGNORED`.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "tp": ("tp", "tensor", "tensor_model"),
-    "pp": ("pp", "pipeline", "pipeline_model", "pipeline_stages"),
+    "tp": ("tp", "tensor", "tensor_model", "model_parallel", "model_parallel_size"),
+    "pp": ("pp", "pipeline", "pipeline_model", "pipeline_stages", "pipe"),
     "cp": (
         "cp", "context", "sequence_parallel_size", "sequence_parallel_degree", "ulysses",
     ),
@@ -19,16 +19,18 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "etp": ("etp", "expert_tensor"),
     "virtual_stages": (
         "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model",
-        "virtual_pipeline_stages", "model_chunks",
+        "virtual_pipeline_stages", "model_chunks", "interleaved_pipeline",
     ),
     "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators"),
     "nodes": ("nodes", "nnodes", "hosts"),
     "gpus_per_node": ("gpus_per_node", "devices_per_node", "gpus_node"),
     "micro_batch_size": (
         "mbs", "micro_batch", "microbatch", "micro_batch_per_gpu", "train_micro_batch_per_gpu",
-        "per_device_batch", "per_device_train_batch", "micro_bs", "micro_bsz",
+        "per_gpu_batch", "per_gpu_train_batch", "micro_bs", "micro_bsz",
     ),
-    "local_batch_size": ("lbs", "local_batch", "local_bs"),
+    "local_batch_size": (
+        "lbs", "local_batch", "local_bs", "batch_per_dp", "batch_per_gpu", "bs_per_gpu",
+    ),
     "global_batch_size": (
         "gbs", "global_batch", "train_batch", "global_bs", "global_bsz", "batch_global",
     ),
@@ -43,7 +45,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "seq_length": (
         "seq", "seq_len", "seqlen", "sequence", "sequence_length", "sequence_len", "context_size",
         "max_seq_len", "max_seq_length", "max_sequence_length", "context_length", "ctx", "ctx_len",
-        "ctx_length", "max_context_length", "tokens_per_sequence",
+        "ctx_length", "max_context_length", "tokens_per_sequence", "max_target_length",
     ),
     "num_layers": ("layers", "layer", "hidden_layers"),
     "hidden_size": ("hidden", "hidden_dim", "d_model", "model_dim", "embd"),
@@ -69,15 +71,17 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "recompute", "recomputation", "recompute_granularity", "checkpointing", "remat",
         "activation_recompute", "activation_recomputation", "gradient_checkpointing", "ac",
         "act_ckpt", "activation_ckpt", "activation_checkpoint", "recompute_method",
+        "recompute_modules",
     ),
     "attention": ("attention_kernel", "attention_backend", "attn_implementation"),
-    "zero_stage": ("zero",),
+    "zero_stage": ("zero", "zs"),
+    "compile": ("torch_compile",),
     "sequence_parallel": ("sequence_parallelism",),
     "framework": ("software", "library", "trainer"),
     "release": ("framework_version", "container", "container_tag"),
     "outcome": ("status",),
-    "gpu": ("gpu_type", "gpu_model", "hardware", "accelerator", "system"),
-    "model": ("model_name",),
+    "gpu": ("gpu", "gpu_type", "gpu_model", "hardware", "accelerator", "system"),
+    "model": ("model_name", "benchmark"),
     "step_time_s": (
         "step_time", "time_per_step", "time_per_global_step", "iteration_time", "iter_time",
         "time_per_iteration", "elapsed_time_per_iteration", "train_step_time",
@@ -85,7 +89,8 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "peak_memory_bytes": (
         "peak_memory", "memory", "max_memory", "mem", "peak_mem", "max_mem", "memory_per_gpu",
-        "peak_memory_per_gpu", "peak_gpu_memory", "max_memory_allocated",
+        "peak_memory_per_gpu", "peak_gpu_memory", "max_memory_allocated", "memory_allocated",
+        "peak_memory_allocated", "mem_alloc",
     ),
     "tokens_per_s": ("tokens_per_s", "throughput_tokens_per_s", "total_tokens_per_s"),
     "tokens_per_s_per_gpu": (
@@ -94,17 +99,22 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "steps_per_s": ("steps_per_s", "iterations_per_s", "iters_per_s", "iter_per_s", "it_per_s"),
     "fsdp": ("fsdp", "sharding_strategy", "sharding"),
-    "samples_per_s": ("samples_per_s", "sequences_per_s", "throughput_samples_per_s"),
+    "samples_per_s": (
+        "samples_per_s", "sequences_per_s", "seq_per_s", "throughput_samples_per_s",
+        "throughput_s_per_s",
+    ),
 }  # fmt: skip
 _OUR_COLUMNS = {*_COLUMNS, *fields_of(Row), "attention_kind", "source"}
 _BY_SPELLING = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
+_VAGUE = {"system", "hardware"}  # may be a machine's name beside an `Accelerator`
 _COUNTING = {"num", "n", "no", "number", "count", "total"}  # `n_gpu` is a number, not a model
 _IGNORED = (_COUNTING - {"count", "total"}) | {
     "size", "degree", "parallel", "parallelism", "of", "published", "avg", "average", "mean",
     "median", "used",
 }  # fmt: skip
 _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
-             "toks": "tokens", "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
+             "toks": "tokens", "token": "tokens", "t": "tokens", "device": "gpu", "chip": "gpu",
+             "sample": "samples"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 # Units of a header -> factor to the unit of our column.
@@ -142,7 +152,7 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "activation_checkpointing": (
         ("^(no|off|false|disabled|without|0(-0)?)$", "none"),
-        ("select|core-?att|norm|act$|moe", "selective"),
+        ("select|core-?att|norm|act$|moe|^mlp|mla-|shared-exp", "selective"),
         ("^(yes|on|true|enabled|all|1(-0)?|block|uniform|layers?)$|full|every-layer", "full"),
     ),
     "outcome": (
@@ -163,10 +173,10 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 # Words that may accompany a GPU's name without making it another product.
 _GPU_EXTRAS = re.compile(
-    r"nvidia|amd|instinct|tesla|[dh]gx|sxm\d?|ac|oam|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
+    r"nvidia|amd|instinct|tesla|[dh]gx|sxm\d?|ac|oam|vf|tensor|core|gpus?|nvl72|hbm\w*|\d+gi?b|gb"
     r"|systems?|superpod|precision|bf16|(mx)?fp8|nvfp4"
 )
-_HOST_MEMORY = {"480gb"}  # of Grace, in the driver's name of a GH200
+_HOST_MEMORY = {"480gb", "120gb"}  # of Grace, in the driver's name of a GH200
 
 
 def canonical_column(header: str) -> tuple[str, float]:
@@ -179,7 +189,8 @@ def canonical_column(header: str) -> tuple[str, float]:
     if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
     words = [_SYNONYMS.get(word, word) for word in parts if word not in _IGNORED]
-    if {*words} - _COUNTING in ({"gpu"}, {"gpus"}) and _COUNTING & {*parts}:
+    kinds = {*words} - _COUNTING
+    if len(kinds) == 1 and kinds < {"gpu", *_COLUMNS["world_size"]} and _COUNTING & {*parts}:
         return "world_size", 1.0
     column = _BY_SPELLING.get("_".join(parts)) or _BY_SPELLING.get("_".join(words))
     if column == "seq_length" and {"parallel", "parallelism"} & {*parts}:
@@ -197,6 +208,9 @@ def canonical_column(header: str) -> tuple[str, float]:
             without_unit = "_".join(word for word in words if word not in (unit, "in"))
             if _BY_SPELLING.get(without_unit) == column:
                 return column, units[unit]
+    separated = re.sub("(?<=[a-z])(?=[A-Z])", " ", header)  # GlobalBatchSize
+    if separated != header and is_known((found := canonical_column(separated))[0]):
+        return found
     return header.lower(), 1.0
 
 
@@ -220,16 +234,23 @@ def unit_factor(column: str, unit: str) -> float:
 
 
 def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
-    """`canonical_column` of each header, unless another header already is that column."""
-    columns: list[tuple[str, float]] = []
-    taken = set(headers)
-    for header in headers:
-        is_ours = header.lower() in _OUR_COLUMNS
-        column, factor = (header.lower(), 1.0) if is_ours else canonical_column(header)
-        if column in taken:
-            column, factor = header, 1.0
-        taken.add(column)
-        columns.append((column, factor))
+    """`canonical_column` of each header, unless another header already is that column.
+
+    Of several spellings of a column our own goes first, and a vague one last.
+    """
+    columns = [(header, 1.0) for header in headers]
+    taken: set[str] = set()
+
+    def vagueness(index: int) -> int:
+        name = headers[index].lower()
+        return -1 if name in _OUR_COLUMNS else int(name in _VAGUE)
+
+    for index in sorted(range(len(headers)), key=vagueness):
+        name = headers[index].lower()
+        found = (name, 1.0) if name in _OUR_COLUMNS else canonical_column(headers[index])
+        if found[0] not in taken:
+            columns[index] = found
+        taken.add(columns[index][0])
     return columns
 
 
@@ -267,13 +288,13 @@ def find_model(text: str, known: Collection[str]) -> str | None:
 
 # Words about a model's maker, purpose or size that a table may add to the name or leave out of it.
 _MAKERS = {"meta", "ai", "openai", "nvidia", "qwen", "deepseek", "moonshotai", "hf", "instruct",
-           "base", "moe", "671b", "1t"}  # fmt: skip
+           "base", "moe", "671b", "1t", "v0"}  # fmt: skip
 _OPTIONAL = {"a3b", "a22b", "32k", "gpt"}
 
 
 def _model_words(name: str) -> set[str]:
     """The words and numbers of a model's name: `llama3.1-70B` is llama, 3 (no minor), 70b."""
-    plain = re.sub(r"\((\W|\d|v|bf16|fp8|seq\w*|k|nodes?)*\)", " ", name.lower())
+    plain = re.sub(r"\((\W|\d|v|bf16|fp8|seq\w*|k|nodes?|w/o|mtp)*\)", " ", name.lower())
     plain = re.sub(r"\b\d+[- ]?nodes?\b", " ", plain)
     plain = re.sub(r"\bllama3(?=[1-3][-_ ])", "llama3.", plain)  # llama31_8b
     plain = re.sub(r"(?<=\d) (?=[bt]\b)", "", re.sub(r"gpt-?3(?=\D)", "gpt", plain))

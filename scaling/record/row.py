@@ -174,7 +174,7 @@ class Row(PointColumns):
     flash_attn_version: str | None  # of the package with the attention kernel, if it is in one
     liger_kernel_version: str | None = None  # null unless the layout uses its kernels
     scaling_version: str
-    gpu_name: str | None  # as the driver or /proc/cpuinfo writes it
+    gpu_name: str | None  # as the driver or /proc/cpuinfo writes it; with the threads if several
     driver_version: str | None
     cuda_version: str | None
     nccl_version: str | None

@@ -111,8 +111,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "itself",
     ),
     "collectives": (
-        "cluster", "kind", "ranks", "nodes", "at_once", "message_bytes", "probes", "seconds",
-        "bus_bytes_per_s", "bus_low", "bus_high",
+        "cluster", "kind", "ranks", "stride", "nodes", "at_once", "message_bytes", "probes",
+        "seconds", "bus_bytes_per_s", "bus_low", "bus_high",
     ),
     "slow_hosts": ("cluster", "host", "kind", "slowdown", "probes", "slow_from"),
     "gemms": (

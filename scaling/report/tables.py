@@ -25,7 +25,7 @@ MOST_LAYOUTS = 40  # contenders of a setting and size; those with a colour are a
 
 _FILTERS = {
     "best": "where drawn",
-    "contenders": f"where drawn and (place <= {MOST_LAYOUTS} or slot < 7)",
+    "contenders": f"where drawn and (least(place, position) <= {MOST_LAYOUTS} or slot < 7)",
     "returns": "where drawn",
     "fixed_layout": "where drawn",
     "switches": "where drawn",

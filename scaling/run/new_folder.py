@@ -8,6 +8,7 @@ import jinja2
 from scaling.cluster.hardware import GPUS
 from scaling.cluster.slurm_site import Partition, SlurmSite
 from scaling.errors import InputError
+from scaling.foreign.spellings import find_gpu
 from scaling.study.paths import SHIPPED
 
 _TEMPLATES = "workflow/new"
@@ -63,7 +64,9 @@ def gpu_lines(partition: Partition) -> tuple[str, str]:
     if not partition.gpus_per_node:
         return "cpu", "sinfo: no GPUs in this partition; ranks share a node's cores"
     name = (partition.gpu_type or "").lower().replace("_", "-")
-    alike = [gpu for gpu in GPUS if name and (gpu.startswith(name) or name.startswith(gpu))]
+    alike = [gpu for gpu in GPUS if name and gpu.startswith(name)]
+    if not alike and (found := find_gpu(name)):  # Slurm may take the driver's name of a GPU
+        alike = [found]
     origin = f"sinfo: gpu:{partition.gpu_type}" if partition.gpu_type else "sinfo: gpu, of no type"
     if not alike:
         return _CHANGE, f"{origin}; one of {', '.join(gpu for gpu in GPUS if gpu != 'cpu')}"

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,8 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
-    ran: dict[tuple[Any, ...], list[Best]] = {}
+    """The fastest layout of each size and setting, by the median of its repeats."""
+    ran: dict[tuple[Any, ...], dict[tuple[str, str], list[Best]]] = {}
     for point in points:
         row = rows.get(point.point_id)
         if row is None or row["outcome"] != "ok":
@@ -159,7 +161,7 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         # a point with both kinds of step counts by the extended one, as the others have it too
         extended = row["extended_step_time_s"]
         seconds = row["step_time_s"] if extended is None else extended
-        candidate = Best(
+        run = Best(
             model=point.model,
             seq_length=point.layout.seq_length,
             world_size=point.world_size,
@@ -168,14 +170,18 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        key = (point.model, candidate.seq_length, point.world_size, point.layout.setting_values)
-        ran.setdefault(key, []).append(candidate)
-    return [
-        dataclasses.replace(
-            max(tried, key=lambda best: best.tokens_per_s), of=len({best.layout for best in tried})
-        )
-        for _, tried in sorted(ran.items())
-    ]
+        key = (point.model, run.seq_length, point.world_size, point.layout.setting_values)
+        ran.setdefault(key, {}).setdefault((run.layout, run.kind), []).append(run)
+
+    def rate(runs: Sequence[Best]) -> float:
+        return statistics.median(run.tokens_per_s for run in runs)
+
+    best = []
+    for _, tried in sorted(ran.items()):
+        runs = max(tried.values(), key=rate)
+        of = len({layout for layout, _ in tried})
+        best.append(dataclasses.replace(runs[0], tokens_per_s=rate(runs), of=of))
+    return best
 
 
 def use_of_allocations(paths: StudyPaths) -> str | None:

@@ -92,12 +92,12 @@ def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
     """
     clusters = {}
     for name, entry in load_yaml(path, dict[Name, ClusterEntry]).items():
-        gbit, bus = entry.node_link_gbit_per_s, entry.all_reduce_gbyte_per_s
+        gbit, bus = entry.node_link_gbit_per_s, entry.all_reduce_gbyte_per_s or {}
         others = {"node_link_gbit_per_s", "all_reduce_gbyte_per_s", "slurm"}
         clusters[name] = Cluster(
             **entry.model_dump(exclude=others),
             node_link_bytes_per_s=gbit and gbit * GBIT_PER_S,
-            bus_bytes_per_s=bus and {nodes: bus[nodes] * GB_PER_S for nodes in sorted(bus)},
+            bus_bytes_per_s={float(n): bus[n] * GB_PER_S for n in sorted(bus)} or None,
             slurm=Slurm(**entry.slurm.model_dump()),
         )
     return clusters

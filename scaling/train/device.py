@@ -67,25 +67,30 @@ def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
         name: the device's, as the driver spells it, `NVIDIA A100-SXM4-80GB`.
         memory_bytes: the device's, as the driver counts it.
     """
-    assert expected.memory_bytes is not None
-    chip = expected.name.split("-")[0]
-    same_chip = re.search(rf"(?<![a-z0-9]){chip}(?![a-z0-9])", name, re.IGNORECASE)
-    same_kind = all((kind in name.lower()) == (kind in expected.name) for kind in _KINDS)
-    share = memory_bytes / expected.memory_bytes
-    if same_chip and same_kind and _LEAST_SHARE <= share <= _LARGEST_SHARE:
+    if _is_of(expected, name, memory_bytes):
         return None
+    known = catalogued_gpu(name, memory_bytes)
+    right = f"write gpu: {known} in" if known else "the catalogue has no such GPU to name in"
     return (
         f"the study says gpu {expected.name!r} and this rank has {name} with "
-        f"{memory_bytes / 2**30:.0f} GiB: name its cluster's gpu in config/clusters.yaml"
+        f"{memory_bytes / 2**30:.0f} GiB: {right} its cluster's entry of config/clusters.yaml"
     )
 
 
 def catalogued_gpu(name: str, memory_bytes: int) -> str | None:
     """The catalogue's name of a device, given as to `gpu_mismatch`; None if it has none."""
-    for gpu in GPUS.values():
-        if gpu.memory_bytes is not None and not gpu_mismatch(gpu, name, memory_bytes):
-            return gpu.name
-    return None
+    return next((gpu.name for gpu in GPUS.values() if _is_of(gpu, name, memory_bytes)), None)
+
+
+def _is_of(gpu: Gpu, name: str, memory_bytes: int) -> bool:
+    """Whether a device is the catalogue's `gpu`."""
+    if gpu.memory_bytes is None:
+        return False
+    chip = gpu.name.split("-")[0]
+    same_chip = re.search(rf"(?<![a-z0-9]){chip}(?![a-z0-9])", name, re.IGNORECASE)
+    same_kind = all((kind in name.lower()) == (kind in gpu.name) for kind in _KINDS)
+    share = memory_bytes / gpu.memory_bytes
+    return bool(same_chip) and same_kind and _LEAST_SHARE <= share <= _LARGEST_SHARE
 
 
 def software_stack(device: torch.device, layout: Layout) -> Stack:
@@ -115,12 +120,15 @@ def software_stack(device: torch.device, layout: Layout) -> Stack:
 
 
 def _cpu_name() -> str | None:
-    """The first CPU's model name in /proc/cpuinfo; Arm kernels give none."""
-    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return None
+    """The first CPU's model name in /proc/cpuinfo; Arm kernels give none.
+
+    Several threads are another device than the usual one: their rows are not averaged.
+    """
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    cpu = next((value.strip() for name, _, value in pairs if name.strip() == "model name"), None)
+    threads = torch.get_num_threads()
+    return cpu if threads == 1 else f"{cpu or 'CPU'}, {threads} threads of it a rank"
 
 
 def _driver_version() -> str | None:

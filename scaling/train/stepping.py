@@ -15,7 +15,7 @@ from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
-from scaling.train.data import Feed, rank_batches
+from scaling.train.data import Feed
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
@@ -96,7 +96,6 @@ class StepRunner:
         times = self._run(
             [self._full_count] * (point.warmup_steps + point.measured_steps),
             warmup_steps=point.warmup_steps,
-            drawn_ahead=at_least,
             is_enough=is_enough,
             power=power,
         )
@@ -139,7 +138,6 @@ class StepRunner:
         times = self._run(
             [counts[0]] * warmup_steps + turns,
             warmup_steps=warmup_steps,
-            drawn_ahead=at_least * len(counts),
             is_enough=is_enough,
         )
         extension = extension_of(times)
@@ -175,10 +173,8 @@ class StepRunner:
         needed = time.time() - first_step_at + _TRACED_MARGIN * slowest_s
         if max(self._slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
             return None
-        on_gpu, place = self.device.type == "cuda", self.groups.place
-        feed = Feed(
-            lambda step: rank_batches(point, place, step, self._full_count), device=self.device
-        )
+        on_gpu = self.device.type == "cuda"
+        feed = self._feed([self._full_count] * (trace.DISCARDED + trace.STEPS))
         keep = self.files.trace(self.rank) if point.keep_trace else None
         with trace.profiler_window(point.layout, self.device, keep=keep) as events:
             for index in range(trace.DISCARDED + trace.STEPS):
@@ -208,7 +204,6 @@ class StepRunner:
         counts: Sequence[int],
         *,
         warmup_steps: int,
-        drawn_ahead: int,
         is_enough: Callable[[list[float]], bool],
         power: PowerLog | None = None,
     ) -> list[float]:
@@ -219,17 +214,11 @@ class StepRunner:
         Args:
             counts: micro-batches of each step, warm-up included.
             warmup_steps: steps before the first measured one.
-            drawn_ahead: measured steps whose data are drawn before the warm-up.
             is_enough: told the seconds so far after each measured step; True ends the series.
             power: read from the first measured step on.
         """
-        first, place = self.steps_done, self.groups.place
+        first, feed = self.steps_done, self._feed(counts)
         first_measured = first + warmup_steps
-        feed = Feed(
-            lambda step: rank_batches(self.point, place, step, counts[step - first]),
-            counted=range(first_measured, first_measured + drawn_ahead),
-            device=self.device,
-        )
         times: list[float] = []
         graphs_before = skipped_before = 0
         for step in range(first, first + len(counts)):
@@ -262,6 +251,12 @@ class StepRunner:
                 "is not enough for the loss scale to settle"
             )
         return times
+
+    def _feed(self, counts: Sequence[int]) -> Feed:
+        """The batches of the next steps, which have so many micro-batches."""
+        return Feed(
+            self.point, self.groups.place, counts, first=self.steps_done, device=self.device
+        )
 
     def _slowest(self, times: list[float]) -> list[float]:
         """The slowest rank's seconds of each step; collective over all ranks."""

@@ -25,6 +25,11 @@ def test_of_two_good_ones_the_faster_is_named():
     assert fewest_switches({1: {"a": 0.98, "b": 1.0}}) == {1: "b"}
 
 
+def test_of_two_that_are_the_same_training_the_one_with_less_to_name_is_advised():
+    same = {"pp2 zero1": 1.0, "pp2 sp zero1": 1.0}
+    assert fewest_switches({8: same, 16: same}) == {8: "pp2 zero1", 16: "pp2 zero1"}
+
+
 def test_no_size_no_advice():
     assert fewest_switches({}) == {}
     assert fewest_switches({1: {}}) == {}

@@ -101,6 +101,21 @@ def test_another_software_stack_is_said_to_be_another(study):
     assert compare(Side(before), Side(after))[0]["same_stack"] is False
 
 
+def test_runs_of_two_software_stacks_are_not_averaged(study):
+    points = [some_point(1, repeat=repeat) for repeat in range(3)]
+    rows = [
+        ran(points[0], 100), ran(points[1], 200, stack_fingerprint="new"),
+        ran(points[2], 200, stack_fingerprint="new"),
+    ]  # fmt: skip
+    before = study("a", *rows, points=points)
+    after = study("b", ran(points[0], 101), points=points)
+    (found,) = compare(Side(before), Side(after))
+    assert (found["before_tokens_per_s"], found["before_runs"]) == (pytest.approx(100), 1)
+    assert found["same_stack"] is True
+    (found,) = compare(Side(after), Side(before))
+    assert found["after_tokens_per_s"] == pytest.approx(100)
+
+
 def test_a_study_without_tables_is_named(tmp_path):
     with pytest.raises(InputError, match=r"measurements\.parquet: is missing; `scaling tabulate"):
         compare(Side(tmp_path), Side(tmp_path))

@@ -76,14 +76,20 @@ def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
             [(1.1, 1.2), (0.8, 1.1)],
             "torch is faster in 1 and deepspeed in 0; the others are within the noise",
         ),
+        (  # rates that state no noise
+            [(1.5, None), (1.04, None)],
+            "torch is faster in 1 and deepspeed in 0; the others are within the noise",
+        ),
     ],
 )
 def test_what_no_interval_tells_apart_is_no_verdict(
-    pairs: Any, bounds: list[tuple[float, float]], verdict: str
+    pairs: Any, bounds: list[tuple[float, float | None]], verdict: str
 ) -> None:
     both = [pair for pair in pairs if pair["ratio"] is not None]
     rows = [
         {**pair, "ratio": (low * high) ** 0.5, "ratio_low": low, "ratio_high": high}
+        if high
+        else {**pair, "ratio": low, "ratio_low": None, "ratio_high": None}
         for pair, (low, high) in zip(both, bounds, strict=True)
     ]
     section = engine_section(Tables({"engines": rows, "settings": SETTINGS}))

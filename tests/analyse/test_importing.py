@@ -67,6 +67,14 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
     ]
 
 
+def test_what_one_row_leaves_unstated_and_another_states_are_no_repeats_of_one_layout(imported):
+    table = imported({"activation_checkpointing": "none"}, {"activation_checkpointing": ""})
+    names = {row["layout_name"]: row["runs"] for row in table("layouts")}
+    assert list(names.values()) == [1, 1]
+    stated, unstated = sorted(names)
+    assert unstated == f"{stated} (checkpointing unstated)"
+
+
 def test_sequence_parallel_without_tensor_parallel_is_the_same_training_and_no_rival(imported):
     table = imported(
         {"tp": "1", "sequence_parallel": "true"},

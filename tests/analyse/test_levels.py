@@ -207,7 +207,7 @@ def test_a_cell_of_the_map_says_nothing_of_what_is_unstated():
     )  # fmt: skip
     cell = dict.fromkeys(columns) | {
         "setting_id": 1, "series": "published", "world_size": 8, "tp": 1, "outcome": "ok",
-        "place": 1, "drawn": True, "layout_name": "a", "micro_batch_size": 2,
+        "place": 1, "drawn": True, "layout": "a", "layout_name": "a", "micro_batch_size": 2,
     }  # fmt: skip
     stated = zip((1, 2, 4), (None, "none", "full"), strict=True)
     contenders = [cell | {"pp": pp, "activation_checkpointing": said} for pp, said in stated]

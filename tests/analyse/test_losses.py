@@ -37,6 +37,15 @@ def test_the_odd_one_of_three_is_told_by_the_median_and_does_not_win(tabulated):
     assert best["tokens_per_s"] == pytest.approx(101)  # the odd one was faster, at 102
 
 
+def test_layouts_that_stopped_after_different_numbers_of_steps_are_compared_where_both_ran(
+    tabulated,
+):
+    agree, table = judged(tabulated, CURVE, [*CURVE, 1.0], [*OTHER, 1.0, 0.5])
+    assert agree == [True, True, False]
+    assert {row["layouts"] for row in table("losses")} == {3}
+    assert {row["at_step"] for row in table("losses") if not row["agrees"]} == {3}
+
+
 def test_of_two_that_differ_neither_is_known_to_be_right(tabulated):
     agree, table = judged(tabulated, CURVE, OTHER)
     assert agree == [False, False]

@@ -54,6 +54,14 @@ def test_hosts_of_one_shape_share_a_point_and_failures_have_none(probed):
     assert [(row["probes"], row["seconds"]) for row in found] == [(3, 2.0)]
 
 
+def test_groups_of_neighbours_and_of_ranks_further_apart_are_not_pooled(probed):
+    one = {"kind": "all_reduce", "ranks": 4, "nodes": 1, "groups": 2, "message_bytes": MIB}
+    found = probed(one | {"stride": 1, "seconds": 1.0}, one | {"stride": 2, "seconds": 3.0})(
+        "collectives"
+    )
+    assert [(row["stride"], row["seconds"]) for row in found] == [(1, 1.0), (2, 3.0)]
+
+
 def test_a_gemm_has_two_flops_per_product_and_the_range_of_its_hosts(probed):
     one = {"kind": "gemm", "precision": "bf16", "m": 10, "n": 20, "k": 30}
     (found,) = probed(one | {"host": "a", "seconds": 1e-9}, one | {"host": "b", "seconds": 3e-9})(

@@ -1,5 +1,7 @@
 """What short steps derive stands beside what full ones measured, and is never mixed with it."""
 
+import dataclasses
+
 import pytest
 
 from tests.analyse.conftest import some_point
@@ -87,3 +89,43 @@ def test_a_layout_that_ran_in_full_only_is_ranked_among_the_extended_ones(tabula
 def test_where_no_step_was_extended_full_steps_are_measured_only(tabulated):
     full = timed_row(SLOW, 0.5, step_time_kind="measured")
     assert {one["series"] for one in tabulated([SLOW], [full])("measurements")} == {"measured"}
+
+
+PROFILE = {
+    "compute_s": 0.5, "comm_s": 0.3, "exposed_comm_s": 0.2, "idle_s": 0.1, "dp_comm_s": 0.3,
+    "all_reduce_s": 0.3,
+}  # fmt: skip
+
+
+def test_a_cell_of_the_map_is_its_best_layout_though_another_ran_in_full(tabulated):
+    other = some_point(2, tp=2, zero_stage=0)
+    steps = {"extended_step_time_s": 1.1, "extended_low_s": 1.0, "extended_high_s": 1.2}
+    rows = [
+        in_short_steps(timed_row(FAST, 1.0), **SHORT),
+        timed_row(SLOW, 1.0, step_time_kind="measured", **(SHORT | steps)),
+        in_short_steps(timed_row(other, 1.0), **SHORT | {"extended_step_time_s": 0.81}),
+    ]
+    table = tabulated([FAST, SLOW, other], rows)
+    (tensor,) = (cell for cell in table("map") if cell["tp"] == 2)
+    assert (tensor["series"], tensor["step_time_s"]) == ("extended", pytest.approx(0.81))
+    assert (tensor["tried"], tensor["share_of_best"]) == (2, pytest.approx(0.8 / 0.81))
+    (level,) = (one for one in table("levels") if one["name"] == "tp 2")
+    assert (level["step_time_s"], level["tried"]) == (pytest.approx(0.81), 2)
+    places = [(one["place"], one["layout"], one["series"]) for one in table("contenders")]
+    assert sorted(places) == [
+        (1, FAST.layout.label, "extended"),
+        (2, other.layout.label, "extended"),
+        (3, SLOW.layout.label, "extended"),
+        (4, SLOW.layout.label, "measured"),
+    ]
+
+
+def test_a_step_is_split_only_where_the_layout_that_is_advised_was_profiled(tabulated):
+    full = timed_row(SLOW, 1.0, step_time_kind="measured", **SHORT, **PROFILE)
+    slower = dataclasses.replace(full, extended_step_time_s=2.0, extended_high_s=2.1)
+    short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
+    both = timed_row(FAST, 1.0, step_time_kind="measured", **SHORT, **PROFILE)
+    for fastest, parts in ((short, set()), (both, {"tp 1"})):
+        table = tabulated([FAST, SLOW], [fastest, slower])
+        assert {one["layout_name"] for one in table("time_split")} == parts
+        assert {one["layout_name"] for one in table("communication")} == parts

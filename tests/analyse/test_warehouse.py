@@ -208,17 +208,18 @@ def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
 
 
 def test_points_that_started_on_a_busy_machine_are_counted(study):
-    one, other = (cpu_point(size) for size in (1, 2))
-    write_points(study, Plan(points=(one, other), refusals=()))
-    (study / "rows").mkdir()
-    for number, (point, load) in enumerate(((one, 1.5), (other, 9.0))):
-        row = timed_row(point, 2.0)
-        record = {name: getattr(row, name) for name in arrow_schema(type(row)).names}
-        table = pa.Table.from_pylist([record | {"load_average": load}])
-        pq.write_table(table, study / "rows" / f"{number}.parquet")
+    """Eight ranks on four hosts are two on the first, whose load it is."""
+    points = tuple(cpu_point(size) for size in (1, 2, 8))
+    write_points(study, Plan(points=points, refusals=()))
+    hosts = (["n1"], ["n1"], ["n1", "n2", "n3", "n4"])
+    rows = [
+        timed_row(point, 2.0, load_average=load, hosts=on)
+        for point, load, on in zip(points, (1.5, 9.0, 2.5), hosts, strict=True)
+    ]
+    write_rows(study / "rows" / "all.parquet", rows)
     tabulate_only(study, study / "sql", "busy")
     assert read(study / "tables" / "busy.parquet") == [
-        {"cluster": "here", "own_ranks": 2, "rows_told": 2, "busy": 1,
+        {"cluster": "here", "own_ranks": 2, "rows_told": 3, "busy": 2,
          "highest_load_average": 9.0}
     ]  # fmt: skip
 

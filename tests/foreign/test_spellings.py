@@ -82,6 +82,15 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("Micro batch size [sequences]", "micro_batch_size", 1),
         ("GBS (samples)", "global_batch_size", 1),
         ("Context size", "seq_length", 1),
+        ("max_target_length", "seq_length", 1),
+        ("Batch size per GPU", "local_batch_size", 1),
+        ("accelerators_count", "world_size", 1),
+        ("stepTimeMs", "step_time_s", 1e-3),
+        ("NumParams", "numparams", 1),
+        ("torch.compile", "compile", 1),
+        ("Device", "gpu", 1),
+        ("Tokens/s/chip", "tokens_per_s_per_gpu", 1),
+        ("ZS", "zero_stage", 1),
         ("Context parallel size", "cp", 1),
         ("Sequence parallelism", "sequence_parallel", 1),
         ("sequence_parallel_size", "cp", 1),  # of DeepSpeed, whose 1 is not true
@@ -128,6 +137,9 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
         ("Llama 3.1 405B (proxy)", None),
         ("Llama 3 8B (4 layers)", None),
         ("Llama 3 8B (seq 8k)", "llama3_8b"),
+        ("DeepSeekV3 (w/o MTP)", "deepseek_v3"),
+        ("QWEN3_8B", "qwen3_8b"),
+        ("Mixtral-8x7B-v0.1", "mixtral_8x7b"),
         ("llama31_8b", "llama3_8b"),
         ("llama33b", None),
         ("llama-13b", None),  # of Llama or Llama 2, of 32,000 or 128,000 words
@@ -181,6 +193,8 @@ def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
         ("V100-16GB", None),  # another memory is another product
         ("H100 96GB", None),
         ("NVIDIA GH200 480GB", "gh200-96gb"),  # 480 GB are Grace's
+        ("NVIDIA GH200 120GB", "gh200-96gb"),
+        ("AMD Instinct MI300X VF", "mi300x-192gb"),  # of a virtual machine
         ("H100 80 GB", "h100-80gb"),
         ("a100_80g", "a100-80gb"),
         ("Tesla V100-SXM2-32GB", "v100-32gb"),

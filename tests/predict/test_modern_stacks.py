@@ -227,10 +227,12 @@ def test_links_that_join_hosts_make_them_one_node():
     few, all_of_it, unsaid = predict(points_of(Columns(table_of(*rows), "t"))).step_time_s
     assert few == all_of_it == unsaid
     mine = Cluster(
-        gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=2e11, source="t"
-    )
+        gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=2e11,
+        bus_bytes_per_s={18: 8e11, 36: 4e11}, source="t",
+    )  # fmt: skip
     joined = cluster_named("mine", {"mine": mine})
     assert (joined.gpus_per_node, joined.node_link_bytes_per_s) == (72, 18 * 2e11)
+    assert joined.bus_bytes_per_s == {1: 8e11, 2: 4e11}
 
 
 def test_a_release_is_of_the_software_whose_name_it_starts_with():

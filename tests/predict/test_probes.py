@@ -5,6 +5,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.predict.fit.calibrate import calibrate
@@ -29,6 +30,7 @@ def probes(*rows):
         "message_bytes",
         "precision",
         "groups",
+        "stride",
     }
     for name in sorted(columns - set(table.column_names)):
         table = table.append_column(name, pa.nulls(table.num_rows))
@@ -98,6 +100,32 @@ def test_groups_that_share_a_nodes_links_are_counted_together():
     # alone it cannot fill the node's links, so it says nothing of them
     (alone,) = probed_parameters(probes({**pairs, "groups": 1, "seconds": seconds})).values()
     assert alone == {}
+
+
+def test_a_message_alone_on_a_node_says_nothing_of_a_gpus_share_of_its_nics():
+    pair = {"kind": "send_recv", "ranks": 2, "nodes": 2, "message_bytes": 2**30}
+    together = {**pair, "groups": 8, "seconds": 2**30 / 15e9}
+    alone = {**pair, "groups": 1, "seconds": 2**30 / 100e9}
+    (told,) = probed_parameters(probes(together, alone, alone)).values()
+    assert told == {"p2p_efficiency": pytest.approx(15 / 25)}
+
+
+def test_hosts_that_gpu_links_join_are_one_node():
+    sent = {"cluster": "rack", "kind": "all_reduce", "message_bytes": 2**30, "groups": 1}
+    pairs = {**sent, "ranks": 2, "stride": 4, "nodes": 2, "groups": 4, "seconds": 2**30 / 720e9}
+    rack = {**sent, "ranks": 72, "stride": 1, "nodes": 18}
+    rack["seconds"] = 2 * 71 / 72 * 2**30 / 720e9
+    racks = {**pairs, "stride": 72, "nodes": 2, "groups": 72, "seconds": 2**30 / 25e9}
+    sends = {**pairs, "kind": "send_recv", "seconds": 2**30 / 540e9}
+    described = Cluster(
+        gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=200e9, source="test"
+    )
+    (told,) = probed_parameters(probes(pairs, rack, racks, sends), {"rack": described}).values()
+    assert told == {
+        "link_efficiency": pytest.approx(0.8),
+        "network_efficiency": pytest.approx(0.5),
+        "p2p_efficiency_inside": pytest.approx(0.6),
+    }
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,13 @@ TOKENS = 256 * 8192
         ("step_time_s outcome", {"samples_per_second": 256 / 20.5, "status": "Success"}),
         ("global_batch_size", {"Global batch (tokens)": TOKENS}),
         ("global_batch_size", {"GBS": TOKENS}),
+        ("global_batch_size", {"GlobalBatchSize": 256}),
+        ("global_batch_size", {"Tokens/Batch": "2M"}),  # 2^21 are whole sequences
+        ("global_batch_size", {"Batch size/DP": 128}),
+        ("global_batch_size micro_batch_size", {"LBS": 128}),  # 1 at a time through the pipeline
+        ("micro_batch_size", {"per_device_train_batch_size": 1}),
+        ("step_time_s", {"Throughput (T/s/GPU)": TOKENS / 20.5 / 64}),
+        ("step_time_s", {"Throughput (S/s)": 256 / 20.5}),
         ("global_batch_size", {"grad_accum_steps": 128}),
         ("micro_batch_size", {"num_microbatches": 128}),
         ("dp", {}),
@@ -91,8 +98,11 @@ TOKENS = 256 * 8192
         ("world_size dp gpus_per_node", {"#Nodes": 8}),
         ("world_size", {"Num GPUs": 64}),
         ("tp pp cp", {"TP": 4, "pipeline_parallelism": 8, "context parallel size": "-"}),
+        ("tp pp", {"model-parallel-size": 4, "pipe-parallel-size": 8}),
         ("seq_length", {"Seq Len": "8k"}),
         ("cluster", {"GPU": "8x H100"}),
+        ("cluster", {"System": "Eos", "Accelerator": "NVIDIA H100"}),
+        ("cluster", {"GPU": None, "System": "DGX-H100"}),  # of another section of the page
         ("cluster", {"gpu_name": "NVIDIA H100 80GB HBM3"}),
         ("cluster", {"hardware": "DGX-H100 SXM"}),
         ("cluster", {"cluster": "eos", "gpu_name": "NVIDIA H100 80GB HBM3"}),
@@ -118,6 +128,43 @@ def test_a_table_in_other_words_is_the_same_rows(
         points = points_of(columns, models=MODELS)
         tables.append((predict(points).step_time_s[0], observed_of(columns).step_time_s[0]))
     assert tables[1] == pytest.approx(tables[0], rel=1e-5)
+
+
+def test_without_a_pipeline_a_local_batch_is_one_micro_batch_unless_it_is_accumulated() -> None:
+    rows = [{"dp": 4, "local_batch_size": 8},
+            {"dp": 4, "local_batch_size": 8, "global_batch_size": 64},
+            {"dp": 4, "local_batch_size": 8, "gradient_accumulation_steps": 3},
+            {"dp": 4, "local_batch_size": 8, "micro_batch_size": 2}]  # fmt: skip
+    (group,) = (points := checked(*rows)).groups
+    assert group.features.micro_batch_size.tolist() == [8, 8, 8, 2]
+    assert points.global_batch_size.tolist() == [32, 64, 96, 32]
+    assert any("micro_batch_size is not given in 3 rows" in text for text in points.assumptions)
+
+
+def test_an_unstated_precision_is_fp16_on_a_gpu_without_bf16() -> None:
+    points = checked({"cluster": "v100-32gb"}, {"cluster": "a100-80gb"}, {"cluster": "a100-80gb"})
+    assert [group.features.bf16.tolist() for group in points.groups] == [[False], [True, True]]
+    assert points.note.tolist() == [None] * 3
+    assert "precision is not given in 1 rows: taken as fp16" in points.assumptions
+
+
+@pytest.mark.parametrize(("others", "stage"), [("0", 3), ("8", 0)])
+def test_one_of_fsdp_is_a_switch_beside_zeros_and_a_rank_beside_numbers_of_ranks(
+    tmp_path: Path, others: str, stage: int
+) -> None:
+    head, cells = ",".join(SHAPE), ",".join(map(str, SHAPE.values()))
+    (tmp_path / "t.csv").write_text(f"{head},dp,FSDP\n{cells},8,1\n{cells},8,{others}\n")
+    columns = Columns(read_table(tmp_path / "t.csv"), "t.csv")
+    for some in (columns, columns.filter(np.array([True, False]))):
+        assert points_of(some).groups[0].features.zero_stage[0] == stage
+
+
+def test_software_that_recomputes_modules_does_so_where_a_row_names_some() -> None:
+    row = {"dp": 8, "cluster": "h100-80gb", "framework": "Megatron-Core"}
+    words = ("norm, act", "mlp", None, "selective", "core_attn")
+    f = checked(*({**row, "activation_checkpointing": word} for word in words)).groups[0].features
+    assert f.recomputes.tolist() == [True, True, True, False, False]
+    assert f.selective.tolist() == [False, False, False, True, True]
 
 
 def test_no_chunks_is_one_chunk_and_the_row_counts() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from scaling.report.sections import findings
+from scaling.report.sections.answer import why_nothing_ran
 from scaling.report.tables import Tables
 from tests.report.conftest import GPUS
 
@@ -39,6 +40,14 @@ def test_clusters_are_compared_by_what_ran_though_more_is_predicted():
     )
 
 
+def test_where_nothing_is_predicted_to_fit_nobody_is_said_to_have_tried():
+    oom = {"world_size": 8, "series": "predicted", "outcome": "oom"}
+    progress = {"points": 1, "predicted": 1, "failed": 0, "refusals": 0}
+    given = Tables({"best": [], "contenders": [oom], "progress": [progress]})
+    assert findings.layouts_title(given, 8, GPUS) == "Predicted: at 8 GPUs no layout fits"
+    assert why_nothing_ran(given) == "Predicted: no layout fits, at none of the sizes."
+
+
 def test_what_ties_with_the_fastest_is_not_said_to_tie_with_another_advised_layout():
     best = {
         "world_size": 8, "layout_name": "a", "advised_layout_name": "b", "tied": True,
@@ -53,7 +62,7 @@ def test_what_ties_with_the_fastest_is_not_said_to_tie_with_another_advised_layo
                 "contenders": [{"series": "measured", **one} for one in rows],
             }
         )
-        return findings.layouts_title(given, given, 8, GPUS)
+        return findings.layouts_title(given, 8, GPUS)
 
     assert title(tied) == "At 8 GPUs b is advised, one of 2 layouts not told apart from a"
     assert title(tied[:2]) == "At 8 GPUs b is advised and a is not told apart from it"
@@ -125,7 +134,7 @@ def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
 
 
 def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():
-    shape = {"kind": "all_reduce", "ranks": 8, "nodes": 1, "at_once": 1}
+    shape = {"kind": "all_reduce", "ranks": 8, "stride": 1, "nodes": 1, "at_once": 1}
     rows = [
         shape | {"message_bytes": 2**power, "bus_bytes_per_s": rate}
         for power, rate in ((10, 1e9), (20, 160e9), (30, 300e9))

@@ -69,6 +69,22 @@ def returns(*steps, series="measured"):
             "0.49 [0.40–0.60]",
             "The knee is perhaps at 1 GPU",
         ),
+        (  # intervals of single runs, which leave out what differs between runs
+            [(0.49, 0.488, 0.492)],
+            "The step from 1 to 2 GPUs perhaps returns less than half of its cost: "
+            "0.49 [0.49–0.49]",
+            "The knee is perhaps at 1 GPU",
+        ),
+        (
+            [(0.51, 0.508, 0.512)],
+            "The one step returns 0.51 [0.51–0.51] of its cost",
+            "Perhaps every doubling",
+        ),
+        (
+            [(0.9, 0.89, 0.91), (-0.005, -0.007, -0.003)],
+            "The step from 2 to 4 GPUs returns less than half of its cost: −0.01 [−0.01 to 0.00]",
+            "The knee is at 2 GPUs",
+        ),
         (
             [(0.47, None, None)],
             "The step from 1 to 2 GPUs perhaps returns less than half of its cost: 0.47",
@@ -165,6 +181,15 @@ def test_a_loss_within_the_unstated_noise_is_no_slower_training():
     assert last_step([step], "measured") == "The last doubling returns nothing."
     surely = dataclasses.replace(step, returned=-0.06)
     assert last_step([surely], "measured") == "The last doubling makes training slower."
+
+
+def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_interval():
+    step = Step(from_size=1, to_size=2, returned=-0.01, low=-0.012, high=-0.008)
+    assert last_step([step], "measured") == "The last doubling returns nothing."
+    title = over_sizes.returns_title(returns((-0.01, -0.012, -0.008)), GPUS)
+    assert title.endswith(
+        "returns less than half of its cost: \u22120.01 [\u22120.01 to \u22120.01]"
+    )
 
 
 def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():

@@ -7,8 +7,7 @@ import pytest
 
 from scaling.analyse.series import SERIES
 from scaling.report.charts.marks import POINTS
-from scaling.report.charts.svg import SERIES_KEY
-from scaling.report.sections.story import interval_words
+from scaling.report.sections.story import SERIES_KEY, interval_words
 from scaling.report.tables import Tables, _plain, _read, page_text
 from scaling.report.text import with_series
 
@@ -48,7 +47,7 @@ def noise(series, repeated, layouts=4):
             "95 % interval of one run or 80 % interval of a prediction",
         ),
         ([noise("extended", 0)], "80 % interval of a step extended from short ones"),
-        ([], "interval"),
+        ([], ""),
     ],
 )
 def test_an_interval_is_called_by_its_level_and_its_runs(rows, words):

@@ -47,6 +47,20 @@ def test_a_gpu_of_two_sizes_is_said_to_be_one_or_the_other():
     assert "it may be a100-80gb" in clusters_text(site(gpu_type="a100"))
 
 
+@pytest.mark.parametrize(
+    ("gpu_type", "gpu"),
+    [
+        ("nvidia_h100_80gb_hbm3", "h100-80gb"),  # as Slurm's AutoDetect=nvml names them
+        ("nvidia_a100-sxm4-80gb", "a100-80gb"),
+        ("nvidia_a100_80gb_pcie", "a100-pcie-80gb"),
+        ("nvidia_gh200_480gb", "gh200-96gb"),
+        ("tesla_v100-sxm2-32gb", "v100-32gb"),
+    ],
+)
+def test_a_gpu_that_slurm_calls_as_the_driver_does_is_found(gpu_type, gpu):
+    assert f"gpu: {gpu} " in clusters_text(site(gpu_type=gpu_type))
+
+
 def test_a_gpu_that_the_catalogue_has_not_is_left_to_be_named(tmp_path):
     path = tmp_path / "clusters.yaml"
     path.write_text(clusters_text(site(gpu_type="tesla")))

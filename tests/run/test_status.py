@@ -155,3 +155,21 @@ def test_the_best_so_far_is_of_one_setting_layouts_of_other_routings_do_not_comp
         (1, 8 * 32 / 2.0),
         (1, 8 * 32 / 1.0),
     ]
+
+
+def test_the_best_so_far_goes_by_the_median_of_its_repeats():
+    lucky, steady = points_of(2)
+    steady = dataclasses.replace(
+        steady, layout=dataclasses.replace(steady.layout, activation_checkpointing="full")
+    )
+    points = [
+        dataclasses.replace(one, point_id=f"{name}{repeat}", repeat=repeat)
+        for name, one in (("l", lucky), ("s", steady)) for repeat in range(3)
+    ]  # fmt: skip
+    seconds = (0.9, 1.5, 2.0, 1.0, 1.0, 1.0)
+    rows = {
+        point.point_id: {"outcome": "ok", "extended_step_time_s": None, "step_time_s": step}
+        for point, step in zip(points, seconds, strict=True)
+    }
+    (best,) = _best(points, rows)
+    assert (best.layout, best.tokens_per_s, best.of) == (steady.layout.label, 8 * 32 / 1.0, 2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from scaling.study.point import Point
-from scaling.train.data import sequence
+from scaling.train.data import draw, sequences
 from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.model.blueprint import Blueprint, initial_weight
 from scaling.train.model.decoder import Decoder
@@ -124,18 +124,10 @@ def _pairs(point: Point, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _global_batch(point: Point, step: int, seq_length: int) -> torch.Tensor:
     layout, shape = point.layout, point.shape
-    return torch.stack(
-        [
-            sequence(
-                point.seed,
-                step,
-                index,
-                seq_length=seq_length,
-                vocab_size=shape.vocab_size,
-            )
-            for index in range(layout.global_batch_size)
-        ]
-    )
+    draws = [
+        draw(point.seed, step, index, shape.vocab_size) for index in range(layout.global_batch_size)
+    ]
+    return sequences(draws, seq_length=seq_length, vocab_size=shape.vocab_size, device=CPU)
 
 
 def _loss(point: Point, weights: Weights, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,22 +1,27 @@
 """Every layout sees the same tokens."""
 
+import dataclasses
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.layout.layout import Layout
-from scaling.train.data import micro_batches, sequence
-
-CPU = torch.device("cpu")
+from scaling.train import data
+from scaling.train.data import Feed, draw, micro_batches, sequences
+from scaling.train.parallel.groups import Place
+from tests.points import tiny_point
+from tests.train.reference import CPU
 
 
 def global_batch(layout: Layout, step: int, seed: int = 3) -> torch.Tensor:
     """The ids of all replicas, in their order."""
-    shares = [
-        micro_batches(layout, vocab_size=50, seed=seed, step=step, dp_rank=rank, device=CPU)
-        for rank in range(layout.dp)
-    ]
-    return torch.cat([ids for share in shares for ids, _ in share])
+    point = dataclasses.replace(tiny_point(), layout=layout, seed=seed)
+    count = layout.gradient_accumulation_steps
+    places = [Place.of(rank, layout) for rank in range(layout.dp)]
+    feeds = [Feed(point, place, [count], first=step, device=CPU) for place in places]
+    return torch.cat([ids for feed in feeds for ids, _ in feed(step)])
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 20))
@@ -30,15 +35,25 @@ def test_every_layout_sees_the_same_sequences(dp: int, rounds: int, size: int, s
 def test_a_label_is_the_next_token_and_a_word_of_the_vocabulary(
     step: int, index: int, vocab_size: int
 ) -> None:
-    tokens = sequence(0, step, index, seq_length=9, vocab_size=vocab_size)
+    draws = [draw(0, step, index, vocab_size)]
+    (tokens,) = sequences(draws, seq_length=9, vocab_size=vocab_size, device=CPU)
     assert tokens.shape == (10,)
     assert 0 <= tokens.min() <= tokens.max() < vocab_size
     layout = Layout(seq_length=9)
-    ((ids, labels),) = micro_batches(
-        layout, vocab_size=vocab_size, seed=0, step=step, dp_rank=index, device=CPU
-    )
+    ((ids, labels),) = micro_batches(layout, draws, vocab_size=vocab_size, device=CPU)
     assert torch.equal(ids[0], tokens[:-1])
     assert torch.equal(labels[0], tokens[1:])
+
+
+def test_nothing_is_drawn_once_the_first_step_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps whose energy is counted, a host that draws would leave its GPU idle."""
+    drawn: list[tuple[int, ...]] = []
+    monkeypatch.setattr(data, "draw", lambda *of: drawn.append(of) or draw(*of))
+    point = tiny_point()
+    feed = Feed(point, Place.of(0, point.layout), [1, 2, 3], first=4, device=CPU)
+    before = len(drawn)
+    assert [len(feed(step)) for step in (4, 5, 6)] == [1, 2, 3]
+    assert len(drawn) == before == 6 * point.layout.micro_batch_size
 
 
 def test_steps_and_seeds_differ() -> None:
@@ -50,18 +65,16 @@ def test_steps_and_seeds_differ() -> None:
 
 @given(st.integers(1, 4), st.integers(1, 3))
 def test_a_target_goes_on_where_its_input_ends_and_is_seen_one_token_late(
-    dp: int, size: int
+    batches: int, size: int
 ) -> None:
-    layout = Layout(dp=dp, micro_batch_size=size, seq_length=6)
-    for rank in range(dp):
-        ((ids, labels),) = micro_batches(
-            layout, vocab_size=50, seed=3, step=1, dp_rank=rank, device=CPU, pairs=True
-        )
+    layout = Layout(micro_batch_size=size, seq_length=6)
+    draws = [draw(3, 1, index, 50) for index in range(size * batches)]
+    whole = sequences(draws, seq_length=11, vocab_size=50, device=CPU).split(size)
+    pairs = micro_batches(layout, draws, vocab_size=50, device=CPU, pairs=True)
+    for (ids, labels), tokens in zip(pairs, whole, strict=True):
         assert ids.shape == (size, 2, 6)
-        for index in range(size):
-            tokens = sequence(3, 1, rank * size + index, seq_length=11, vocab_size=50)
-            assert torch.equal(torch.cat((ids[index, 0], labels[index])), tokens)
-            assert ids[index, 1].tolist() == [0, *labels[index, :-1].tolist()]
+        assert torch.equal(torch.cat((ids[:, 0], labels), 1), tokens)
+        assert ids[:, 1].tolist() == [[0, *late] for late in labels[:, :-1].tolist()]
 
 
 @given(st.sampled_from([1, 2, 3, 6]), st.integers(1, 3), st.booleans())
@@ -70,15 +83,9 @@ def test_ranks_that_share_a_sequence_hold_runs_of_it_and_every_label(
 ) -> None:
     def held(cp_rank: int, degree: int) -> tuple[torch.Tensor, torch.Tensor]:
         layout = Layout(cp=degree, micro_batch_size=size, seq_length=6)
+        draws = [draw(3, 1, index, 50) for index in range(size)]
         ((ids, labels),) = micro_batches(
-            layout,
-            vocab_size=50,
-            seed=3,
-            step=1,
-            dp_rank=0,
-            cp_rank=cp_rank,
-            device=CPU,
-            pairs=pairs,
+            layout, draws, vocab_size=50, cp_rank=cp_rank, device=CPU, pairs=pairs
         )
         return ids, labels
 

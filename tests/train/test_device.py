@@ -48,21 +48,24 @@ def test_a_device_is_known_by_its_chip_and_its_memory(said: str, name: str, gib:
 
 
 @pytest.mark.parametrize(
-    ("said", "name", "gib"),
+    ("said", "name", "gib", "right"),
     [
-        ("a100-80gb", "NVIDIA A100-SXM4-40GB", 39.4),  # half the memory
-        ("h100-80gb", "NVIDIA H100 PCIe", 79.2),  # three quarters of the peak
-        ("h100-80gb", "NVIDIA H100 NVL", 93.0),
-        ("a100-40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 39.3),  # 98 of 108 multiprocessors
-        ("b200-180gb", "NVIDIA GB200", 184.3),
-        ("h100-80gb", "NVIDIA GeForce RTX 4090", 23.5),
+        ("a100-80gb", "NVIDIA A100-SXM4-40GB", 39.4, "a100-40gb"),  # half the memory
+        ("h100-80gb", "NVIDIA H100 PCIe", 79.2, "h100-pcie-80gb"),  # three quarters of the peak
+        ("h100-80gb", "NVIDIA H100 NVL", 93.0, "h100-nvl-94gb"),
+        ("b200-180gb", "NVIDIA GB200", 184.3, "gb200-186gb"),
+        # 98 of 108 multiprocessors
+        ("a100-40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 39.3, None),
+        ("v100-32gb", "Tesla V100-SXM2-16GB", 15.8, None),
     ],
 )
-def test_another_device_than_the_study_says_is_named(said: str, name: str, gib: float) -> None:
-    reason = gpu_mismatch(GPUS[said], name, int(gib * GIB))
-    assert reason == (
-        f"the study says gpu {said!r} and this rank has {name} with {gib:.0f} GiB: "
-        "name its cluster's gpu in config/clusters.yaml"
+def test_another_device_than_the_study_says_is_named(
+    said: str, name: str, gib: float, right: str | None
+) -> None:
+    named = f"write gpu: {right} in" if right else "the catalogue has no such GPU to name in"
+    assert gpu_mismatch(GPUS[said], name, int(gib * GIB)) == (
+        f"the study says gpu {said!r} and this rank has {name} with {gib:.0f} GiB: {named} its "
+        "cluster's entry of config/clusters.yaml"
     )
 
 
@@ -96,3 +99,11 @@ def test_in_a_job_a_host_has_the_name_by_which_slurm_can_exclude_it(
     layout = tiny_point().layout
 
     assert software_stack(torch.device("cpu"), layout).host == "node1"
+
+
+def test_a_rank_of_several_threads_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(threads: int) -> str | None:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        return software_stack(torch.device("cpu"), tiny_point().layout).gpu_name
+
+    assert name(3) == f"{name(1) or 'CPU'}, 3 threads of it a rank"

@@ -25,7 +25,7 @@ import torch, torch.distributed as dist
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import engine_module
 from scaling.study.point import point_from_json
-from scaling.train.data import rank_batches
+from scaling.train.data import Feed
 from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.parallel.groups import Groups
 
@@ -35,13 +35,14 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 engine_module("deepspeed", "rehearsal").act_like_cuda(lambda kind: None)
 engine_module("deepspeed", "engine").join(0)
 groups = Groups(0, point.layout, timeout_s=60)
+feed = Feed(point, groups.place, [1] * 99, first=0, device=torch.device("cpu"))
 losses, skipped = [], []
 with mock.patch.object(torch.Tensor, "record_stream"):
     trainer = build(make_blueprint(point, groups, torch.device("cpu")), groups)
     for step in range(point.measured_steps + 1):
         if step == point.measured_steps:
             trainer.engine.optimizer.loss_scaler.cur_scale = {OVERFLOWING}
-        trainer.step(rank_batches(point, groups.place, step, 1))
+        trainer.step(feed(step))
         losses.append(trainer.loss())
         skipped.append(trainer.skipped_steps)
 print(json.dumps([losses, skipped]))

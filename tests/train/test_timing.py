@@ -1,5 +1,6 @@
 """What a stopwatch runs around."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from scaling.record.rank_files import RankFiles
 from scaling.train import program, stepping
+from scaling.train.measure import trace
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
@@ -47,17 +49,38 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = Log()
+
+    def one_batch(_: int) -> list[object]:
+        log.said.append("data")
+        return []
+
     monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
-    monkeypatch.setattr(stepping, "rank_batches", lambda *_: log.said.append("data") or [])
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: log.said.append("draws") or one_batch)
     point = tiny_point(warmup_steps=2, measured_steps=1)
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)
     device = torch.device("cpu")
     runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, device, log)
     full = runner.run_full_steps(None)
-    step = ["align", "start", "step", "stop", "loss"]
-    assert log.said == ["data", *2 * ["data", *step], *step]
+    step = ["data", "align", "start", "step", "stop", "loss"]
+    assert log.said == ["draws", *3 * step]
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
+
+
+def test_ranks_begin_every_step_under_the_profiler_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each starts its profiler in a time of its own."""
+    log = Log()
+    monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
+    monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: log.said.append("data"))
+    point = tiny_point(time_limit_s=1e6)
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
+    runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, torch.device("cpu"), log)
+    assert runner.run_traced_steps(1e-3, time.time()) is not None
+    assert log.said == ["data", "align", "step"] * (trace.DISCARDED + trace.STEPS)
 
 
 def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
@@ -69,7 +92,7 @@ def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
     log = Log()
     log.engine = SimpleNamespace(module=torch.nn.Module())
     monkeypatch.setattr(dist, "barrier", lambda: None)
-    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
     monkeypatch.setattr(StepRunner, "run_traced_steps", full_card)
     point = tiny_point(measured_steps=2)
     groups: Groups = object.__new__(Groups)
@@ -100,7 +123,7 @@ def test_a_step_that_updated_nothing_is_not_measured(
 ) -> None:
     trainer = Overflowing(overflows)
     monkeypatch.setattr(dist, "barrier", lambda: None)
-    monkeypatch.setattr(stepping, "rank_batches", lambda *_: [])
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
     point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)

@@ -25,7 +25,7 @@ from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_sizes
-from scaling.train.data import rank_batches
+from scaling.train.data import Feed
 from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
@@ -120,8 +120,11 @@ def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
     short = () if point.accumulation == "full" else short_step_sizes(point.layout)
     counts = (*short, whole)  # in turns
     losses, norms = [], []
-    for step in range(point.warmup_steps + point.measured_steps):
-        trainer.step(rank_batches(point, groups.place, step, counts[step % len(counts)]))
+    steps = point.warmup_steps + point.measured_steps
+    turns = [counts[step % len(counts)] for step in range(steps)]
+    feed = Feed(point, groups.place, turns, first=0, device=_CPU)
+    for step in range(steps):
+        trainer.step(feed(step))
         losses.append(trainer.loss())
         norms.append(trainer.grad_norm())
     return {"losses": losses, "grad_norms": None if None in norms else norms}

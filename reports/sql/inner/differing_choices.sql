@@ -6,6 +6,6 @@
 -- words, short: the choice in a sentence and in a chart; null where it goes without saying.
 -- otherwise: what a chart shows where only the other layouts' choice has to be named.
 -- degree: the axis is a number of ranks, which stands on the first line of a chart's label.
-select * exclude (plain, always, differs)
+select * exclude (plain, alone, differs)
 from worded_choices
 where differs

@@ -1,16 +1,18 @@
 -- Grain: one row per measured row (repeat) of the fastest and of the advised layout of each size.
--- Needs: best, measurements
+-- Needs: best, spoken, measurements
 -- Columns that only these few layouts need: their step times and their communication.
+-- fastest: of the layouts measured in full steps.   advised: by the series that the report speaks of.
 with winners as (
     select
-        best.setting_id, best.advised_row_name as layout_name, best.drawn,
+        setting_id, spoken.advised_row_name as layout_name,
         measurements.point_id, measurements.attempt, measurements.started_at,
         (measurements.layout, measurements.stack_fingerprint)
             = (best.layout, best.stack_fingerprint) as fastest,
         (measurements.layout, measurements.stack_fingerprint)
-            = (best.advised_row_layout, best.advised_row_stack) as advised
+            = (spoken.advised_row_layout, spoken.advised_row_stack) as advised
     from best
     join measurements using (setting_id, series, world_size)
+    join spoken using (setting_id, world_size)
     where best.series = 'measured' and measurements.outcome = 'ok' and (fastest or advised)
 )
 select

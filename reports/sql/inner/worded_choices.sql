@@ -1,13 +1,15 @@
--- Grain: one row per setting, layout and axis on which its layouts differ or that is always named.
+-- Grain: one row per setting, layout and axis on which its layouts differ or that a lone layout names.
 -- Needs: choices_by_axis
 -- Words and levels come from scaling/layout/axes.py, as catalogue.axes and catalogue.levels.
 -- differs: layouts of the setting differ on the axis.
--- always: named even of the only layout of a setting.
+-- alone: named of a layout that has no other to differ from: some axes always, others where the
+-- choice is not the usual one, unless it belongs to the setting.
 -- plain: the choice goes without saying.   Other columns: see `differing_choices`.
 with worded_values as (  -- distinct values first: thousands of layouts share a few
     select
         chosen.setting_id, chosen.name, chosen.value, axes.* exclude (name),
         levels.name is not null as is_level,
+        always or coalesce(chosen.value != usual, false) and not setting as alone,
         -- any other value is a count or a publisher's own word; words come last, in alphabetical order
         if(is_level, levels.place, coalesce(
             try_cast(chosen.value as double),
@@ -27,7 +29,7 @@ named_values as (
     select *, min(place) over one_axis is distinct from max(place) over one_axis as differs
     from worded_values
     window one_axis as (partition by setting_id, name)
-    qualify differs or always
+    qualify differs or alone
 ),
 degrees_of_one as (
     select setting_id, layout, name
@@ -41,7 +43,7 @@ select
     if(plain, null, value_words) as words,
     if(plain, null, value_short) as short,
     if(plain and not is_level or degrees_of_one.name is not null, null, otherwise) as otherwise,
-    degree, always, differs
+    degree, alone, differs
 from choices_by_axis as chosen
 join named_values
     on named_values.setting_id = chosen.setting_id and named_values.name = chosen.name

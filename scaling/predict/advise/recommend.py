@@ -103,7 +103,7 @@ def recommend(
     site = cluster_named(cluster, clusters)
     gpu = gpu_named(site.gpu)
     if precision is None:
-        precision = "bf16" if "bf16" in gpu.peaks else "fp16"
+        precision = gpu.usual_precision
     for count in gpus:
         # of hosts, where the links of GPUs join several of them to a node
         _check_size(count, cluster, clusters.get(cluster, site))

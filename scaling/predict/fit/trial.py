@@ -11,6 +11,7 @@ from scaling.errors import InputError, grouped_reasons
 from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
+from scaling.foreign.renaming import remarks_of
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
@@ -67,6 +68,7 @@ def trial(
         raise InputError(
             f"{source}: none of the {int(tested.sum())} rows to test ran or ran out of memory "
             "(step_time_s, tokens_per_s, outcome): nothing can be compared with predictions"
+            + "".join(f"; {remark}" for remark in remarks_of(table))
         )
     calibration = None
     if fitted.any():

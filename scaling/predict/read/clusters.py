@@ -85,10 +85,13 @@ def _with_link_domains(cluster: Cluster) -> Cluster:
     link = cluster.node_link_bytes_per_s
     if domain is None or domain <= cluster.gpus_per_node or link is None:
         return cluster
+    hosts = domain / cluster.gpus_per_node
+    bus = cluster.bus_bytes_per_s
     return dataclasses.replace(
         cluster,
         gpus_per_node=domain,
-        node_link_bytes_per_s=link * domain / cluster.gpus_per_node,
+        node_link_bytes_per_s=link * hosts,
+        bus_bytes_per_s=bus and {count / hosts: rate for count, rate in bus.items()},
     )
 
 

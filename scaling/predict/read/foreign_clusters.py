@@ -39,7 +39,9 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings
     """
     column = next((name for name in _COLUMNS if name in columns), None)
     if column is None and len(columns):
-        raise columns.missing_column("cluster", "the hardware is never guessed")
+        raise columns.missing_column(
+            "cluster", "the hardware is never guessed; name it in a column cluster, gpu or system"
+        )
     cluster = columns.strings(column or "cluster", "")
     described = cluster_names(clusters)
     by_lower_case = {name.lower(): name for name in described}

@@ -1,11 +1,12 @@
 """Read tables of others as inputs: derive or assume what is missing, note what is unpredictable."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from scaling.cluster.hardware import Cluster
+from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, attention_kinds, window_tokens
@@ -68,14 +69,12 @@ def inputs_of(
     framework = frameworks_of(columns)
     unfused = has_unfused_norms(columns, framework, cluster)
     stacks = stacks_of_rows(framework, cluster, unfused, clusters)
-    words = {
-        name: columns.strings(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
-    }
     defaults = _SILENT_CHOICES | {name: str(AXES[name].default) for name in SETTING_AXES}
     choices = {
         name: columns.strings(name, default, AXIS_WORDS.get(name), silent=True)
         for name, default in defaults.items()
     }
+    per_module = recomputes(columns, stacks)
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -93,11 +92,11 @@ def inputs_of(
         short_states=choices["optimizer_precision"] == "bf16",
         compiled=columns.flags("compile", False),
         schedule=schedule_codes(choices["pipeline_schedule"]),
-        attention=words["attention"],
-        checkpointing=choices["activation_checkpointing"],
-        recomputes=recomputes(columns, stacks),
+        attention=columns.strings("attention", "flash2", AXIS_WORDS["attention"]),
+        checkpointing=np.where(per_module, "none", choices["activation_checkpointing"]),
+        recomputes=per_module,
         unfused=unfused,
-        precision=words["precision"],
+        precision=_precisions(columns, cluster, clusters),
         ep=np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0),  # 0: none
         etp=ranks_per_expert(columns, framework, layout["tp"]),
         imbalance=np.array([ROUTINGS[name] for name in choices["routing"].tolist()], np.float64),
@@ -158,7 +157,7 @@ def _software_choices(
     }
 
 
-# Defaults taken without telling the user, and defaults that are told as assumptions.
+# Defaults taken without telling the user.
 _SILENT_CHOICES = {
     "optimizer_offload": "none",
     "engine": "deepspeed",
@@ -166,7 +165,18 @@ _SILENT_CHOICES = {
     "optimizer_precision": "fp32",
     "activation_checkpointing": "none",  # which `recomputes` tells
 }
-_CHOICES = {"attention": "flash2", "precision": "bf16"}
+
+
+def _precisions(columns: Columns, cluster: Strings, clusters: Mapping[str, Cluster]) -> Strings:
+    """Each row's precision, (n,); where it states none, what its GPU usually trains in."""
+    name, described = "precision", cluster_names(clusters)
+    gpus = {each: gpu_named(cluster_named(each, clusters).gpu) for each in described & {*cluster}}
+    usual = [gpus[each].usual_precision if each in gpus else "bf16" for each in cluster.tolist()]
+    stated = columns.strings(name, "", AXIS_WORDS[name], silent=True)
+    unstated = stated == ""
+    for assumed, rows in Counter(np.array(usual, object)[unstated].tolist()).items():
+        columns.assume(f"{name} is not given in {rows} rows: taken as {assumed}")
+    return np.where(unstated, np.array(usual, object), stated)
 
 
 def _layout(

@@ -1,5 +1,6 @@
 """The software of foreign rows: its name and release, and what it does unless a row states it."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import AXIS_WORDS
 from scaling.foreign.measured import RATES
+from scaling.foreign.spellings import canonical_word
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
@@ -76,20 +78,29 @@ def stacks_of_rows(
 
 
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
-    """Mask, (n,): rows without checkpointing stated whose software configures it per module."""
+    """Mask, (n,): rows whose software recomputes single modules, and that do not say how much."""
     name = "activation_checkpointing"
     words = AXIS_WORDS[name]
     given = columns.is_given(name, words) if name in columns else False
     stated = np.broadcast_to(given, (len(columns),))
-    per_module: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
-    if per_module.any():
-        columns.assume(
-            f"{name} is not given in {int(per_module.sum())} rows of software that recomputes "
-            "single modules: taken as what their memory asks for"
-        )
+    named = np.array([_names_modules(cell) for cell in columns.strings(name, "").tolist()], bool)
+    per_module = np.array([stack.recomputes_modules for stack in stacks], dtype=bool)
+    for rows, what in ((~stated, "is not given"), (named, "names modules")):
+        if told := int((rows & per_module).sum()):
+            columns.assume(
+                f"{name} {what} in {told} rows of software that recomputes single modules: taken "
+                "as what their memory asks for"
+            )
     if others := int((~stated & ~per_module).sum()):
         columns.assume(f"{name} is not given in {others} rows: taken as none")
-    return per_module
+    return np.asarray(per_module & (~stated | named))
+
+
+def _names_modules(cell: str) -> bool:
+    """Whether a cell of activation_checkpointing names parts of a layer, other than attention."""
+    name = "activation_checkpointing"
+    is_part = canonical_word(name, cell, AXIS_WORDS[name]) == "selective"
+    return is_part and not re.search("select|att", cell.lower())
 
 
 def ranks_per_expert(columns: Columns, framework: Strings, tp: Floats) -> Floats:

@@ -218,8 +218,7 @@ def prediction_error() -> alt.LayerChart:
             y=y,
             stroke=off,
             tooltip=[
-                *tooltips("world_size", "layout_name"),
-                alt.Tooltip("tokens_per_s:Q", title="measured tokens/s", format=",.4~s"),
+                *tooltips("world_size", "layout_name", "series", "tokens_per_s"),
                 alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
                 alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
             ],

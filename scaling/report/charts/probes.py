@@ -10,11 +10,12 @@ def collectives() -> alt.LayerChart:
     """Bus bandwidth against message size, one line per shape of group."""
     rows = marks.chart("collectives").transform_calculate(
         group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
+        " + (datum.stride > 1 ? ', ' + datum.stride + ' apart' : '')"
         " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",
         rate="datum.bus_bytes_per_s / 1e9",
         low="isValid(datum.bus_low) ? datum.bus_low / 1e9 : null",
         high="isValid(datum.bus_high) ? datum.bus_high / 1e9 : null",
-        order="datum.nodes * 1e6 + datum.ranks * 1e3 + datum.at_once",
+        order="datum.nodes * 1e9 + datum.ranks * 1e5 + datum.stride * 1e2 + datum.at_once",
     )
     base = rows.encode(
         x=alt.X(
@@ -40,7 +41,9 @@ def collectives() -> alt.LayerChart:
         base.mark_line(strokeWidth=1.75).encode(color=shape),
         base.mark_point(shape="circle", filled=True, size=30, opacity=1).encode(
             color=shape,
-            tooltip=tooltips("kind", "nodes", "ranks", "at_once", "message_bytes", "rate"),
+            tooltip=tooltips(
+                "kind", "nodes", "ranks", "stride", "at_once", "message_bytes", "rate"
+            ),
         ),
         height=215,
     )

@@ -26,13 +26,6 @@ LIGHT = COLOURS["light"]
 _LONGEST_NAME = 120  # of the 255 that a file system allows
 _TITLE_CHARACTERS, _LINE_CHARACTERS = 70, 100  # of a line at that width
 
-SERIES_KEY = {
-    "measured": "● measured",
-    "extended": "□ extended from short steps",
-    "published": "○ published by others",
-    "predicted": "◇ predicted (dashed lines)",
-}
-
 
 @functools.cache
 def bundle() -> str:
@@ -125,11 +118,9 @@ def _heading(
     place = f"{study}: {story['model']} on {story['cluster']}, {story['batch']}"
     if panel is not None:
         place += f"; {panel}"
-    key = "; ".join(SERIES_KEY[series] for series in story["series"])
-    level = f"{key}; intervals: {story['words']['interval']}"
     return {
         "text": _wrapped(title, _TITLE_CHARACTERS),
-        "subtitle": [*_wrapped(place, _LINE_CHARACTERS), *_wrapped(level, _LINE_CHARACTERS)],
+        "subtitle": [*_wrapped(place, _LINE_CHARACTERS), *_wrapped(story["key"], _LINE_CHARACTERS)],
         "anchor": "start", "frame": "group",
         "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": LIGHT["ink-2"],
         "color": LIGHT["ink"], "offset": 12,

@@ -18,7 +18,6 @@ from scaling.report import text
 from scaling.report.charts.charts import CHARTS
 from scaling.report.charts.palette import CONFIG, CSS, FONT
 from scaling.report.charts.svg import (
-    SERIES_KEY,
     bundle,
     chart_files,
     fill_words,
@@ -183,7 +182,7 @@ def _page_html(
             "charts": _json(charts),
             "axes": _json(axes),
             "stories": _json(stories),
-            "formats": _json({**text.FORMATS, "series_key": SERIES_KEY}),
+            "formats": _json(text.FORMATS),
             "config": _json(CONFIG),
         },
     )

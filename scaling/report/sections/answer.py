@@ -36,6 +36,9 @@ def why_nothing_ran(tables: Tables) -> str:
     progress = tables["progress"][0]
     if not progress["points"]:
         return f"Nothing can run: {_combinations(progress['refusals'])} refused."
+    if progress["predicted"] and not progress["failed"]:
+        fits = "fits" if tables["contenders"] else "can be predicted"
+        return f"Predicted: no layout {fits}, at none of the sizes."
     if not progress["failed"]:
         return f"No point has a result yet: {progress['waiting']} wait."
     rest = f"; {progress['waiting']} have no result yet" if progress["waiting"] else ""

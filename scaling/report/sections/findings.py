@@ -27,11 +27,9 @@ NEAR = 0.1  # a prediction within ten per cent counts as near
 HALF = 0.5
 
 
-def layouts_title(tables: Tables, predictions: Tables, size: int, words: Mapping[str, str]) -> str:
-    """Which layout is fastest at a size, and by how much; predicted where nothing was tried."""
-    series = next((r["series"] for r in tables["contenders"] if r["world_size"] == size), None)
-    if series is None:
-        return with_series(_fastest(predictions, size, words), "predicted")
+def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
+    """Which layout is fastest at a size, and by how much; `tables` of the size's firmest series."""
+    series = firmest(row for row in tables["contenders"] if row["world_size"] == size)
     return with_series(_fastest(tables, size, words), series)
 
 
@@ -39,7 +37,8 @@ def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     at = f"At {gpu_count(size, words)}"
     best = next((row for row in tables["best"] if row["world_size"] == size), None)
     if best is None:
-        return f"{at} nothing that was tried ran"
+        predicted = {row["series"] for row in tables["contenders"]} == {"predicted"}
+        return f"{at} {'no layout fits' if predicted else 'nothing that was tried ran'}"
     if best["runner_up_layout_name"] is None:
         ran = "fits" if best["series"] == "predicted" else "ran"
         return f"{at} only {best['layout_name']} {ran}"
@@ -201,7 +200,7 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
     """The largest loss at the largest size that was profiled, or predicted where none was."""
     parts = tables["time_split"]
     if not parts:
-        return "Where the step goes is not known: nothing was profiled or predicted"
+        return "Where a step goes is not known: no layout advised was profiled or predicted"
     parts = [row for row in parts if row["series"] != "predicted"] or parts
     size = max(row["world_size"] for row in parts)
     parts = [row for row in parts if row["world_size"] == size]
@@ -226,8 +225,8 @@ def accuracy_title(tables: Tables) -> str:
     if accuracy is None:
         return "No prediction can be compared with a row that ran"
     return (
-        f"{accuracy['near']} of {accuracy['compared']} predictions are within ±{percent(NEAR)}; "
-        f"half are within {percent(accuracy['median_error'], 1)}"
+        f"{accuracy['near']} of {accuracy['compared']} points are predicted within "
+        f"±{percent(NEAR)}, half of all within {percent(accuracy['median_error'], 1)}"
     )
 
 
@@ -292,7 +291,7 @@ def collectives_title(tables: Tables) -> str:
         return "No collective was probed"
     top = max(rows, key=lambda row: float(row["bus_bytes_per_s"]))
     best = float(top["bus_bytes_per_s"])
-    group = ("kind", "ranks", "nodes", "at_once")
+    group = ("kind", "ranks", "stride", "nodes", "at_once")
     half = min(
         row["message_bytes"]
         for row in rows

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
 from scaling.report.sections.headline import FULL_COST, full_cost, return_end
@@ -146,11 +147,9 @@ def _threshold(step: Record, knee: Record) -> float:
     return float((needed - 1) / (growth - 1))
 
 
-def _bound(step: Record, end: str) -> float:
-    """The `low` or `high` end of a step's return; from the unstated noise where it has none."""
+def _bound(step: Record, end: Literal["low", "high"]) -> float:
     growth = step["to_world_size"] / step["from_world_size"]
-    noise = (1 + UNSTATED_FLOOR) ** (1 if end == "high" else -1)
-    return return_end(step["step_return"], step[f"step_return_{end}"], growth, noise)
+    return return_end(step["step_return"], step[f"step_return_{end}"], growth, end)
 
 
 def _returned(step: Record, places: int = 2) -> str:

@@ -5,15 +5,23 @@ A sentence that the data cannot carry says so.
 
 import dataclasses
 import json
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from scaling.analyse.series import Series, firmest
+from scaling.analyse.series import SERIES, Series, firmest
 from scaling.report.charts.charts import drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
 from scaling.report.text import device_words, with_series
 
+SERIES_KEY = {
+    "measured": "● measured",
+    "extended": "□ extended from short steps",
+    "published": "○ published by others",
+    "predicted": "◇ predicted (dashed lines)",
+}
 # Series with 80 % intervals, and what those are intervals of.
 _EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
 
@@ -26,15 +34,22 @@ def story(everything: Tables) -> dict[str, Any]:
     """
     setting = everything["settings"][0]
     interval = interval_words(everything)
+    shown = sorted({row["series"] for row in everything["contenders"]})
     series, short = main_series(everything), batch_short(setting)
     drawn = drawable(everything)
-    tables = everything.of(setting["setting_id"], series)
-    predictions = everything.of(setting["setting_id"], "predicted")
+    by_series = {one: everything.of(setting["setting_id"], one) for one in SERIES}
+    tables, predictions = by_series[series], by_series["predicted"]
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
-    tried = sorted({row["world_size"] for row in everything["contenders"]})
+    firmest_at = {
+        size: firmest(rows)
+        for size, rows in groupby(
+            sorted(everything["contenders"], key=itemgetter("world_size")), itemgetter("world_size")
+        )
+    }
+    tried = list(firmest_at)
     ran = [row["world_size"] for row in tables["best"]]
     largest = max(sizes, default=1)
-    words = device_words(setting["vendor"]) | {"interval": interval}
+    words = device_words(setting["vendor"]) | {"interval": interval or "interval"}
     answered = {
         "batch": answer.batch_words(setting, words),
         "figures": answer.figures(tables, words),
@@ -70,7 +85,11 @@ def story(everything: Tables) -> dict[str, Any]:
         "tried": tried,
         "shown_size": max(ran or tried, default=None),
         "basis": series,
-        "series": sorted({row["series"] for row in everything["contenders"]}),
+        "series": shown,
+        "interval": interval,
+        "key": "; ".join(
+            [*(SERIES_KEY[one] for one in shown), *([f"intervals: {interval}"] if interval else [])]
+        ),
         "advice": advised,
         "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
         "tokens": tokens,
@@ -96,7 +115,7 @@ def story(everything: Tables) -> dict[str, Any]:
         },
         "at_size": {
             str(size): {
-                "layouts": findings.layouts_title(tables, predictions, size, words),
+                "layouts": findings.layouts_title(by_series[firmest_at[size]], size, words),
                 "map": findings.map_title(everything, size, words),
                 "memory": findings.memory_title(everything, tables, size, words),
             }
@@ -120,7 +139,7 @@ def batch_short(setting: Record) -> str:
 
 
 def interval_words(tables: Tables) -> str:
-    """Which interval the charts of a setting show, for `{interval}` in captions and tooltips."""
+    """Which intervals the charts of a setting show; empty where none is known."""
     kinds = []
     noise = [row for row in tables["noise"] if row["interval_half_width"] is not None]
     ran = [row for row in noise if row["series"] not in _EIGHTY]
@@ -131,4 +150,4 @@ def interval_words(tables: Tables) -> str:
         kinds.append("95 % interval" + ("" if all_repeated else one_run))
     present = {row["series"] for row in noise}
     kinds += [f"80 % interval of {what}" for series, what in _EIGHTY.items() if series in present]
-    return " or ".join(kinds) or "interval"
+    return " or ".join(kinds)

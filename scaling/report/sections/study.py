@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.being_best import UNRESOLVED
+from scaling.analyse.drift import SIGNIFICANT
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
 from scaling.analyse.series import firmest
-from scaling.analyse.ties import NOISE_FLOOR
+from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR
 from scaling.errors import InputError
 from scaling.report.sections.story import batch_short, main_series
 from scaling.report.tables import Record, Tables
@@ -22,7 +23,6 @@ from scaling.study.paths import StudyPaths
 MOST_PAIRS = 12  # layouts of a size in the table of engines, the fastest first
 IN_PART = "in part"
 _TAG = {REPRODUCED: "measured", IN_PART: "published", NOT_REPRODUCED: "failed"}  # CSS classes
-_SIGNIFICANT = 0.01  # p-value of a test of drift: one in a hundred by chance
 _STOPPED = {
     "asked": "ran the steps that were asked for",
     "precise": "stopped once the median was precise enough",
@@ -74,10 +74,10 @@ def _engine_headline(rows: list[Record]) -> str:
     if not both:
         title = f"No layout {ran} under {first} and {second}" + (f": {only}" if only else "")
         return with_series(title, series)
-    lead = 1 + NOISE_FLOOR
-    clear = [row for row in both if row["ratio_low"] and not 1 / lead < row["ratio"] < lead]
-    faster = sum(row["ratio_low"] > 1 for row in clear)
-    slower = sum(row["ratio_high"] < 1 for row in clear)
+    faster = sum(_leads(row["ratio"], row["ratio_low"]) for row in both)
+    slower = sum(
+        _leads(1 / row["ratio"], row["ratio_high"] and 1 / row["ratio_high"]) for row in both
+    )
     verdict = f"{second} is faster in {faster} and {first} in {slower}"
     if not faster and not slower:
         verdict = f"{first} and {second} are told apart in none"
@@ -87,6 +87,11 @@ def _engine_headline(rows: list[Record]) -> str:
         + (f" ({only})" if only else "")
     )
     return with_series(title, series)
+
+
+def _leads(ratio: float, low: float | None) -> bool:
+    """Whether a ratio of rates is above 1 beyond their noise, whose `low` end may be unstated."""
+    return ratio > 1 + NOISE_FLOOR and (low or ratio / (1 + UNSTATED_FLOOR)) > 1
 
 
 def order_section(tables: Tables) -> dict[str, Any] | None:
@@ -173,17 +178,20 @@ def _drift(rows: list[Record]) -> list[str]:
     """How step times depend on time, hour and node, test by test."""
     if not rows:
         return []
-    significant = [row for row in rows if row["p_value"] <= _SIGNIFICANT]
+    significant = [row for row in rows if row["p_value"] <= SIGNIFICANT]
     runs = max(row["runs"] for row in rows)
-    yardsticks = {"repeats": "the other runs of its layout", "prediction": "its prediction"}
+    yardsticks = {
+        "repeats": "the other runs of its layout",
+        "prediction": "those of its size by its prediction",
+    }
     against = listed(sorted({yardsticks[row["residual_of"]] for row in rows}))
     compared = f"over {runs} runs, each compared with {against}"
     if not significant:
         tested = {row["test"] for row in rows}
         tests = listed([test for test in ("time", "hour", "node") if test in tested])
         return [
-            f"No drift: {compared}, a step's time does not depend on {tests} (shuffled residuals, "
-            f"p above {_SIGNIFICANT:g})."
+            f"No drift is seen: {compared}, a step's time shows no dependence on {tests} (shuffled "
+            f"residuals, p above {SIGNIFICANT:g})."
         ]
     several = len({row["cluster"] for row in rows}) > 1
     effects = []
@@ -192,7 +200,7 @@ def _drift(rows: list[Record]) -> list[str]:
         change = f"{percent(abs(ratio), 1)} {'longer' if ratio > 0 else 'shorter'}"
         effect = {
             "time": f"steps become {change} from the first run to the last",
-            "hour": f"between the hours of a day steps differ by {percent(ratio, 1)}",
+            "hour": f"between the hours of the runs steps differ by {percent(ratio, 1)}",
             "node": f"runs on {row['host']} take {change} than elsewhere",
         }[row["test"]]
         where = f" on {row['cluster']}" if several and row["test"] != "node" else ""
