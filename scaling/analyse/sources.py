@@ -93,9 +93,11 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     unusable = _create_rows(connection, paths, imported)
     set_aside = unreadable_set_aside(paths.unreadable)
     choices = sorted(paths.chosen.glob("*.parquet"))
-    elsewhere = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
     _create_points_and_refusals(
-        connection, [*planned, *elsewhere, *imported], [refused] if planned else [], choices
+        connection,
+        [*planned, *paths.choices_elsewhere(), *imported],
+        [refused] if planned else [],
+        choices,
     )
     _create_planned_rows(connection)
     _create_latest_rows(connection)

@@ -130,21 +130,25 @@ def calibrate(
 
 
 def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
-    """Which rows are of these points, bool (n,).
+    """Which rows are of these points or were added to them to run elsewhere, bool (n,).
 
     Raises:
         InputError: one of the two tables lacks the column point_id.
     """
-    import pyarrow.compute as pc
+    import numpy as np
 
     from scaling.foreign.reading import read_table
+    from scaling.study.paths import StudyPaths
 
-    chosen_points = read_table(points)
-    for name, checked in ((source, table), (str(points), chosen_points)):
+    files = [points, *StudyPaths(points.parent).choices_elsewhere()]
+    ids = []
+    for name, checked in ((source, table), *((str(file), read_table(file)) for file in files)):
         if "point_id" not in checked.column_names:
             raise InputError(f"{name}: has no column point_id, by which --points chooses rows")
-    chosen = pc.is_in(table["point_id"], value_set=chosen_points["point_id"].combine_chunks())
-    return cast("Flags", chosen.to_numpy())
+        ids.append(checked["point_id"].to_pylist())
+    of_rows, *of_points = ids
+    wanted = set().union(*of_points)
+    return np.array([name in wanted for name in of_rows], dtype=bool)
 
 
 def recommend(

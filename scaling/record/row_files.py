@@ -28,11 +28,15 @@ _SCAN_ERRORS = (duckdb.Error, UnicodeDecodeError)
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """A file, or one row of it, that holds no valid row; `reason` says why."""
+    """A file, or one row of it, that holds no valid row; `reason` says why.
+
+    One that the system `refused` to give may hold a good row.
+    """
 
     path: Path
     reason: str
     row: int = 0  # counted from 0
+    refused: bool = False
 
     def __str__(self) -> str:
         """The sentence with the file and the row."""
@@ -176,6 +180,8 @@ def _template() -> Iterator[Path]:
 
 
 def _no_row(path: Path, error: Exception) -> Unusable:
+    if isinstance(error, OSError) and error.errno is not None:
+        return Unusable(path, f"cannot be read: {error.strerror}", refused=True)
     return Unusable(path, f"holds no row of this project: {_one_line(str(error))}")
 
 
@@ -199,7 +205,7 @@ def set_unreadable_aside(folder: Path) -> list[Unusable]:
     good = set(rows.table["file"].to_pylist())
     moved = []
     for one in rows.unusable:
-        if one.row or str(one.path) in good:
+        if one.row or one.refused or str(one.path) in good:
             continue
         kept = next(  # the first number that is free
             path for n in itertools.count(1) if not (path := unreadable(one.path, n)).exists()
@@ -248,7 +254,7 @@ def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path
         except FileNotFoundError:  # removed since it was listed, so that its point runs again
             continue
         except OSError as error:
-            unusable.append(Unusable(path, f"cannot be read: {error.strerror}"))
+            unusable.append(Unusable(path, f"cannot be read: {error.strerror}", refused=True))
             continue
         if not str(path).isprintable():
             unusable.append(Unusable(path, "has a name that cannot be printed"))

@@ -137,8 +137,7 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
     slow = sweep.slow_hosts(considered)
     slow_names = set(slow) | slow_by_probes(paths)
     suspects = sweep.layouts_only_on(slow_names, considered)
-    other_choices = set(paths.chosen.glob(paths.choice_elsewhere("*").name))
-    other_choices -= {paths.choice_elsewhere(world_size)}
+    other_choices = {*paths.choices_elsewhere()} - {paths.choice_elsewhere(world_size)}
     added_before = {name for path in other_choices for name in chosen_ids(path)}
     nodes = study.clusters[sweep.points[0].cluster].nodes
     added = [

@@ -4,8 +4,10 @@ chosen/<world_size>.parquet holds every point of a size: whether it is measured,
 chosen/<world_size>.again<n>.parquet holds points added after a surprise in the previous choice.
 """
 
+import dataclasses
 import math
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -48,7 +50,7 @@ def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
 def _first_choice(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
     calibration, basis = _calibrate_on(sweep, _measured_below(sweep, world_size), "smaller sizes")
     points, prediction = predictions.predict_points(sweep.study, sweep.first_runs, calibration)
-    guide, spent = _guide(sweep, prediction), _spent_gpu_s(sweep)
+    guide, spent = _guide(sweep, prediction, sweep.rows.keys()), _spent_gpu_s(sweep)
     choices = advised.choose(points, prediction, world_size, guide, spent_gpu_s=spent)
     by_layout = {layout_key(sweep.first_runs[choice.row]): choice for choice in choices}
     of_size = [point for point in _candidates(sweep) if layout_key(point) in by_layout]
@@ -81,7 +83,7 @@ def _next_choice(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, st
         prediction,
         _observed(sweep, measured),
         world_size,
-        _guide(sweep, prediction),
+        _guide(sweep, prediction, measured),
         spent_gpu_s=_spent_gpu_s(sweep),
     )
     added = {layout_key(sweep.first_runs[row]) for row in rows}
@@ -104,11 +106,14 @@ def _spent_gpu_s(sweep: Sweep) -> float:
     return math.fsum(row["duration_s"] * row["world_size"] for row in attempts)
 
 
-def _guide(sweep: Sweep, prediction: Prediction) -> Guide:
+def _guide(sweep: Sweep, prediction: Prediction, measured: Collection[str]) -> Guide:
+    """What the study says about what to measure; runs that are measured cost nothing more."""
     startups_s = sorted(s for row in sweep.rows.values() if (s := row["startup_s"]) is not None)
     startup_s = startups_s[len(startups_s) // 2] if startups_s else advised.STARTUP_S
     run_s = predictions.predict_run_s(sweep.study, sweep.first_runs, prediction.step_time_s)
-    return price.guide_of(sweep.study, startup_s, run_s)
+    runs = Counter(layout_key(p) for p in _candidates(sweep) if p.point_id not in measured)
+    repeats = np.array([runs[layout_key(point)] for point in sweep.first_runs])
+    return dataclasses.replace(price.guide_of(sweep.study, startup_s, run_s), repeats=repeats)
 
 
 def _observed(sweep: Sweep, measured: set[str]) -> Progress:
@@ -128,28 +133,22 @@ def _observed(sweep: Sweep, measured: set[str]) -> Progress:
 
 
 def _calibrate_on(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibration | None, str]:
-    """A calibration on these points' rows of the most frequent software, and a phrase about it."""
-    from scaling.predict.fit.calibrate import calibrate  # imported late: it loads scipy
+    """A calibration on these points' rows, of the commonest software, and a phrase about it."""
+    from scaling.predict.fit.calibrate import calibrate, of_commonest_fingerprints  # loads scipy
 
     if not measured:
         return None, "nothing smaller has been measured: predicted from data-sheet numbers"
     paths, clusters, probed = sweep.paths, sweep.study.clusters, None
-    stacks = {point_id: sweep.rows[point_id]["stack_fingerprint"] for point_id in sorted(measured)}
-    stack, count = Counter(stacks.values()).most_common(1)[0]
-    rows = read_measured([paths.row(name) for name in stacks if stacks[name] == stack])
+    rows = read_measured([paths.row(name) for name in sorted(measured)])
     columns = Columns(rows.table, str(paths.rows))
+    points, observed = points_of(columns, clusters=clusters), observed_of(columns)
+    kept = of_commonest_fingerprints(columns, points, observed)
+    if not kept.all():
+        columns = columns.filter(kept)
+        points, observed = points_of(columns, clusters=clusters), observed_of(columns)
     if paths.probes.exists():
         probes = Columns(read_rows(paths.probes), str(paths.probes))
         probed = probed_parameters(probes, clusters)
-    calibration = calibrate(
-        points_of(columns, clusters=clusters),
-        observed_of(columns),
-        source=str(paths.rows),
-        bands=False,
-        probes=probed,
-    )
-    basis = f"calibrated on {count} rows of {whose}"
-    if count < len(measured):
-        others = len(measured) - count
-        basis += f" with stack_fingerprint {stack}; {others} rows have another"
-    return calibration, basis
+    calibration = calibrate(points, observed, source=str(paths.rows), bands=False, probes=probed)
+    others = f"; {(~kept).sum()} have other software" if not kept.all() else ""
+    return calibration, f"calibrated on {kept.sum()} rows of {whose}{others}"

@@ -39,7 +39,6 @@ from scaling.study.study import Study
 _COLUMNS = [
     "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
     "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
-    "stack_fingerprint",
 ]  # fmt: skip
 MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others, on average
 MAX_P_VALUE = 0.01  # share of shuffles of the residuals in which some node looks as slow
@@ -96,7 +95,7 @@ class Sweep:
             return False
         if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:
             return False  # there is neither a prediction nor another run to compare with
-        return plan_file.chooses_elsewhere(self.paths) or not self.paths.report.exists()
+        return plan_file.chooses_elsewhere(self.paths)
 
     @cached_property
     def reruns(self) -> list[Point]:

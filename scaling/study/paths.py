@@ -69,6 +69,10 @@ class StudyPaths:
         """The layouts up to a size that run once more, having run on slow nodes only."""
         return self.chosen / f"{world_size}.elsewhere.parquet"
 
+    def choices_elsewhere(self) -> list[Path]:
+        """The files of added points, which points.parquet does not hold."""
+        return sorted(self.chosen.glob(self.choice_elsewhere("*").name))
+
     def table(self, name: str) -> Path:
         """The output of an SQL file."""
         return self.tables / f"{name}.parquet"

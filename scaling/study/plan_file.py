@@ -74,8 +74,13 @@ def read_plan(folder: Path, made_from: str) -> PlanFile | None:
 
 
 def chooses_elsewhere(paths: StudyPaths) -> bool:
-    """Whether the latest plan lets layouts that ran on slow nodes run once more elsewhere."""
-    return bool(read_json_object(paths.plan).get("elsewhere"))
+    """Whether layouts that ran on slow nodes may run once more elsewhere.
+
+    Not in a study that was planned without it and has a report of what it measured.
+    """
+    plan = read_json_object(paths.plan)
+    only_predicts = plan.get("measured") is False
+    return bool(plan.get("elsewhere")) or only_predicts or not paths.report.exists()
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

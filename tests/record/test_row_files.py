@@ -1,6 +1,8 @@
 """Files of rows: what is one is read, what is none is set aside with a sentence."""
 
 import dataclasses
+import errno
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -92,6 +94,24 @@ def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(
         row_files.Unusable(kept, told.reason)
     ]
     assert (watcher.look().done, watcher.look().left) == (2, 1)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
+def test_a_file_that_the_system_does_not_give_is_said_to_be_unreadable_and_stays(
+    folder, monkeypatch, number
+):
+    really_open = Path.open
+
+    def refuse(path, *how, **more):
+        if path == file_of(folder):
+            raise OSError(number, os.strerror(number))
+        return really_open(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    (told,) = row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable
+    assert told.reason == f"cannot be read: {os.strerror(number)}"
+    assert row_files.set_unreadable_aside(folder) == []
+    assert file_of(folder).exists()
 
 
 def test_a_file_with_a_valid_row_beside_an_invalid_one_is_not_said_to_be_set_aside(folder):

@@ -174,9 +174,14 @@ def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
     assert not Sweep(study, plan.points, tmp_path).has_reruns
     with pytest.raises(InputError, match="no layout runs once more elsewhere"):
         choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), elsewhere=True)
-    if reported:  # by a plan that lets it
-        paths.plan.write_text('{"elsewhere": true}')
-        assert Sweep(study, plan.points, tmp_path).has_reruns
+    if reported:  # by a plan that lets it, or a report of predictions
+        for text, may in (
+            ('{"elsewhere": true, "measured": true}', True),
+            ('{"elsewhere": false, "measured": true}', False),
+            ('{"elsewhere": false, "measured": false}', True),
+        ):
+            paths.plan.write_text(text)
+            assert Sweep(study, plan.points, tmp_path).has_reruns is may
 
 
 def test_a_study_may_forbid_it(swept, tmp_path):

@@ -26,9 +26,9 @@ GRID = {
 class Sweep:
     """A guided study in a folder, whose points take as many times what is predicted as said."""
 
-    def __init__(self, folder, config, write_study, **measure):
+    def __init__(self, folder, config, write_study, *, axes=GRID, **measure):
         self.study = study_of(
-            config, write_study, measure={"keep": 0.0, "spread": 0.0} | measure, **GRID
+            config, write_study, measure={"keep": 0.0, "spread": 0.0} | measure, **axes
         )
         self.planned, self.folder = fitting_plan(self.study), folder
         self.paths = StudyPaths(folder)
@@ -81,6 +81,22 @@ def test_after_a_surprise_the_next_best_is_measured_too_and_its_own_surprise_is_
         odd.choose(turn=3)
 
 
+def test_each_engine_is_calibrated_on_the_commonest_software_of_its_own(
+    tmp_path, config, write_study
+):
+    axes = GRID | {"engine": ["deepspeed", "torch"]}
+    both = Sweep(tmp_path / "sweep", config, write_study, axes=axes, keep=10.0)
+    names, _ = both.choose()
+    for point in both.planned.points:
+        fingerprint = point.layout.engine
+        if point.layout.engine == "deepspeed" and point.layout.zero_stage == 1:
+            fingerprint = "earlier"
+        both.measure({point.point_id} & set(names), stack_fingerprint=fingerprint)
+    measured = sum(path.is_file() for path in both.paths.rows.iterdir())
+    text = both.choose(world_size=16)[1]
+    assert f"calibrated on {measured - 1} rows of smaller sizes; 1 have other software" in text
+
+
 def test_short_steps_and_an_out_of_memory_surprise_like_a_full_step(sweep):
     for changes in (
         {"step_time_kind": "extended", "step_time_s": None, "extended_step_time_s": 99.0},
@@ -103,6 +119,15 @@ def test_surprises_spend_no_more_than_is_left_of_the_budget(sweep):
     late = row_of(odd.planned.points[0], outcome="timeout", step_time_s=None, duration_s=460.0)
     write_rows(odd.paths.retried / "one.1.parquet", [late])
     assert odd.choose(turn=1)[0] == []
+
+
+def test_a_raised_budget_does_not_pay_for_measured_points_again(sweep):
+    poor = sweep(keep=10.0, budget_gpu_hours=0.9)
+    names, _ = poor.choose()
+    assert len(names) == 2  # of 4, at 0.15 GPU-hours each
+    poor.measure(names)
+    richer = sweep(keep=10.0, budget_gpu_hours=1.4)
+    assert len(richer.choose()[0]) == 3
 
 
 def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices_to_come(sweep):

@@ -35,7 +35,7 @@ class Guide:
     budget_gpu_s: GPU-seconds for all sizes together. None: no bound.
     steps: optimizer steps that a point runs, warm-up included.
     run_s: seconds of all steps of one run of each point, where these are not `steps` full ones.
-    repeats: times that each point runs.
+    repeats: times that each point is yet to run, one number or (n,).
     startup_s: seconds before the first step.
     """
 
@@ -43,7 +43,7 @@ class Guide:
     spread: float
     budget_gpu_s: float | None
     steps: int
-    repeats: int = 1
+    repeats: int | npt.NDArray[np.int64] = 1
     startup_s: float = STARTUP_S
     run_s: Floats | None = None
 
@@ -140,7 +140,7 @@ def _evenly_spread(rows: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.
 
 
 def gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
-    """GPU-seconds of all repeats of each point, (n,); one that does not fit ends at its start."""
+    """GPU-seconds of what points are yet to run, (n,); one that does not fit ends at its start."""
     run_s = guide.steps * prediction.step_time_s if guide.run_s is None else guide.run_s
     run_s = np.where(prediction.fits & prediction.predicted, run_s, 0.0)
     return np.asarray(points.world_size * guide.repeats * (run_s + guide.startup_s))
