@@ -51,8 +51,8 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.precision == "fp8" and schedule in SPLIT_BACKWARD:
         yield (
-            f"precision=fp8 with pipeline_schedule={schedule}: products in 8 bits have one backward "
-            "for both gradients, which a split one would compute twice (PyTorch)"
+            f"precision=fp8 with pipeline_schedule={schedule}: products in 8 bits have one "
+            "backward for both gradients, which a split one would compute twice (PyTorch)"
         )
     if layout.activation_checkpointing == "full" and schedule in SPLIT_BACKWARD:
         yield (
