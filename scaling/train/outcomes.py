@@ -13,7 +13,7 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFailure, RankFiles, Report
 from scaling.record.row import Outcome
 from scaling.study.point import Point
-from scaling.train.failures import KernelUnavailable, is_out_of_memory
+from scaling.train.failures import KernelUnavailable, is_no_c_compiler, is_out_of_memory
 
 _LOSSES_LISTED = 10
 
@@ -50,6 +50,9 @@ def failure_of(error: BaseException) -> RankFailure:
     outcome: Outcome = "error"
     if isinstance(error, KernelUnavailable):
         outcome = "kernel_unavailable"
+    elif is_no_c_compiler(error):
+        outcome = "kernel_unavailable"
+        message = "compile and the fused_* kernels need a C compiler on every GPU node (gcc, or CC)"
     elif not isinstance(error, Diverged):
         message = f"{type(error).__name__}: {message}"
     if is_out_of_memory(error):
