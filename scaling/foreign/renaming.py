@@ -15,6 +15,7 @@ from scaling.errors import InputError, shortened
 from scaling.foreign.numbers import parse_number
 from scaling.foreign.spellings import canonical_column, canonical_columns, is_known
 
+_MEASURED = {"step_time_s", "peak_memory_bytes", "tokens_per_s", "tokens_per_s_per_gpu"}
 _MOST_TOLD = 20  # columns that a remark names
 # Keys of a table's metadata: sentences about how it was read, and `headers_of`.
 _REMARKS, _HEADERS = b"remarks", b"headers"
@@ -46,6 +47,8 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
     remarks = [*_remarks(table, names, [name for name, _ in columns])]
     table = table.rename_columns([name for name, _ in columns])
     for index, (name, factor) in enumerate(columns):
+        if name in _MEASURED:
+            table = table.set_column(index, name, _without_minus_one(table.column(index)))
         if factor != 1.0:
             try:
                 column = _multiplied(table.column(index), name, factor)
@@ -151,6 +154,14 @@ def _has_memory_units(header: str, column: pa.ChunkedArray) -> bool:
         return False
     cells = {cell.strip() for cell in column.unique().to_pylist() if cell}
     return bool(cells) and all(re.fullmatch(r"(?i)[\d.,]+\s*[mg]i?b", cell) for cell in cells)
+
+
+def _without_minus_one(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null for -1, which sweeps write for a run that failed."""
+    with contextlib.suppress(pa.ArrowException):  # a duration, or a list
+        failed = pc.equal(column, pc.cast(pa.scalar(-1), column.type))
+        return pc.if_else(failed, pa.scalar(None, column.type), column)
+    return column
 
 
 def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:

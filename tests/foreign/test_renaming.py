@@ -65,6 +65,14 @@ def test_a_memory_without_a_unit_in_its_header_may_have_it_in_every_cell(tmp_pat
         assert read_table(tmp_path / "p.csv").column_names == [column, "tp"]
 
 
+@pytest.mark.parametrize("other", ["2", "OOM", "2.5", ""])
+def test_minus_one_is_no_measurement(tmp_path: Path, other: str) -> None:
+    (tmp_path / "p.csv").write_text(f"Step time (ms),tok/s/gpu\n-1,-1\n{other},2\n")
+    table = read_table(tmp_path / "p.csv")
+    assert table["step_time_s"][0].as_py() is None
+    assert table["tokens_per_s_per_gpu"].to_pylist() == [None, 2]
+
+
 @pytest.mark.parametrize("name", ["step_time_s", "Step time (ms)"])
 def test_a_duration_is_no_number(tmp_path: Path, name: str) -> None:
     times = pa.array([timedelta(seconds=12)])
