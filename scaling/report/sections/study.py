@@ -187,8 +187,8 @@ def _drift(rows: list[Record]) -> list[str]:
         tested = {row["test"] for row in rows}
         tests = listed([test for test in ("time", "hour", "node") if test in tested])
         return [
-            f"No drift: {compared}, a step's time does not depend on {tests} (shuffled residuals, "
-            f"p above {_SIGNIFICANT:g})."
+            f"No drift was found: {compared}, a step's time shows no dependence on {tests} "
+            f"(shuffled residuals, p above {_SIGNIFICANT:g})."
         ]
     several = len({row["cluster"] for row in rows}) > 1
     effects = []
