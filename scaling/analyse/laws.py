@@ -141,7 +141,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
         """
         select setting_id, series, world_size, tokens_per_s,
             coalesce((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s, 0)
-        from best where series != 'predicted'
+        from best where series != 'predicted' and drawn
         order by setting_id, series, world_size
         """
     ).fetchall()
