@@ -42,6 +42,7 @@ Ids = npt.NDArray[np.int64]
 _COLUMNS = [
     "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
     "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
+    "stack_fingerprint",
 ]  # fmt: skip
 MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others, on average
 MIN_RUNS = 3  # on the node, and elsewhere
