@@ -66,9 +66,8 @@ def test_held_out_errors_see_only_smaller_sizes():
 def tables(rates, sizes=SIZES, *, series="measured"):
     connection = duckdb.connect()
     best = [
-        {"setting_id": 1, "series": series, "world_size": int(n), "drawn": True,
-         "tokens_per_s": float(t), "tokens_per_s_low": float(t) * 0.99,
-         "tokens_per_s_high": float(t) * 1.01}
+        {"setting_id": 1, "series": series, "world_size": int(n), "tokens_per_s": float(t),
+         "margin": 0.01, "drawn": True}
         for n, t in zip(sizes, rates, strict=True)
     ]  # fmt: skip
     connection.register("best", pa.Table.from_pylist(best))

@@ -270,12 +270,13 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
         }
         sizes = own.keys() & others.keys()
         if sizes:
-            this, other = own[max(sizes)], others[max(sizes)]
+            size = max(sizes)
+            this, other = own[size], others[size]
             ratio = digits(this["tokens_per_s_per_gpu"] / other["tokens_per_s_per_gpu"], 2)
             mfu = ""
             if this["mfu"] is not None and other["mfu"] is not None:
                 mfu = f" (MFU {percent(this['mfu'])} against {percent(other['mfu'])})"
-            compared.append(f"{ratio} times those of {cluster}{mfu}")
+            compared.append(f"{ratio} times those of {cluster} on {gpu_count(size, words)}{mfu}")
     if not compared:
         return "No other cluster ran the same layout at the same size"
     this = next(iter(own.values()))
