@@ -2,16 +2,16 @@
 -- Needs: ranking, colours
 -- Only layouts with a colour of their own (slots 1 to 6), at sizes where both ran.
 -- crossing: world_size at which the two straight lines through log throughput over log size meet.
--- crossing_low, crossing_high: where they meet if each end moves within its 95 % interval (of one
--- run if there are no repeats), cut off at the two sizes.
+-- crossing_low, crossing_high: where they meet if each end moves within the margin of the two rates
+-- (see `ranking`), cut off at the two sizes.
 -- of_fastest: the layout before is the fastest at the smaller size, the layout after at the larger.
--- resolved: the order surely changes, because the intervals overlap at neither size; null if a
--- layout has no interval.
+-- resolved: the order changes, because the two are told apart at both sizes; null if a layout has
+-- no interval.
 with rates as (
     select
         setting_id, series, world_size, layout, layout_name, slot, position,
         ln(tokens_per_s) as log_rate,
-        (ln(tokens_per_s_high) - ln(tokens_per_s_low)) / 2 as half_interval
+        if(tokens_per_s_high is null, null, margin) as margin
     from ranking
     join (select setting_id, layout, slot from colours where slot < 7) using (setting_id, layout)
     qualify row_number() over (
@@ -26,7 +26,7 @@ leads as (
         a.slot as before_slot, b.slot as after_slot,
         a.position as before_position, b.position as after_position,
         a.log_rate - b.log_rate as lead,
-        sqrt(a.half_interval ** 2 + b.half_interval ** 2) as margin
+        sqrt(a.margin ** 2 + b.margin ** 2) as margin
     from rates as a
     join rates as b using (setting_id, series, world_size)
     where a.layout != b.layout

@@ -25,6 +25,8 @@ select
     failures.error_message,
     tokens_per_s / world_size as tokens_per_s_per_gpu,
     tokens_per_step / tokens_per_s as step_time_s,
+    tokens_per_step / tokens_per_s_high as step_time_low_s,
+    tokens_per_step / tokens_per_s_low as step_time_high_s,
     tokens_per_s * model_flop_per_s_per_gpu_of_rate as model_flop_per_s_per_gpu,
     tokens_per_s * hardware_flop_per_s_per_gpu_of_rate as hardware_flop_per_s_per_gpu,
     tokens_per_s * mfu_of_rate as mfu,

@@ -2,8 +2,8 @@
 -- Needs: layouts, noise
 -- position: 1 is the fastest.   share_of_best: tokens_per_s over that of the fastest.
 -- margin: half the interval of ln(tokens_per_s) by which rates of one size are told apart
--- (scaling/analyse/ties.py): of the 95 % interval (extended: 80 %), at least a floor; for a
--- prediction that of its own error.
+-- (scaling/analyse/ties.py): of the 95 % interval (extended: 80 %), at least a floor and 1.96
+-- standard errors by the spread of repeats; for a prediction that of its own error.
 -- within_noise: not told apart from the fastest.
 with rates as (
     select
@@ -16,11 +16,11 @@ with rates as (
             )) / sqrt(2),
             getvariable('z80') * coalesce(predicted_own_sigma, 0)
         ) else greatest(
-            ln(1 + greatest(
-                if(tokens_per_s_high > tokens_per_s_low or ok_runs > 1,
-                    getvariable('noise_floor'), getvariable('unstated_floor')),
-                2 * coalesce(repeat_half_spread, 0)
+            ln(1 + if(
+                tokens_per_s_high > tokens_per_s_low or ok_runs > 1,
+                getvariable('noise_floor'), getvariable('unstated_floor')
             )) / sqrt(2),
+            getvariable('z95') * coalesce(repeat_sigma, 0) / sqrt(ok_runs),
             coalesce(ln(tokens_per_s_high / tokens_per_s_low) / 2, 0)
         ) end as margin
     from layouts

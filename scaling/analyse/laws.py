@@ -139,8 +139,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """
     rows = connection.execute(
         """
-        select setting_id, series, world_size, tokens_per_s,
-            coalesce((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s, 0)
+        select setting_id, series, world_size, tokens_per_s, margin
         from best where series != 'predicted'
         order by setting_id, series, world_size
         """
@@ -151,8 +150,8 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     records = []
     for (setting, series), values in curves.items():
         if len(values) >= LEAST_SIZES:
-            sizes, rates, half = np.asarray(values, dtype=float).T
-            laws = [_record(name, sizes, rates, half / interval_z(series)) for name in BASES]
+            sizes, rates, margins = np.asarray(values, dtype=float).T
+            laws = [_record(name, sizes, rates, margins / interval_z(series)) for name in BASES]
             # errors equal to four digits count as a tie: the first law has the fewest parameters
             best = min(laws, key=lambda law: round(float(str(law["held_out_error"])), 4))
             records += [

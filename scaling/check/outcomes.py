@@ -49,7 +49,7 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
         yield not_here(_SECTION, _TAKEN, "this machine has no GPU")
         return
     wide = dataclasses.replace(SHAPE, hidden_size=4096, ffn_hidden_size=16384, vocab_size=32000)
-    with _taken_card(_LEFT_TO_A_POINT):
+    with _taken_card():
         row = machine.measure("taken", machine.point({}, shape=wide))
     yield outcome_line(
         _TAKEN, "oom", "taken by other processes", row, _after(machine, "after-taken")
@@ -76,10 +76,10 @@ def _after(machine: Machine, folder: str) -> Outcome:
 
 
 @contextlib.contextmanager
-def _taken_card(left_bytes: int) -> Iterator[None]:
-    """While active, another process holds all of the first GPU except `left_bytes`."""
+def _taken_card() -> Iterator[None]:
+    """While active, another process holds all of the first GPU except `_LEFT_TO_A_POINT`."""
     with subprocess.Popen(
-        [*_provoking("hold"), str(left_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*_provoking("hold"), str(_LEFT_TO_A_POINT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()

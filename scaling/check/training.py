@@ -128,23 +128,21 @@ def warm_server(machine: Machine) -> Iterator[psutil.Process]:
         yield psutil.Process(int((folder / "pid").read_text().split()[0]))
 
 
-def reference_losses(
-    shape: ModelShape, point: Point, device: torch.device, *, steps: int
-) -> Sequence[float]:
+def reference_losses(point: Point, device: torch.device) -> Sequence[float]:
     """Each step's loss that every layout must reproduce: one process, no engine, fp32.
 
     Weights are drawn on `device`, as ranks on such a device draw them.
     """
     plan = Blueprint(
-        shape=shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=device
+        shape=point.shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=device
     )
     model = Decoder(plan)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     losses = []
-    feed = Feed(point, Place.of(0, point.layout), [1] * steps, first=0, device=device)
-    for step in range(steps):
+    feed = Feed(point, Place.of(0, point.layout), [1] * _STEPS, first=0, device=device)
+    for step in range(_STEPS):
         ids, labels = feed(step)[0]
         optimizer.zero_grad()
         loss = model(ids, labels)
@@ -158,7 +156,7 @@ def training_lines(
     machine: Machine, layouts: Sequence[Mapping[str, Any]], device: torch.device, section: str
 ) -> Iterator[Line]:
     """A line for each layout that compares its losses with those of plain code."""
-    reference = reference_losses(SHAPE, machine.point({}), device, steps=_STEPS)
+    reference = reference_losses(machine.point({}), device)
     for number, layout in enumerate(layouts):
         point = machine.point(layout)
         name, needed = point.layout.label, point.world_size

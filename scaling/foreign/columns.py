@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.numbers import parse_number
-from scaling.foreign.reading import remarks_of, row_place
+from scaling.foreign.reading import row_place
+from scaling.foreign.renaming import remarks_of
 from scaling.foreign.spellings import canonical_word
 
 MAX_COUNT = 10_000_000  # the largest size or degree that a study file allows

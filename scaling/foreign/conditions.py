@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from scaling.errors import InputError, shortened
 from scaling.foreign.arrays import Flags
+from scaling.foreign.renaming import headers_of
 
 TIME_LIMIT_S = 5.0
 # The parser cannot be interrupted, and its time grows with the square of open brackets.
@@ -22,7 +23,8 @@ _SANDBOX: dict[str, str | bool | int | float | list[str]] = {
 def rows_where(table: pa.Table, condition: str | None, source: str, option: str) -> Flags:
     """The rows where an SQL condition holds, bool (n,); all rows without a condition.
 
-    The condition may use the table's columns and `row_index`, which counts from 0. A sample of the
+    The condition may use the table's columns, by our names or by headers that need no other unit,
+    and `row_index`, which counts from 0. A sample of the
     rows is `hash(row_index) % 10 = 0`.
 
     Raises:
@@ -41,6 +43,11 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
 
     names = [name for name in table.column_names if name.lower() != "row_index"]
     numbered = table.select(names).append_column("row_index", pa.array(np.arange(table.num_rows)))
+    taken = {name.lower() for name in numbered.column_names}
+    for header, name in headers_of(table).items():  # the file's own words serve as well
+        if header.lower() not in taken and name in names:
+            numbered = numbered.append_column(header, table[name])
+            taken.add(header.lower())
     with duckdb.connect(config=_SANDBOX) as connection:
         timer = Timer(TIME_LIMIT_S, connection.interrupt)
         timer.start()
@@ -52,6 +59,8 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
             raise InputError(f"{place}: takes longer than {TIME_LIMIT_S:g} s") from error
         except (duckdb.Error, RuntimeError, UnicodeError) as error:
             reason = shortened((str(error).splitlines() or [type(error).__name__])[0], 200)
+            if "Referenced column" in reason:
+                reason += f" The columns are {shortened(', '.join(numbered.column_names), 400)}"
             raise InputError(f"{place}: {reason}") from error
         finally:
             timer.cancel()

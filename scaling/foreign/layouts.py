@@ -8,6 +8,7 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
 from scaling.foreign.arrays import Floats
 from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
+from scaling.foreign.renaming import is_switch
 from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
@@ -72,11 +73,13 @@ def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
 
 
 def fsdp_ranks(columns: Columns) -> Floats:
-    """Ranks over which FSDP shards, from the column `fsdp`, (n,): 1 for none, inf for all."""
+    """Ranks over which FSDP shards, from the column `fsdp`, (n,): up to 1 for none, inf for all."""
     name = "fsdp"
     if name not in columns:
-        return np.ones(len(columns))
-    ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "1").tolist()])
+        return np.zeros(len(columns))
+    ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "off").tolist()])
+    if is_switch(columns.table, name):
+        ranks = np.where(ranks == 1, np.inf, ranks)
     unknown = np.flatnonzero(np.isnan(ranks)).tolist()
     for row in unknown:  # all of them are reported by the place of the first
         error = columns.cell_error(name, unknown[0], "must be a number of ranks, or on or off")
@@ -89,7 +92,7 @@ def _shard_ranks(text: str) -> float:
     if text in ("on", "true", "yes", "full", "full_shard", "enabled", "zero3"):
         return float("inf")
     if text in ("", "off", "false", "no", "none", "no_shard", "0", "0.0", "/", "-"):
-        return 1.0
+        return 0.0
     number = text.removesuffix(".0")
     return float(number) if number.isdigit() else float("nan")
 

@@ -5,10 +5,7 @@ import csv
 import io
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,8 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
-from scaling.foreign.numbers import parse_number
-from scaling.foreign.spellings import canonical_column, canonical_columns, is_known
+from scaling.foreign.renaming import renamed
+from scaling.foreign.spellings import canonical_column
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
@@ -26,7 +23,6 @@ from scaling.record.row import Row, fields_of
 _TEXT = {
     name for name, (kind, _) in (fields_of(Row) | fields_of(Probe)).items() if kind == "str"
 } | {"framework", "release", "source", "attention_kind"}
-_MOST_TOLD = 20  # columns that a remark names
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 # How files begin that are no text, and what to do with them.
 _NO_TEXT = {
@@ -38,8 +34,7 @@ _NO_TEXT = {
 }
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _NONE_IS_A_WORD = ("activation_checkpointing", "optimizer_offload")
-# Keys of a table's metadata: its file, to find line numbers; sentences about how it was read.
-_CSV, _REMARKS = b"csv", b"remarks"
+_CSV = b"csv"  # key of a table's metadata: its file, to find line numbers
 
 
 def read_rows(path: Path) -> pa.Table:
@@ -86,124 +81,8 @@ def read_table(path: Path) -> pa.Table:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
-    names = [name.strip() for name in table.column_names]
-    for index, column in enumerate(table.columns):  # names of hosts are in our own rows
-        if names[index].lower() == "hosts" and pa.types.is_integer(column.type):
-            names[index] = "nodes"
-        elif _has_memory_units(names[index], column):
-            names[index] += " (bytes)"
-    for name, count in Counter(names).items():
-        if count > 1 and name:
-            raise InputError(
-                f"{path}: names the column {shortened(name)!r} {count} times; keep one"
-            )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
-    renamed = canonical_columns(names)
-    remarks = [*_remarks(table, names, [name for name, _ in renamed])]
-    table = table.rename_columns([name for name, _ in renamed])
-    for index, (name, factor) in enumerate(renamed):
-        if factor != 1.0:
-            try:
-                column = _multiplied(table.column(index), name, factor)
-            except pa.ArrowException:
-                kind = table.column(index).type
-                raise InputError(
-                    f"{path}: column {shortened(names[index])} holds {kind}, not numbers"
-                ) from None
-            table = table.set_column(index, name, column)
-    table = _with_fillers(table, names)
-    table = table.select([name for name, _ in renamed if name])
-    table, sentences = _with_switch(_with_precision(table))
-    if remarks := [*remarks, *sentences]:
-        metadata[_REMARKS] = "\n".join(remarks).encode()
-    return table.replace_schema_metadata(metadata)
-
-
-def remarks_of(table: pa.Table) -> list[str]:
-    """Sentences about how the columns of a table were read."""
-    text: bytes = (table.schema.metadata or {}).get(_REMARKS, b"")
-    return text.decode().splitlines()
-
-
-def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[str]:
-    """What a reader of the table should know about its headers; `names` are ours for them."""
-    read = dict(zip(names, headers, strict=True))
-    unread = []
-    for header, name, column in zip(headers, names, table.columns, strict=True):
-        told = shortened(header, 40)
-        if name == "step_time_s" and canonical_column(f"{header} (ms)") == (name, 1e-3):
-            yield f"column {told} states no unit: taken as seconds"
-        if not name or is_known(name) or column.null_count == len(column):
-            continue
-        if is_known(meant := canonical_column(header)[0]):
-            told += f" ({shortened(read[meant], 40)} counts)"
-        elif canonical_column(f"{header} (bytes)")[0] == "peak_memory_bytes":
-            told += " (states no unit)"
-        unread.append(told)
-    if (more := len(unread) - _MOST_TOLD) > 0:
-        unread[_MOST_TOLD:] = [f"{more} more"]
-    if unread:
-        yield f"columns that are not read: {', '.join(unread)}"
-
-
-def _with_precision(table: pa.Table) -> pa.Table:
-    """Split `System: DGX-H100, Precision: BF16`, which states two columns in one."""
-    if "gpu" not in table.column_names or "precision" in table.column_names:
-        return table
-    cells = [re.search(r"(?i)precision\W+([\w-]+)", str(cell)) for cell in table["gpu"].to_pylist()]
-    if not any(cells):
-        return table
-    precisions = pa.array([cell and cell[1] for cell in cells], pa.string())
-    return table.append_column("precision", precisions)
-
-
-def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
-    """Fill empty cells from a column that means the same: sections of a page differ in headers."""
-    for header, name, column in zip(headers, table.column_names, table.columns, strict=True):
-        meant, factor = canonical_column(header)
-        if name != meant and meant in table.column_names and factor == 1.0:
-            index = table.column_names.index(meant)
-            with contextlib.suppress(pa.ArrowException):  # text beside numbers stays apart
-                filled = pc.coalesce(table.column(index), column)
-                table = table.set_column(index, meant, filled)
-    return table
-
-
-def _with_switch(table: pa.Table) -> tuple[pa.Table, list[str]]:
-    """Spell out an `fsdp` that is 0 or 1, and say so: in other tables 1 is a number of ranks."""
-    if "fsdp" not in table.column_names:
-        return table, []
-    words = {"0": "off", "1": "on", "0.0": "off", "1.0": "on"}
-    cells = [None if cell is None else str(cell).strip() for cell in table["fsdp"].to_pylist()]
-    switched = pa.array([None if cell is None else words.get(cell) for cell in cells], pa.string())
-    if {*cells} - {*words, None} or "on" not in {*switched.to_pylist()}:
-        return table, []
-    index = table.column_names.index("fsdp")
-    return table.set_column(index, "fsdp", switched), ["fsdp is 0 or 1: 1 is read as on"]
-
-
-def _has_memory_units(header: str, column: pa.ChunkedArray) -> bool:
-    """Whether a column of memory, whose header states no unit, states one in each cell."""
-    if not pa.types.is_string(column.type) or canonical_column(header)[0] == "peak_memory_bytes":
-        return False
-    if canonical_column(f"{header} (bytes)")[0] != "peak_memory_bytes":
-        return False
-    cells = {cell.strip() for cell in column.unique().to_pylist() if cell}
-    return bool(cells) and all(re.fullmatch(r"(?i)[\d.,]+\s*[mg]i?b", cell) for cell in cells)
-
-
-def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:
-    """A column in our unit. In a text column, cells that are not numbers stay as they are."""
-    if pa.types.is_duration(column.type):
-        raise pa.ArrowInvalid("a duration has a unit of its own")
-    if not pa.types.is_string(column.type):
-        return pc.multiply(pc.cast(column, pa.float64()), factor)
-    cells = column.to_pylist()
-    for row, cell in enumerate(cells):
-        with contextlib.suppress(ValueError):
-            if cell and isfinite(number := parse_number(cell.strip(), name, factor)):
-                cells[row] = repr(number)
-    return pa.chunked_array([cells], pa.string())
+    return renamed(table, path, metadata)
 
 
 def _decoded(table: pa.Table) -> pa.Table:

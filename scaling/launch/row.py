@@ -85,6 +85,19 @@ def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
     """The measured columns: step times of the slowest rank, memory of the fullest."""
     results = [run.results[rank] for rank in sorted(run.results)]
     first = results[0]
+    return {
+        **_full_steps(results),
+        **_short_steps(point, results),
+        **{name: getattr(first, name) for name in _SHARED},
+        **{name: max(_stated(results, name), default=None) for name in _LARGEST},
+        "warmup_steps": point.warmup_steps if first.warmup_steps is None else first.warmup_steps,
+        # no measured step was suspended, but what else was is not known
+        **({} if run.suspensions_s else _around_steps(run, results)),
+    }
+
+
+def _around_steps(run: FinishedRun, results: list[RankResult]) -> dict[str, Any]:
+    """Columns about the start, about power over all steps, and about the profiler's steps."""
     # only ranks on the launching host: clocks of other hosts differ, and ranks step together
     first_steps = [
         result.first_step_at
@@ -92,15 +105,9 @@ def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
         if rank in run.stacks and run.stacks[rank].host == run.launched_on
     ]
     # summed over ranks, as each has its own device
-    energy_j = _sum([result.energy_j for result in results])
-    steps = len(first.step_times_s) if first.metered_steps is None else first.metered_steps
-    warmup = first.warmup_steps
+    energy_j, metered = _sum([result.energy_j for result in results]), results[0].metered_steps
+    steps = len(results[0].step_times_s) if metered is None else metered
     return {
-        **_full_steps(results),
-        **_short_steps(point, results),
-        **{name: getattr(first, name) for name in _SHARED},
-        **{name: max(_stated(results, name), default=None) for name in _LARGEST},
-        "warmup_steps": point.warmup_steps if warmup is None else warmup,
         "startup_s": _seconds_from(run.started_at, max(first_steps, default=None)),
         "energy_j": energy_j / steps if steps and energy_j is not None else None,
         "mean_power_w": _sum([result.mean_power_w for result in results]),

@@ -77,9 +77,10 @@ def nearest_rows(
 ) -> list[PublishedRow]:
     """The published rows nearest to a point, nearest first; empty if none is comparable.
 
-    A row is comparable if its GPU is of the same kind (h100-80gb and h100-94gb are both h100), its
-    model has experts or not as this one, and it is not farther than `farthest`. It usually has
-    another layout and software: a number to judge a measurement by, not a prediction.
+    A row is comparable if its GPU differs at most in memory (an a100-40gb, not an a100-pcie-80gb,
+    for an a100-80gb), its model has experts or not as this one, and it is not farther than
+    `farthest`. It usually has another layout and software: a number to judge a measurement by, not
+    a prediction.
 
     Args:
         gpu: a name of the catalogue, scaling/cluster/hardware.py.
@@ -90,12 +91,10 @@ def nearest_rows(
         count: how many rows at most.
         farthest: see `PublishedRow.distance`.
     """
-    kind = gpu.split("-")[0]
+    kind = gpu.rpartition("-")[0]
     nearest = []
     for row in published_table().to_pylist():
-        if row["gpu"] is None or row["gpu"].split("-")[0] != kind:
-            continue
-        if bool(row["num_experts"]) != experts:
+        if row["gpu"].rpartition("-")[0] != kind or bool(row["num_experts"]) != experts:
             continue
         distance = (
             abs(math.log2(row["active_params"] / active_params))

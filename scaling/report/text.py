@@ -8,6 +8,7 @@ from scaling.cluster.hardware import GIB
 UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
 MINUS = "\u2212"
+HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the charts and scripts of the page do
 # What starts a sentence about a series.
 SERIES_LABELS = {
     "extended": "Measured in short steps:",
@@ -53,13 +54,13 @@ def with_series(title: str, series: str) -> str:
 
 def digits(value: float, places: int) -> str:
     """A number with fixed decimal places and a real minus sign; never `−0`."""
-    return f"{value:z.{places}f}".replace("-", MINUS)
+    return f"{HALF_UP * value:z.{places}f}".replace("-", MINUS)
 
 
 def significant(value: float, count: int | None = None) -> str:
     """`count` significant digits without an exponent; a thin space groups thousands."""
     count = FORMATS["digits"] if count is None else count
-    rounded = float(f"{value:.{count}g}")
+    rounded = float(f"{HALF_UP * value:.{count}g}")
     if rounded == 0:
         return "0"
     exponent = int(f"{rounded:e}".split("e")[1])

@@ -43,6 +43,7 @@ class Best:
 
     model: str
     seq_length: int
+    global_batch_size: int
     world_size: int
     layout: str
     tokens_per_s: float
@@ -102,11 +103,14 @@ class Status:
             if self.progress.undecided:
                 lines[-1] += ", later if choices add points"
         settings = {(best.model, best.seq_length) for best in self.best}
+        sizes = {(best.model, best.seq_length, best.world_size) for best in self.best}
         for best in self.best:
             extended = ", extended" * (best.kind == "extended")
             setting = f" ({best.model}, {best.seq_length} tokens)" if len(settings) > 1 else ""
+            if len(sizes) < len(self.best):
+                setting += f" with {best.global_batch_size} sequences a step"
             lines.append(
-                f"  fastest so far at {best.world_size}{setting}, of {best.of} tried: "
+                f"  fastest so far at {best.world_size}{setting}, {best.of} ran: "
                 f"{best.layout}, {best.tokens_per_s:,.0f} tokens/s{extended}"
             )
         return lines
@@ -164,13 +168,15 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         run = Best(
             model=point.model,
             seq_length=point.layout.seq_length,
+            global_batch_size=point.layout.global_batch_size,
             world_size=point.world_size,
             layout=point.layout.label,
             tokens_per_s=point_columns(point)["tokens_per_step"] / seconds,
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        key = (point.model, run.seq_length, point.world_size, point.layout.setting_values)
+        batch = (point.world_size, run.global_batch_size)
+        key = (point.model, run.seq_length, *batch, point.layout.setting_values)
         ran.setdefault(key, {}).setdefault((run.layout, run.kind), []).append(run)
 
     def rate(runs: Sequence[Best]) -> float:

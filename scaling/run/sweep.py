@@ -8,18 +8,19 @@ nodes that its layout has run on.
 import dataclasses
 import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.being_best import run_standard_error
-from scaling.analyse.drift import residual_tests
+from scaling.analyse.drift import SIGNIFICANT, residual_tests
 from scaling.analyse.slow_hosts import slow_hosts
 from scaling.cluster.hardware import gpu_named
 from scaling.predict.advise.surprise import TURNS
@@ -27,7 +28,7 @@ from scaling.record.files import write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.run import predictions
-from scaling.run.choices import chosen_ids, layout_key, row_values
+from scaling.run.choices import chosen_ids, layout_key, row_values, setting_key
 from scaling.run.predictions import Floats
 from scaling.study import plan_file
 from scaling.study.ids import LONG_DIGEST, point_id
@@ -36,12 +37,14 @@ from scaling.study.plan_file import Allocation, read_json_object
 from scaling.study.point import Point
 from scaling.study.study import Study
 
+Ids = npt.NDArray[np.int64]
+
 _COLUMNS = [
     "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
     "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
+    "stack_fingerprint",
 ]  # fmt: skip
 MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others, on average
-MAX_P_VALUE = 0.01  # share of shuffles of the residuals in which some node looks as slow
 MIN_RUNS = 3  # on the node, and elsewhere
 
 
@@ -135,25 +138,28 @@ class Sweep:
     def slow_hosts(self, points: Sequence[Point] | None = None) -> dict[str, str]:
         """The nodes that rows of these points (all by default) show to be slow, with reasons.
 
-        Updates excluded.json; empty if the study turns this off. A residual is that of ln step time
-        against other runs of the same layout or, for a single run, against the prediction less its
-        median error (`scaling.analyse.drift`). A node once listed stays listed.
+        Updates excluded.json; empty if the study turns this off. Repeats are compared with other
+        runs of their layout, single runs by their predictions with others of their size
+        (`scaling.analyse.drift`), each in one software stack. A node once listed stays listed.
         """
         if not self.study.measure.exclude_slow_nodes:
             return {}
         slow: dict[str, str] = read_json_object(self.paths.excluded)
         candidates = self.all_points if points is None else points
         runs = [point for point in candidates if point.point_id in self.step_times]
-        for residuals in self._residuals(runs):
-            used = np.flatnonzero(np.isfinite(residuals))
+        for logs, groups, sizes in self._compared(runs):
+            used = np.flatnonzero(np.isfinite(logs))
             hosts = [list(self.rows[runs[row].point_id]["hosts"]) for row in used.tolist()]
             if not hosts:
                 continue
-            for test in residual_tests(residuals[used], np.zeros(len(used)), pa.array(hosts)):
+            tests = residual_tests(
+                logs[used], np.zeros(len(used)), pa.array(hosts), groups[used], sizes[used]
+            )
+            for test in tests:
                 host, effect, p_value = (str(test[name]) for name in ("host", "effect", "p_value"))
                 count = sum(host in names for names in hosts)
                 enough = min(count, len(hosts) - count) >= MIN_RUNS
-                if enough and float(effect) >= MIN_SLOWDOWN and float(p_value) <= MAX_P_VALUE:
+                if enough and float(effect) >= MIN_SLOWDOWN and float(p_value) <= SIGNIFICANT:
                     slow.setdefault(
                         host,
                         f"its {count} runs take {float(effect):.0%} longer than those elsewhere "
@@ -163,27 +169,28 @@ class Sweep:
             write_text_if_changed(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
         return slow
 
-    def _residuals(self, points: Sequence[Point]) -> list[Floats]:
-        """Residuals of ln step time, two arrays (points,): from other runs, and from predictions.
+    def _compared(self, points: Sequence[Point]) -> list[tuple[Floats, Ids, Ids]]:
+        """What is compared of the points, their groups and sizes, each (points,).
 
-        Layouts that ran repeatedly are compared with their other runs, single runs with
-        predictions. NaN elsewhere. The two are tested separately, as predictions err far more.
+        ln step time of repeats, in groups of a layout; ln of its ratio to the prediction of single
+        runs, in groups of a size. NaN elsewhere. The two are tested separately, as predictions err
+        far more.
         """
         logs = np.log([self.step_times[point.point_id][0] for point in points])
-        by_layout: dict[Any, list[int]] = {}
-        for row, point in enumerate(points):
-            by_layout.setdefault(layout_key(point), []).append(row)
-        against_runs, against_predictions = np.full((2, len(points)), np.nan)
-        for rows in by_layout.values():
-            if len(rows) > 1:
-                against_runs[rows] = logs[rows] - np.median(logs[rows])
-        single = np.isnan(against_runs)
+        stacks = [self.rows[point.point_id]["stack_fingerprint"] for point in points]
+        size_keys = [
+            (setting_key(point), point.world_size, stack)
+            for point, stack in zip(points, stacks, strict=True)
+        ]
+        sizes = _numbered(size_keys)
+        layouts = _numbered(zip(map(layout_key, points), stacks, strict=True))
+        single = np.bincount(layouts)[layouts] == 1
+        errors = np.full(len(points), np.nan)
         if single.any() and self.study.is_predictable:
             prediction = predictions.predict_points(self.study, points)[1]
             predicted = single & prediction.predicted
-            error = logs[predicted] - np.log(prediction.step_time_s[predicted])
-            against_predictions[predicted] = error - np.median(error) if error.size else error
-        return [against_runs, against_predictions]
+            errors[predicted] = logs[predicted] - np.log(prediction.step_time_s[predicted])
+        return [(np.where(single, np.nan, logs), layouts, sizes), (errors, sizes, sizes)]
 
     def layouts_only_on(self, hosts: Collection[str], points: Sequence[Point]) -> set[Any]:
         """Keys of layouts of which every run was on one of these hosts."""
@@ -193,6 +200,12 @@ class Sweep:
                 on_them = not set(hosts).isdisjoint(self.rows[point.point_id]["hosts"])
                 runs.setdefault(layout_key(point), []).append(on_them)
         return {layout for layout, on_them in runs.items() if all(on_them)}
+
+
+def _numbered(keys: Iterable[object]) -> Ids:
+    """Equal keys by one number."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _step_time(row: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -21,7 +21,7 @@ def placed(rates, *, noise):
                     "setting_id": 1, "series": "measured", "world_size": size, "layout": name,
                     "layout_name": name.upper(), "position": position, "tokens_per_s": rate,
                     "tokens_per_s_low": rate * math.exp(-noise),
-                    "tokens_per_s_high": rate * math.exp(noise),
+                    "tokens_per_s_high": rate * math.exp(noise), "margin": noise,
                 }
             )  # fmt: skip
     return rows
@@ -47,6 +47,14 @@ def test_overlapping_intervals_do_not_resolve_a_swap():
     (found,) = crossing({4: (110.0, 100.0), 16: (200.0, 220.0)}, noise=0.1)
     assert found["resolved"] is False
     assert (found["crossing_low"], found["crossing_high"]) == (pytest.approx(4), pytest.approx(16))
+
+
+def test_a_lead_below_the_floor_resolves_no_swap_however_narrow_the_intervals():
+    rows = placed({4: (101.0, 100.0), 16: (200.0, 220.0)}, noise=0.001)
+    rows = [row | {"margin": margin_of(NOISE_FLOOR)} for row in rows]
+    (found,) = run_sql("crossovers", ranking=rows, colours=COLOURS)
+    assert found["resolved"] is False
+    assert found["crossing_low"] == pytest.approx(4)
 
 
 def test_layouts_that_keep_their_order_do_not_cross():

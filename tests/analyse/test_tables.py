@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80, Z95
 from scaling.record.files import point_columns
 from scaling.record.row import Row
 from tests.analyse.conftest import SQL, refusal_of, run_sql, some_point
@@ -156,7 +156,7 @@ def ranked(*rates, series="measured", low=None, high=None, own=None, spread=None
         }
         for name, rate in zip("abc", rates, strict=False)
     ]  # fmt: skip
-    noise = [{"setting_id": 1, "series": series, "repeat_half_spread": spread}]
+    noise = [{"setting_id": 1, "series": series, "repeat_sigma": spread}]
     return [one["within_noise"] for one in run_sql("ranking", layouts=layouts, noise=noise)]
 
 
@@ -164,7 +164,7 @@ def ranked(*rates, series="measured", low=None, high=None, own=None, spread=None
     ("facts", "floor"),
     [
         ({}, UNSTATED_FLOOR),
-        ({"spread": 0.05}, 0.1),
+        ({"spread": 0.05}, math.expm1(0.05 * Z95 * math.sqrt(2))),
         ({"series": "predicted"}, PREDICTED_FLOOR),
         ({"series": "predicted", "own": 0.001}, NOISE_FLOOR),
         ({"series": "predicted", "own": 0.05}, math.expm1(Z80 * math.sqrt(2) * 0.05)),
@@ -376,3 +376,13 @@ def test_of_two_series_that_ran_at_the_last_size_a_predicted_curve_starts_at_the
     ]
     predicted = [one for one in run_sql("curves", best=best) if one["style"] == "predicted"]
     assert [one["tokens_per_s"] for one in predicted] == [2.0, 3.0]
+
+
+def test_the_spread_of_repeats_is_that_of_their_layouts_and_one_odd_run_does_not_count(tabulated):
+    """Two repeats 2 % apart: 1.4 % by their variance, 2.1 % by the median of what two show."""
+    stages = (0, 1, 2, 3)
+    points = [some_point(zero_stage=stage, repeat=repeat) for stage in stages for repeat in (0, 1)]
+    odd = points[-1]
+    rows = [ran(p, 130 if p is odd else 100 * math.exp(0.02 * p.repeat)) for p in points]
+    (found,) = tabulated(points, rows)("noise")
+    assert found["repeat_sigma"] == pytest.approx(0.02 / math.sqrt(2) / (7 / 9) ** 1.5)

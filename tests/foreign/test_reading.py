@@ -1,7 +1,6 @@
 """Files that others made: read as they are, or refused in one sentence that says what is wrong."""
 
 import gzip
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.foreign.reading import read_rows, read_table
-from scaling.predict.fit.trial import trial
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
 
@@ -66,49 +64,9 @@ def test_a_wrong_cell_stands_where_an_editor_finds_it(tmp_path: Path) -> None:
             points_of(some)
 
 
-def test_names_may_have_blanks_around_them_and_an_index_no_name(tmp_path: Path) -> None:
-    header, row = GOOD.splitlines()
-    (tmp_path / "p.csv").write_text(
-        f",{header.replace(',', ' , ')}\n0,{row}\n", encoding="utf-8-sig"
-    )
-    points = points_of(Columns(read_rows(tmp_path / "p.csv"), "p.csv"))
-    assert points.groups[0].features.tp.tolist() == [2]
-
-
-def test_a_table_of_another_tool_is_read_as_one_of_ours(tmp_path: Path) -> None:
-    header, row = GOOD.splitlines()
-    theirs = header.replace("seq_length", "Seq_Len").replace("cluster", "CLUSTER")
-    (tmp_path / "p.csv").write_text(
-        f"{theirs},#GPUs,remark,Tokens\n"
-        f'{row.replace("a100-80gb-dgx", "NVIDIA H100-SXM5")},"1,024",mine,-\n'
-        f"{row.replace('a100-80gb-dgx', 'abacus')},2,,-\n"
-    )
-    columns = Columns(read_rows(tmp_path / "p.csv"), "p.csv")
-    points = points_of(columns)
-    assert points.world_size[0] == 1024
-    assert points.cluster[0] == "h100-80gb"
-    assert "cluster: NVIDIA H100-SXM5 is read as h100-80gb" in points.assumptions
-    assert points.note[0] is None
-    assert points.note[1] == "cluster=abacus is unknown"
-    assert np.isnan(columns.numbers("tokens")).all()
-
-
 def test_lines_of_empty_cells_at_the_end_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(f"{GOOD}{',' * (len(SHAPE))}\r\n,, ,\n\n")
     assert read_table(tmp_path / "p.csv").num_rows == 1
-
-
-def test_a_number_of_hosts_is_one_of_nodes_and_a_list_is_ours(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("Hosts,gpus_per_node\n4,8\n")
-    assert read_table(tmp_path / "p.csv").column_names == ["nodes", "gpus_per_node"]
-    pq.write_table(pa.table({"hosts": [["a", "b"]]}), tmp_path / "p.parquet")
-    assert read_table(tmp_path / "p.parquet").column_names == ["hosts"]
-
-
-def test_a_memory_without_a_unit_in_its_header_may_have_it_in_every_cell(tmp_path: Path) -> None:
-    for cells, column in ((("37GB", "58.5 GiB"), "peak_memory_bytes"), (("37GB", "58"), "mem")):
-        (tmp_path / "p.csv").write_text("Mem,tp\n" + "".join(f"{cell},1\n" for cell in cells))
-        assert read_table(tmp_path / "p.csv").column_names == [column, "tp"]
 
 
 def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
@@ -130,53 +88,10 @@ def test_an_inch_in_a_cell_opens_no_quote(tmp_path: Path) -> None:
     assert read_table(tmp_path / "p.csv").to_pylist() == [{"disk": '5" disk', "tp": 1}]
 
 
-@pytest.mark.parametrize("name", ["step_time_s", "Step time (ms)"])
-def test_a_duration_is_no_number(tmp_path: Path, name: str) -> None:
-    times = pa.array([timedelta(seconds=12)])
-    pq.write_table(pa.table({name: times}), tmp_path / "p.parquet")
-    with pytest.raises(
-        InputError, match=r"p\.parquet: column .* holds duration\[us\], not numbers"
-    ):
-        Columns(read_table(tmp_path / "p.parquet"), "p.parquet").numbers("step_time_s")
-
-
 def test_a_folder_of_row_files_is_one_table(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": [None]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"a": [2], "b": [1.5]}), tmp_path / "2.parquet")
     assert read_rows(tmp_path).to_pydict() == {"a": [1, 2], "b": [None, 1.5]}
-
-
-def assumed_of(path: Path, header: str, cells: str) -> tuple[str, ...]:
-    """What is assumed of the good row with more columns."""
-    head, row = GOOD.splitlines()
-    path.write_text(f"{head},outcome,{header}\n{row},ok,{cells}\n")
-    return trial(read_table(path), "p.csv").points.assumptions
-
-
-def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
-    told = assumed_of(tmp_path / "p.csv", "TP size,Memory,note,empty,Memory (GB)", "4,39,x,,39")
-    assert "columns that are not read: TP size (tp counts), Memory (states no unit), note" in told
-    many = ",".join(f"x{number}" for number in range(30))
-    told = assumed_of(tmp_path / "p.csv", many, ",".join("1" * 30))
-    assert any(text.endswith("x18, x19, 10 more") for text in told)
-    assert not any("not read" in text for text in assumed_of(tmp_path / "p.csv", "dp", "4"))
-
-
-@pytest.mark.parametrize(
-    ("header", "cell", "sentence"),
-    [
-        ("Step time", "30500", "column Step time states no unit: taken as seconds"),
-        ("step_time_s", '"30,512"', "step_time_s: 30,512 is read as 30512"),
-        ("nodes,world_size,cp", "4,16,1", "world_size of 1 rows is not nodes x GPUs of a node"),
-        ("remark", "", "dp is not given in 1 rows: taken as 1"),
-        ("precision", "", "precision is not given in 1 rows: taken as bf16"),
-        ("recompute", "", "activation_checkpointing is not given in 1 rows: taken as none"),
-    ],
-)
-def test_what_a_person_may_have_meant_otherwise_is_told(
-    tmp_path: Path, header: str, cell: str, sentence: str
-) -> None:
-    assert sentence in assumed_of(tmp_path / "p.csv", header, cell)
 
 
 def test_a_comma_is_told_once_a_column() -> None:
@@ -212,6 +127,17 @@ def test_conditions_are_sql_over_the_columns_and_the_row_number() -> None:
     ]  # fmt: skip
     with pytest.raises(InputError, match=r"--where 'wrold_size > 8'"):
         rows_where(table, "wrold_size > 8", "t", "--where")
+
+
+def test_conditions_may_use_the_headers_of_the_file_unless_these_have_other_units(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "p.csv").write_text("#GPUs,Seq Len,Batch Size,Step time (ms)\n8,1,2,5\n16,1,2,5\n")
+    table = read_table(tmp_path / "p.csv")
+    condition = '"#GPUs" = 8 and "seq len" = world_size / 8 and "batch size" = 2'
+    assert rows_where(table, condition, "p.csv", "--where").tolist() == [True, False]
+    with pytest.raises(InputError, match=r"not found in FROM clause! The columns are world_size, "):
+        rows_where(table, '"Step time (ms)" > 1', "p.csv", "--where")
 
 
 def test_a_batch_too_large_is_one_of_tokens_where_these_are_whole_sequences(tmp_path: Path) -> None:

@@ -124,6 +124,25 @@ def test_ranks_that_differ_in_a_driver_are_a_stack_of_their_own_in_either_order(
     assert of("570.1", None).driver_version == "570.1, none"
 
 
+def test_what_a_suspension_may_have_lengthened_is_not_known() -> None:
+    ended = FinishedRun(
+        verdict=Verdict(outcome="ok"),
+        results={0: rank(energy_j=8.0, mean_power_w=2.0, spent={"idle_s": 1.0})},
+        stacks={0: STACK},
+        started_at=1.0,
+        duration_s=9.0,
+        launched_on=STACK.host,
+    )
+    names = ("startup_s", "energy_j", "mean_power_w", "idle_s")
+    whole, suspended = (
+        row_of(tiny_point(), 1, dataclasses.replace(ended, suspensions_s=seconds))
+        for seconds in ((), (60.0,))
+    )
+    assert [getattr(whole, name) for name in names] == [2.0, 4.0, 2.0, 1.0]
+    assert [getattr(suspended, name) for name in names] == [None] * 4
+    assert suspended.step_times_s == whole.step_times_s
+
+
 def test_numbers_that_no_table_would_take_are_an_error_that_says_so() -> None:
     impossible = row(rank(step_times_s=[1.0, 0.0]))
     sentence = "what was measured cannot be: step_time_low_s=0.0: must be a finite number above 0"

@@ -25,7 +25,7 @@ ROWS = (
         "pp": 4, "cp_style": "ring", "virtual_stages": 2, "num_layers": 30, "seq_length": 32768,
     },
     {
-        "framework": "Megatron-Bridge", "cluster": "h100-80gb-dgx", "dp": 16, "ep": 16,
+        "framework": "Megatron-Core MoE", "cluster": "h100-80gb-dgx", "dp": 16, "ep": 16,
         "num_experts": 32, "experts_per_token": 8, "expert_ffn_hidden_size": 1024,
     },
 )  # fmt: skip

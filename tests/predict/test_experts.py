@@ -50,6 +50,12 @@ def test_a_token_pays_for_the_experts_it_takes_and_for_the_router(points):
     assert shared.terms["gemm_s"] == pytest.approx(flops / 312e12)
 
 
+def test_each_tp_rank_has_a_key_head_where_there_are_fewer_heads_than_ranks(points):
+    row = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 8}
+    shared, own = (quiet_step(points({**row, "num_kv_heads": n})).terms["gemm_s"] for n in (2, 8))
+    assert shared == own
+
+
 def test_few_tokens_an_expert_leave_its_tiles_empty(points):
     # 4,096 x 2 / 8 = 1,024 tokens each: half a size of 1,024 in every dimension
     (wide,) = quiet_step(points(EXPERTS), expert_half_size=1024.0).terms["gemm_s"]
@@ -84,6 +90,10 @@ def test_shards_of_a_part_of_dp_hold_the_experts_state_with_the_ranks_of_cp(poin
     experts = 32 * 8 * EXPERT
     held = memory(points(row)).terms["optimizer_bytes"]
     assert held == pytest.approx(12 * (HELD + experts) / (2 * 2))
+    # of 8 ranks that share a copy 2 hold the same fourth of the experts
+    row = {**EXPERTS, "dp": 16, "ep": 4, "zero_stage": 3, "zero_shard_size": 8}
+    dealt = memory(points(row)).terms["optimizer_bytes"]
+    assert dealt == pytest.approx(12 * (HELD / 8 + experts / 4 / 2))
 
 
 def test_what_experts_gemms_read_is_cast_for_each_copy_of_a_token(points):
@@ -98,6 +108,12 @@ def test_what_experts_gemms_read_is_cast_for_each_copy_of_a_token(points):
     # two copies more, four bytes of each element that forward and backward read
     moved = 32 * 4096 * 2 * 4 * (2 * 4096 + 3 * 2048)
     assert casts == pytest.approx(moved / (GPUS["h100-80gb"].hbm_bytes_per_s * 0.85))
+    # and of the attention before them, but of no other feed-forward
+    attention = 4096 * 4 * (2 * 4096 + 4 * 4096)
+    of_two = elementwise_s("fp8", 2) - elementwise_s("bf16", 2)
+    assert of_two - casts == pytest.approx(
+        32 * attention / (GPUS["h100-80gb"].hbm_bytes_per_s * 0.85)
+    )
 
 
 def test_the_host_waits_for_the_experts_tokens_once_more_where_all_is_computed_again(points):
@@ -110,10 +126,21 @@ def test_the_host_waits_for_the_experts_tokens_once_more_where_all_is_computed_a
     assert waits_s("full") == pytest.approx(32e-3 * 4 / 3)
 
 
+def test_this_engines_host_waits_for_counts_where_they_are_sizes_on_the_host(points):
+    def waits_s(**row):
+        own = points({**EXPERTS, "framework": "scaling", "dp": 2, **row})
+        waiting, none = (quiet_step(own, host_waits_s=s).terms["ep_comm_s"][0] for s in (1e-3, 0.0))
+        return waiting - none
+
+    assert waits_s() == 0
+    assert waits_s(ep=2) == waits_s(precision="fp16") == pytest.approx(32e-3)
+
+
 def test_the_permuted_copies_of_a_token_are_kept(points):
     kept = memory(points(EXPERTS), kept_routed=4.0, kept_mlp=8.0).terms["activations_bytes"]
     none = memory(points(EXPERTS), kept_routed=0.0, kept_mlp=0.0).terms["activations_bytes"]
     assert kept - none == pytest.approx(32 * 4096 * 2 * (4 * 4096 + 8 * 2048))
+    assert stack_of("Megatron-Bridge", None).defaults["kept_routed"] == 2  # not their results
 
 
 def test_experts_without_a_gate_move_and_keep_what_a_feed_forward_without_one_does(points):
@@ -151,14 +178,31 @@ def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
 def test_over_nodes_copies_or_tokens_share_the_nics(points):
     row = {**EXPERTS, "dp": 32, "ep": 8, "gpus_per_node": 2, "num_experts": 32}
     row["experts_per_token"] = 8
-    # 8 ranks on 4 nodes of 2: six of eight copies leave, over 8 x 25 GB/s shared by 8 GPUs
+    # 8 ranks on 4 nodes of 2: six of eight copies leave, over 200 GB/s shared by the 2 GPUs
     (plain,) = quiet_step(points(row)).terms["ep_comm_s"]
-    assert plain == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 8 * 6 / 8 / 25e9)
+    assert plain == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 8 * 6 / 8 / 100e9)
     # a token wanted by 8 experts on 4 nodes reaches 4 (1 - (3 / 4)^8) of them, 3 in 4 elsewhere
     once = points({**row, "framework": "Automodel", "activation_checkpointing": "none"})
     (sent,) = quiet_step(once).terms["ep_comm_s"]
     reached = 4 * (1 - 0.75**8) * 3 / 4
-    assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * reached / 25e9)
+    assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * reached / 100e9)
+
+
+def test_in_a_node_a_token_goes_once_to_a_rank_that_has_several_of_its_experts(points):
+    row = {**EXPERTS, "dp": 2, "ep": 2, "framework": "Automodel", "zero_stage": 1}
+    (sent,) = quiet_step(points({**row, "activation_checkpointing": "none"})).terms["ep_comm_s"]
+    # of two ranks two experts reach 1.5, half of them the other one
+    assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 1.5 / 2 / 300e9)
+
+
+def test_tp_ranks_do_not_meet_after_experts_that_are_whole(points):
+    row = {**EXPERTS, "tp": 2, "dp": 4, "ep": 4}
+    dense, whole, cut, shared = (
+        quiet_step(points(one)).terms["tp_comm_s"]
+        for one in ({"tp": 2, "dp": 4}, row, {**row, "etp": 2}, {**row, "shared_experts": 1})
+    )
+    assert whole == pytest.approx(dense / 2)
+    assert cut == shared == pytest.approx(dense)
 
 
 def test_an_all_to_all_waits_for_its_ranks_however_little_it_sends(points):
@@ -282,20 +326,26 @@ def test_rows_whose_experts_cannot_be_dealt_say_why(points):
     ]
 
 
-def test_a_mixture_in_memory_is_the_point_that_its_table_is():
+@pytest.mark.parametrize("framework", ["scaling", "Megatron-Core", "unheard of"])
+def test_a_mixture_in_memory_is_the_point_that_its_table_is(framework):
     shape = MODELS["deepseek_v3"]
     layout = Layout(
-        seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
-    )
+        seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8,
+        fused_norm=True,
+    )  # fmt: skip
     own = predict(
         points_from(
-            inputs_of_layouts([layout], [shape], models=["m"], clusters=["h100-80gb"]), {}
+            inputs_of_layouts(
+                [layout], [shape], models=["m"], clusters=["h100-80gb"], framework=framework
+            ),
+            {},
         )
-    )  # fmt: skip
+    )
     row = {
         **stored_fields(shape),
         **stored_fields(layout),
-        "framework": "scaling",
+        **{"sequence_parallel": False, "virtual_stages": 1},  # or it is the software's usual
+        "framework": framework,
         "cluster": "h100-80gb",
     }
     table = predict(points_of(Columns(table_of(row), "t")))

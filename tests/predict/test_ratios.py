@@ -10,7 +10,6 @@ from scaling.predict.cost.tables import prediction_table
 
 def test_errors_of_two_layouts_of_a_size_add_in_squares():
     assert ratio_sigma(0.03, 0.04) == pytest.approx(0.05)
-    assert ratio_sigma(0.03, 0.04, size_a=0.12, size_b=0.0) == pytest.approx(0.13)
 
 
 def test_neighbours_are_compared_more_surely_than_strangers():

@@ -61,6 +61,12 @@ def test_a_size_twice_doubled_shares_the_root_of_two_and_keeps_the_wider_own_par
     assert parts(made, world_size=16.0) == pytest.approx(between)
 
 
+def test_an_own_part_grows_with_nodes_whichever_axis_it_is_taken_of():
+    made = stack(interpolation=band(0.05, 0.0), world_size=band(0.05, 0.0), model=band(0.1, 0.0))
+    own, _ = parts(made, world_size=128.0, model="llama-70b")
+    assert own == pytest.approx(0.1 * (1 + 0.05 * 2))
+
+
 def test_an_own_part_grows_with_nodes_not_with_the_gpus_of_one():
     made = stack(interpolation=band(0.06, 0.02), world_size=band(0.03, 0.05))
     own, _ = parts(made, world_size=128.0, gpus_per_node=64.0)

@@ -313,13 +313,17 @@ def test_a_decoder_alone_says_nothing_of_an_encoder(points):
 
 
 def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points):
-    # 8 nodes of 8: 64 times the latency, and 0.6 of the NICs
-    (group,) = points({"tp": 64, "num_heads": 64, "seq_length": 64}).groups
+    # 8 nodes of 8: twice around a ring of 64, and 0.6 of the NICs
+    row = {"tp": 64, "num_heads": 64, "seq_length": 64}
+    (group,) = points(row, {**row, "sequence_parallel": True}).groups
     latency = {**group.start, **IDEAL, "tp_network_latency_s": 1e-3}
     f = group.features
     traffic = traffic_of(group, f, latency, stages_of(f, group.stack))
-    ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 200e9) + 64e-3
-    assert traffic.per_layer == pytest.approx(4 * ring)
+    ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 200e9)
+    reduced, scattered = traffic.per_layer
+    assert reduced == pytest.approx(4 * (ring + 128e-3))
+    # a scatter and a gather go around once each; backward gathers both blocks' inputs again
+    assert scattered == pytest.approx(reduced + ring)
 
 
 def test_states_in_16_bits_move_half_as_many_bytes(points):

@@ -100,4 +100,5 @@ def test_a_model_with_experts_is_no_measure_of_one_without():
 
 def test_nothing_is_near_where_nobody_published():
     assert ask(gpu="a100-80gb") == []
+    assert ask(gpu="h100-pcie-80gb") == []  # three quarters of the rate of what is published
     assert ask(active_params=1e6) == []

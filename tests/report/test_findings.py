@@ -23,7 +23,7 @@ def test_clusters_are_compared_at_the_largest_size_both_ran(series, first):
     ]  # fmt: skip
     assert findings.peers_title(Tables({"peers": rows}), GPUS) == (
         f"{first} per second of one GPU of new, with the same layout: 3.00 times those of old "
-        "(MFU 40\u202f% against 60\u202f%)"
+        "on 8 GPUs (MFU 40\u202f% against 60\u202f%)"
     )
 
 
@@ -36,7 +36,8 @@ def test_clusters_are_compared_by_what_ran_though_more_is_predicted():
         for cluster, rate in zip(("new", "old"), rates, strict=True)
     ]  # fmt: skip
     assert findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        "Tokens per second of one GPU of new, with the same layout: 3.00 times those of old"
+        "Tokens per second of one GPU of new, with the same layout: 3.00 times those of old on "
+        "8 GPUs"
     )
 
 

@@ -35,6 +35,11 @@ def test_ratios_factors_and_bytes():
     assert gib(None) == "–"
 
 
+def test_halves_are_rounded_as_the_scripts_of_the_page_round_them():
+    assert (percent(0.805), percent(0.985)) == (f"81{THIN}%", f"99{THIN}%")
+    assert (amount(112_500), interval(-0.625, None, None)) == (f"113{THIN}k", "−0.63")
+
+
 def test_intervals_keep_their_signs_readable():
     assert interval(0.79, 0.77, 0.81) == "0.79 [0.77–0.81]"
     assert interval(-0.08, -0.09, -0.06) == "−0.08 [−0.09 to −0.06]"

@@ -168,8 +168,8 @@ def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> No
         "by 2.0\u202f% in the median and 2.0\u202f% at most, and its 80 % interval holds the "
         "measured step in 1 of 1. The short steps of 1 point lay on no line, so full steps were "
         "measured.",
-        "No drift: over 9 runs, each compared with the other runs of its layout, a step's time "
-        "does not depend on time (shuffled residuals, p above 0.01).",
+        "No drift is seen: over 9 runs, each compared with the other runs of its layout, a step's "
+        "time shows no dependence on time (shuffled residuals, p above 0.01).",
     ]
 
 

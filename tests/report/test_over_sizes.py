@@ -69,6 +69,22 @@ def returns(*steps, series="measured"):
             "0.49 [0.40–0.60]",
             "The knee is perhaps at 1 GPU",
         ),
+        (  # intervals of single runs, which leave out what differs between runs
+            [(0.49, 0.488, 0.492)],
+            "The step from 1 to 2 GPUs perhaps returns less than half of its cost: "
+            "0.49 [0.49–0.49]",
+            "The knee is perhaps at 1 GPU",
+        ),
+        (
+            [(0.51, 0.508, 0.512)],
+            "The one step returns 0.51 [0.51–0.51] of its cost",
+            "Perhaps every doubling",
+        ),
+        (
+            [(0.9, 0.89, 0.91), (-0.005, -0.007, -0.003)],
+            "The step from 2 to 4 GPUs returns less than half of its cost: −0.01 [−0.01 to 0.00]",
+            "The knee is at 2 GPUs",
+        ),
         (
             [(0.47, None, None)],
             "The step from 1 to 2 GPUs perhaps returns less than half of its cost: 0.47",

@@ -72,7 +72,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
     assert snakemake._describe_queue() == f" · waits: {why}"
-    assert "fastest so far at 2, of 1 tried: " in text
+    assert "fastest so far at 2, 1 ran: " in text
     assert text.endswith("tokens/s, extended")
     assert max(map(len, text.splitlines())) <= 80
     (runs,) = sweep.running
@@ -154,6 +154,23 @@ def test_the_best_so_far_is_of_one_setting_layouts_of_other_routings_do_not_comp
     assert [(one.of, one.tokens_per_s) for one in _best([plain, learned], rows)] == [
         (1, 8 * 32 / 2.0),
         (1, 8 * 32 / 1.0),
+    ]
+
+
+def test_layouts_of_different_batches_do_not_compete_for_the_best_so_far():
+    small, _ = points_of(2)
+    large = dataclasses.replace(
+        small,
+        point_id="large",
+        layout=dataclasses.replace(small.layout, gradient_accumulation_steps=64),
+    )
+    rows = {
+        point.point_id: {"outcome": "ok", "extended_step_time_s": None, "step_time_s": 1.0}
+        for point in (small, large)
+    }
+    best = _best([small, large], rows)
+    assert [(one.global_batch_size, one.of) for one in best] == [
+        (point.layout.global_batch_size, 1) for point in (small, large)
     ]
 
 

@@ -19,10 +19,6 @@ select
         as tokens_per_s_high,
     min(tokens_per_s) as slowest_repeat_tokens_per_s,
     max(tokens_per_s) as fastest_repeat_tokens_per_s,
-    if(count(step_time_low_s) > 0, min(least(step_time_low_s, step_time_s)), null)
-        as step_time_low_s,
-    if(count(step_time_high_s) > 0, max(greatest(step_time_high_s, step_time_s)), null)
-        as step_time_high_s,
     any_value(model_flop_per_s_per_gpu / tokens_per_s) as model_flop_per_s_per_gpu_of_rate,
     any_value(hardware_flop_per_s_per_gpu / tokens_per_s) as hardware_flop_per_s_per_gpu_of_rate,
     any_value(mfu / tokens_per_s) as mfu_of_rate,

@@ -31,6 +31,7 @@ from scaling.predict.cost.sharding import (
 )
 from scaling.predict.cost.stages import (
     Stages,
+    dense_blocks,
     experts_of_heaviest_stage,
     weights_of_heaviest_stage,
 )
@@ -112,16 +113,18 @@ def _tensor_parallel(
     `crossing` marks pipelines over nodes: over a lossy transport they slow the host's launches
     down.
     """
-    tp, blocks = f.tp, f.attentions + 1
+    tp = f.tp
+    # a tp rank sends its own tokens to experts that are whole, and they come back to it
+    blocks = np.where(f.etp < tp, dense_blocks(f), f.attentions + 1)
     count = (2 + f.full) * blocks
     gathered_again = f.sequence_parallel & (not group.stack.keeps_gathered)
     moved = count + np.where(gathered_again, blocks / 2, 0.0)  # in all-reduces
     volume = 2 * (tp - 1) / tp * f.tokens * f.hidden_size * f.element_bytes
     # every rank waits for the last one to arrive; latencies are stated for 4 ranks
     meeting = np.log2(np.maximum(tp, 2.0)) / 2
-    over_nodes = np.where(tp > f.gpus_per_node, p["tp_network_latency_s"] * tp, 0.0)
-    latency = p["tp_latency_s"] * meeting + over_nodes
-    latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
+    # twice around the ring of a group over nodes, in one collective or in two
+    over_nodes = np.where(tp > f.gpus_per_node, 2 * p["tp_network_latency_s"] * tp, 0.0)
+    latency = p["tp_latency_s"] * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
     seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
     seconds = p["tp_exposed"] * seconds
     host = count * p["host_collective_s"] * meeting

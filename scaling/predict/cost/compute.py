@@ -10,7 +10,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.experts import expert_time, ffn_passes, has_experts
-from scaling.predict.cost.stages import layer_params
+from scaling.predict.cost.stages import dense_blocks, layer_params
 from scaling.predict.read.features import Features, Group
 
 # Share of the data sheet's HBM bandwidth that streaming kernels reach (STREAM on A100 and H100).
@@ -155,7 +155,7 @@ def _cast_elements(group: Group, f: Features) -> Floats:
     under sequence_parallel. A stack that `casts_as_read` does neither, and casts weights each time.
     """
     early = f.sequence_parallel & (not group.stack.casts_as_read)
-    whole = 2 * (f.attentions + 1) * f.hidden_size / np.where(early, f.tp, 1.0)
+    whole = 2 * dense_blocks(f) * f.hidden_size / np.where(early, f.tp, 1.0)
     sharded = 2 * f.attentions * (f.query_width + f.kv_width)
     sharded = sharded + (1 + f.mlp_inputs) * f.ffn_hidden_size
     weights: Floats | float = layer_params(f) / f.tp if group.stack.casts_as_read else 0.0

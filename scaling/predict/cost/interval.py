@@ -141,12 +141,12 @@ def error_spread(
             # beyond the largest size the shared error grows as a random walk does
             grown = shared * np.sqrt(np.maximum(doublings, 1))
             size = np.where(is_new, np.hypot(size, grown), size)
-            own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
             common = np.where(is_new, np.hypot(common, shared), common)
     bands = [stack.bands.get(trust_band(share), stack.bands["interpolation"]) for share in TRUSTS]
     own_by_trust = [_own_and_shared(band, "interpolation")[0] for band in bands]
     own = np.maximum(own, np.interp(trust, TRUSTS, own_by_trust))
+    own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
     return _spread(step_s, np.hypot(own * roughness, unfitted), size, np.hypot(common, unfollowed))
 
 

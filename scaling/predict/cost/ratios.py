@@ -23,25 +23,17 @@ _NEAR = {0: 0.5, 1: 0.75, 2: 0.93}
 
 
 def ratio_sigma(
-    own_a: Floats | float,
-    own_b: Floats | float,
-    *,
-    size_a: Floats | float = 0.0,
-    size_b: Floats | float = 0.0,
-    axes_apart: int | None = None,
+    own_a: Floats | float, own_b: Floats | float, *, axes_apart: int | None = None
 ) -> Floats:
-    """Standard deviation of ln(a / b)'s error.
+    """Standard deviation of ln(a / b)'s error, of two layouts of one size.
 
     Args:
         own_a: `predicted_own_sigma` of a.
         own_b: of b.
-        size_a: `predicted_size_sigma` of a, if b is of another size.
-        size_b: of b, if a is of another size.
         axes_apart: on how many axes the layouts differ, where that is known.
     """
     near = _NEAR.get(axes_apart, 1.0) if axes_apart is not None else 1.0
-    own = near**2 * (np.square(own_a) + np.square(own_b))
-    return np.asarray(np.sqrt(own + np.square(size_a) + np.square(size_b)))
+    return np.asarray(np.sqrt(near**2 * (np.square(own_a) + np.square(own_b))))
 
 
 def expected_gain(step_a_s: Floats | float, step_b_s: float, sigma: Floats) -> Floats:

@@ -1,7 +1,6 @@
 """Start values of parameters from microbenchmarks, better than those of data sheets."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -60,9 +59,7 @@ def probed_parameters(
         found |= _of_gemms(gemms, precision[here & is_gemm], cluster)
         flash = here & (kind == "attention") & (attention == "flash2")
         found |= _of_flash(probes["flop_per_s"][flash], precision[flash], cluster)
-        places = _places_of(probes, cluster)
-        found |= _of_collectives(probes, kind, here, places, cluster)
-        found |= _of_messages(probes, here & (kind == "send_recv"), places, cluster)
+        found |= _of_traffic(probes, kind, here, cluster)
         by_cluster[name] = {
             parameter: float(np.clip(value, PARAMETERS[parameter].low, PARAMETERS[parameter].high))
             for parameter, value in found.items()
@@ -105,21 +102,43 @@ def _sustained(precision: Strings, cluster: Cluster) -> Floats:
     return np.array([gpu.sustained(one) or np.nan for one in precision.tolist()], np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the ranks of each probe are, (n,).
+def _of_traffic(
+    probes: Mapping[str, Floats], kind: Strings, here: Flags, cluster: Cluster
+) -> dict[str, float]:
+    """Latency from small messages and bandwidth from large ones, inside a node and across.
 
     Across nodes only probes count in which every GPU of a node took part, in one group or in
     several at once: together they use all NICs.
     """
+    ranks, seconds, sent = probes["ranks"], probes["seconds"], probes["message_bytes"]
+    inside, across, groups_of_node = _places(probes, cluster)
+    ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
+    bus = ring_factor * (ranks - 1) / ranks * sent / seconds
+    collective, message = here & np.isfinite(bus), here & (kind == "send_recv")
+    small, large = sent <= _SMALL_BYTES, sent >= _LARGE_BYTES
+    link, nics = gpu_named(cluster.gpu).link_bytes_per_s, cluster.node_link_bytes_per_s
+    assert link is not None
+    assert nics is not None
+    of_nics, of_share = bus * groups_of_node / nics, sent / seconds / (nics / cluster.gpus_per_node)
+    # stated for 4 ranks, and grows with log2 of them (communication.py)
+    latency = seconds * 2 / np.log2(np.maximum(ranks, 2.0))
+    measured = {
+        "tp_latency_s": latency[collective & small & inside],
+        "link_efficiency": bus[collective & large & inside] / link,
+        "network_efficiency": of_nics[collective & large & across],
+        "p2p_latency_s": seconds[message & small & across],
+        "p2p_efficiency": of_share[message & large & across],
+        "p2p_latency_inside_s": seconds[message & small & inside],
+        "p2p_efficiency_inside": (sent / seconds)[message & large & inside] / link,
+    }
+    return {name: float(np.median(values)) for name, values in measured.items() if values.size}
 
-    inside: Flags
-    across: Flags
-    groups_of_node: Floats
 
+def _places(probes: Mapping[str, Floats], cluster: Cluster) -> tuple[Flags, Flags, Floats]:
+    """Whether a group is inside a node, or across nodes and the GPUs of none idle; groups a node.
 
-def _places_of(probes: Mapping[str, Floats], cluster: Cluster) -> _Places:
-    """The places on the cluster's nodes, which are link domains where these hold several hosts."""
+    Hosts that GPU links join are one node.
+    """
     ranks, nodes = probes["ranks"], probes["nodes"]
     if gpu_named(cluster.gpu).link_domain is not None:
         span = (ranks - 1) * probes["stride"] + 1
@@ -127,55 +146,4 @@ def _places_of(probes: Mapping[str, Floats], cluster: Cluster) -> _Places:
     ranks_of_node = ranks / nodes
     groups_of_node = np.where(probes["groups"] > 1, cluster.gpus_per_node / ranks_of_node, 1.0)
     idle = groups_of_node * ranks_of_node < cluster.gpus_per_node
-    return _Places(nodes <= 1, (nodes > 1) & ~idle, groups_of_node)
-
-
-def _of_collectives(
-    probes: Mapping[str, Floats], kind: Strings, here: Flags, places: _Places, cluster: Cluster
-) -> dict[str, float]:
-    """Latency from small messages, bus bandwidth from large ones, inside a node and across."""
-    ranks, seconds = probes["ranks"], probes["seconds"]
-    ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
-    bus = ring_factor * (ranks - 1) / ranks * probes["message_bytes"] / seconds
-    small, large = _small_and_large(probes, here & np.isfinite(bus))
-    link = gpu_named(cluster.gpu).link_bytes_per_s
-    assert link is not None
-    assert cluster.node_link_bytes_per_s is not None
-    of_nics = bus * places.groups_of_node / cluster.node_link_bytes_per_s
-    measured = {
-        # stated for 4 ranks, and grows with log2 of them (communication.py)
-        "tp_latency_s": (seconds * 2 / np.log2(np.maximum(ranks, 2.0)))[small & places.inside],
-        "link_efficiency": bus[large & places.inside] / link,
-        "network_efficiency": of_nics[large & places.across],
-    }
-    return _medians(measured)
-
-
-def _of_messages(
-    probes: Mapping[str, Floats], rows: Flags, places: _Places, cluster: Cluster
-) -> dict[str, float]:
-    """Point-to-point: latency from small messages, share of a GPU's link from large ones."""
-    small, large = _small_and_large(probes, rows)
-    seconds, rate = probes["seconds"], probes["message_bytes"] / probes["seconds"]
-    link = gpu_named(cluster.gpu).link_bytes_per_s
-    assert link is not None
-    assert cluster.node_link_bytes_per_s is not None
-    nic = cluster.node_link_bytes_per_s / cluster.gpus_per_node
-    measured = {
-        "p2p_latency_s": seconds[small & places.across],
-        "p2p_efficiency": rate[large & places.across] / nic,
-        "p2p_latency_inside_s": seconds[small & places.inside],
-        "p2p_efficiency_inside": rate[large & places.inside] / link,
-    }
-    return _medians(measured)
-
-
-def _small_and_large(probes: Mapping[str, Floats], rows: Flags) -> tuple[Flags, Flags]:
-    """Which of the rows sent messages that measure latency, and bandwidth."""
-    sent = probes["message_bytes"]
-    return rows & (sent <= _SMALL_BYTES), rows & (sent >= _LARGE_BYTES)
-
-
-def _medians(measured: Mapping[str, Floats]) -> dict[str, float]:
-    """The median of each parameter that anything was measured of."""
-    return {name: float(np.median(values)) for name, values in measured.items() if values.size}
+    return nodes <= 1, (nodes > 1) & ~idle, groups_of_node

@@ -11,7 +11,7 @@ from scaling.errors import InputError, grouped_reasons
 from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
-from scaling.foreign.reading import remarks_of
+from scaling.foreign.renaming import remarks_of
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate

@@ -28,7 +28,6 @@ from scaling.predict.read.foreign_shapes import shapes_of_rows
 from scaling.predict.read.foreign_stacks import (
     frameworks_of,
     has_unfused_norms,
-    ranks_per_expert,
     recomputes,
     stacks_of_rows,
 )
@@ -38,6 +37,7 @@ from scaling.predict.read.inputs import (
     Inputs,
     left_out_sentences,
     predictable_rows,
+    ranks_per_expert,
     schedule_codes,
 )
 from scaling.predict.read.stack_facts import Stack
@@ -75,6 +75,8 @@ def inputs_of(
         for name, default in defaults.items()
     }
     per_module = recomputes(columns, stacks)
+    ep = np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0)  # 0: none
+    etp = columns.counts("etp")
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -97,8 +99,8 @@ def inputs_of(
         recomputes=per_module,
         unfused=unfused,
         precision=_precisions(columns, cluster, clusters),
-        ep=np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0),  # 0: none
-        etp=ranks_per_expert(columns, framework, layout["tp"]),
+        ep=ep,
+        etp=np.where(np.isnan(etp), ranks_per_expert(framework, layout["tp"], ep), etp),
         imbalance=np.array([ROUTINGS[name] for name in choices["routing"].tolist()], np.float64),
         setting=np.array(
             ["|".join(row) for row in zip(*(choices[n] for n in SETTING_AXES), strict=True)],

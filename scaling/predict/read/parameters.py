@@ -37,7 +37,7 @@ TIME: tuple[Parameter, ...] = (
     _p("link_efficiency", 0.70, 0.20, 0.95, 0.3, "ratio", "bus bandwidth of a link in the node"),
     _p("tp_latency_s", 25e-6, 3e-6, 300e-6, 0.6, "s", "of a collective of 4 tp ranks on the GPU"),
     _p("tp_exposed", 1.0, 0.1, 1.0, 0.2, "ratio", "of tp traffic that no compute hides"),
-    _p("tp_network_latency_s", 60e-6, 10e-6, 2e-3, 0.8, "s", "per rank of a tp ring over nodes"),
+    _p("tp_network_latency_s", 60e-6, 10e-6, 2e-3, 0.8, "s", "per rank and round over nodes, tp"),
     _p("network_efficiency", 0.70, 0.10, 1.0, 0.4, "ratio", "of the NICs, dp collectives"),
     _p("dp_exposed", 0.60, 0.02, 1.0, 0.5, "ratio", "of gradient traffic that nothing hides"),
     _p("dp_exposed_inside", 0.60, 0.02, 1.0, 0.5, "ratio", "the same of dp ranks within a node"),
@@ -57,7 +57,7 @@ TIME: tuple[Parameter, ...] = (
     _p("expert_half_size", 600.0, 10.0, 2000.0, 0.5, "elements", "gemm_half_size of grouped GEMMs"),
     _p("expert_passes", 8.0, 4.0, 40.0, 0.4, "passes", "over a token's k copies, permuting"),
     _p("host_waits_s", 0.5e-3, 0.02e-3, 10e-3, 0.7, "s", "a layer with experts waits for it"),
-    _p("ep_exposed", 0.9, 0.02, 1.0, 0.3, "ratio", "of all-to-alls that nothing hides"),
+    _p("ep_exposed", 1.0, 0.02, 1.0, 0.3, "ratio", "of all-to-alls that nothing hides"),
     _p("step_overhead_s", 0.01, 1e-4, 0.5, 1.0, "s", "per step whatever the layout"),
     _p("stall_s", 0.003, 1e-4, 2.0, 1.0, "s", "per micro-batch when memory is nearly full"),
 )

@@ -158,7 +158,10 @@ def _arrays(inputs: Inputs, gpus_per_node: Floats) -> dict[str, Floats]:
         "num_layers": blocks,
         "query_width": width,
         "kv_width": np.where(
-            shape["key_value_rank"] > 0, width, shape["num_kv_heads"] * shape["head_dim"]
+            shape["key_value_rank"] > 0,
+            width,
+            # where tp ranks outnumber key heads, each has one
+            np.maximum(shape["num_kv_heads"], inputs.tp) * shape["head_dim"],
         ),
         "attention_weights": weights,
         "head_norms": shape["query_key_norm"],

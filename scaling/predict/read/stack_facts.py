@@ -48,6 +48,8 @@ class Stack:
     stalls_without_zero: bool = False
     # a token goes once to each node with experts it needs and is forwarded there (DeepEP, HybridEP)
     tokens_once_a_node: bool = False
+    # the host asks how many tokens each expert gets, also where a rank has all experts
+    waits_without_ep: bool = True
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
     hides_without_zero: bool = False  # except that those without ZeRO are hidden after all

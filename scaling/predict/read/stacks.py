@@ -30,6 +30,8 @@ _MEGATRON_CORE = Stack(
         "host_layer_s": 1.2e-3,
         "tp_exposed": 0.15,
         "dp_exposed": 0.25,
+        # an expert's output is not kept: its weight multiplies the activation before it
+        "kept_routed": 2.0,
     },
     source="Megatron-Core's recipes since 2024",
 )
@@ -54,6 +56,7 @@ OWN_STACKS = {
             second_copy=True,
             casts_as_read=True,
             keeps_gathered=True,
+            waits_without_ep=False,
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
             # besides the engine's own tensors, which scaling/predict/cost/own_memory.py counts
             defaults={"buffers_bytes": 0.3e9},
@@ -64,6 +67,7 @@ OWN_STACKS = {
             gradient_bytes=2.0,
             casts_as_read=True,
             keeps_gathered=True,
+            waits_without_ep=False,
             split="slowest_least",
             reduces_late=True,
             hides_without_zero=True,

@@ -100,11 +100,11 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             step_bounds, "time", "time_split", ("seconds",),
-            missing="no step was profiled, and there is no prediction of it.",
+            missing="the step of the layout advised was not profiled or predicted.",
         ),
         Chart(
             communication, "time", "communication", ("seconds",), where={"split": ("axis",)},
-            missing="no step was profiled with communication in it.",
+            missing="no step of the layout advised was profiled with communication in it.",
         ),
         Chart(
             layout_map, "layouts", "map", ("tp",), per_size=True, over=("tp", "pp"),

@@ -10,7 +10,7 @@ from scaling.study.paths import StudyPaths
 
 _HEADERS = {
     "layout": {"title": "Layout", "description": "Fastest layout at this size"},
-    "series": {"title": "Value is", "description": "measured, published or predicted"},
+    "series": {"title": "Value is", "description": "measured, extended, published or predicted"},
     "tokens_per_s": {"title": "Tokens/s", "format": "{:,.0f}", "min": 0},
     "tokens_per_s_per_gpu": {"title": "Tokens/s per GPU", "format": "{:,.0f}", "min": 0},
     "efficiency": {"title": "Efficiency", "format": "{:,.3f}", "min": 0, "description": "ratio"},

@@ -200,7 +200,7 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
     """The largest loss at the largest size that was profiled, or predicted where none was."""
     parts = tables["time_split"]
     if not parts:
-        return "Where the step goes is not known: nothing was profiled or predicted"
+        return "Where a step goes is not known: no layout advised was profiled or predicted"
     parts = [row for row in parts if row["series"] != "predicted"] or parts
     size = max(row["world_size"] for row in parts)
     parts = [row for row in parts if row["world_size"] == size]
@@ -225,8 +225,8 @@ def accuracy_title(tables: Tables) -> str:
     if accuracy is None:
         return "No prediction can be compared with a row that ran"
     return (
-        f"{accuracy['near']} of {accuracy['compared']} predictions are within ±{percent(NEAR)}; "
-        f"half are within {percent(accuracy['median_error'], 1)}"
+        f"{accuracy['near']} of {accuracy['compared']} points are predicted within "
+        f"±{percent(NEAR)}, half of all within {percent(accuracy['median_error'], 1)}"
     )
 
 
@@ -270,12 +270,13 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
         }
         sizes = own.keys() & others.keys()
         if sizes:
-            this, other = own[max(sizes)], others[max(sizes)]
+            size = max(sizes)
+            this, other = own[size], others[size]
             ratio = digits(this["tokens_per_s_per_gpu"] / other["tokens_per_s_per_gpu"], 2)
             mfu = ""
             if this["mfu"] is not None and other["mfu"] is not None:
                 mfu = f" (MFU {percent(this['mfu'])} against {percent(other['mfu'])})"
-            compared.append(f"{ratio} times those of {cluster}{mfu}")
+            compared.append(f"{ratio} times those of {cluster} on {gpu_count(size, words)}{mfu}")
     if not compared:
         return "No other cluster ran the same layout at the same size"
     this = next(iter(own.values()))

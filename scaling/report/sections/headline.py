@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
@@ -150,7 +150,7 @@ def last_step(steps: Sequence[Step], series: str) -> str:
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
     growth = step.to_size / step.from_size
-    if trains_slower(step.returned, step.high, growth):
+    if return_end(step.returned, step.high, growth, "high") < 0:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
     share = f"{percent(step.returned, 0 if step.returned >= 0.01 else 1)} of its cost"
     if step.returned >= FULL_COST:
@@ -166,30 +166,24 @@ def full_cost(low: float | None) -> str:
     return "its full cost" if sure else "perhaps its full cost"
 
 
-def trains_slower(returned: float, high: float | None, growth: float) -> bool:
-    """Whether a step surely makes training slower, by more than two runs differ; see `return_end`.
+def return_end(
+    returned: float, stated: float | None, growth: float, end: Literal["low", "high"]
+) -> float:
+    """An end of what a step may have returned, for sentences.
+
+    At least as far out as the floor of the two rates (`scaling.analyse.ties`), because an interval
+    of single runs leaves out what differs between runs.
 
     Args:
         returned: share of the step's cost.
-        high: its high end, if it is known.
+        stated: this end of its interval, if the rates have one.
         growth: ratio of the two sizes.
+        end: which.
     """
-    slower = 1 + returned * (growth - 1) < 1 / (1 + NOISE_FLOOR)
-    return slower and return_end(returned, high, growth, 1 + UNSTATED_FLOOR) < 0
-
-
-def return_end(returned: float, stated: float | None, growth: float, noise: float) -> float:
-    """An end of the interval of what a step returned, which some rates do not state.
-
-    Args:
-        returned: share of the step's cost.
-        stated: the end, if it is known.
-        growth: ratio of the two sizes.
-        noise: the factor on the ratio of the two rates at this end, for rates without an interval.
-    """
-    if stated is not None:
-        return stated
-    return ((1 + returned * (growth - 1)) * noise - 1) / (growth - 1)
+    sign = 1 if end == "high" else -1
+    noise = (1 + (UNSTATED_FLOOR if stated is None else NOISE_FLOOR)) ** sign
+    floor = ((1 + returned * (growth - 1)) * noise - 1) / (growth - 1)
+    return floor if stated is None else sign * max(sign * stated, sign * floor)
 
 
 def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tuple[str, list[str]]:

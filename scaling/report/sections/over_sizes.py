@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
-from scaling.report.sections.headline import FULL_COST, full_cost, return_end, trains_slower
+from scaling.report.sections.headline import FULL_COST, full_cost, return_end
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     amount,
@@ -82,10 +83,10 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{which} {returns} {at_least}{_returned(least)} of its cost"
     step, threshold = short
     this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
-    growth = step["to_world_size"] / step["from_world_size"]
-    if trains_slower(step["step_return"], step["step_return_high"], growth):
+    high = _bound(step, "high")
+    if high < 0:
         return f"{this} {'would make' if would else 'makes'} training slower"
-    perhaps = "" if _bound(step, "high") < threshold else "perhaps "
+    perhaps = "" if high < threshold else "perhaps "
     places = _places(step, threshold)
     less = f"less than {_share(threshold, places)} of its cost: {_returned(step, places)}"
     return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
@@ -146,11 +147,9 @@ def _threshold(step: Record, knee: Record) -> float:
     return float((needed - 1) / (growth - 1))
 
 
-def _bound(step: Record, end: str) -> float:
-    """The `low` or `high` end of a step's return; from the unstated noise where it has none."""
+def _bound(step: Record, end: Literal["low", "high"]) -> float:
     growth = step["to_world_size"] / step["from_world_size"]
-    noise = (1 + UNSTATED_FLOOR) ** (1 if end == "high" else -1)
-    return return_end(step["step_return"], step[f"step_return_{end}"], growth, noise)
+    return return_end(step["step_return"], step[f"step_return_{end}"], growth, end)
 
 
 def _returned(step: Record, places: int = 2) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.being_best import UNRESOLVED
+from scaling.analyse.drift import SIGNIFICANT
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
 from scaling.analyse.series import firmest
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR
@@ -22,7 +23,6 @@ from scaling.study.paths import StudyPaths
 MOST_PAIRS = 12  # layouts of a size in the table of engines, the fastest first
 IN_PART = "in part"
 _TAG = {REPRODUCED: "measured", IN_PART: "published", NOT_REPRODUCED: "failed"}  # CSS classes
-_SIGNIFICANT = 0.01  # p-value of a test of drift: one in a hundred by chance
 _STOPPED = {
     "asked": "ran the steps that were asked for",
     "precise": "stopped once the median was precise enough",
@@ -178,17 +178,20 @@ def _drift(rows: list[Record]) -> list[str]:
     """How step times depend on time, hour and node, test by test."""
     if not rows:
         return []
-    significant = [row for row in rows if row["p_value"] <= _SIGNIFICANT]
+    significant = [row for row in rows if row["p_value"] <= SIGNIFICANT]
     runs = max(row["runs"] for row in rows)
-    yardsticks = {"repeats": "the other runs of its layout", "prediction": "its prediction"}
+    yardsticks = {
+        "repeats": "the other runs of its layout",
+        "prediction": "those of its size by its prediction",
+    }
     against = listed(sorted({yardsticks[row["residual_of"]] for row in rows}))
     compared = f"over {runs} runs, each compared with {against}"
     if not significant:
         tested = {row["test"] for row in rows}
         tests = listed([test for test in ("time", "hour", "node") if test in tested])
         return [
-            f"No drift: {compared}, a step's time does not depend on {tests} (shuffled residuals, "
-            f"p above {_SIGNIFICANT:g})."
+            f"No drift is seen: {compared}, a step's time shows no dependence on {tests} (shuffled "
+            f"residuals, p above {SIGNIFICANT:g})."
         ]
     several = len({row["cluster"] for row in rows}) > 1
     effects = []
@@ -197,7 +200,7 @@ def _drift(rows: list[Record]) -> list[str]:
         change = f"{percent(abs(ratio), 1)} {'longer' if ratio > 0 else 'shorter'}"
         effect = {
             "time": f"steps become {change} from the first run to the last",
-            "hour": f"between the hours of a day steps differ by {percent(ratio, 1)}",
+            "hour": f"between the hours of the runs steps differ by {percent(ratio, 1)}",
             "node": f"runs on {row['host']} take {change} than elsewhere",
         }[row["test"]]
         where = f" on {row['cluster']}" if several and row["test"] != "node" else ""
