@@ -84,8 +84,6 @@ class RankFailure:
 class ProbeEnd:
     """A rank of a probe has finished; its records hold the measurements."""
 
-    seconds: float
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRecords:
