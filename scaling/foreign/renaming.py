@@ -103,11 +103,14 @@ def _with_precision(table: pa.Table) -> pa.Table:
     """Split `System: DGX-H100, Precision: BF16`, which states two columns in one."""
     if "gpu" not in table.column_names or "precision" in table.column_names:
         return table
-    cells = [re.search(r"(?i)precision\W+([\w-]+)", str(cell)) for cell in table["gpu"].to_pylist()]
-    if not any(cells):
+    cells = [cell and str(cell) for cell in table["gpu"].to_pylist()]
+    found = [re.search(r"(?i)\W*precision\W+([\w-]+).*", cell or "") for cell in cells]
+    if not any(found):
         return table
-    precisions = pa.array([cell and cell[1] for cell in cells], pa.string())
-    return table.append_column("precision", precisions)
+    pairs = zip(cells, found, strict=True)
+    systems = [cell[: match.start()] if cell and match else cell for cell, match in pairs]
+    table = table.set_column(table.column_names.index("gpu"), "gpu", pa.array(systems, pa.string()))
+    return table.append_column("precision", pa.array([m and m[1] for m in found], pa.string()))
 
 
 def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
