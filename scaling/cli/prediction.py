@@ -220,7 +220,7 @@ def recommend(
         precision=best[min(best)][0].layout.precision,
     ):
         typer.echo(printable(sentence), err=True)
-    records = [record_of(one) for several in best.values() for one in several]
+    records = [record_of(one, work["framework"]) for several in best.values() for one in several]
     if as_json:
         print_json(records)
     else:

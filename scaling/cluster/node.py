@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -54,20 +55,13 @@ def nvidia_gpus() -> tuple[list[NvidiaGpu], str | None]:
 
     try:
         pynvml.nvmlInit()
+        try:
+            count = range(pynvml.nvmlDeviceGetCount())
+            return [_nvidia_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(n)) for n in count], None
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return [], str(error)
-    try:
-        handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-        return [
-            NvidiaGpu(uuid=_text(pynvml.nvmlDeviceGetUUID(handle)), bus_id=_bus_id(pynvml, handle))
-            for handle in handles
-        ], None
-    except pynvml.NVMLError as error:
-        return [], str(error)
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
@@ -188,16 +182,11 @@ def _gpu_of_rank(
     return present[index] if index < len(present) else None
 
 
-def _bus_id(pynvml: object, handle: object) -> str:
-    """The bus id as the kernel writes it: NVML's domain has eight digits instead of four."""
-    bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)  # type: ignore[attr-defined]
-    domain, rest = bus_id.lower().split(":", 1)
-    return f"{int(domain, 16):04x}:{rest}"
-
-
-def _text(text: str | bytes) -> str:
-    """Older NVML bindings return bytes."""
-    return text.decode() if isinstance(text, bytes) else text
+def _nvidia_gpu(pynvml: Any, handle: object) -> NvidiaGpu:
+    """The GPU of a handle. The domain of NVML's bus id has eight digits, the kernel's four."""
+    domain, rest = pynvml.nvmlDeviceGetPciInfo(handle).busId.lower().split(":", 1)
+    bus_id = f"{int(domain, 16):04x}:{rest}"
+    return NvidiaGpu(uuid=pynvml.nvmlDeviceGetUUID(handle), bus_id=bus_id)
 
 
 def _parse_cpu_list(text: str) -> frozenset[int]:

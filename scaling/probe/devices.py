@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 
 from scaling.probe.plan import Task
-from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
 from scaling.train.kernels.availability import require_attention
 
@@ -25,7 +24,7 @@ def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
     The numbers are random: a GPU that multiplies zeros draws less power and clocks higher.
 
     Raises:
-        KernelUnavailable: a kernel or a precision is not available.
+        KernelUnavailable: a kernel is not available.
         torch.OutOfMemoryError: the buffers do not fit.
     """
     if task.kind == "memory_copy":
@@ -33,23 +32,15 @@ def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
         source = torch.zeros(task.message_bytes, dtype=torch.uint8, device=device)
         target = torch.ones_like(source)
         return lambda: target.copy_(source)
-    if task.precision not in DTYPES:
-        raise KernelUnavailable(
-            f"precision={task.precision} is not probed: torch alone has no such GEMM"
-        )
     dtype = DTYPES[task.precision]
     return _gemm(task, dtype, device) if task.kind == "gemm" else _attention(task, dtype, device)
 
 
 def _gemm(task: Task, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    assert task.m is not None
-    assert task.n is not None
-    assert task.k is not None
-    left = torch.randn(task.m, task.k, device=device, dtype=dtype)
-    weight = torch.randn(
-        task.n, task.k, device=device, dtype=dtype
-    )  # laid out as in functional.linear
-    out = torch.empty(task.m, task.n, device=device, dtype=dtype)
+    m, n, k = (size or 0 for size in (task.m, task.n, task.k))
+    left = torch.randn(m, k, device=device, dtype=dtype)
+    weight = torch.randn(n, k, device=device, dtype=dtype)  # laid out as in functional.linear
+    out = torch.empty(m, n, device=device, dtype=dtype)
     return lambda: torch.mm(left, weight.t(), out=out)
 
 

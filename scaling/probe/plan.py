@@ -175,15 +175,15 @@ def probe_plan(points: Sequence[Point], *, world_size: int, time_limit_s: float)
 
 
 def _device_tasks(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
-    probed = [p for p in points if p.layout.precision != "fp8"]  # 8-bit products are not probed
-    for precision in dict.fromkeys(point.layout.precision for point in probed):
+    # of 8-bit layouts the 16-bit products: attention and head run so, and torch has no 8-bit GEMM
+    for precision in dict.fromkeys(point.layout.model_precision for point in points):
         for size in limits.squares:
             yield Task(kind="gemm", precision=precision, m=size, n=size, k=size)
     for size in limits.copies:
         yield Task(kind="memory_copy", message_bytes=size)
-    for point in probed:
+    for point in points:
         yield _attention_task(point.shape, point.layout)
-    for point in probed:
+    for point in points:
         yield from _gemm_tasks(point.shape, point.layout)
 
 
@@ -193,7 +193,7 @@ def _attention_task(shape: ModelShape, layout: Layout) -> Task:
     ranks = layout.tp if in_ring else layout.tp * layout.cp
     return Task(
         kind="attention",
-        precision=layout.precision,
+        precision=layout.model_precision,
         attention=layout.attention,
         batch_size=layout.micro_batch_size,
         num_heads=shape.num_heads // ranks,
@@ -218,7 +218,7 @@ def _gemm_tasks(shape: ModelShape, layout: Layout) -> Iterator[Task]:
         (hidden, inner),
         (vocabulary, hidden),
     ):
-        yield Task(kind="gemm", precision=layout.precision, m=tokens, n=n, k=k)
+        yield Task(kind="gemm", precision=layout.model_precision, m=tokens, n=n, k=k)
 
 
 def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[Group]:

@@ -5,10 +5,7 @@ ranks uses a gloo group of its own, so that a probe does not depend on what it p
 """
 
 import dataclasses
-import os
-import sys
 import time
-import traceback
 from typing import Any, NoReturn
 
 import torch
@@ -22,8 +19,8 @@ from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFiles
 from scaling.train.device import take_device
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
-from scaling.train.outcomes import failure_of
-from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
+from scaling.train.outcomes import failure_of, leave
+from scaling.train.parallel.rendezvous import rendezvous
 
 _DEVICE_TASK_S = 0.05
 _MESSAGE_TASK_S = 0.25
@@ -34,24 +31,8 @@ _LONGEST_MESSAGE = 400
 
 
 def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
-    """Probe, leave records or a failure, and end the process.
-
-    It ends without the interpreter's clean-up: gloo's threads can abort there, and a rank that has
-    failed must not wait for the others.
-    """
-    code = 0
-    try:
-        started = time.monotonic()
-        Prober(plan, files, rank_id).probe()
-        files.write(rank_id.rank, ProbeEnd(seconds=time.monotonic() - started))
-        leave_process_group()
-    except BaseException as error:
-        traceback.print_exc()
-        files.write(rank_id.rank, failure_of(error))
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    """Probe, leave records or a failure, and end the process."""
+    leave(rank_id.rank, files, lambda: Prober(plan, files, rank_id).probe())
 
 
 class Prober:
@@ -71,7 +52,7 @@ class Prober:
         rendezvous(rank_id, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
         self._control = dist.new_group(backend="gloo")
 
-    def probe(self) -> None:
+    def probe(self) -> ProbeEnd:
         """Run the tasks until the time is up; tasks not reached have no record."""
         started = time.monotonic()
         made_for: Group | None = None  # the task's group for which `own` was made
@@ -94,6 +75,7 @@ class Prober:
             self._in_groups(index, task, own if takes_part else None)
         self._destroy(own)
         self.files.write(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
+        return ProbeEnd()
 
     def _on_device(self, index: int, task: Task) -> None:
         """Run a task on all devices at once, as in training: they share power and memory."""

@@ -55,7 +55,7 @@ class RankResult:
     first_step_at: float  # seconds since the epoch
     warmup_steps: int | None = None  # before the measured ones; None: as configured
     stopped: Stopped | None = None
-    metered_steps: int | None = None  # steps that energy_j covers; None: the measured ones
+    metered_steps: int | None = None  # full steps that energy_j covers; None without any
     # short steps in the order they ran: their seconds and their micro-batches
     short_step_times_s: list[float] | None = None
     short_accumulations: list[int] | None = None
@@ -83,8 +83,6 @@ class RankFailure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEnd:
     """A rank of a probe has finished; its records hold the measurements."""
-
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

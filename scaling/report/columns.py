@@ -155,7 +155,7 @@ SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
         "series", "cluster", "test", "host", "residual_of", "runs", "effect", "change", "p_value",
     ),
     "stops": ("setting_id", "stopped", "points"),
-    "tails": ("setting_id", "series", "world_size", "step_time_s", "step_time_p95_s"),
+    "tails": ("setting_id", "series", "world_size", "steps", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
     "decision": (
         "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",

@@ -28,7 +28,7 @@ from scaling.record.files import write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.run import predictions
-from scaling.run.choices import layout_key, row_values, setting_key
+from scaling.run.choices import chosen_ids, layout_key, row_values, setting_key
 from scaling.run.predictions import Floats
 from scaling.study import plan_file
 from scaling.study.ids import LONG_DIGEST, point_id
@@ -42,6 +42,7 @@ Ids = npt.NDArray[np.int64]
 _COLUMNS = [
     "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
     "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
+    "stack_fingerprint",
 ]  # fmt: skip
 MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others, on average
 MIN_RUNS = 3  # on the node, and elsewhere
@@ -81,6 +82,10 @@ class Sweep:
         if self.has_reruns:
             choices |= {paths.choice_elsewhere(size) for size in sizes}
         return choices
+
+    def has_all(self, choice: Path) -> bool:
+        """Whether all points of a choice are points of this study, as it may have been edited."""
+        return {point.point_id for point in self.all_points}.issuperset(chosen_ids(choice))
 
     @cached_property
     def has_reruns(self) -> bool:

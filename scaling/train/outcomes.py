@@ -1,19 +1,46 @@
-"""Turn an exception of a training rank into an outcome and a one-line message."""
+"""How a rank ends: with its result, or with the outcome and the message of an exception."""
 
 import math
+import os
+import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from scaling.record.rank_files import RankFailure
+import torch.distributed as dist
+
+from scaling.record.rank_files import RankFailure, RankFiles, Report
 from scaling.record.row import Outcome
 from scaling.study.point import Point
-from scaling.train.failures import KernelUnavailable, is_out_of_memory
+from scaling.train.failures import KernelUnavailable, is_no_c_compiler, is_out_of_memory
 
 _LOSSES_LISTED = 10
 
 
 class Diverged(Exception):
     """The loss or the gradient norm is not finite: the timed steps train nothing."""
+
+
+def leave(rank: int, files: RankFiles, work: Callable[[], Report]) -> NoReturn:
+    """Do this rank's work, leave its result or a failure, and end the process.
+
+    It ends without the interpreter's clean-up: gloo's threads can abort there, and a rank that has
+    failed must not wait for the others.
+    """
+    code = 0
+    try:
+        files.write(rank, work())
+        # With gloo a rank that exits early can abort ranks that still talk to it. Groups, of which
+        # there may be hundreds, are not destroyed; they end with the process.
+        dist.barrier()
+    except BaseException as error:
+        traceback.print_exc()
+        files.write(rank, failure_of(error))
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def failure_of(error: BaseException) -> RankFailure:
@@ -23,6 +50,9 @@ def failure_of(error: BaseException) -> RankFailure:
     outcome: Outcome = "error"
     if isinstance(error, KernelUnavailable):
         outcome = "kernel_unavailable"
+    elif is_no_c_compiler(error):
+        outcome = "kernel_unavailable"
+        message = "compile and the fused_* kernels need a C compiler on every GPU node (gcc, or CC)"
     elif not isinstance(error, Diverged):
         message = f"{type(error).__name__}: {message}"
     if is_out_of_memory(error):

@@ -2,13 +2,8 @@
 
 import dataclasses
 import functools
-import os
-import sys
 import time
-import traceback
 from typing import NoReturn
-
-import torch.distributed as dist
 
 from scaling.cluster.node import RankId
 from scaling.layout.engines import engine_module
@@ -26,7 +21,7 @@ from scaling.train.measure.memory import (
 from scaling.train.measure.power import PowerLog, meter_of
 from scaling.train.measure.timing import stopwatch_of
 from scaling.train.model.experts import expert_imbalance
-from scaling.train.outcomes import failure_of
+from scaling.train.outcomes import leave
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
 from scaling.train.stepping import FullSteps, StepRunner
@@ -36,24 +31,8 @@ _COLLECTIVE_MARGIN_S = 120.0
 
 
 def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
-    """Measure the point, leave a result or a failure, and end the process.
-
-    The process ends without the interpreter's clean-up: gloo's threads can abort there, and a rank
-    that has failed must not wait for the others.
-    """
-    code = 0
-    try:
-        files.write(rank_id.rank, measure_point(point, files, rank_id))
-        # With gloo a rank that exits early can abort ranks that still talk to it. Groups, of which
-        # there may be hundreds, are not destroyed; they end with the process.
-        dist.barrier()
-    except BaseException as error:
-        traceback.print_exc()
-        files.write(rank_id.rank, failure_of(error))
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    """Measure the point, leave a result or a failure, and end the process."""
+    leave(rank_id.rank, files, lambda: measure_point(point, files, rank_id))
 
 
 def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:

@@ -32,6 +32,11 @@ def test_what_the_user_has_set_is_respected(name: str) -> None:
     assert sum("ALLOC_CONF" in key for key in said) == 1
 
 
+@pytest.mark.parametrize("name", ["CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG"])
+def test_what_slows_every_step_and_no_row_shows_is_not_passed_on(name: str) -> None:
+    assert name not in rank_environment(GPU_POINT, {name: "1", "NCCL_DEBUG": "INFO"})
+
+
 def test_another_vendors_gpus_are_not_told_what_only_nvidias_know() -> None:
     said = rank_environment(dataclasses.replace(GPU_POINT, gpu="mi300x-192gb"), {})
     assert not {"PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER"} & said.keys()

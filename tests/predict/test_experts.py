@@ -90,6 +90,10 @@ def test_shards_of_a_part_of_dp_hold_the_experts_state_with_the_ranks_of_cp(poin
     experts = 32 * 8 * EXPERT
     held = memory(points(row)).terms["optimizer_bytes"]
     assert held == pytest.approx(12 * (HELD + experts) / (2 * 2))
+    # of 8 ranks that share a copy 2 hold the same fourth of the experts
+    row = {**EXPERTS, "dp": 16, "ep": 4, "zero_stage": 3, "zero_shard_size": 8}
+    dealt = memory(points(row)).terms["optimizer_bytes"]
+    assert dealt == pytest.approx(12 * (HELD / 8 + experts / 4 / 2))
 
 
 def test_what_experts_gemms_read_is_cast_for_each_copy_of_a_token(points):
@@ -322,20 +326,26 @@ def test_rows_whose_experts_cannot_be_dealt_say_why(points):
     ]
 
 
-def test_a_mixture_in_memory_is_the_point_that_its_table_is():
+@pytest.mark.parametrize("framework", ["scaling", "Megatron-Core", "unheard of"])
+def test_a_mixture_in_memory_is_the_point_that_its_table_is(framework):
     shape = MODELS["deepseek_v3"]
     layout = Layout(
-        seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
-    )
+        seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8,
+        fused_norm=True,
+    )  # fmt: skip
     own = predict(
         points_from(
-            inputs_of_layouts([layout], [shape], models=["m"], clusters=["h100-80gb"]), {}
+            inputs_of_layouts(
+                [layout], [shape], models=["m"], clusters=["h100-80gb"], framework=framework
+            ),
+            {},
         )
-    )  # fmt: skip
+    )
     row = {
         **stored_fields(shape),
         **stored_fields(layout),
-        "framework": "scaling",
+        **{"sequence_parallel": False, "virtual_stages": 1},  # or it is the software's usual
+        "framework": framework,
         "cluster": "h100-80gb",
     }
     table = predict(points_of(Columns(table_of(row), "t")))

@@ -1,10 +1,14 @@
 """The layouts that are recommended fit, run and are told with what they cost."""
 
+import dataclasses
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import model_flops_per_token
@@ -12,7 +16,7 @@ from scaling.predict.advise.recommend import recommend, record_of, usual_batch
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.risk import risk_adjusted_step_s
 from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_from, points_of
 from tests.shipped import MODELS
 
 SITE = {
@@ -149,6 +153,35 @@ def test_a_record_says_layout_and_figures_side_by_side():
     record = record_of(ask(gpus=[8])[8][0])
     assert {"gpus", "tp", "pp", "zero_stage", "tokens_per_s", "mfu", "memory_margin"} <= set(record)
     assert "layout" not in record
+
+
+@pytest.mark.parametrize("framework", ["scaling", "Megatron-LM", "unheard of"])
+def test_a_record_is_predicted_as_it_was_recommended(framework):
+    best = ask(gpus=[8], framework=framework)[8][0]
+    record = record_of(best, framework)
+    row = {**dataclasses.asdict(MODELS["llama2_7b"]), **record, "framework": framework}
+    row |= {"cluster": "site", "model": "llama2_7b", "seq_length": 4096}
+    columns = Columns(pa.Table.from_pylist([row]), "t")
+    again = predict(points_of(columns, clusters=SITE))
+    assert again.step_time_s.tolist() == pytest.approx([best.step_time_s], rel=1e-12)
+    assert (record["engine"] is None) == (framework != "scaling")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("gpt2", "seq_length=4096 is more than the max_positions=1024"),
+        ("gpt_oss_20b", "window=128"),
+    ],
+)
+def test_a_model_that_no_layout_trains_is_refused_with_the_reason(model, reason):
+    with pytest.raises(InputError, match=f"--model {model}: {reason}"):
+        ask(model=model, gpus=[8])
+
+
+def test_one_gpu_without_bf16_trains_at_the_stage_that_its_engine_does_not_refuse():
+    (best, *_) = ask(model="gpt2", cluster="v100-32gb", gpus=[1], seq_length=1024)[1]
+    assert (best.layout.precision, best.layout.zero_stage) == ("fp16", 1)
 
 
 def test_pipelines_over_a_lossy_transport_rank_behind_their_time(points):

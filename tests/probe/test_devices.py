@@ -54,7 +54,6 @@ def test_flash2_is_the_kernel_that_trains_forward_and_backward():
         (attention("cudnn"), r"attention=cudnn \(CUDNN_ATTENTION of torch .*\) cannot run here"),
         (attention("flash3"), "flash-attn-3 >= 3.0"),
         (attention("flash1"), "flash-attn 1.0.9"),
-        (attention("math", precision="fp8"), "precision=fp8 is not probed"),
     ],
 )
 def test_what_is_not_there_is_named_as_in_training(task, named):

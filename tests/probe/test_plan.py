@@ -107,6 +107,15 @@ def test_the_gemms_are_those_of_a_layer_and_the_head_under_tp():
     }
 
 
+def test_an_8_bit_layout_has_its_16_bit_products_probed():
+    eight, sixteen = (
+        probe_plan(points({"dp": 1, "precision": name}), world_size=1, time_limit_s=60)
+        for name in ("fp8", "bf16")
+    )
+    assert eight.tasks == sixteen.tasks
+    assert {"gemm", "attention"} <= {task.kind for task in eight.tasks}
+
+
 def test_under_cp_a_rank_attends_to_all_tokens_of_its_heads():
     plan = probe_plan(points({"cp": 2, "dp": 1}), world_size=2, time_limit_s=60)
     (task,) = [task for task in plan.tasks if task.kind == "attention"]

@@ -84,6 +84,19 @@ def test_an_input_gradient_crosses_while_those_of_matrices_are_computed(
     assert log == [*of_input, *["sum begins"] * sums, *of_matrices, *["sum ends"] * sums]
 
 
+def test_a_backward_in_two_passes_computes_and_sums_each_gradient_once(log: list[str]) -> None:
+    tp = TensorParallel(size=2, splits_backward=True)
+    x, *weights = (torch.randn(size, 6, requires_grad=True) for size in (4, 8, 10))
+    found = tp.column_parallel(x, *((weight, None) for weight in weights))
+    ahead = [torch.randn_like(result) for result in found]
+    log.clear()
+    with _Products(log):
+        torch.autograd.grad(found, x, ahead, retain_graph=True)
+        assert log == ["mm", "mm", "sum begins"]
+        torch.autograd.grad(found, weights, ahead)
+    assert log[3:] == ["mm", "mm"]
+
+
 @pytest.mark.parametrize("crossed", [False, True], ids=["its own", "the encoder's"])
 def test_an_encoder_decoders_attention_lets_it_cross_as_a_decoders_does(
     log: list[str], crossed: bool

@@ -226,6 +226,16 @@ def test_a_rank_says_how_uneven_tokens_were_and_what_their_travel_took(
         assert rank.spent["ep_comm_s"] > 0
 
 
+@pytest.mark.ranks
+def test_it_counts_every_chunk_that_the_rank_holds(train: Train) -> None:
+    layout = {"pp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2}
+    point = tiny_point(
+        shape=LEARNING, engine="torch", gradient_accumulation_steps=2, routing="skewed:2", **layout
+    )
+    # the first rank's first chunk is the dense layer
+    assert [rank.expert_imbalance for rank in train(point).values()] == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("counts", [[5, 0, 8, 3], [0, 0, 16, 0]])
 def test_grouped_kernels_of_bf16_are_the_experts_one_by_one(counts: list[int]) -> None:
     point = tiny_point(shape=MIXED)

@@ -21,6 +21,15 @@ def test_a_missing_kernel_speaks_for_itself() -> None:
     assert (failure.outcome, failure.message) == ("kernel_unavailable", "flash3 needs a package")
 
 
+def test_a_node_without_a_c_compiler_lacks_what_triton_needs() -> None:
+    """Torch's compiler wraps Triton's error, Liger's kernels raise it as it is."""
+    triton = "Failed to find C compiler. Please specify via CC environment variable"
+    for text in (triton, f"backend='inductor' raised:\nRuntimeError: {triton}\n\nSet TORCH_LOGS"):
+        failure = failure_of(RuntimeError(text))
+        assert failure.outcome == "kernel_unavailable"
+        assert failure.message.startswith("compile and the fused_* kernels need a C compiler on")
+
+
 def test_anything_else_is_an_error_of_its_type_in_one_line() -> None:
     failure = failure_of(ValueError("shapes\n  differ"))
     assert (failure.outcome, failure.message) == ("error", "ValueError: shapes differ")

@@ -8,7 +8,9 @@ from scaling.train.engines.deepspeed.pipeline import stage_bounds
 from scaling.train.engines.torch import refusals
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.availability import require_kernels
+from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY, tiny_point
+from tests.train.test_model import blueprint
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
 DECODER = [False, True, True, True, False, False]
@@ -42,6 +44,17 @@ def test_a_rank_holds_every_pp_th_chunk_or_one_of_each_half(schedule, virtual_st
     layout = Layout(pp=3, pipeline_schedule=schedule, virtual_stages=virtual_stages, seq_length=8)
     assert [chunks_of_rank(layout, rank) for rank in range(3)] == chunks
     assert layout.model_chunks == len([chunk for rank in chunks for chunk in rank])
+
+
+@pytest.mark.parametrize(("schedule", "splits"), [("1f1b", False), ("zbv", True)])
+def test_the_model_is_told_of_a_backward_in_two_passes(monkeypatch, schedule, splits):
+    from scaling.train.engines.torch import engine
+
+    point = tiny_point(engine="torch", tp=2, pp=2, pipeline_schedule=schedule)
+    told = []
+    monkeypatch.setattr(engine, "PipelineTrainer", lambda plan, *_: told.append(plan.tp))
+    engine.build(blueprint(point, TensorParallel(size=2)), None, print)
+    assert [tp.splits_backward for tp in told] == [splits]
 
 
 @pytest.mark.parametrize("schedule", ["zero_bubble", "zbv", "dualpipev"])

@@ -120,6 +120,14 @@ SPLIT = {"pp": 2, "gradient_accumulation_steps": 4}
         ),
         ({"pp": 2}, "torch's 1f1b needs as many micro-batches as stages"),
         ({"precision": "fp16"}, "precision=fp16 needs a loss that is scaled"),
+        (
+            {**SPLIT, "activation_checkpointing": "full", "pipeline_schedule": "zbv"},
+            "torch would recompute a layer once for its inputs' gradients and once for each",
+        ),
+        (
+            {**SPLIT, "precision": "fp8", "pipeline_schedule": "zero_bubble"},
+            "products in 8 bits have one backward for both gradients",
+        ),
         ({**SPLIT, "fused_cross_entropy": True}, "which torch's pipeline keeps apart"),
         ({**SPLIT, "virtual_stages": 2}, "virtual_stages=2 with pipeline_schedule=1f1b"),
         (

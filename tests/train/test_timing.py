@@ -1,5 +1,6 @@
 """What a stopwatch runs around."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from scaling.record.rank_files import RankFiles
 from scaling.train import program, stepping
+from scaling.train.measure import trace
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
@@ -63,6 +65,22 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     step = ["data", "align", "start", "step", "stop", "loss"]
     assert log.said == ["draws", *3 * step]
     assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
+
+
+def test_ranks_begin_every_step_under_the_profiler_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each starts its profiler in a time of its own."""
+    log = Log()
+    monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
+    monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: log.said.append("data"))
+    point = tiny_point(time_limit_s=1e6)
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
+    runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, torch.device("cpu"), log)
+    assert runner.run_traced_steps(1e-3, time.time()) is not None
+    assert log.said == ["data", "align", "step"] * (trace.DISCARDED + trace.STEPS)
 
 
 def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(

@@ -222,7 +222,7 @@ def _servers(launch: Launch, folder: Path) -> list[ForkServer]:
         # `spawn` gives it a session of its own, so it outlives this point
         step = starter.spawn(
             [*srun, *protocol.SERVER_COMMAND, str(folder)],
-            {**os.environ, **launch.environment},
+            launch.environment,
             folder / "srun.log",
         )
         if not starter.wait_until(

@@ -10,6 +10,13 @@ from scaling.errors import InputError, shortened
 from scaling.launch.start.starter import PointOrProbe
 
 _THREADS = "SCALING_THREADS"
+# Aids for debugging, left in many a shell, with which steps are slower or layers run uncompiled and
+# a row would not say so.
+_FOR_DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_CUDA_SANITIZER",
+    "TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_DEBUG_SUBSYS",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+}  # fmt: skip
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # new name and old name
 
 
@@ -27,7 +34,7 @@ def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[
     threads = inherited.get(_THREADS) or "1"
     if not (threads.isascii() and threads.isdigit() and int(threads) > 0):
         raise InputError(f"{_THREADS}={shortened(threads)}: must be a whole number of at least 1")
-    environment = dict(inherited)
+    environment = {name: v for name, v in inherited.items() if name not in _FOR_DEBUGGING}
     # Nothing is compiled here, but an engine may decorate an optimizer it does not use with
     # torch.compile, which imports the compiler: a second and a half of every rank's start.
     environment.setdefault("TORCHDYNAMO_DISABLE", "1")

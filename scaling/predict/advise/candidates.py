@@ -42,7 +42,7 @@ class Search:
 
 def candidates(search: Search) -> Iterator[Layout]:
     """Every layout that divides the GPUs and the batch and is not refused."""
-    shape, count = search.shape, search.gpus
+    shape, count, plain = search.shape, search.gpus, _on_one_gpu(search)
     layers = shape.num_layers + shape.num_encoder_layers
     most_cp = max(search.seq_length // _FEWEST_TOKENS_A_RANK, 1)
     for tp, pp, cp in itertools.product(
@@ -59,7 +59,8 @@ def candidates(search: Search) -> Iterator[Layout]:
         for micro_batch in powers_of_two(min(sequences, _MOST_MICRO_BATCH)):
             if sequences % micro_batch:
                 continue
-            layout = Layout(
+            layout = dataclasses.replace(
+                plain,
                 tp=tp,
                 pp=pp,
                 cp=cp,
@@ -68,14 +69,26 @@ def candidates(search: Search) -> Iterator[Layout]:
                 sequence_parallel=tp > 1 and search.seq_length % (tp * cp) == 0,
                 micro_batch_size=micro_batch,
                 gradient_accumulation_steps=sequences // micro_batch,
-                seq_length=search.seq_length,
-                attention="math" if shape.family == "t5" else "flash2",
-                precision=search.precision,
-                engine=search.engine or "deepspeed",
-                **search.setting,
             )
             if next(refusals(shape, layout), None) is None:
                 yield from _variants(search, layout)
+
+
+def why_none(search: Search) -> str | None:
+    """Why no layout at all is a candidate, None if only sizes and batch do not go together."""
+    plain = dataclasses.replace(_on_one_gpu(search), zero_stage=1)  # which no precision refuses
+    of_engine = engine_refusals(search.shape, plain) if search.engine is not None else ()
+    return next(itertools.chain(refusals(search.shape, plain), of_engine), None)
+
+
+def _on_one_gpu(search: Search) -> Layout:
+    return Layout(
+        seq_length=search.seq_length,
+        attention="math" if search.shape.family == "t5" else "flash2",
+        precision=search.precision,
+        engine=search.engine or "deepspeed",
+        **search.setting,
+    )
 
 
 def _variants(search: Search, layout: Layout) -> Iterator[Layout]:
@@ -102,14 +115,20 @@ def _variants(search: Search, layout: Layout) -> Iterator[Layout]:
 def _sharding(search: Search, layout: Layout) -> Iterator[tuple[ZeroStage, int | None]]:
     """ZeRO stages, and stage 3 inside a node with copies across nodes, as (stage, shard size)."""
     for zero in _ZERO:
-        if layout.dp * layout.cp == 1 and zero > 0:
-            continue  # nothing to shard over: the same as stage 0
         if layout.pp > 1 and zero > 1 and search.engine is None:
             continue  # no such framework gathers weights behind a pipeline's micro-batches
         yield zero, None
         inside = search.gpus_per_node // (layout.tp * layout.cp)  # other stages lie on other nodes
         if zero == 3 and 1 < inside < layout.dp and layout.dp % inside == 0:
             yield zero, inside
+        if layout.dp * layout.cp == 1 and _runs(search, layout, zero):
+            return  # nothing to shard over: further stages are the same
+
+
+def _runs(search: Search, layout: Layout, zero: ZeroStage) -> bool:
+    """Whether the engine trains the layout at that stage."""
+    staged = dataclasses.replace(layout, zero_stage=zero)
+    return search.engine is None or next(engine_refusals(search.shape, staged), None) is None
 
 
 def _chunks(search: Search, layout: Layout) -> Iterator[int]:

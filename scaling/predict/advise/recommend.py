@@ -12,7 +12,7 @@ from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import AXES, SETTING_AXES, Precision
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
-from scaling.predict.advise.candidates import Search, candidates
+from scaling.predict.advise.candidates import Search, candidates, why_none
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
@@ -121,6 +121,8 @@ def recommend(
         )  # fmt: skip
         layouts = list(candidates(search))
         if not layouts:
+            if reason := why_none(search):
+                raise InputError(f"--model {model}: {reason}")
             raise InputError(
                 f"--gpus {count}: no layout of {model} runs on {count} GPUs with "
                 f"global_batch_size={batch}; try a batch divisible by more GPUs, another "
@@ -241,8 +243,18 @@ def _axes_apart(a: Layout, b: Layout) -> int:
     return sum(getattr(a, name) != getattr(b, name) for name in AXES)
 
 
-def record_of(recommendation: Recommendation) -> dict[str, Any]:
-    """A recommendation as a JSON record, the layout's axes and batch beside its own fields."""
+# Choices that are this project's own: other software has its own kernels and states none here.
+_OF_OUR_ENGINES = (
+    "engine", "compile", "fp8_scaling", "fused_norm", "fused_rope", "fused_mlp",
+    "fused_cross_entropy",
+)  # fmt: skip
+
+
+def record_of(recommendation: Recommendation, framework: str = OWN_FRAMEWORK) -> dict[str, Any]:
+    """A recommendation as a JSON record, the layout's axes and batch beside its own fields.
+
+    For another `framework` the choices that only this project's engines have are None.
+    """
     record = {
         name: getattr(recommendation, name)
         for name in Recommendation.__dataclass_fields__
@@ -250,4 +262,7 @@ def record_of(recommendation: Recommendation) -> dict[str, Any]:
     }
     layout = recommendation.layout
     names = (*AXES, "dp", "gradient_accumulation_steps", "global_batch_size")
-    return {**record, "label": layout.label, **{name: getattr(layout, name) for name in names}}
+    axes = {name: getattr(layout, name) for name in names}
+    if framework != OWN_FRAMEWORK:
+        axes |= dict.fromkeys(_OF_OUR_ENGINES)
+    return {**record, "label": layout.label, **axes}

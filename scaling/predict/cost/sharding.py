@@ -46,10 +46,9 @@ def expert_replicas(f: Features) -> Floats:
 
 
 def expert_sharding_of(group: Group, f: Features) -> Sharding:
-    """Sharding of routed experts, over the ranks that hold the same ones."""
+    """Sharding of routed experts, over the ranks that hold the same ones among those of `shard`."""
     replicas = expert_replicas(f)
-    inside = np.where(f.shard < f.dp, np.minimum(replicas, f.shard * f.cp), replicas)
-    return _sharded(group, f, replicas, inside)
+    return _sharded(group, f, replicas, np.maximum(replicas * f.shard / f.dp, 1.0))
 
 
 def _sharded(group: Group, f: Features, everyone: Floats, inside: Floats) -> Sharding:

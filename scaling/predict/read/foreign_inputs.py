@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, attention_kinds, window_tokens
 from scaling.foreign.layouts import (
@@ -28,16 +28,15 @@ from scaling.predict.read.foreign_shapes import shapes_of_rows
 from scaling.predict.read.foreign_stacks import (
     frameworks_of,
     has_unfused_norms,
-    ranks_per_expert,
     recomputes,
     stacks_of_rows,
 )
 from scaling.predict.read.inputs import (
-    PREDICTED_SCHEDULES,
     UNPREDICTED,
     Inputs,
     left_out_sentences,
     predictable_rows,
+    ranks_per_expert,
     schedule_codes,
 )
 from scaling.predict.read.stack_facts import Stack
@@ -75,6 +74,8 @@ def inputs_of(
         for name, default in defaults.items()
     }
     per_module = recomputes(columns, stacks)
+    ep = np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0)  # 0: none
+    etp = columns.counts("etp")
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -97,8 +98,8 @@ def inputs_of(
         recomputes=per_module,
         unfused=unfused,
         precision=_precisions(columns, cluster, clusters),
-        ep=np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0),  # 0: none
-        etp=ranks_per_expert(columns, framework, layout["tp"]),
+        ep=ep,
+        etp=np.where(np.isnan(etp), ranks_per_expert(framework, layout["tp"], ep), etp),
         imbalance=np.array([ROUTINGS[name] for name in choices["routing"].tolist()], np.float64),
         setting=np.array(
             ["|".join(row) for row in zip(*(choices[n] for n in SETTING_AXES), strict=True)],
@@ -240,9 +241,4 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: String
 
 def _left_out_choices(columns: Columns) -> list[str]:
     """A sentence for each choice of the table that predictions leave out."""
-    name = "pipeline_schedule"
-    schedule = columns.strings(name, "1f1b", AXIS_WORDS[name], silent=True)
-    chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), PREDICTED_SCHEDULES)}
-    for name in UNPREDICTED:
-        chosen[name] = columns.flags(name, False, silent=True)
-    return left_out_sentences(chosen)
+    return left_out_sentences({n: columns.flags(n, False, silent=True) for n in UNPREDICTED})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import AXIS_WORDS
 from scaling.foreign.measured import RATES
@@ -16,7 +16,7 @@ from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
 from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import OWN_STACKS, stack_of, with_release
+from scaling.predict.read.stacks import stack_of, with_release
 
 # Columns that only rows of this project have, and columns of measured rows.
 _OURS = ("point_id", "engine", "stack_fingerprint")
@@ -101,14 +101,3 @@ def _names_modules(cell: str) -> bool:
     name = "activation_checkpointing"
     is_part = canonical_word(name, cell, AXIS_WORDS[name]) == "selective"
     return is_part and not re.search("select|att", cell.lower())
-
-
-def ranks_per_expert(columns: Columns, framework: Strings, tp: Floats) -> Floats:
-    """Ranks that share one expert, (n,), where a row does not say.
-
-    The tp group without ep, and always in this project's engines; else 1 (Megatron, FSDP).
-    """
-    stated = columns.counts("etp")
-    has_ep = columns.counts("ep", low=0, default=1.0, silent=True) > 1
-    is_own = np.isin(framework.astype(str), [*OWN_STACKS])
-    return np.where(np.isnan(stated), np.where(has_ep & ~is_own, 1.0, tp), stated)

@@ -11,6 +11,7 @@ from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import PART_SIZES
 from scaling.layout.shapes import ModelShape
+from scaling.predict.read.stacks import OWN_STACKS
 
 # Framework of this project's default engine, and of rows that state neither framework nor source.
 OWN_FRAMEWORK = "scaling"
@@ -18,8 +19,6 @@ OWN_FRAMEWORK = "scaling"
 UNNAMED_FRAMEWORK = "unnamed"
 
 SCHEDULES = typing.get_args(PipelineSchedule)
-# Schedules that the formulas model in full.
-PREDICTED_SCHEDULES = ("1f1b", "interleaved")
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
@@ -112,10 +111,11 @@ def inputs_of_layouts(
         [[float(getattr(shape, name)) for name in SHAPE] for shape in unique.values()],
         dtype=np.float64,
     ).reshape(len(unique), len(SHAPE))
+    frameworks = np.array([framework or own_framework(each.engine) for each in layouts], object)
     return Inputs(
         model=np.array(models, dtype=object),
         cluster=np.array(clusters, dtype=object),
-        framework=np.array([framework or own_framework(each.engine) for each in layouts], object),
+        framework=frameworks,
         shape={name: table[index, column] for column, name in enumerate(SHAPE)},
         **{name: numbers(name) for name in _AS_STATED},
         gpus_per_node=(
@@ -136,13 +136,22 @@ def inputs_of_layouts(
         recomputes=np.zeros(n, dtype=bool),
         unfused=np.zeros(n, dtype=bool),
         precision=words("precision"),
-        etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
+        etp=ranks_per_expert(frameworks, numbers("tp"), numbers("ep")),
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         setting=np.array(["|".join(map(str, one.setting_values)) for one in layouts], object),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(left_out_sentences(_left_out_choices(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
     )
+
+
+def ranks_per_expert(framework: Strings, tp: Floats, ep: Floats) -> Floats:
+    """Ranks that share one expert, (n,): the tp group without ep, and in this project's engines.
+
+    Other software (Megatron, FSDP) leaves experts whole where it deals them to ep ranks.
+    """
+    is_own = np.isin(framework.astype(str), [*OWN_STACKS])
+    return np.where((ep > 1) & ~is_own, 1.0, tp)
 
 
 def own_framework(engine: str) -> str:
@@ -172,8 +181,6 @@ def left_out_sentences(chosen: Mapping[str, Flags]) -> list[str]:
 
 
 def _left_out_choices(layouts: Sequence[Layout]) -> dict[str, Flags]:
-    chosen = {
+    return {
         name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in UNPREDICTED
     }
-    unusual = [one.pipeline_schedule not in PREDICTED_SCHEDULES for one in layouts]
-    return {"pipeline_schedule": np.array(unusual, dtype=bool), **chosen}

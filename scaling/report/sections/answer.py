@@ -16,6 +16,7 @@ from scaling.report.text import (
     significant,
 )
 
+TAIL_STEPS = 20  # fewer say nothing about one step in twenty
 STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
 
 Figure = tuple[str, str, str]  # name, value, what it is
@@ -315,8 +316,8 @@ def _noise_figure(tables: Tables) -> Figure:
 
 
 def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
-    """How much longer one step in twenty takes, at the largest size that kept its steps."""
-    tails = tables["tails"]
+    """How much longer one step in twenty takes, at the largest size that kept so many steps."""
+    tails = [row for row in tables["tails"] if row["steps"] >= TAIL_STEPS]
     if not tails:
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))

@@ -53,9 +53,3 @@ def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TC
             raise TimeoutError(f"rank 0 published no store within {timeout}")
         time.sleep(_POLL_S)
     return TCPStore(*address, rank_id.world_size, is_master=False, timeout=timeout)
-
-
-def leave_process_group() -> None:
-    """Destroy the process group together: with gloo an early exit can abort other ranks."""
-    dist.barrier()
-    dist.destroy_process_group()

@@ -36,6 +36,9 @@ class TensorParallel:
     `reduces_in_hooks`: hooks all-reduce the gradients of replicated weights as each one arrives.
     FSDP2 replaces the weights it shards, which drops their hooks, so the torch engine turns this
     off and sums those gradients at the end of a step.
+
+    `splits_backward`: the gradients of inputs and of weights are computed in two passes. A backward
+    that computes both (`_Columns`) would do all its work, collectives included, in each of them.
     """
 
     size: int = 1
@@ -43,6 +46,7 @@ class TensorParallel:
     group: dist.ProcessGroup | None = None
     sequence_parallel: bool = False
     reduces_in_hooks: bool = True
+    splits_backward: bool = False
 
     def enter(self, x: Tensor) -> Tensor:
         """Before column-split matrices, [b, s', h] -> [b, s, h]: whole sequences on every rank."""
@@ -59,10 +63,12 @@ class TensorParallel:
     ) -> Sequence[Tensor]:
         """`enter`, then multiply by each column-split (weight, bias or None).
 
-        Compiled code orders collectives itself, and 8-bit products have their own backward. In both
-        the input's gradient is reduced after the matrices' gradients.
+        Compiled code orders collectives itself, 8-bit products have their own backward, and a split
+        one has nothing to compute meanwhile. Elsewhere the input's gradient is reduced beside the
+        matrices' gradients.
         """
-        if self.size == 1 or torch.compiler.is_compiling() or linear is not functional.linear:
+        own_backward = self.splits_backward or linear is not functional.linear
+        if self.size == 1 or own_backward or torch.compiler.is_compiling():
             x = self.enter(x)
             return [linear(x, weight, bias) for weight, bias in products]
         weights, biases = zip(*products, strict=True)

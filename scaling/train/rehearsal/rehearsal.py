@@ -123,7 +123,9 @@ def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
 
     wrap_optimizer = engine_module(engine, "rehearsal").wrap_optimizer
     wrap_optimizer(trainer, functools.partial(ledger.during, "optimizer"))
-    trainer.engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
+    module = trainer.engine.module
+    for part in module if isinstance(module, torch.nn.ModuleList) else [module]:
+        part.register_forward_pre_hook(lambda *_: enter("forward"))
     with contextlib.ExitStack() as stack:
         for name in ("backward", "grad"):  # schedules that split the backward call `grad`
             call = entering_backward(getattr(torch.autograd, name))

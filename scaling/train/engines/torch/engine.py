@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -28,6 +28,7 @@ from scaling.layout.partition import layer_and_head_costs, split_by_cost
 from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import MicroBatch
 from scaling.train.engines.torch.optimizer_step import Engine, OptimizerStep, TiedWeight
+from scaling.train.engines.torch.refusals import SPLIT_BACKWARD
 from scaling.train.engines.torch.sharding import Sharding
 from scaling.train.engines.trainer import LAYERS, Beat, Trainer, mean_loss, whole_model
 from scaling.train.kernels.compiled import compile_modules
@@ -50,7 +51,9 @@ def join(_: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """Build this layout's trainer: weights drawn and sharded."""
-    plan = dataclasses.replace(plan, tp=dataclasses.replace(plan.tp, reduces_in_hooks=False))
+    splits_backward = plan.layout.pipeline_schedule in SPLIT_BACKWARD
+    tp = dataclasses.replace(plan.tp, reduces_in_hooks=False, splits_backward=splits_backward)
+    plan = dataclasses.replace(plan, tp=tp)
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 
@@ -149,7 +152,7 @@ class PipelineTrainer:
         weights = [weight for chunk in self._chunks for weight in chunk.parameters()]
         tied = _tied_weight(plan, groups, self._chunks) if plan.shape.tied_embeddings else None
         optimizer_step = OptimizerStep(weights, plan, replicas=sharding.replicas, tied=tied)
-        self.engine = Engine(module=self._chunks[0], optimizer_step=optimizer_step)
+        self.engine = Engine(module=nn.ModuleList(self._chunks), optimizer_step=optimizer_step)
         self._losses: list[Tensor] = []
 
     def step(self, batches: Sequence[MicroBatch]) -> None:

@@ -16,7 +16,7 @@ from scaling.train.model.blueprint import Blueprint
 
 @dataclass(slots=True, kw_only=True)
 class Engine:
-    """A model (in a pipeline its first chunk on this rank) and its optimizer step."""
+    """A model (in a pipeline this rank's chunks of it) and its optimizer step."""
 
     module: nn.Module
     optimizer_step: "OptimizerStep"

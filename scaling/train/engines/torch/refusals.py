@@ -49,6 +49,17 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"compile with pipeline_schedule={schedule}: compiled layers have no backward that "
             "could be split in two (PyTorch)"
         )
+    if layout.precision == "fp8" and schedule in SPLIT_BACKWARD:
+        yield (
+            f"precision=fp8 with pipeline_schedule={schedule}: products in 8 bits have one "
+            "backward for both gradients, which a split one would compute twice (PyTorch)"
+        )
+    if layout.activation_checkpointing == "full" and schedule in SPLIT_BACKWARD:
+        yield (
+            f"activation_checkpointing=full with pipeline_schedule={schedule}: torch would "
+            "recompute a layer once for its inputs' gradients and once for each of its weights' "
+            "(PyTorch)"
+        )
     if layout.fused_cross_entropy:
         yield "fused_cross_entropy joins head and loss, which torch's pipeline keeps apart"
 
