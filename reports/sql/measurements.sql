@@ -11,7 +11,7 @@
 -- not agree has the outcome error, and so no rate: a step of another training does not compare.
 -- tokens_per_s: of the whole job. _low and _high follow from the interval of the step time: 95 % of
 -- one measured run, 80 % in the series extended and predicted.
--- step_time_p95_s: 19 of 20 measured steps took no longer; null for published rows and predictions.
+-- step_time_p95_s: 95 % quantile of the measured steps; null for published rows and predictions.
 -- mfu, hfu: ratios; null if no peak is published.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.

@@ -32,7 +32,8 @@ with rates as (
 -- t tokens/s, l and h its interval, a and b the factors, w watts
 steps as (
     select
-        setting_id, series, speed_up, efficiency, drawn,
+        setting_id, series, speed_up, efficiency,
+        drawn and (series = 'predicted' or lag(drawn) over sizes) as drawn,
         lag(layout) over sizes as from_layout,
         layout as to_layout,
         lag(stack_fingerprint) over sizes as from_stack,

@@ -140,7 +140,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     rows = connection.execute(
         """
         select setting_id, series, world_size, tokens_per_s, margin
-        from best where series != 'predicted'
+        from best where series != 'predicted' and drawn
         order by setting_id, series, world_size
         """
     ).fetchall()

@@ -17,7 +17,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "gpus_per_node", "vendor", "gpu_memory_bytes", "gpu_tdp_w", "usd_per_gpu_hour",
         "total_params", "num_layers", "hidden_size",
     ),
-    "progress": ("setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals"),
+    "progress": (
+        "setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals", "skipped",
+    ),
     "outcomes": ("setting_id", "world_size", "outcome", "points"),
     "noise": (
         "setting_id", "series", "layouts", "interval_half_width", "repeated_layouts",
@@ -153,7 +155,7 @@ SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
         "series", "cluster", "test", "host", "residual_of", "runs", "effect", "change", "p_value",
     ),
     "stops": ("setting_id", "stopped", "points"),
-    "tails": ("setting_id", "series", "world_size", "step_time_s", "step_time_p95_s"),
+    "tails": ("setting_id", "series", "world_size", "steps", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
     "decision": (
         "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",

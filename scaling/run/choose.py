@@ -17,10 +17,11 @@ from scaling.errors import InputError
 from scaling.record.files import POINTS, point_columns, write_table, write_text_if_changed
 from scaling.run import guided
 from scaling.run.choices import choice_table, chosen_ids, layout_key, setting_key
+from scaling.run.plan_writer import plan_digest
 from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import Allocation
+from scaling.study.plan_file import Allocation, read_json_object
 from scaling.study.point import point_from_json
 from scaling.study.study import Study
 
@@ -46,8 +47,15 @@ def choose(
     `guided`. `elsewhere` chooses layouts that only ran on slow nodes.
 
     Raises:
-        InputError: the study does not ask for such a choice, or has no point of that size.
+        InputError: the study does not ask for such a choice, has no point of that size, or is not
+            what was planned.
     """
+    plan = StudyPaths(study_dir).plan
+    if read_json_object(plan).get("asked", digest := plan_digest(planned)) != digest:
+        raise InputError(
+            f"{study.path}: has other points or refusals than {plan}, as when it is edited while "
+            "it runs: run it again"
+        )
     sizes = sorted({point.world_size for point in planned.points})
     if world_size not in sizes:
         allowed = ", ".join(map(str, sizes))

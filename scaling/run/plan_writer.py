@@ -57,7 +57,7 @@ def write_plan(planned: StudyPlan) -> None:
     """
     paths = StudyPaths(planned.folder)
     with _plan_lock(paths):
-        plan, choices = _plan_file(planned)
+        plan, sweep = _plan_file(planned)
         for point in planned.plan.points:
             row, before = paths.row(point.point_id), paths.point(point.point_id)
             if row.exists() and before.exists():
@@ -72,16 +72,17 @@ def write_plan(planned: StudyPlan) -> None:
         content = dataclasses.asdict(dataclasses.replace(plan, files=digests))
         files.write_text_if_changed(paths.plan, json.dumps(content, indent=1) + "\n")
         # last and file by file, so that a valid choice is never missing
-        for path in set(paths.chosen.glob("*.parquet")) - choices:
-            path.unlink(missing_ok=True)
+        for path in paths.chosen.glob("*.parquet"):
+            if sweep is None or path not in sweep.choice_files or not sweep.has_all(path):
+                path.unlink(missing_ok=True)
         for path in paths.folder.rglob(".*.part"):
             with contextlib.suppress(FileNotFoundError):  # its writer has just finished
                 if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
                     path.unlink()
 
 
-def _plan_file(planned: StudyPlan) -> tuple[PlanFile, set[Path]]:
-    """What Snakemake needs of a plan, without digests of its files, and the files of its choices.
+def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
+    """What Snakemake needs of a plan, without digests of its files; the sweep if it is measured.
 
     Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
     drift over time would look like a property of the layouts that happened to run then.
@@ -120,7 +121,7 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, set[Path]]:
         probe=probe_plan.allocation if probe_plan else None,
         probe_asked=probe_plan.digest if probe_plan else "",
     )
-    return plan, sweep.choice_files if sweep else set()
+    return plan, sweep
 
 
 def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:

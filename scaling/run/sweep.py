@@ -28,7 +28,7 @@ from scaling.record.files import write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.run import predictions
-from scaling.run.choices import layout_key, row_values, setting_key
+from scaling.run.choices import chosen_ids, layout_key, row_values, setting_key
 from scaling.run.predictions import Floats
 from scaling.study import plan_file
 from scaling.study.ids import LONG_DIGEST, point_id
@@ -82,6 +82,10 @@ class Sweep:
         if self.has_reruns:
             choices |= {paths.choice_elsewhere(size) for size in sizes}
         return choices
+
+    def has_all(self, choice: Path) -> bool:
+        """Whether all points of a choice are points of this study, as it may have been edited."""
+        return {point.point_id for point in self.all_points}.issuperset(chosen_ids(choice))
 
     @cached_property
     def has_reruns(self) -> bool:

@@ -129,3 +129,22 @@ def test_a_step_is_split_only_where_the_layout_that_is_advised_was_profiled(tabu
         table = tabulated([FAST, SLOW], [fastest, slower])
         assert {one["layout_name"] for one in table("time_split")} == parts
         assert {one["layout_name"] for one in table("communication")} == parts
+
+
+def test_full_steps_are_drawn_beside_short_ones_of_the_same_layout_only(tabulated):
+    """At one size the fastest ran in full too, at the other a slower layout did."""
+    small, large = (some_point(size, zero_stage=3) for size in (1, 4))
+    slower = some_point(4, tp=2)
+    slow = {"extended_step_time_s": 1.6, "extended_low_s": 1.5, "extended_high_s": 1.7}
+    rows = [
+        timed_row(small, 1.0, step_time_kind="measured", **SHORT),
+        in_short_steps(timed_row(large, 1.0), **SHORT),
+        timed_row(slower, 1.5, step_time_kind="measured", **(SHORT | slow)),
+    ]
+    table = tabulated([small, large, slower], rows)
+    best = {(one["series"], one["world_size"]): one for one in table("best")}
+    assert {at for at, one in best.items() if one["drawn"]} == {
+        ("extended", 1), ("extended", 4), ("measured", 1),
+    }  # fmt: skip
+    assert best["measured", 1]["efficiency"] == pytest.approx(0.8)  # of the short steps there
+    assert {one["series"] for one in table("returns") if one["drawn"]} == {"extended"}

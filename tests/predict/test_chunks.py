@@ -3,7 +3,9 @@
 import dataclasses
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from torch.distributed.pipelining import schedules
 
@@ -12,10 +14,12 @@ from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_pipelines import torch_chunks
+from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from tests.points import TINY
 from tests.predict.conftest import table_of
+from tests.predict.test_step_arithmetic import IDEAL
 from tests.shipped import CLUSTERS
 
 TABLES = {
@@ -27,19 +31,72 @@ TABLES = {
 SHAPE = dataclasses.replace(TINY, num_layers=36)
 
 
+def actions(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> list[Any]:
+    """What a rank of torch's schedule computes, in order."""
+    asked = SimpleNamespace(
+        pp_group_size=pp, _n_microbatches=rounds, num_stages=pp * virtual, n_local_stages=virtual,
+        microbatches_per_round=rounds // max(1, rounds // pp),
+    )  # fmt: skip
+    table = TABLES[schedule]._calculate_single_rank_operations(asked, rank)
+    return [one for each in table if each for one in each.sub_actions or (each,)]
+
+
+def slots_taken(
+    schedule: str, pp: int, virtual: int, rounds: int, parts: dict[str, float]
+) -> float:
+    """Slots of a stage until torch's schedule ends, of chunks whose passes have these parts."""
+    waiting = [actions(schedule, pp, virtual, rounds, rank) for rank in range(pp)]
+    now, done = [0.0] * pp, {}
+    while any(waiting):
+        for rank, todo in enumerate(waiting):
+            while todo:
+                kind, stage, batch = todo[0].computation_type.name, *todo[0][::2]
+                needs = [("FORWARD", stage - 1, batch)] if kind == "FORWARD" and stage else []
+                if kind != "FORWARD" and stage < pp * virtual - 1:
+                    needs.append(("BACKWARD", stage + 1, batch))
+                if not all(need in done for need in needs):
+                    break
+                ends = max([now[rank], *(done[need] for need in needs)]) + parts[kind] / virtual
+                now[rank] = done[kind.replace("FULL_", "").removesuffix("_INPUT"), stage, batch] = (
+                    ends
+                )
+                todo.pop(0)
+    return max(now)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize(
+    ("schedule", "virtual", "off"),
+    [("interleaved", 4, 0.0), ("zero_bubble", 1, 0.0), ("zero_bubble", 2, 0.0), ("zbv", 2, 0.05),
+     ("dualpipev", 2, 0.11)],
+)  # fmt: skip
+def test_a_pipeline_idles_as_long_as_torchs_schedule(points, schedule, virtual, off, checkpointing):
+    """But for `off` of a slot a stage."""
+    row = {
+        "framework": "scaling torch", "num_layers": 48, "pp": 4, "gradient_accumulation_steps": 16,
+        "pipeline_schedule": schedule, "activation_checkpointing": checkpointing, "vocab_size": 1,
+        "virtual_stages": 1 if schedule in ("zbv", "dualpipev") else virtual,
+    }  # fmt: skip
+    (group,) = points(row).groups
+    quiet = {**group.start, **IDEAL, "p2p_efficiency_inside": 1e9}
+    terms = step_of(group, group.features, quiet, np.zeros(1)).terms
+    slot = sum(terms[name] for name in TIME_TERMS[:7]) / 16
+    passes = 4 if checkpointing == "full" else 3
+    weights = terms["gemm_s"] / 16 / passes / slot
+    parts = {"FORWARD": 1 / passes, "FULL_BACKWARD": 1 - 1 / passes}
+    parts |= {"BACKWARD_INPUT": 1 - 1 / passes - weights, "BACKWARD_WEIGHT": weights}
+    idle = terms["bubble_s"] / slot - 15 * 0.01  # friction
+    taken = slots_taken(schedule, 4, virtual, 16, parts)
+    assert taken - 16 == pytest.approx(idle, abs=3 * off + 0.002)
+
+
 def on_their_way(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> int:
     """The most passes whose activations a rank of torch's schedule holds at once.
 
     A pass ends with its full backward, or with that of its weights where backward has two parts.
     """
-    asked = SimpleNamespace(
-        pp_group_size=pp, _n_microbatches=rounds, num_stages=pp * virtual, n_local_stages=virtual,
-        microbatches_per_round=rounds // max(1, rounds // pp),
-    )  # fmt: skip
-    actions = TABLES[schedule]._calculate_single_rank_operations(asked, rank)
-    flat = [one for each in actions if each for one in each.sub_actions or (each,)]
     alive, most = Counter(), 0
-    for action in flat:
+    for action in actions(schedule, pp, virtual, rounds, rank):
         kind = action.computation_type.name
         alive["passes"] += {"FORWARD": 1, "FULL_BACKWARD": -1, "BACKWARD_WEIGHT": -1}.get(kind, 0)
         most = max(most, alive["passes"])

@@ -6,6 +6,7 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
+from scaling.report.sections.answer import _tail_figure
 from scaling.report.sections.story import main_series, story
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
@@ -237,6 +238,22 @@ def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
         assert text(said).startswith("Measured: ")
         assert len(said["figures"]) in (6, 7)
         assert "{" not in str(said["note"])
+
+
+def test_fewer_than_twenty_steps_say_nothing_of_one_in_twenty():
+    tails = [
+        {
+            "world_size": size,
+            "steps": steps,
+            "step_time_s": 2.0,
+            "step_time_p95_s": 2.0 + 0.1 * size,
+        }
+        for size, steps in ((1, 20), (2, 19))
+    ]
+    ((name, value, what),) = _tail_figure(Tables({"tails": tails}), {"GPU": "GPU", "GPUs": "GPUs"})
+    assert (name, value) == ("Slow steps", "+5.0\u202f%")
+    assert what.endswith("at 1 GPU")
+    assert not _tail_figure(Tables({"tails": tails[1:]}), {})
 
 
 @of(curve([8.0, 4.0]))

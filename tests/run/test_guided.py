@@ -1,12 +1,16 @@
 """What a guided sweep of `scaling run` chooses for again, by the rows that are there."""
 
+import dataclasses
+
 import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows
+from scaling.run import plan_writer
 from scaling.run import sweep as sweeps
 from scaling.run.choices import chosen_ids
 from scaling.run.choose import choose
+from scaling.run.plan_writer import StudyPlan
 from scaling.run.progress import watch_study
 from scaling.study.paths import StudyPaths
 from tests.plans import fitting_plan
@@ -44,6 +48,11 @@ class Sweep:
                 seconds = times * point.expected_step_s
                 row = row_of(point, **{"step_time_s": seconds, "duration_s": 60.0} | changes)
                 write_rows(self.paths.row(point.point_id), [row])
+
+    def write_plan(self):
+        made = {"about": "{}", "spend": None, "probe_plan": None, "made_from": ""}
+        plan = StudyPlan(study=self.study, plan=self.planned, folder=self.folder, **made)
+        plan_writer.write_plan(plan)
 
     def progress(self):
         return watch_study(self.study, self.planned.points, self.folder).look()
@@ -128,6 +137,28 @@ def test_a_raised_budget_does_not_pay_for_measured_points_again(sweep):
     poor.measure(names)
     richer = sweep(keep=10.0, budget_gpu_hours=1.4)
     assert len(richer.choose()[0]) == 3
+
+
+def test_a_study_that_is_edited_while_it_runs_is_not_chosen_for(sweep):
+    odd = sweep()
+    odd.write_plan()
+    assert odd.choose()[0]
+    odd.planned = dataclasses.replace(odd.planned, points=odd.planned.points[1:])
+    with pytest.raises(InputError, match=r"has other points or refusals than .*plan.json, as when"):
+        odd.choose()
+
+
+def test_a_choice_of_points_that_an_edited_study_no_longer_has_is_made_anew(sweep):
+    odd = sweep()
+    (chosen,), _ = odd.choose()
+    odd.choose(world_size=16)
+    odd.write_plan()
+    assert odd.progress().undecided == 6
+    kept = tuple(point for point in odd.planned.points if point.point_id != chosen)
+    odd.planned = dataclasses.replace(odd.planned, points=kept)
+    odd.write_plan()
+    assert not odd.paths.choice(8).exists()
+    assert odd.paths.choice(16).exists()
 
 
 def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices_to_come(sweep):

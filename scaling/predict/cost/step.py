@@ -15,6 +15,7 @@ from scaling.predict.cost.compute import (
     optimizer_seconds,
 )
 from scaling.predict.cost.experts import has_experts
+from scaling.predict.cost.own_pipelines import ZBV, ZERO_BUBBLE
 from scaling.predict.cost.risk import expected_stall_s
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import Stages, stages_of
@@ -54,7 +55,9 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         memory_used: predicted memory over capacity, (n,).
 
     With m micro-batches and pp stages 1F1B takes m slots of the slowest stage, and the time to fill
-    and drain the others once (arXiv 2104.04473); v model chunks a rank shorten that by v.
+    and drain the others once (arXiv 2104.04473); v model chunks a rank shorten that by v. In a
+    backward of two parts the gradients of weights wait for idle time, which falls by twice their
+    own (arXiv 2401.10241, section 2.3).
     """
     stages = stages_of(f, group.stack)
     layer = layer_time(group, f, p)
@@ -67,12 +70,17 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     slot = np.where(last_counts, last, first)  # of the slowest stage
     middle_counts = (f.pp > 2) & (middle > slot)
     slot = np.where(middle_counts, middle, slot)
+    layers = np.where(last_counts, stages.last, stages.first)
+    layers = np.where(middle_counts, stages.middle, layers)
     m, message = f.accumulation, traffic.message
     busy = m * slot
-    fill = (first + between + last - slot) / f.virtual + (f.pp - 1) * message
+    chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)
+    in_parts = (f.schedule >= ZERO_BUBBLE) & group.stack.splits_backward
+    idle = 1 - 2 * in_parts * layers * layer.gemm / (3 + f.full) / slot
+    fill = (first + between + last - slot) * idle / chunks + (f.pp - 1) * message
     bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slot, 0.0)
     # each chunk sends its own messages; interleaved, one chunk's travel while another computes
-    sent = np.where(f.virtual > 1, f.virtual * _INTERLEAVED_EXPOSED, 1.0)
+    sent = np.where(chunks > 1, chunks * _INTERLEAVED_EXPOSED, 1.0)
     pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _dp_comm_s(group, f, p, traffic, pipeline)
@@ -81,8 +89,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
     stall = _allocator_stall_s(f, p, memory_used) + expected_stall_s(group, f)
-    layers = np.where(last_counts, stages.last, stages.first)
-    layers = np.where(middle_counts, stages.middle, layers) * m
+    layers = layers * m
     on_gpu = {
         "gemm_s": layers * layer.gemm,
         "attention_s": layers * layer.attention,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, attention_kinds, window_tokens
 from scaling.foreign.layouts import (
@@ -32,7 +32,6 @@ from scaling.predict.read.foreign_stacks import (
     stacks_of_rows,
 )
 from scaling.predict.read.inputs import (
-    PREDICTED_SCHEDULES,
     UNPREDICTED,
     Inputs,
     left_out_sentences,
@@ -242,9 +241,4 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: String
 
 def _left_out_choices(columns: Columns) -> list[str]:
     """A sentence for each choice of the table that predictions leave out."""
-    name = "pipeline_schedule"
-    schedule = columns.strings(name, "1f1b", AXIS_WORDS[name], silent=True)
-    chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), PREDICTED_SCHEDULES)}
-    for name in UNPREDICTED:
-        chosen[name] = columns.flags(name, False, silent=True)
-    return left_out_sentences(chosen)
+    return left_out_sentences({n: columns.flags(n, False, silent=True) for n in UNPREDICTED})

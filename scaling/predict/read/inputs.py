@@ -19,8 +19,6 @@ OWN_FRAMEWORK = "scaling"
 UNNAMED_FRAMEWORK = "unnamed"
 
 SCHEDULES = typing.get_args(PipelineSchedule)
-# Schedules that the formulas model in full.
-PREDICTED_SCHEDULES = ("1f1b", "interleaved")
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
@@ -183,8 +181,6 @@ def left_out_sentences(chosen: Mapping[str, Flags]) -> list[str]:
 
 
 def _left_out_choices(layouts: Sequence[Layout]) -> dict[str, Flags]:
-    chosen = {
+    return {
         name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in UNPREDICTED
     }
-    unusual = [one.pipeline_schedule not in PREDICTED_SCHEDULES for one in layouts]
-    return {"pipeline_schedule": np.array(unusual, dtype=bool), **chosen}

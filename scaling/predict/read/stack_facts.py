@@ -42,6 +42,8 @@ class Stack:
     gathered_logits: bool = False  # the loss sees the whole vocabulary on every tp rank
     # sequence_parallel gathers what a matrix reads once, and keeps it whole for backward
     keeps_gathered: bool = False
+    # of schedules that can: weights' gradients are computed after those of activations
+    splits_backward: bool = True
     # stages exchange 1 / tp of activations and gather in the node (arXiv 2104.04473, section 4.1)
     scattered_messages: bool = False
     # its pipelines stall on a lossy transport at zero_stage 0 (risk.py)

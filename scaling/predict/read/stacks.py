@@ -57,6 +57,7 @@ OWN_STACKS = {
             casts_as_read=True,
             keeps_gathered=True,
             waits_without_ep=False,
+            splits_backward=False,
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
             # besides the engine's own tensors, which scaling/predict/cost/own_memory.py counts
             defaults={"buffers_bytes": 0.3e9},

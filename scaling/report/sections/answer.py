@@ -16,6 +16,7 @@ from scaling.report.text import (
     significant,
 )
 
+TAIL_STEPS = 20  # fewer say nothing about one step in twenty
 STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
 
 Figure = tuple[str, str, str]  # name, value, what it is
@@ -219,6 +220,8 @@ def statistics_title(tables: Tables, series: str) -> str:
         parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} no result yet")
     if progress["refusals"]:
         parts.append(f"{_combinations(progress['refusals'])} refused")
+    if progress["skipped"]:
+        parts.append(f"{_combinations(progress['skipped'])} skipped by the guided sweep")
     return listed(parts)
 
 
@@ -269,7 +272,9 @@ def advised_memory(tables: Tables, best: Record) -> float | None:
 
 
 def _points_figure(progress: Record) -> Figure:
-    ended = {"failed": "failed", "waiting": "waiting", "refusals": "refused"}
+    ended = {
+        "failed": "failed", "waiting": "waiting", "refusals": "refused", "skipped": "skipped",
+    }  # fmt: skip
     parts = {key: f"{progress[key]} {ending}" for key, ending in ended.items() if progress[key]}
     if not progress["predicted"]:
         ran = f"{progress['ok']} / {progress['points']}"
@@ -311,8 +316,8 @@ def _noise_figure(tables: Tables) -> Figure:
 
 
 def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
-    """How much longer one step in twenty takes, at the largest size that kept its steps."""
-    tails = tables["tails"]
+    """How much longer one step in twenty takes, at the largest size that kept so many steps."""
+    tails = [row for row in tables["tails"] if row["steps"] >= TAIL_STEPS]
     if not tails:
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))
