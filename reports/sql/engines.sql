@@ -23,6 +23,7 @@ refusals as (
         hash(*columns(lambda name: name in getvariable('axes') and name != 'engine')) as other_choices,
         any_value(reason) as reason
     from refused
+    where not skipped
     group by all
 ),
 tried_or_refused as (

@@ -1,7 +1,8 @@
--- Grain: one row per setting, world_size, tp and pp that was tried, predicted or refused.
+-- Grain: one row per setting, world_size, tp and pp that was tried, predicted, refused or skipped.
 -- Needs: contenders, refused
 -- The best layout with that tp and pp; what ran goes before what is predicted.
--- status: ok, or the outcome if all failed, or refused.   text: its choices besides tp and pp.
+-- status: ok, or the outcome if all failed, refused, or skipped (by a guided sweep).
+-- text: its choices besides tp and pp.
 -- share_of_best: tokens_per_s_per_gpu over that of the best cell of the same series and size.
 -- tried, failed: layouts of the cell.
 with ranked as (
@@ -31,7 +32,11 @@ cells as (
     where rank = 1
 ),
 refused_cells as (
-    select setting_id, world_size, tp, pp, count(*) as tried
+    select
+        setting_id, world_size, tp, pp,
+        count(*) as tried,
+        count(*) filter (where not skipped) as failed,
+        if(bool_or(skipped), 'skipped', 'refused') as status
     from refused
     group by setting_id, world_size, tp, pp
 )
@@ -42,7 +47,7 @@ select
     ) over (partition by setting_id, world_size, series) end as share_of_best
 from cells
 union all by name
-select setting_id, null as series, world_size, tp, pp, 'refused' as status, tried, tried as failed
+select setting_id, null as series, world_size, tp, pp, status, tried, failed
 from refused_cells
 anti join cells using (setting_id, world_size, tp, pp)
 order by setting_id, world_size, tp, pp

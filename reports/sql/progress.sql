@@ -1,6 +1,7 @@
 -- Grain: one row per setting.
 -- Needs: settings, outcomes, refused
 -- points: planned; ok + failed + waiting + predicted.   refusals: combinations that cannot run.
+-- skipped: combinations that a guided sweep left out.
 -- predicted: points of a study with mode: predict, which wait for nothing; else 0.
 with counts as (
     select
@@ -13,7 +14,12 @@ with counts as (
     group by setting_id
 ),
 refusal_counts as (
-    select setting_id, count(*) as refusals from refused group by setting_id
+    select
+        setting_id,
+        count(*) filter (where not skipped) as refusals,
+        count(*) filter (where skipped) as skipped
+    from refused
+    group by setting_id
 )
 select
     setting_id,
@@ -22,7 +28,8 @@ select
     coalesce(failed, 0)::bigint as failed,
     if(mode = 'predict', 0, coalesce(waiting, 0))::bigint as waiting,
     if(mode = 'predict', coalesce(waiting, 0), 0)::bigint as predicted,
-    coalesce(refusals, 0) as refusals
+    coalesce(refusals, 0) as refusals,
+    coalesce(skipped, 0) as skipped
 from settings
 cross join study.options
 left join counts using (setting_id)

@@ -1,5 +1,6 @@
--- Grain: one row per combination of the study that cannot run.
+-- Grain: one row per combination of the study that cannot run, or that a guided sweep skipped.
 -- Needs: settings
+-- skipped: it could run.
 -- reason: the sentences that say why, separated by "; ".
 select setting_id, refused.* exclude (kept_batch_size, kept_choices)
 from study.refused as refused

@@ -56,6 +56,10 @@ with timed as (
     ) using (point_id)
     where step_time_s is not null and series in ('measured', 'extended')
         and day is not null
+    -- a run of full and short steps stands in both series
+    qualify row_number() over (
+        partition by point_id order by list_position(getvariable('series_order'), series)
+    ) = 1
 )
 select
     field, series, cluster, stack_fingerprint, point_id, hosts, day, layout_id, size_id,

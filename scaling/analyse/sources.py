@@ -199,7 +199,7 @@ def _create_points_and_refusals(
     refused: Sequence[Path],
     choices: Sequence[Path],
 ) -> None:
-    """Create study.points and study.refused; points that a guided sweep skips count as refused.
+    """Create study.points and study.refused, to which points that a guided sweep skips belong too.
 
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: choices on the axes that belong to the setting.
@@ -219,7 +219,7 @@ def _create_points_and_refusals(
     measured, skipped = "", ""
     if choices:
         measured = " anti join study.skipped using (point_id)"
-        skipped = f" union all select {columns} from study.skipped where repeat = 0"
+        skipped = f" union all select {columns}, true from study.skipped where repeat = 0"
     try:
         connection.execute(  # an enum: grouping and joining a million rows by it is faster
             "create type study.layout as enum (select distinct layout from study.every_point "
@@ -233,7 +233,7 @@ def _create_points_and_refusals(
     )
     connection.execute(
         f"create view study.refused as select *, {kept} "
-        f"from (select {columns} from study.impossible{skipped})"
+        f"from (select {columns}, false as skipped from study.impossible{skipped})"
     )
 
 

@@ -11,7 +11,7 @@ _THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d
 # A number with a unit, a ZeRO stage, or "±" and a deviation around it.
 _DECORATED = re.compile(
     r"(?i)(?:(?:zero[-_ ]?)?stage[-_ ]?|zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)"
-    r"\s*(?:tokens|gpus|([a-z\u00b5\u03bc]+))?\s*(?:(?:±|\+/-).*)?"
+    r"\s*([a-z\u00b5\u03bc]+?)??\s*(?:tokens|gpus)?\s*(?:(?:±|\+/-).*)?"
 )
 
 

@@ -15,6 +15,7 @@ from scaling.errors import InputError, shortened
 from scaling.foreign.numbers import parse_number
 from scaling.foreign.spellings import canonical_column, canonical_columns, is_known
 
+_MEASURED = {"step_time_s", "peak_memory_bytes", "tokens_per_s", "tokens_per_s_per_gpu"}
 _MOST_TOLD = 20  # columns that a remark names
 # Keys of a table's metadata: sentences about how it was read, and `headers_of`.
 _REMARKS, _HEADERS = b"remarks", b"headers"
@@ -46,6 +47,8 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
     remarks = [*_remarks(table, names, [name for name, _ in columns])]
     table = table.rename_columns([name for name, _ in columns])
     for index, (name, factor) in enumerate(columns):
+        if name in _MEASURED:
+            table = table.set_column(index, name, _without_minus_one(table.column(index)))
         if factor != 1.0:
             try:
                 column = _multiplied(table.column(index), name, factor)
@@ -100,11 +103,14 @@ def _with_precision(table: pa.Table) -> pa.Table:
     """Split `System: DGX-H100, Precision: BF16`, which states two columns in one."""
     if "gpu" not in table.column_names or "precision" in table.column_names:
         return table
-    cells = [re.search(r"(?i)precision\W+([\w-]+)", str(cell)) for cell in table["gpu"].to_pylist()]
-    if not any(cells):
+    cells = [cell and str(cell) for cell in table["gpu"].to_pylist()]
+    found = [re.search(r"(?i)\W*precision\W+([\w-]+).*", cell or "") for cell in cells]
+    if not any(found):
         return table
-    precisions = pa.array([cell and cell[1] for cell in cells], pa.string())
-    return table.append_column("precision", precisions)
+    pairs = zip(cells, found, strict=True)
+    systems = [cell[: match.start()] if cell and match else cell for cell, match in pairs]
+    table = table.set_column(table.column_names.index("gpu"), "gpu", pa.array(systems, pa.string()))
+    return table.append_column("precision", pa.array([m and m[1] for m in found], pa.string()))
 
 
 def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
@@ -151,6 +157,14 @@ def _has_memory_units(header: str, column: pa.ChunkedArray) -> bool:
         return False
     cells = {cell.strip() for cell in column.unique().to_pylist() if cell}
     return bool(cells) and all(re.fullmatch(r"(?i)[\d.,]+\s*[mg]i?b", cell) for cell in cells)
+
+
+def _without_minus_one(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null for -1, which sweeps write for a run that failed."""
+    with contextlib.suppress(pa.ArrowException):  # a duration, or a list
+        failed = pc.equal(column, pc.cast(pa.scalar(-1), column.type))
+        return pc.if_else(failed, pa.scalar(None, column.type), column)
+    return column
 
 
 def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:

@@ -117,6 +117,7 @@ _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tok
              "sample": "samples"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
+_LARGER = {"b": 1e9, "g": 1e9, "t": 1e12}
 # Units of a header -> factor to the unit of our column.
 _TIMES = {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
           "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0, "h": 3600.0,
@@ -125,6 +126,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "step_time_s": _TIMES,
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
     **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
+    **dict.fromkeys(("total_params", "active_params"), _LARGE | _LARGER),
 }  # fmt: skip
 
 # What our counts count; a header may say so: `Sequence length (tokens)`.
@@ -145,7 +147,7 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "attention": (
         ("cudnn|transformer-engine", "cudnn"),
         *((f"^(flash|fa)[a-z-]*{version}(?!\\d)", f"flash{version}") for version in (1, 3, 4)),
-        ("^(flash|fa)[a-z-]*2(?!\\d)|^flash-?att[a-z-]*$|^(torch-)?sdpa$|^flex", "flash2"),
+        ("^(flash|fa)[a-z-]*2(?!\\d)|^flash(-?att[a-z-]*)?$|^(torch-)?sdpa$|^flex", "flash2"),
         ("^(eager|naive|unfused|torch)$", "math"),
         ("fused-softmax|megatron-fused", "fused_softmax"),
         ("^fused$", "cudnn"),  # so Megatron calls Transformer Engine's kernels

@@ -98,27 +98,24 @@ def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
 
 def _around_steps(run: FinishedRun, results: list[RankResult]) -> dict[str, Any]:
     """Columns about the start, about power over all steps, and about the profiler's steps."""
-    # only ranks on the launching host: clocks of other hosts differ, and ranks step together
-    first_steps = [
-        result.first_step_at
+    # Only ranks on the launching host: clocks of other hosts differ, and ranks step together. None
+    # of them if that clock was set back.
+    starts_s = [
+        result.first_step_at - run.started_at
         for rank, result in run.results.items()
-        if rank in run.stacks and run.stacks[rank].host == run.launched_on
+        if rank in run.stacks
+        and run.stacks[rank].host == run.launched_on
+        and result.first_step_at >= run.started_at
     ]
     # summed over ranks, as each has its own device
-    energy_j, metered = _sum([result.energy_j for result in results]), results[0].metered_steps
-    steps = len(results[0].step_times_s) if metered is None else metered
+    energy_j, steps = _sum([result.energy_j for result in results]), results[0].metered_steps
     return {
-        "startup_s": _seconds_from(run.started_at, max(first_steps, default=None)),
+        "startup_s": max(starts_s, default=None),
         "energy_j": energy_j / steps if steps and energy_j is not None else None,
         "mean_power_w": _sum([result.mean_power_w for result in results]),
         "clock_hz": min(_stated(results, "clock_hz"), default=None),
         **_mean_time_spent(results),
     }
-
-
-def _seconds_from(start: float, end: float | None) -> float | None:
-    """Seconds between two readings of a clock; None if the clock was set back between them."""
-    return None if end is None or end < start else end - start
 
 
 def _slowest(of_ranks: list[list[float]]) -> list[float]:

@@ -55,7 +55,7 @@ class RankResult:
     first_step_at: float  # seconds since the epoch
     warmup_steps: int | None = None  # before the measured ones; None: as configured
     stopped: Stopped | None = None
-    metered_steps: int | None = None  # steps that energy_j covers; None: the measured ones
+    metered_steps: int | None = None  # full steps that energy_j covers; None without any
     # short steps in the order they ran: their seconds and their micro-batches
     short_step_times_s: list[float] | None = None
     short_accumulations: list[int] | None = None

@@ -17,7 +17,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "gpus_per_node", "vendor", "gpu_memory_bytes", "gpu_tdp_w", "usd_per_gpu_hour",
         "total_params", "num_layers", "hidden_size",
     ),
-    "progress": ("setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals"),
+    "progress": (
+        "setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals", "skipped",
+    ),
     "outcomes": ("setting_id", "world_size", "outcome", "points"),
     "noise": (
         "setting_id", "series", "layouts", "interval_half_width", "repeated_layouts",

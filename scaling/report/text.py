@@ -40,12 +40,13 @@ def gpu_count(number: int, words: Mapping[str, str]) -> str:
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
 
 
-def with_series(title: str, series: str) -> str:
+def with_series(title: str, series: str, *, measured_too: bool = False) -> str:
     """`title` behind its series' label, unless it was measured; its first letter becomes small.
 
-    A first word that is a name (`ZeRO`) keeps its capital.
+    A first word that is a name (`ZeRO`) keeps its capital. A title that has a label keeps it.
     """
-    if not title or series == "measured":
+    is_plain = series == "measured" and not measured_too
+    if not title or is_plain or title.startswith(tuple(SERIES_LABELS.values())):
         return title
     if title.split(" ", 1)[0][1:].islower():
         title = title[0].lower() + title[1:]

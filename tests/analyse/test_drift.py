@@ -134,3 +134,17 @@ def test_the_wave_of_runs_at_night_is_as_high_as_their_hours_differ():
 def test_runs_of_too_few_orders_are_not_said_to_show_no_drift():
     assert drifts(NOISE[:5]) == []
     assert drifts(NOISE[:8], groups=np.repeat(np.arange(4), 2)) == []
+
+
+def test_a_run_of_full_and_short_steps_counts_once(tabulated):
+    points = [some_point(2, zero_stage=z, repeat=r) for z in (0, 1, 2, 3) for r in range(3)]
+    rows = [
+        timed_row(
+            point, 1 + 0.1 * point.repeat, started_at=f"2026-11-2{point.repeat}T00:00:00+00:00",
+            step_time_kind="measured", short_step_times_s=[0.2, 0.4] * 3,
+            short_accumulations=[2, 4] * 3, extended_step_time_s=1 + 0.1 * point.repeat,
+            extended_low_s=0.9, extended_high_s=1.3, extension_is_linear=True,
+        )
+        for point in points
+    ]  # fmt: skip
+    assert {one["series"] for one in tabulated(points, rows)("drift")} == {"extended"}

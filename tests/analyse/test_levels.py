@@ -211,6 +211,6 @@ def test_a_cell_of_the_map_says_nothing_of_what_is_unstated():
     }  # fmt: skip
     stated = zip((1, 2, 4), (None, "none", "full"), strict=True)
     contenders = [cell | {"pp": pp, "activation_checkpointing": said} for pp, said in stated]
-    refused = [{"setting_id": 1, "world_size": 8, "tp": 1, "pp": 1}]
+    refused = [{"setting_id": 1, "world_size": 8, "tp": 1, "pp": 1, "skipped": False}]
     found = run_sql("map", contenders=contenders, refused=refused)
     assert [one["text"] for one in found] == ["mb 2", "mb 2", "mb 2 ckpt"]

@@ -3,11 +3,13 @@
 import dataclasses
 import math
 
+import pyarrow as pa
 import pytest
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80, Z95
-from scaling.record.files import point_columns
-from scaling.record.row import Row
+from scaling.record.files import point_columns, write_table
+from scaling.record.row import Row, fields_of
+from scaling.study.grid import Refusal
 from tests.analyse.conftest import SQL, refusal_of, run_sql, some_point
 from tests.report.synthetic_study import row
 
@@ -300,11 +302,23 @@ def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
     (found,) = table("progress")
     assert found == {
         "setting_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1,
-        "predicted": 0, "refusals": 1,
+        "predicted": 0, "refusals": 1, "skipped": 0,
     }  # fmt: skip
     assert [(one["outcome"], one["points"]) for one in table("outcomes")] == [
         ("hang", 1), ("ok", 1), (None, 1),
     ]  # fmt: skip
+
+
+def test_what_a_guided_sweep_skips_is_no_refusal(tabulated, tmp_path):
+    here, left = some_point(2), some_point(2, tp=2)
+    asked = {name: point_columns(left).get(name) for name in fields_of(Refusal)}
+    chosen = asked | {"reason": "slower", "point_id": left.point_id, "repeat": 0, "chosen": False}
+    write_table(tmp_path / "chosen" / "2.parquet", pa.Table.from_pylist([chosen]))
+    tables = tabulated([here, left], [ran(here, 100)], [refusal_of(some_point(2, pp=2), "no")])
+    (progress,) = tables("progress")
+    assert (progress["points"], progress["refusals"], progress["skipped"]) == (1, 1, 1)
+    cells = {(cell["tp"], cell["pp"]): cell["status"] for cell in tables("map")}
+    assert cells == {(1, 1): "ok", (2, 1): "skipped", (1, 2): "refused"}
 
 
 def test_refusals_belong_to_a_setting_even_if_nothing_else_does(tabulated):

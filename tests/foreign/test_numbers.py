@@ -22,6 +22,11 @@ from scaling.foreign.numbers import parse_number
         ("zero_stage", "ZeRO-1", 1),
         ("seq_length", "8k", 8192),
         ("tokens_per_s", "12.1k", 12100),
+        ("total_params", "8.86G", 8.86e9),
+        ("tokens_per_step", "4M tokens", 4e6),
+        ("seq_length", "4k tokens", 4096),
+        ("world_size", "64 GPUs", 64),
+        ("total_params", "70B", 70e9),
         ("global_batch_size", "1 024", 1024),
     ],
 )

@@ -65,6 +65,22 @@ def test_a_memory_without_a_unit_in_its_header_may_have_it_in_every_cell(tmp_pat
         assert read_table(tmp_path / "p.csv").column_names == [column, "tp"]
 
 
+def test_a_system_may_state_its_precision_too(tmp_path: Path) -> None:
+    rows = ['"System: DGX-GB200, Precision: FP8-CS"', "DGX-H100", ""]
+    (tmp_path / "p.csv").write_text("System,tp\n" + "".join(f"{row},1\n" for row in rows))
+    table = read_table(tmp_path / "p.csv")
+    assert table["gpu"].to_pylist() == ["System: DGX-GB200", "DGX-H100", None]
+    assert table["precision"].to_pylist() == ["FP8-CS", None, None]
+
+
+@pytest.mark.parametrize("other", ["2", "OOM", "2.5", ""])
+def test_minus_one_is_no_measurement(tmp_path: Path, other: str) -> None:
+    (tmp_path / "p.csv").write_text(f"Step time (ms),tok/s/gpu\n-1,-1\n{other},2\n")
+    table = read_table(tmp_path / "p.csv")
+    assert table["step_time_s"][0].as_py() is None
+    assert table["tokens_per_s_per_gpu"].to_pylist() == [None, 2]
+
+
 @pytest.mark.parametrize("name", ["step_time_s", "Step time (ms)"])
 def test_a_duration_is_no_number(tmp_path: Path, name: str) -> None:
     times = pa.array([timedelta(seconds=12)])

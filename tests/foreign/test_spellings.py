@@ -29,6 +29,7 @@ from tests.shipped import MODELS
         ("attention", "FlashAttention 1.0", "flash1"),
         ("attention", "flash_attention_3", "flash3"),
         ("attention", "flash_attn", "flash2"),
+        ("attention", "Flash", "flash2"),
         ("attention", "flash22", "flash22"),
         ("attention", "sdpa", "flash2"),
         ("activation_checkpointing", "True", "full"),

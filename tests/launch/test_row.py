@@ -25,6 +25,7 @@ def rank(**measured: Any) -> RankResult:
         "peak_reserved_bytes": None,
         "memory_meter": "cuda_allocator",
         "first_step_at": 3.0,
+        "metered_steps": 2,
     }
     return RankResult(**(plain | measured))
 

@@ -72,6 +72,12 @@ def test_a_title_says_what_its_values_are_unless_they_were_measured(title, serie
     assert with_series(title, series) == called_title
 
 
+def test_where_several_series_are_shown_a_measured_title_says_so_too():
+    said = with_series("One step pays", "measured", measured_too=True)
+    assert said == "Measured: one step pays"
+    assert with_series("Predicted: one step pays", "measured", measured_too=True).count(":") == 1
+
+
 def test_rows_that_tie_keep_their_order_however_the_file_has_them(tmp_path):
     columns = ("setting_id", "tokens_per_s", "world_size", "layout_name", "repeat")
     rows = [

@@ -119,6 +119,8 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     assert {one["point_id"] for one in table} == {one["point_id"] for one in skipped}
     refused = pq.read_table(results / "tables" / "refused.parquet").to_pylist()
     assert {one["reason"] for one in refused} == {one["reason"] for one in skipped}
+    (progress,) = pq.read_table(results / "tables" / "progress.parquet").to_pylist()
+    assert (progress["refusals"], progress["skipped"]) == (0, len(refused))
     status = scaling_warm(guided, "status", "guided").stdout
     assert status == f"{len(taken)} done · 0 running · 0 left of {len(taken)}\n"
     # interrupted before a size was chosen for again: the same points are added, none runs twice

@@ -174,7 +174,7 @@ def cost() -> alt.LayerChart:
 
 
 def prediction_error() -> alt.LayerChart:
-    """Predicted over measured throughput of every point that ran, against the number of GPUs."""
+    """Predicted over actual throughput of every point that ran, against the number of GPUs."""
     rows = (
         marks.chart("statistics")
         .transform_filter("isValid(datum.predicted_tokens_per_s) && isValid(datum.tokens_per_s)")
@@ -183,7 +183,7 @@ def prediction_error() -> alt.LayerChart:
     )
     y = alt.Y(
         "ratio:Q",
-        title="Predicted over measured tokens per second (log scale)",
+        title="Predicted over actual tokens per second (log scale)",
         scale=marks.log(16),
         axis=alt.Axis(
             values=[0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.7, 2, 3, 5, 10],
@@ -220,7 +220,7 @@ def prediction_error() -> alt.LayerChart:
             tooltip=[
                 *tooltips("world_size", "layout_name", "series", "tokens_per_s"),
                 alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
-                alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
+                alt.Tooltip("ratio:Q", title="predicted over actual", format=".3f"),
             ],
         ),
         middle.mark_rule(color=marks.INK, strokeWidth=5, opacity=0.3).encode(

@@ -170,7 +170,7 @@ def _page_html(
         text=text,
         progress={
             name: sum(row[name] for row in tables["progress"])
-            for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
+            for name in ("points", "ok", "failed", "waiting", "predicted", "refusals", "skipped")
         },
         palette=CSS,
         font=FONT,

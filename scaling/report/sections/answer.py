@@ -220,6 +220,8 @@ def statistics_title(tables: Tables, series: str) -> str:
         parts.append(f"{waiting} {'has' if waiting == 1 else 'have'} no result yet")
     if progress["refusals"]:
         parts.append(f"{_combinations(progress['refusals'])} refused")
+    if progress["skipped"]:
+        parts.append(f"{_combinations(progress['skipped'])} skipped by the guided sweep")
     return listed(parts)
 
 
@@ -270,7 +272,9 @@ def advised_memory(tables: Tables, best: Record) -> float | None:
 
 
 def _points_figure(progress: Record) -> Figure:
-    ended = {"failed": "failed", "waiting": "waiting", "refusals": "refused"}
+    ended = {
+        "failed": "failed", "waiting": "waiting", "refusals": "refused", "skipped": "skipped",
+    }  # fmt: skip
     parts = {key: f"{progress[key]} {ending}" for key, ending in ended.items() if progress[key]}
     if not progress["predicted"]:
         ran = f"{progress['ok']} / {progress['points']}"

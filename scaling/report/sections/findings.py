@@ -86,7 +86,7 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
         title = f"{at} {len(best)} {which}s tie for the best"
     elif len(best) > 1:
         title = f"{at} the best {which}s tie: {'; '.join(sorted(names))}"
-    empty = len(cells) - len(ran)
+    empty = sum(row["status"] not in ("ok", "skipped") for row in cells)
     hold = "holds" if empty == 1 else "hold"
     return f"{title}; {empty} of {len(cells)} cells {hold} nothing that runs" if empty else title
 

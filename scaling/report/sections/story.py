@@ -4,9 +4,8 @@ A sentence that the data cannot carry says so.
 """
 
 import dataclasses
+import functools
 import json
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series, firmest
@@ -40,13 +39,11 @@ def story(everything: Tables) -> dict[str, Any]:
     by_series = {one: everything.of(setting["setting_id"], one) for one in SERIES}
     tables, predictions = by_series[series], by_series["predicted"]
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
+    tried = sorted({row["world_size"] for row in everything["contenders"]})
     firmest_at = {
-        size: firmest(rows)
-        for size, rows in groupby(
-            sorted(everything["contenders"], key=itemgetter("world_size")), itemgetter("world_size")
-        )
+        size: firmest(row for row in everything["contenders"] if row["world_size"] == size)
+        for size in tried
     }
-    tried = list(firmest_at)
     ran = [row["world_size"] for row in tables["best"]]
     largest = max(sizes, default=1)
     words = device_words(setting["vendor"]) | {"interval": interval or "interval"}
@@ -74,7 +71,8 @@ def story(everything: Tables) -> dict[str, Any]:
         "cost": over_sizes.cost_title(tables, words),
         "effects": findings.effects_title(tables),
     }
-    titles = {section: with_series(title, series) for section, title in titles.items()}
+    # a title stays above its chart while the reader hides measured values
+    say = functools.partial(with_series, measured_too=len(shown) > 1)
     return answered | {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -105,17 +103,19 @@ def story(everything: Tables) -> dict[str, Any]:
         "price_note": price_note,
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
-        "titles": titles
+        "titles": {section: say(title, series) for section, title in titles.items()}
         | {
             "statistics": statistics,
-            "time": findings.time_title(everything, words),
+            "time": say(findings.time_title(everything, words), "measured"),
             "accuracy": findings.accuracy_title(everything),
             "peers": findings.peers_title(everything, words),
             "collectives": findings.collectives_title(everything),
         },
         "at_size": {
             str(size): {
-                "layouts": findings.layouts_title(by_series[firmest_at[size]], size, words),
+                "layouts": say(
+                    findings.layouts_title(by_series[firmest_at[size]], size, words), "measured"
+                ),
                 "map": findings.map_title(everything, size, words),
                 "memory": findings.memory_title(everything, tables, size, words),
             }
