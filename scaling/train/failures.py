@@ -25,8 +25,8 @@ _OUT_OF_MEMORY = (
 )
 # Texts of torch's attention where the kernel asked for cannot run.
 _NO_KERNEL = ("No available kernel", "No viable backend")
-# Text of Triton's error, which torch's compiler passes on.
-_NO_C_COMPILER = "Failed to find C compiler"
+# Text of Triton's error, which torch's compiler passes on. Triton compiles what starts a kernel.
+NO_C_COMPILER = "Failed to find C compiler"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -45,8 +45,3 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_no_kernel(error: RuntimeError) -> bool:
     """Whether torch cannot run the attention kernel that it was told to use."""
     return any(text in str(error) for text in _NO_KERNEL)
-
-
-def is_no_c_compiler(error: BaseException) -> bool:
-    """Whether Triton found no C compiler, which it needs on the node to start its kernels."""
-    return _NO_C_COMPILER in str(error)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFailure, RankFiles, Report
 from scaling.record.row import Outcome
 from scaling.study.point import Point
-from scaling.train.failures import KernelUnavailable, is_no_c_compiler, is_out_of_memory
+from scaling.train.failures import NO_C_COMPILER, KernelUnavailable, is_out_of_memory
 
 _LOSSES_LISTED = 10
 
@@ -50,7 +50,7 @@ def failure_of(error: BaseException) -> RankFailure:
     outcome: Outcome = "error"
     if isinstance(error, KernelUnavailable):
         outcome = "kernel_unavailable"
-    elif is_no_c_compiler(error):
+    elif NO_C_COMPILER in text:
         outcome = "kernel_unavailable"
         message = "compile and the fused_* kernels need a C compiler on every GPU node (gcc, or CC)"
     elif not isinstance(error, Diverged):

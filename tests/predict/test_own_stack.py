@@ -16,6 +16,7 @@ from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost import memory_odds
+from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import layer_params, stages_of
@@ -62,6 +63,25 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
         )
         hidden = half.terms["dp_comm_s"] < whole.terms["dp_comm_s"]
         assert hidden == ("overlap_comm" in asked(**layout)["zero_optimization"])
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_gradients_are_all_reduced_where_a_scatter_would_do(stage):
+    config = asked(dp=8, zero_stage=stage)["zero_optimization"]
+    assert config.get("use_multi_rank_bucket_allreduce", True)
+    row = {**dataclasses.asdict(LLAMA_7B), "dp": 8, "gradient_accumulation_steps": 1}
+
+    def seconds(**said):
+        (group,) = points_of(Columns(table_of({**row, **said}), "t")).groups
+        f, p = group.features, defaults_for({})
+        moved = traffic_of(group, f, p, stages_of(f, group.stack))
+        return float((moved.gradients + moved.gathering)[0])
+
+    whole, sharded = (seconds(framework=OWN_FRAMEWORK, zero_stage=z) for z in (0, stage))
+    scattered = seconds(framework=f"{OWN_FRAMEWORK} torch", zero_stage=stage)
+    # both passes of an all-reduce, and weights are gathered; elsewhere one pass of each
+    assert sharded == pytest.approx(1.5 * whole, rel=0.01)
+    assert scattered == pytest.approx(whole, rel=0.01)
 
 
 def test_stages_exchange_parts_of_activations():

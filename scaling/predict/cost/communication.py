@@ -218,7 +218,8 @@ def _data_parallel(
     sharded over `sharding.state` ranks (1 at zero_stage 0); the gradients of the copies are
     all-reduced once a step, and weights gathered where more ranks update them. Among the ranks of a
     copy:
-    zero_stage 1 reduce-scatters gradients and all-gathers weights, once a step;
+    zero_stage 1 reduce-scatters gradients (some software all-reduces them, at this stage and the
+    next) and all-gathers weights, once a step;
     zero_stage 2 keeps no whole gradient, so it reduce-scatters behind each micro-batch's backward;
     zero_stage 3 does that too, and gathers weights for forward and for backward of each
     micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
@@ -239,9 +240,10 @@ def _data_parallel(
         once_a_step = once_a_step + updated
     if (sharding.state > 1).any():
         in_copy = _ranks(group, f, p, sharding.state, stride)
-        at_end = np.where(f.zero_stage == 2, 0.0, gradients) + gathered
+        reduced = gradients * (2 if group.stack.all_reduces_gradients else 1)
+        at_end = np.where(f.zero_stage == 2, 0.0, reduced) + gathered
         zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
-        zero_2 = _ring_s(group, f, gradients, in_copy)
+        zero_2 = _ring_s(group, f, reduced, in_copy)
         small_group = _ranks(group, f, p, sharding.inside, stride)
         wide_gathers = np.where(sharding.second, 1 / f.accumulation, 2.0)
         zero_3 = wide_gathers * _layer_by_layer_s(f, gathered, in_copy)

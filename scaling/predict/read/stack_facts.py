@@ -54,6 +54,7 @@ class Stack:
     waits_without_ep: bool = True
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
+    all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
     hides_without_zero: bool = False  # except that those without ZeRO are hidden after all
     zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
     layer_messages: bool = False  # gradients are reduced layer by layer, not in buckets

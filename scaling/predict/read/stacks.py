@@ -58,6 +58,7 @@ OWN_STACKS = {
             keeps_gathered=True,
             waits_without_ep=False,
             splits_backward=False,
+            all_reduces_gradients=True,  # use_multi_rank_bucket_allreduce
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
             # besides the engine's own tensors, which scaling/predict/cost/own_memory.py counts
             defaults={"buffers_bytes": 0.3e9},

@@ -6,8 +6,6 @@ A sentence that the data cannot carry says so.
 import dataclasses
 import functools
 import json
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series, firmest
@@ -41,13 +39,11 @@ def story(everything: Tables) -> dict[str, Any]:
     by_series = {one: everything.of(setting["setting_id"], one) for one in SERIES}
     tables, predictions = by_series[series], by_series["predicted"]
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
+    tried = sorted({row["world_size"] for row in everything["contenders"]})
     firmest_at = {
-        size: firmest(rows)
-        for size, rows in groupby(
-            sorted(everything["contenders"], key=itemgetter("world_size")), itemgetter("world_size")
-        )
+        size: firmest(row for row in everything["contenders"] if row["world_size"] == size)
+        for size in tried
     }
-    tried = list(firmest_at)
     ran = [row["world_size"] for row in tables["best"]]
     largest = max(sizes, default=1)
     words = device_words(setting["vendor"]) | {"interval": interval or "interval"}

@@ -39,29 +39,31 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"zero_stage=2 with pp={layout.pp}: torch's pipelines reduce gradients once a step, as "
             "zero_stage=1 does (PyTorch)"
         )
-    if layout.zero_stage == 3 and schedule in SPLIT_BACKWARD:
-        yield (
-            f"zero_stage=3 with pipeline_schedule={schedule}: FSDP2 has freed the weights when the "
-            "schedule comes to their gradients (PyTorch)"
-        )
-    if layout.compile and schedule in SPLIT_BACKWARD:
-        yield (
-            f"compile with pipeline_schedule={schedule}: compiled layers have no backward that "
-            "could be split in two (PyTorch)"
-        )
-    if layout.precision == "fp8" and schedule in SPLIT_BACKWARD:
-        yield (
-            f"precision=fp8 with pipeline_schedule={schedule}: products in 8 bits have one "
-            "backward for both gradients, which a split one would compute twice (PyTorch)"
-        )
-    if layout.activation_checkpointing == "full" and schedule in SPLIT_BACKWARD:
-        yield (
-            f"activation_checkpointing=full with pipeline_schedule={schedule}: torch would "
-            "recompute a layer once for its inputs' gradients and once for each of its weights' "
-            "(PyTorch)"
-        )
+    if schedule in SPLIT_BACKWARD:
+        yield from (f"{says} (PyTorch)" for says in _split_backward_refusals(layout))
     if layout.fused_cross_entropy:
         yield "fused_cross_entropy joins head and loss, which torch's pipeline keeps apart"
+
+
+def _split_backward_refusals(layout: Layout) -> Iterator[str]:
+    schedule = f"with pipeline_schedule={layout.pipeline_schedule}"
+    if layout.zero_stage == 3:
+        yield (
+            f"zero_stage=3 {schedule}: FSDP2 has freed the weights when the schedule comes to "
+            "their gradients"
+        )
+    if layout.compile:
+        yield f"compile {schedule}: compiled layers have no backward that could be split in two"
+    if layout.precision == "fp8":
+        yield (
+            f"precision=fp8 {schedule}: products in 8 bits have one backward for both gradients, "
+            "which a split one would compute twice"
+        )
+    if layout.activation_checkpointing == "full":
+        yield (
+            f"activation_checkpointing=full {schedule}: torch would recompute a layer once for its "
+            "inputs' gradients and once for each of its weights'"
+        )
 
 
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
