@@ -35,7 +35,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
     from scaling.train.measure.timing import stopwatch_of
     from scaling.train.parallel.groups import Place
-    from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
+    from scaling.train.parallel.rendezvous import rendezvous
 
     shape, layout = point.shape, point.layout
     pairs = shape.family == "t5"
@@ -84,7 +84,8 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         times.append(stopwatch.seconds_of(functools.partial(step, batches)))
     drawn = UNMETERED if power is None else power.stop()
     if ranks > 1:
-        leave_process_group()
+        torch.distributed.barrier()  # with gloo an early exit can abort other ranks
+        torch.distributed.destroy_process_group()
     return {
         "step_times_s": times[point.warmup_steps :],
         "peak_memory_bytes": peak_memory(device).allocated,

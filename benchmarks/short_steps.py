@@ -301,7 +301,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     from scaling.train.engines.trainer import build, make_blueprint
     from scaling.train.measure.timing import HostStopwatch
     from scaling.train.parallel.groups import Groups
-    from scaling.train.parallel.rendezvous import leave_process_group, rendezvous
+    from scaling.train.parallel.rendezvous import rendezvous
 
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to the engines, each step
     torch.set_num_threads(1)
@@ -337,7 +337,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
         if is_enough():
             break
     Path(directory, f"times{rank}.json").write_text(json.dumps(times[warmup:]))
-    leave_process_group()
+    dist.barrier()  # with gloo an early exit can abort other ranks
     os._exit(0)
 
 

@@ -195,12 +195,14 @@ def _ours(point: Point, rank: int, directory: Path) -> Turn:
     """Run one of our ranks."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(rank_variables(rank, point.layout.world_size))
+    import torch.distributed as dist
+
     from scaling.cluster.node import rank_id_of
-    from scaling.train.parallel.rendezvous import leave_process_group
     from scaling.train.program import measure_point
 
     result = measure_point(point, RankFiles(directory), rank_id_of(os.environ))
-    leave_process_group()
+    dist.barrier()  # with gloo an early exit can abort other ranks
+    dist.destroy_process_group()
     return dataclasses.asdict(result)
 
 
