@@ -135,9 +135,9 @@ def worth(by_file: Mapping[str, pa.Table]) -> Iterator[list[str]]:
     ]  # fmt: skip
     read = []
     for name, table in by_file.items():
-        for known, rows in ((True, table), (False, unnamed(table))):
+        for is_known, rows in ((True, table), (False, unnamed(table))):
             columns = Columns(rows, name)
-            read.append((name, known, points_of(columns), observed_of(columns)))
+            read.append((name, is_known, points_of(columns), observed_of(columns)))
     before = [mape(points, observed) for _, _, points, observed in read]
     for mechanism, without in MECHANISMS.items():
         with ExitStack() as patched:

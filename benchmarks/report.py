@@ -108,7 +108,7 @@ def split(study: Path) -> None:
 
 def timed(what: str, run: object) -> float:
     start = time.perf_counter()
-    run()  # type: ignore[operator]
+    run()
     seconds = time.perf_counter() - start
     print(f"{what:<44}{seconds:6.1f} s")
     return seconds

@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import rival
+import rival  # type: ignore[import-not-found]
 
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.start.environment import rank_environment

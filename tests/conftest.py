@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -105,7 +106,7 @@ CLUSTERS = {
     "here": {"gpu": "cpu", "gpus_per_node": 4, "nodes": 2, "source": "made for a test"},
     "there": {"gpu": "h100-80gb", "gpus_per_node": 8, "nodes": 4, "source": "made for a test"},
 }
-STUDY = {
+STUDY: dict[str, Any] = {
     "title": "A test",
     "kind": "strong",
     "axes": {

@@ -126,7 +126,9 @@ def imported(tmp_path):
     def run(*changes, drop=(), clusters=None, study="study", models=None):
         rows = [{k: v for k, v in (PAPER_ROW | one).items() if k not in drop} for one in changes]
         source = write_csv(tmp_path / "rows.csv", rows)
-        run.said = import_rows(source, tmp_path / study, clusters or {}, models)
+        run.said = import_rows(  # type: ignore[attr-defined]
+            source, tmp_path / study, clusters or {}, models
+        )
 
         def table(name):
             tabulate_only(tmp_path / study, tmp_path / "sql" / name, name)

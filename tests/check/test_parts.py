@@ -59,7 +59,7 @@ def test_a_machine_trains_on_the_devices_that_it_has(
     monkeypatch.setattr(check, "warm_server", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(check, "training_lines", lines)
     monkeypatch.setattr(check, "_gpu_here", lambda _: "h100-80gb")
-    monkeypatch.setattr(check.torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     for name in ("memory_lines", "rate_lines", "host_lines", "outcome_lines"):
         monkeypatch.setattr(check, name, lambda *_: [])
     monkeypatch.setattr(check, "trace_line", lambda _: passed("trace"))

@@ -1,10 +1,12 @@
 """A rank at home on its node, told by a made-up sysfs and made-up GPUs."""
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from scaling.cluster import node
@@ -161,11 +163,11 @@ def test_an_interface_is_the_one_with_the_address_that_the_route_starts_from(
         def getsockname(self) -> tuple[str, int]:
             return Route.own, 1
 
-    monkeypatch.setattr(node.socket, "getaddrinfo", lambda *_, **__: [(2, 2, 17, "", ("m", 9))])
-    monkeypatch.setattr(node.socket, "socket", Route)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 2, 17, "", ("m", 9))])
+    monkeypatch.setattr(socket, "socket", Route)
     addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.4", "ib0": "10.0.0.4"}
     listed = {name: [SimpleNamespace(address=each)] for name, each in addresses.items()}
-    monkeypatch.setattr(node.psutil, "net_if_addrs", lambda: listed)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: listed)
     known = {"10.0.0.4": "ib0", "127.0.0.1": None, "10.9.9.9": None}
     for Route.own, interface in known.items():
         assert interface_to("m") == interface

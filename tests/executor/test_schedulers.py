@@ -13,6 +13,7 @@ from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
+from snakemake_interface_common.exceptions import WorkflowError
 
 from tests.processes import write_program
 
@@ -161,7 +162,7 @@ def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
     made = object.__new__(executor_module.Executor)
     made.workflow = SimpleNamespace(executor_settings=settings)
 
-    with pytest.raises(executor_module.WorkflowError, match=sentence):
+    with pytest.raises(WorkflowError, match=sentence):
         made.__post_init__()
 
 
@@ -177,7 +178,7 @@ def test_a_number_with_which_nothing_would_ever_be_sent_is_refused(option, sente
     made = object.__new__(executor_module.Executor)
     settings = ExecutorSettings(cluster="local", **option)
     made.workflow = SimpleNamespace(executor_settings=settings)
-    with pytest.raises(executor_module.WorkflowError, match=sentence):
+    with pytest.raises(WorkflowError, match=sentence):
         made.__post_init__()
 
 
@@ -224,9 +225,7 @@ def test_who_may_not_write_where_claims_lie_is_told_by_whom_that_can_be_changed(
 
     monkeypatch.setattr(ownership, "write_json", refuse)
     claims = re.escape(str(tmp_path / ownership.CLAIMS))
-    with pytest.raises(
-        executor_module.WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"
-    ):
+    with pytest.raises(WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"):
         made.__post_init__()
 
 

@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from scaling.study.study import read_study_info
 from tests.plans import fitting_plan
 from tests.points import TINY_GPT, TINY_T5, tiny_point
 
-READERS = {
+READERS: dict[str, tuple[Any, Any]] = {
     "point": (read_point, point_from_json),
     "probe": (read_probe_plan, plan_from_json),
 }

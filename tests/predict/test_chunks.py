@@ -37,7 +37,7 @@ def actions(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> lis
         pp_group_size=pp, _n_microbatches=rounds, num_stages=pp * virtual, n_local_stages=virtual,
         microbatches_per_round=rounds // max(1, rounds // pp),
     )  # fmt: skip
-    table = TABLES[schedule]._calculate_single_rank_operations(asked, rank)
+    table = TABLES[schedule]._calculate_single_rank_operations(asked, rank)  # type: ignore[attr-defined]
     return [one for each in table if each for one in each.sub_actions or (each,)]
 
 

@@ -14,8 +14,9 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.surprise import Progress, choose_again, most_again
-from scaling.predict.cost.model import predict
+from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.cost.ratios import expected_gain
+from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of
 from tests.conftest import published_csv
 from tests.predict.conftest import table_of
@@ -23,7 +24,7 @@ from tests.predict.conftest import table_of
 GUIDE = Guide(keep=0.15, spread=0.0, budget_gpu_s=None, steps=10, startup_s=0.0)
 
 
-def sweep(*times, world_size=8, memory=0.5, also=()):
+def sweep(*times, world_size=8, memory=0.5, also=()) -> tuple[Points, Prediction]:
     """Points of one setting and size with these predicted seconds; `also`: (world_size, seconds).
 
     `memory` is predicted need over capacity, one for all or one each.

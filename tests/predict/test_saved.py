@@ -84,7 +84,7 @@ def test_a_fused_loss_keeps_both_gradients_and_no_logits() -> None:
 
     class ByTorch(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x, weight):  # type: ignore[no-untyped-def]
+        def forward(ctx, x, weight):
             with torch.enable_grad():
                 x, weight = (each.detach().requires_grad_() for each in (x, weight))
                 loss = functional.cross_entropy((x @ weight.T).flatten(0, 1), labels.flatten())
@@ -92,7 +92,7 @@ def test_a_fused_loss_keeps_both_gradients_and_no_logits() -> None:
             return loss.detach()
 
     # the hooks would also see what the reference saves inside; only what is left counts
-    loss = ByTorch.apply(x, weight)  # type: ignore[no-untyped-call]
+    loss = ByTorch.apply(x, weight)
     assert sum(each.nbytes for each in loss.grad_fn.saved_tensors) == expected
     with stand_ins():
         assert kept(lambda: fused.linear_cross_entropy(x, weight, labels)) == expected

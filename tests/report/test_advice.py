@@ -4,6 +4,7 @@ import dataclasses
 import random
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.report.synthetic_study import point, row, timed_row
 pytestmark = pytest.mark.slow
 
 SIZES = (1, 2, 4, 8)
-LAYOUTS = (
+LAYOUTS: tuple[dict[str, Any], ...] = (
     {"zero_stage": 1}, {"zero_stage": 3}, {"zero_stage": 1, "fused_norm": True},
     {"zero_stage": 3, "activation_checkpointing": "full"}, {"tp": 2, "zero_stage": 1},
 )  # fmt: skip

@@ -31,7 +31,7 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
         os.environ |= rank_variables(rank, size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         waits = Waits()
         engine_module(point.layout.engine, "rehearsal").act_like_cuda(waits.note)
-        store = dist.FileStore(str(folder / "store"), size)
+        store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         engine_module(point.layout.engine, "engine").join(0)
         groups = Groups(rank, point.layout, timeout_s=60)

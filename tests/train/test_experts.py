@@ -53,7 +53,7 @@ def test_a_mixtral_gives_the_logits_of_transformers() -> None:
 
     ours = decoder(MIXED, routing="learned")
     theirs = MixtralForCausalLM(
-        MixtralConfig(
+        MixtralConfig(  # type: ignore[call-arg]
             vocab_size=256,
             hidden_size=64,
             intermediate_size=48,
@@ -79,7 +79,7 @@ def test_a_qwen3_of_experts_gives_the_logits_of_transformers(normalised: bool) -
     )
     ours = decoder(shape, routing="learned")
     theirs = Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(
+        Qwen3MoeConfig(  # type: ignore[call-arg]
             vocab_size=256,
             hidden_size=64,
             moe_intermediate_size=48,

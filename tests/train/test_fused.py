@@ -128,7 +128,8 @@ def test_a_package_gets_tokens_before_heads_and_a_causal_mask(
     def flash_attn_func(query, key, value, *, causal):
         assert causal
         assert (query.shape, key.shape) == ((1, 16, 4, 8), (1, 16, 2, 8))  # [b, s, n, d]
-        out = attend(*(x.transpose(1, 2) for x in (query, key, value)), "math").transpose(1, 2)
+        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        out = attend(q, k, v, "math").transpose(1, 2)
         return (out, None) if with_logsumexp else out
 
     stand_in(monkeypatch, module_of(attention), flash_attn_func=flash_attn_func)

@@ -18,7 +18,7 @@ from scaling.launch.start.local import rank_variables
 from scaling.layout.axes import Precision
 from scaling.layout.kernels import ATTENTION
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult, Stack
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.train.device import catalogued_gpu
 from scaling.train.measure.power import SHORTEST_S, PowerLog, meter_of
 from tests.points import tiny_point

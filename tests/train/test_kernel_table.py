@@ -1,5 +1,6 @@
 """The table of kernels: an entry and its call are a kernel for training, probes and the check."""
 
+import importlib.metadata
 import types
 from collections.abc import Callable
 
@@ -85,8 +86,8 @@ def test_a_kernel_whose_package_is_missing_is_named_by_training_probe_and_check(
 def test_a_kernel_that_this_gpu_or_version_has_not_says_so(
     monkeypatch: pytest.MonkeyPatch, version: str, major: int, said: str
 ) -> None:
-    monkeypatch.setattr(availability.importlib.metadata, "version", lambda _: version)
-    monkeypatch.setattr(availability.importlib, "import_module", types.ModuleType)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    monkeypatch.setattr(importlib, "import_module", types.ModuleType)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A")
     kernel = Kernel(setting="attention=made_up", package=PACKAGE)

@@ -7,7 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,8 @@ def test_a_group_is_named_for_the_outermost_degree_it_spans(
 
 class Recorded:
     """An event as Kineto hands it over, as far as ours is made of it."""
+
+    name: Callable[[], str]
 
     def __init__(
         self,
