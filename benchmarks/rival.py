@@ -83,9 +83,6 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
             torch.distributed.barrier()
         times.append(stopwatch.seconds_of(functools.partial(step, batches)))
     drawn = UNMETERED if power is None else power.stop()
-    if ranks > 1:
-        torch.distributed.barrier()  # with gloo an early exit can abort other ranks
-        torch.distributed.destroy_process_group()
     return {
         "step_times_s": times[point.warmup_steps :],
         "peak_memory_bytes": peak_memory(device).allocated,

@@ -183,7 +183,13 @@ def _mean(values: list[float | None]) -> float | None:
 
 def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
     try:
-        return {"outcome": "ok", **run(*given)}
+        turn = {"outcome": "ok", **run(*given)}
+        import torch.distributed as dist  # after the environment of ranks is set
+
+        if dist.is_initialized():
+            dist.barrier()  # with gloo an early exit can abort other ranks
+            dist.destroy_process_group()
+        return turn
     except Exception as error:
         from scaling.train.outcomes import failure_of
 
@@ -195,15 +201,10 @@ def _ours(point: Point, rank: int, directory: Path) -> Turn:
     """Run one of our ranks."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(rank_variables(rank, point.layout.world_size))
-    import torch.distributed as dist
-
     from scaling.cluster.node import rank_id_of
     from scaling.train.program import measure_point
 
-    result = measure_point(point, RankFiles(directory), rank_id_of(os.environ))
-    dist.barrier()  # with gloo an early exit can abort other ranks
-    dist.destroy_process_group()
-    return dataclasses.asdict(result)
+    return dataclasses.asdict(measure_point(point, RankFiles(directory), rank_id_of(os.environ)))
 
 
 def _theirs(point: Point, rank: int, directory: Path, liger: bool) -> Turn:

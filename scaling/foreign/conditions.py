@@ -24,8 +24,7 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
     """The rows where an SQL condition holds, bool (n,); all rows without a condition.
 
     The condition may use the table's columns, by our names or by headers that need no other unit,
-    and `row_index`, which counts from 0. A sample of the
-    rows is `hash(row_index) % 10 = 0`.
+    and `row_index`, which counts from 0. A sample of the rows is `hash(row_index) % 10 = 0`.
 
     Raises:
         InputError: the condition is not one SQL expression over the table's columns that is true or

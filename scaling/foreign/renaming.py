@@ -17,8 +17,8 @@ from scaling.foreign.spellings import canonical_column, canonical_columns, is_kn
 
 _MEASURED = {"step_time_s", "peak_memory_bytes", "tokens_per_s", "tokens_per_s_per_gpu"}
 _MOST_TOLD = 20  # columns that a remark names
-# Keys of a table's metadata: sentences about how it was read, and `headers_of`.
-_REMARKS, _HEADERS = b"remarks", b"headers"
+# Keys of a table's metadata: sentences about how it was read, `headers_of`, and `is_switch`.
+_REMARKS, _HEADERS, _SWITCHES = b"remarks", b"headers", b"switches"
 
 
 def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.Table:
@@ -61,14 +61,20 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
     table = _with_fillers(table, names)
     table = table.select([name for name, _ in columns if name])
     table = _with_precision(table)
-    remarks += [_is_on("fsdp")] if _has_switch(table, "fsdp") else []
+    switches = [name for name in ("fsdp",) if _has_only_0_and_1(table, name)]
+    remarks += [f"{name} is 0 or 1 in all rows: 1 is read as on" for name in switches]
     headers = {
         header: name
         for header, (name, factor) in zip(names, columns, strict=True)
         if factor == 1.0 and header.lower() != name
     }
     return table.replace_schema_metadata(
-        {**metadata, _REMARKS: "\n".join(remarks).encode(), _HEADERS: json.dumps(headers).encode()}
+        {
+            **metadata,
+            _REMARKS: "\n".join(remarks).encode(),
+            _HEADERS: json.dumps(headers).encode(),
+            _SWITCHES: json.dumps(switches).encode(),
+        }
     )
 
 
@@ -133,16 +139,12 @@ def headers_of(table: pa.Table) -> dict[str, str]:
 
 
 def is_switch(table: pa.Table, name: str) -> bool:
-    """Whether the 1 of a column is said to mean on."""
-    return _is_on(name) in remarks_of(table)
+    """Whether the 1 of a column means on: the whole table says so, a part of its rows may not."""
+    text: bytes = (table.schema.metadata or {}).get(_SWITCHES, b"[]")
+    return name in json.loads(text)
 
 
-def _is_on(name: str) -> str:
-    return f"{name} is 0 or 1 in all rows: 1 is read as on"
-
-
-def _has_switch(table: pa.Table, name: str) -> bool:
-    """Whether a column is a switch of 0 and 1. Alone it says so, a part of its rows may not."""
+def _has_only_0_and_1(table: pa.Table, name: str) -> bool:
     if name not in table.column_names:
         return False
     cells = {str(cell).strip() for cell in table[name].unique().to_pylist() if cell is not None}

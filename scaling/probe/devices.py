@@ -37,10 +37,13 @@ def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
 
 
 def _gemm(task: Task, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    m, n, k = (size or 0 for size in (task.m, task.n, task.k))
-    left = torch.randn(m, k, device=device, dtype=dtype)
-    weight = torch.randn(n, k, device=device, dtype=dtype)  # laid out as in functional.linear
-    out = torch.empty(m, n, device=device, dtype=dtype)
+    assert task.m is not None
+    assert task.n is not None
+    assert task.k is not None
+    left = torch.randn(task.m, task.k, device=device, dtype=dtype)
+    # laid out as in functional.linear
+    weight = torch.randn(task.n, task.k, device=device, dtype=dtype)
+    out = torch.empty(task.m, task.n, device=device, dtype=dtype)
     return lambda: torch.mm(left, weight.t(), out=out)
 
 

@@ -34,9 +34,8 @@ def median_interval(values: Sequence[float]) -> MedianInterval:
     of neighbours are drawn instead of single steps (Kuensch, Annals of Statistics 17, 1989), 2000
     times; the time this takes is linear in the steps. The interval describes this run only;
     differences between runs need repeats. Its real coverage is 95 % for five independent steps or
-    more (79 % for three, 50 % for two). With a
-    correlation of 0.7 it is about 85 % from 100 steps on, and 65 % for 20 steps, which are too few
-    to estimate the correlation.
+    more (79 % for three, 50 % for two). With a correlation of 0.7 it is about 85 % from 100 steps
+    on, and 65 % for 20 steps, which are too few to estimate the correlation.
 
     Raises:
         ValueError: there are no values.

@@ -50,8 +50,8 @@ def choose(
         InputError: the study does not ask for such a choice, has no point of that size, or is not
             what was planned.
     """
-    plan = StudyPaths(study_dir).plan
-    if read_json_object(plan).get("asked", digest := plan_digest(planned)) != digest:
+    plan, digest = StudyPaths(study_dir).plan, plan_digest(planned)
+    if read_json_object(plan).get("asked", digest) != digest:
         raise InputError(
             f"{study.path}: has other points or refusals than {plan}, as when it is edited while "
             "it runs: run it again"
