@@ -56,7 +56,9 @@ def report(
 
 
 def import_(
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Published rows: CSV or Parquet.")],
+    rows: Annotated[
+        Path, typer.Argument(metavar="ROWS", help="Published rows: CSV, JSON or Parquet.")
+    ],
     study_dir: NewStudyDir,
 ) -> None:
     """Import rows that others published into a study, as a separate series."""

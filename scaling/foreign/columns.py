@@ -1,7 +1,6 @@
 """Read and check the columns of a table that comes from elsewhere."""
 
 import contextlib
-import re
 from collections.abc import Collection, Iterable
 from functools import partialmethod
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.foreign.numbers import parse_number
+from scaling.foreign.numbers import is_doubtful, parse_number
 from scaling.foreign.reading import row_place
 from scaling.foreign.renaming import remarks_of
 from scaling.foreign.spellings import canonical_word
@@ -24,7 +23,6 @@ _TRUE = {"true", "t", "1", "1.0", "yes", "y", "on", "enabled", "✓", "✔"}
 _FALSE = {"false", "f", "0", "0.0", "no", "n", "off", "disabled", "✗", "✘"}
 # Cells of a text column that say nothing, unless one is a word of the column.
 _NOTHING = {"", "-", "–", "—", "/", "n/a", "#n/a", "na", "nan", "none", "null"}
-_ONE_COMMA = re.compile(r"\d{1,3},\d{3}")  # of thousands, or a decimal one?
 
 
 class Columns:
@@ -115,8 +113,8 @@ class Columns:
             except ValueError:
                 row = int(np.flatnonzero(codes == code)[0])
                 raise self.cell_error(name, row, "must be a number") from None
-        if commas := [code for code, text in enumerate(texts) if _ONE_COMMA.fullmatch(text)]:
-            self.assume_meaning(name, texts[commas[0]], f"{values[commas[0]]:g}")
+        if doubtful := [code for code, text in enumerate(texts) if is_doubtful(text)]:
+            self.assume_meaning(name, texts[doubtful[0]], f"{values[doubtful[0]]:.12g}")
         return values[codes]
 
     def strings(

@@ -8,15 +8,24 @@ from scaling.foreign.spellings import unit_factor
 # Cells of a numeric column without a number: a dash, or the reason why there is none.
 _NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|null|nan|(cuda )?oom|out[ -]of[ -]memory)?")
 _THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
-# A number with a unit, a ZeRO stage, or "±" and a deviation around it.
+# A number with a unit, a ZeRO stage, "±" and a deviation, brackets or the mark of a note around it.
 _DECORATED = re.compile(
     r"(?i)(?:(?:zero[-_ ]?)?stage[-_ ]?|zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)"
-    r"\s*([a-z\u00b5\u03bc]+?)??\s*(?:tokens|gpus)?\s*(?:(?:±|\+/-).*)?"
+    r"\s*(?:([a-z\u00b5\u03bc]+?)|\(([a-z\u00b5\u03bc]+)\))??\s*(?:tokens|gpus)?\s*"
+    r"(?:(?:±|\+/-).*|[(\[].*\d.*[)\]]|[*†‡§]+)?"
 )
+_ONE_COMMA = re.compile(r"\d{1,3},\d{3}")  # of thousands, or a decimal one?
+
+
+def is_doubtful(text: str) -> bool:
+    """Whether a reader might take the cell for another number than `parse_number` does."""
+    return bool(_ONE_COMMA.fullmatch(text) or re.search(r"\d.*[(\[].*\d", text))
 
 
 def parse_number(text: str, column: str, factor: float = 1.0) -> float:
     """The number in a cell in the unit of our column, NaN if it says that there is none.
+
+    Of `31508 (29789)` the first counts.
 
     Args:
         text: the cell.
@@ -30,7 +39,7 @@ def parse_number(text: str, column: str, factor: float = 1.0) -> float:
         return math.nan
     number = _THOUSANDS_SEPARATOR.sub("", text)
     if decorated := _DECORATED.fullmatch(number):
-        number, unit = decorated.groups()
+        number, unit = decorated[1], decorated[2] or decorated[3]
         if column == "seq_length" and (unit or "").lower() == "k":  # 8k is 8192
             factor = 1024.0
         elif unit:

@@ -1,8 +1,9 @@
-"""Read CSV and Parquet files of other tools as Arrow tables with our column names."""
+"""Read CSV, JSON and Parquet files of other tools as Arrow tables with our column names."""
 
 import contextlib
 import csv
 import io
+import json
 import re
 import sys
 from functools import lru_cache
@@ -34,11 +35,12 @@ _NO_TEXT = {
 }
 _EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _NONE_IS_A_WORD = ("activation_checkpointing", "optimizer_offload")
+_JSON = (".json", ".jsonl")  # a list of records, or one record a line
 _CSV = b"csv"  # key of a table's metadata: its file, to find line numbers
 
 
 def read_rows(path: Path) -> pa.Table:
-    """Rows of a CSV or Parquet file, or of a folder of Parquet files such as a study's rows/.
+    """Rows of a CSV, JSON or Parquet file, or of a folder of Parquet files such as a study's rows/.
 
     Invalid rows in a study's folder are left out with a sentence on stderr.
 
@@ -66,7 +68,7 @@ def read_rows(path: Path) -> pa.Table:
 
 
 def read_table(path: Path) -> pa.Table:
-    """A CSV or Parquet file with columns renamed to ours; columns without a name are dropped.
+    """A CSV, JSON or Parquet file with columns renamed to ours; columns without a name are dropped.
 
     Raises:
         InputError: the file is missing or neither CSV nor Parquet, is not UTF-8, is not separated
@@ -75,13 +77,14 @@ def read_table(path: Path) -> pa.Table:
     try:
         if not path.is_file():
             problem = "is a folder" if path.is_dir() else "no such file"
-            raise InputError(f"{path}: {problem}; give a CSV or Parquet table")
+            raise InputError(f"{path}: {problem}; give a CSV, JSON or Parquet table")
         table = _decoded(pq.read_table(path)) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
-    metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
+    has_lines = path.suffix not in (".parquet", *_JSON)
+    metadata = {_CSV: str(path).encode()} if has_lines else {}
     return renamed(table, path, metadata)
 
 
@@ -112,6 +115,8 @@ def _read_csv(path: Path) -> pa.Table:
             f"{path}: line {line}: byte 0x{content[error.start]:02x} is not UTF-8; save the table "
             "as UTF-8 (Excel: CSV UTF-8)"
         ) from None
+    if path.suffix in _JSON:
+        content = _csv_of_json(content.decode("utf-8-sig"))
     header = content.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8")
     for separator, words in _SEPARATORS.items():
         if separator in header and "," not in header:
@@ -124,7 +129,7 @@ def _read_csv(path: Path) -> pa.Table:
     if re.fullmatch("#[^,]*|sep=.*", header.strip()):
         raise InputError(f"{path}: line 1 is {shortened(header)!r}; it must name the columns")
     if header.lstrip()[:1] in ("{", "["):
-        raise InputError(f"{path}: is JSON; give the rows as CSV or Parquet")
+        raise InputError(f"{path}: is JSON; name it *.json or *.jsonl")
     if content.count(b'"') % 2:
         _refuse_an_open_quote(path, content.decode("utf-8"))
 
@@ -150,6 +155,28 @@ def _read_csv(path: Path) -> pa.Table:
         for name, column in zip(names, read([""], names).columns, strict=True):
             table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _csv_of_json(text: str) -> bytes:
+    """The records of a JSON file as CSV, which gives their columns types.
+
+    Raises:
+        ValueError: it holds no records.
+    """
+    whole = text.lstrip().startswith("[")
+    records = (
+        json.loads(text)
+        if whole
+        else [json.loads(line) for line in text.split("\n") if line.strip()]
+    )
+    if not records or not all(isinstance(record, dict) for record in records):
+        raise ValueError("JSON must be a list of records, or one record a line")
+    names = dict.fromkeys(name for record in records for name in record)
+    written = io.StringIO()
+    writer = csv.DictWriter(written, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return written.getvalue().encode()
 
 
 def _refuse_an_open_quote(path: Path, text: str) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scaling.errors import InputError, shortened
-from scaling.foreign.numbers import parse_number
+from scaling.foreign.numbers import is_doubtful, parse_number
 from scaling.foreign.spellings import canonical_column, canonical_columns, is_known
 
 _MEASURED = {"step_time_s", "peak_memory_bytes", "tokens_per_s", "tokens_per_s_per_gpu"}
@@ -57,6 +57,7 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
                 raise InputError(
                     f"{path}: column {shortened(names[index])} holds {kind}, not numbers"
                 ) from None
+            remarks += _doubts(table.column(index), column, name)
             table = table.set_column(index, name, column)
     table = _with_fillers(table, names)
     table = table.select([name for name, _ in columns if name])
@@ -90,7 +91,8 @@ def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[
     unread = []
     for header, name, column in zip(headers, names, table.columns, strict=True):
         told = shortened(header, 40)
-        if name == "step_time_s" and canonical_column(f"{header} (ms)") == (name, 1e-3):
+        in_ms = canonical_column(f"{header} (ms)")
+        if name == "step_time_s" and (canonical_column(header)[1], in_ms) == (1.0, (name, 1e-3)):
             yield f"column {told} states no unit: taken as seconds"
         if not name or is_known(name) or column.null_count == len(column):
             continue
@@ -167,6 +169,13 @@ def _without_minus_one(column: pa.ChunkedArray) -> pa.ChunkedArray:
         failed = pc.equal(column, pc.cast(pa.scalar(-1), column.type))
         return pc.if_else(failed, pa.scalar(None, column.type), column)
     return column
+
+
+def _doubts(cells: pa.ChunkedArray, multiplied: pa.ChunkedArray, name: str) -> list[str]:
+    """A sentence on the first cell that a reader might take for another number."""
+    pairs = zip(cells.to_pylist(), multiplied.to_pylist(), strict=True)
+    told = ((old, new) for old, new in pairs if isinstance(old, str) and is_doubtful(old.strip()))
+    return [f"{name}: {shortened(old)} is read as {new}" for old, new in [*told][:1]]
 
 
 def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:

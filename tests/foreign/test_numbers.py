@@ -28,6 +28,10 @@ from scaling.foreign.numbers import parse_number
         ("world_size", "64 GPUs", 64),
         ("total_params", "70B", 70e9),
         ("global_batch_size", "1 024", 1024),
+        ("peak_memory_bytes", "31508 (29789)", 31508),
+        ("step_time_s", "12.3 s [11.9, 12.8]", 12.3),
+        ("step_time_s", "431 (ms)", 0.431),
+        ("step_time_s", "12.3*", 12.3),
     ],
 )
 def test_a_cell_is_a_number_in_the_unit_of_its_column(column, cell, number):
@@ -42,6 +46,7 @@ def test_a_cell_is_a_number_in_the_unit_of_its_column(column, cell, number):
         ("step_time_s", "3 GB"),
         ("tp", "1_000_0"),
         ("steps_per_s", "2 s"),
+        ("tp", "8 (s)"),
     ],
 )
 def test_a_unit_that_the_column_does_not_have_is_no_number(column, cell):

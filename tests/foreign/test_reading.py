@@ -150,3 +150,24 @@ def test_a_batch_too_large_is_one_of_tokens_where_these_are_whole_sequences(tmp_
     assert batch_of(4096 * 1024) == 1024
     with pytest.raises(InputError, match="must be a whole number from 1 to"):
         batch_of(4096 * 8192 + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("p.json", '[{"tp": 2, "Step time (ms)": "500 (480)"}, {"pp": 1, "tp": null}]'),
+        ("p.jsonl", '{"tp": 2, "Step time (ms)": "500 (480)"}\n{"pp": 1, "tp": null}\n'),
+    ],
+)
+def test_json_is_a_list_of_records_or_one_a_line(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    columns = Columns(read_table(tmp_path / name), name)
+    assert columns.numbers("step_time_s").tolist()[0] == 0.5
+    assert columns.assumptions == ["step_time_s: 500 (480) is read as 0.5"]
+    assert columns.table.select(["tp", "pp"]).to_pylist() == [
+        {"tp": 2, "pp": None}, {"tp": None, "pp": 1},
+    ]  # fmt: skip
+    for wrong in ("[1]", "[]", '{"tp"'):
+        (tmp_path / name).write_text(wrong)
+        with pytest.raises(InputError, match="not a readable table"):
+            read_table(tmp_path / name)

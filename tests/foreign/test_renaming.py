@@ -11,6 +11,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows, read_table
+from scaling.foreign.renaming import remarks_of
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
@@ -115,3 +116,9 @@ def test_what_a_person_may_have_meant_otherwise_is_told(
     tmp_path: Path, header: str, cell: str, sentence: str
 ) -> None:
     assert sentence in assumed_of(tmp_path / "p.csv", header, cell)
+
+
+def test_a_header_that_states_its_unit_is_not_said_to_lack_one(tmp_path: Path) -> None:
+    for header, told in (("Step time (ms)", 0), ("Step time (s)", 0), ("Step time", 1)):
+        (tmp_path / "p.csv").write_text(f"{header}\n500\n")
+        assert len(remarks_of(read_table(tmp_path / "p.csv"))) == told

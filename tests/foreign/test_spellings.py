@@ -145,7 +145,9 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
         ("llama33b", None),
         ("llama-13b", None),  # of Llama or Llama 2, of 32,000 or 128,000 words
         ("Qwen2.5 7B", None),
-        ("deepseek-v2", None),
+        ("deepseek-v2", "deepseek_v2"),
+        ("DeepSeek-V2-Lite", "deepseek_v2_lite"),
+        ("deepseek-v4", None),
         ("", None),
     ],
 )

@@ -60,6 +60,8 @@ def test_a_mixture_has_the_parameters_of_its_released_configuration(model):
         ("mixtral_8x22b", 140.6, 39.2),  # as released: 141B and 39B
         ("qwen3_30b_a3b", 30.5, 3.4),  # arXiv 2505.09388: 30.5B and 3.3B
         ("qwen3_235b_a22b", 235.1, 22.2),  # 235B and 22B
+        ("deepseek_v2_lite", 15.7, 2.7),  # arXiv 2405.04434: 15.7B and 2.4B
+        ("deepseek_v2", 235.7, 21.4),  # 236B and 21B
         ("deepseek_v3", 671.0, 37.6),  # arXiv 2412.19437: 671B and 37B
         ("kimi_k2", 1026.4, 32.9),  # arXiv 2507.20534: 1.04T and 32.6B
         ("gpt_oss_20b", 20.9, 4.2),  # arXiv 2508.10925: 20.9B and, without the look-up, 3.6B
