@@ -117,6 +117,7 @@ class Executor(RemoteExecutor):
             command=self._command(job),
             digest=digest_of(job.shellcmd or rule, request.excluded),
             limit_s=60 * request.runtime_min,
+            asked=digest_of(request.asked),
             environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
             outputs=tuple(map(str, job.output)),
         )
