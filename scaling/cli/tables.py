@@ -68,9 +68,8 @@ def import_(
     imported = importing.import_rows(rows, study_dir, _clusters(), models)
     for sentence in imported.sentences:
         typer.echo(printable(sentence), err=True)
-    typer.echo(
-        f"{imported.rows} published rows -> {study_dir}; next: scaling report {shlex.quote(str(study_dir))}"
-    )
+    following = f"scaling report {shlex.quote(str(study_dir))}"
+    typer.echo(f"{imported.rows} published rows -> {study_dir}; next: {following}")
 
 
 def convert(
