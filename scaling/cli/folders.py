@@ -1,6 +1,7 @@
 """Verbs about a whole folder or study: make one, show its status, export it, stop it."""
 
 import importlib.metadata
+import shlex
 from pathlib import Path
 from time import sleep
 from typing import Annotated
@@ -30,7 +31,8 @@ def new(
     for path in make_folder(folder, site):
         typer.echo(path)
     content = "this site's cluster as Slurm describes it" if site else "this machine: no Slurm here"
-    typer.echo(f"config/clusters.yaml holds {content}. Next: cd {folder} && scaling plan first")
+    there = shlex.quote(str(folder))
+    typer.echo(f"config/clusters.yaml holds {content}. Next: cd {there} && scaling plan first")
 
 
 def export(

@@ -1,6 +1,7 @@
 """Verbs from rows to a report: tables, the page, rows and logs of others, comparisons."""
 
 import datetime
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +70,8 @@ def import_(
     imported = importing.import_rows(rows, study_dir, _clusters(), models)
     for sentence in imported.sentences:
         typer.echo(printable(sentence), err=True)
-    typer.echo(f"{imported.rows} published rows -> {study_dir}; next: scaling report {study_dir}")
+    following = f"scaling report {shlex.quote(str(study_dir))}"
+    typer.echo(f"{imported.rows} published rows -> {study_dir}; next: {following}")
 
 
 def convert(

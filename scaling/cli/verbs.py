@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,7 +184,7 @@ def retry(
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
-        typer.echo(f"{points} will run again: scaling run {study}")
+        typer.echo(f"{points} will run again: scaling run {shlex.quote(study)}")
     else:
         typer.echo(f"No point of {loaded.name} ended as {outcome}; nothing to run again.")
 

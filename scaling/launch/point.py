@@ -65,8 +65,8 @@ def measure(
     another process on this host still measures the point (its parent was killed), that process is
     waited for.
 
-    POINT and a folder for files are appended to `rank_command`, the program of one rank. `start`
-    starts the ranks, by default as `choose_starter` decides. `hang_after_s` seconds without
+    A copy of POINT and a folder for files are appended to `rank_command`, the program of one rank.
+    `start` starts the ranks, by default as `choose_starter` decides. `hang_after_s` seconds without
     progress of any rank count as a hang; the default follows from the predicted step time and is
     longer while ranks start. The row records `excluded`, the hosts that the allocation was to leave
     out.
@@ -91,7 +91,6 @@ def measure(
         return read_row(row_path)
     earlier = retried_rows(row_path)
     attempt = 1 + len(earlier)
-    command = [*rank_command, str(point_path.absolute())]
     with (
         file_errors_as_not_written(row_path),
         exits_on_signals(),
@@ -99,7 +98,7 @@ def measure(
     ):
         _check_room(row_path.parent)
         start = start or choose_starter(os.environ)
-        run = _run(point, command, start, row_path, hang_after_s)
+        run = _run(point, rank_command, start, row_path, hang_after_s)
         ignore_signals()
         # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
         from scaling.launch.row import row_of
@@ -121,7 +120,11 @@ def measure(
 
 
 def _run(
-    point: Point, command: Sequence[str], start: Starter, row_path: Path, hang_after_s: float | None
+    point: Point,
+    rank_command: Sequence[str],
+    start: Starter,
+    row_path: Path,
+    hang_after_s: float | None,
 ) -> FinishedRun:
     load_average = os.getloadavg()[0]
     logs = rank_logs(point.study, point.point_id, row_path)
@@ -134,10 +137,9 @@ def _run(
         _, usual_hang_after_s = point_limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
+        command = [*rank_command, str(files.write_task(point.to_json())), str(files.directory)]
         run = run_ranks(
-            Launch(
-                [*command, str(files.directory)], point, rank_environment(point, os.environ), logs
-            ),
+            Launch(command, point, rank_environment(point, os.environ), logs),
             files,
             start,
             Limits(
@@ -169,7 +171,8 @@ def _may_lose_another_node(earlier: Sequence[Path]) -> bool:
     from scaling.record.row_files import read_rows  # imported late too
 
     outcomes: list[str] = read_rows(earlier).table["outcome"].to_pylist()
-    return outcomes.count("node_failed") + 1 < ATTEMPTS_ON_LOST_NODES
+    # with each final row that `scaling retry` sets aside, as many attempts begin again
+    return (outcomes.count("node_failed") + 1) % ATTEMPTS_ON_LOST_NODES != 0
 
 
 def _check_room(folder: Path) -> None:

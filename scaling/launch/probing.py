@@ -67,7 +67,7 @@ def probe(
         start_hang_after_s=hang_after_s,
     )
     with file_errors_as_not_written(out), exits_on_signals(), rank_files(logs) as files:
-        command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
+        command = [*rank_command, str(files.write_task(plan.to_json())), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
         ignore_signals()

@@ -1,5 +1,6 @@
 """The small files by which ranks report to the process that started them.
 
+    task.json             the point or the probe, as it was read
     rank<r>.beat          what the rank is doing; a new text means progress
     rank<r>.stack.json    its software and device, written before the model is built
     rank<r>.timed.json    its measurement, before steps run under the profiler
@@ -121,6 +122,11 @@ class RankFiles:
             with contextlib.suppress(OSError):  # NFS loses a file that another host replaces
                 beats[rank] = path.read_text()
         return beats
+
+    def write_task(self, text: str) -> Path:
+        """Keep what the ranks are to do, as its own file may be written anew meanwhile."""
+        self._write("task.json", text)
+        return self.directory / "task.json"
 
     def trace(self, rank: int) -> Path:
         """The path for the trace of a rank's profiler window."""

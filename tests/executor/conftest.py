@@ -139,13 +139,14 @@ def run(tmp_path, cluster):
     return start
 
 
-def wanted_jobs(tmp_path, *names, command="true"):
+def wanted_jobs(tmp_path, *names, command="true", **resources):
+    request = request_of("r", {"runtime": 5, **resources})
     return [
         WantedJob(
-            request=request_of("r", {"runtime": 5}),
+            request=request,
             record=JobRecord(
                 name=name, key=key_of("r", {"p": name}, []), command=command,
-                digest=digest_of(command), limit_s=300,
+                digest=digest_of(command), limit_s=300, asked=digest_of(request.asked),
             ),
             outputs=(tmp_path / name,),
         )

@@ -56,6 +56,36 @@ def test_a_job_that_succeeded_in_an_allocation_without_a_recorded_id_is_settled(
     assert listener.take("succeeded", "failed") == [("succeeded", "a")]
 
 
+def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, cluster, tmp_path):
+    first, _ = run(pack=2)
+    first.submit(wanted_jobs(tmp_path, "a", "b", slurm_partition="old"))
+    first.submit(wanted_jobs(tmp_path, "runs", slurm_partition="old"))
+    cluster.known["101"] = state_of("RUNNING")
+
+    second, listener = run(pack=2)
+    second.submit(wanted_jobs(tmp_path, "a", "b", "runs", slurm_partition="new"))
+
+    assert sorted(listener.take("sent")) == [
+        ("sent", "a", "102"),
+        ("sent", "b", "102"),
+        ("sent", "runs", "101"),
+    ]
+    assert cluster.cancelled == ["100"]
+    assert cluster.requests["102"]["partition"] == "new"
+
+
+def test_what_waits_is_taken_up_though_other_hosts_are_to_be_left_out_by_now(
+    run, cluster, tmp_path
+):
+    site = {"slurm_extra": "--exclude=broken"}
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a", **site))
+    second, listener = run()
+    second.submit(wanted_jobs(tmp_path, "a", **site, slurm_exclude="n1,n2"))
+
+    assert listener.take("sent") == [("sent", "a", "100")]
+
+
 def test_without_an_answer_nothing_is_sent_twice(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from scaling.cli.verbs import app
 from scaling.launch import NotMeasured, measure
 from scaling.record.files import CannotWrite, write_rows
+from scaling.run.retry import set_aside
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 from tests.processes import is_running, largest_file, until
@@ -300,10 +301,14 @@ def test_only_attempts_that_lost_a_node_count_as_such(
     for attempt in (1, 2):  # a user has had them repeated
         late = row_of(point, outcome="timeout", step_time_s=None, attempt=attempt)
         write_rows(study.rows / "retried" / f"tiny.{attempt}.parquet", [late])
-    for attempt in (3, 4):
-        with pytest.raises(NotMeasured, match=rf"\(attempt {attempt}\); it is to run elsewhere"):
-            measured("finish()")
-    assert measured("finish()").outcome == "node_failed"
+    for first in (3, 6):  # again as often once the last one is set aside
+        for attempt in (first, first + 1):
+            with pytest.raises(
+                NotMeasured, match=rf"\(attempt {attempt}\); it is to run elsewhere"
+            ):
+                measured("finish()")
+        assert measured("finish()").outcome == "node_failed"
+        assert set_aside(study.rows.parent, {"node_failed"}) == 1
 
 
 def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:

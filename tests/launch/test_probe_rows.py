@@ -1,6 +1,7 @@
 """From the records of ranks to rows, on four nodes of two that nobody has."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,8 @@ from scaling.launch import NotMeasured
 from scaling.launch.judge import Verdict
 from scaling.launch.probing import flops_of, probe, probe_rows
 from scaling.launch.ranks import FinishedRun
-from scaling.probe.plan import Group, ProbePlan, Task, probe_plan
+from scaling.launch.start.starter import LaunchError
+from scaling.probe.plan import Group, ProbePlan, Task, plan_from_json, probe_plan
 from scaling.record.files import CannotWrite
 from scaling.record.rank_files import ProbeRecords
 from tests.points import tiny_point
@@ -115,6 +117,20 @@ def test_attention_counts_seven_half_matmuls():
     task = Task(kind="attention", batch_size=2, num_heads=3, head_dim=8, seq_length=16)
     # 2 x 3 heads: 2 s^2 d = 4096 FLOPs a matmul, half of it causal, 2 forward and 5 backward
     assert flops_of(task) == 6 * 7 * 4096 // 2 == pytest.approx(86016)
+
+
+def test_ranks_do_the_tasks_that_their_records_are_read_by_though_a_plan_is_edited(tmp_path):
+    plan = probe_plan([tiny_point()], world_size=1, time_limit_s=5.0)
+    path = tmp_path / "probe.json"
+    path.write_text(plan.to_json())
+
+    def edited(launch):
+        path.write_text(dataclasses.replace(plan, tasks=()).to_json())
+        assert plan_from_json(Path(launch.command[-2]).read_text()) == plan
+        raise LaunchError("seen")
+
+    (row, *_) = probe(path, tmp_path / "probes.parquet", start=edited)
+    assert row.error_message == "seen"
 
 
 def test_a_probe_that_cannot_be_written_is_left_for_later(tmp_path, monkeypatch):

@@ -223,7 +223,9 @@ def _data_parallel(
     zero_stage 2 keeps no whole gradient, so it reduce-scatters behind each micro-batch's backward;
     zero_stage 3 does that too, and gathers weights for forward and for backward of each
     micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
-    gather leave the small group. A pipeline that reduces late scatters once a step.
+    gather leave the small group. A pipeline that reduces late scatters once a step, and its
+    backward keeps what it gathered for the forward that follows. In whatever order m of each come,
+    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks).
     """
     copies = replicas / sharding.state
     once_a_step: Floats = np.zeros(len(f))
@@ -245,12 +247,13 @@ def _data_parallel(
         zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
         zero_2 = _ring_s(group, f, reduced, in_copy)
         small_group = _ranks(group, f, p, sharding.inside, stride)
-        wide_gathers = np.where(sharding.second, 1 / f.accumulation, 2.0)
+        late = group.stack.reduces_late & (f.pp > 1)
+        gathers = np.where(late, 1 + 1 / f.accumulation, 2.0)
+        wide_gathers = np.where(sharding.second, 1 / f.accumulation, gathers)
         zero_3 = wide_gathers * _layer_by_layer_s(f, gathered, in_copy)
-        zero_3 = zero_3 + (2 - wide_gathers) * _layer_by_layer_s(f, gathered, small_group)
+        zero_3 = zero_3 + (gathers - wide_gathers) * _layer_by_layer_s(f, gathered, small_group)
         scatter = np.maximum(group.stack.zero_3_gradient_bytes, f.element_bytes) * weights
         scatter = _layer_by_layer_s(f, scatter, in_copy)
-        late = group.stack.reduces_late & (f.pp > 1)
         zero_3_late = np.where(late, scatter, 0.0)
         once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, zero_3_late)
         per_micro_batch = np.where(f.zero_stage >= 3, zero_3 + scatter - zero_3_late, 0.0)

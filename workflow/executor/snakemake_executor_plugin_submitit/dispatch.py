@@ -73,6 +73,9 @@ class Dispatcher:
                 reattached[allocation.job_id] += 1
             for job_id, count in reattached.items():
                 self._listener.say(f"re-attached to job {job_id} of an earlier run, {count} in it")
+            if emptied := earlier.cancel_emptied():
+                jobs_left = ", ".join(emptied)
+                self._listener.say(f"cancelled job {jobs_left}: what it holds is sent as it is now")
             self._outbox.send()
 
     # -- settling ---------------------------------------------------------------------------------

@@ -115,8 +115,9 @@ class Executor(RemoteExecutor):
             name=" ".join([rule, *job.wildcards_dict.values()]),
             key=self._key(job),
             command=self._command(job),
-            digest=digest_of(job.shellcmd or rule, request.excluded),
+            digest=digest_of(_what_runs(job), request.excluded),
             limit_s=60 * request.runtime_min,
+            asked=digest_of(request.asked),
             environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
             outputs=tuple(map(str, job.output)),
         )
@@ -256,3 +257,8 @@ class Executor(RemoteExecutor):
     def _key(self, job: Any) -> str:
         outputs = map(str, job.output)
         return key_of(job.rule.name, job.wildcards_dict, outputs, self._ledger.directory)
+
+
+def _what_runs(job: Any) -> str:
+    """The command of a job, and the parameters by whose change Snakemake would run it again."""
+    return " ".join([job.shellcmd or job.rule.name, *map(str, job.non_derived_params)])

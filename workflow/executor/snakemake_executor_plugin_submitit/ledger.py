@@ -41,13 +41,17 @@ _BATCH = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One job in a pack, as written to pack.json. A job with the same `digest` is unchanged."""
+    """One job in a pack, as written to pack.json.
+
+    A job with the same `digest` is unchanged, one with the same `asked` needs the same resources.
+    """
 
     name: str
     key: str
     command: str
     digest: str
     limit_s: float
+    asked: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
 
@@ -69,6 +73,7 @@ class Entry:
     allocation: Path
     number: int  # in the pack
     digest: str
+    asked: str
 
 
 def key_of(
@@ -136,7 +141,8 @@ class Ledger:
         write_json(allocation / "pack.json", pack)
         for number, item in enumerate(listed):
             where = {"allocation": str(allocation.relative_to(self.root)), "number": number}
-            write_json(self._index(item["key"]), {**where, "digest": item["digest"]})
+            job = {"digest": item["digest"], "asked": item["asked"]}
+            write_json(self._index(item["key"]), where | job)
 
     def write_submitted(self, allocation: Path, identity: Mapping[str, Any]) -> None:
         """Record how the scheduler names an allocation."""
@@ -158,7 +164,12 @@ class Ledger:
         allocation = self.root / record["allocation"]
         if not _is_mine(allocation.parent) or not (allocation / "pack.json").exists():
             return None
-        return Entry(allocation=allocation, number=record["number"], digest=record["digest"])
+        return Entry(
+            allocation=allocation,
+            number=record["number"],
+            digest=record["digest"],
+            asked=record.get("asked", ""),  # earlier versions did not record it
+        )
 
     def forget(self, key: str) -> None:
         """Drop a settled or cancelled job, so that no run re-attaches to it."""

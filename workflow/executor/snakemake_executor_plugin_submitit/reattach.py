@@ -8,7 +8,7 @@ from typing import Any
 from .allocations import WantedJob
 from .ledger import Entry, Ledger
 from .request import Request
-from .schedulers import Scheduler
+from .schedulers import Scheduler, State
 
 
 class Reattachment:
@@ -32,38 +32,56 @@ class Reattachment:
         }
         identified = {folder: i for folder, i in identities.items() if i is not None}
         states = scheduler.states(list(identified.values())) if identified else {}
-        self._alive = {
-            folder
+        unknown = State("unknown")  # without an answer it may live, and must not be sent twice
+        by_folder = {
+            folder: unknown if states is None else states.get(str(identity["job"]))
             for folder, identity in identified.items()
-            # without an answer it may be alive, and its jobs must not be sent twice
-            if states is None
-            or ((state := states.get(str(identity["job"]))) is not None and state.live)
         }
+        self._alive = {
+            folder: (identified[folder], state)
+            for folder, state in by_folder.items()
+            if state is not None and state.live
+        }
+        self._taken_from: set[Path] = set()  # living allocations from which jobs were withdrawn
 
     def find(self, job: WantedJob) -> tuple[Path, int] | None:
         """The allocation of a job and its number there; None: it must be sent (again).
 
-        A job whose command has changed is withdrawn from its allocation. Jobs that failed, ended
-        without a record, or lost their outputs are sent again.
+        A job whose command has changed is withdrawn from its allocation, and one that waits for
+        other resources than it needs now. Jobs that failed, ended without a record, or lost their
+        outputs are sent again.
         """
         entry = self._entries.get(job.record.key)
         if entry is None:
             return None
         settled = self._ledger.settled(entry.allocation).get(entry.number)
-        lives = entry.allocation in self._alive
-        if entry.digest != job.record.digest:
-            if settled is None and lives:
-                self._ledger.withdraw(entry.allocation, entry.number)
-            return None
+        changed = entry.digest != job.record.digest
         if settled is None:
-            if lives and entry.number in self._ledger.unsettled(entry.allocation):
-                return entry.allocation, entry.number
+            _, state = self._alive.get(entry.allocation, (None, None))
+            if state is not None:
+                changed |= state.waits and entry.asked != job.record.asked
+                if not changed and entry.number in self._ledger.unsettled(entry.allocation):
+                    return entry.allocation, entry.number
+                self._ledger.withdraw(entry.allocation, entry.number)
+                self._taken_from.add(entry.allocation)
+                return None
             with contextlib.suppress(OSError):  # in case it lives unseen
                 self._ledger.withdraw(entry.allocation, entry.number)
             return None
-        if settled.code != 0 or not all(output.exists() for output in job.outputs):
+        if changed or settled.code != 0 or not all(output.exists() for output in job.outputs):
             return None
         return entry.allocation, entry.number
+
+    def cancel_emptied(self) -> list[str]:
+        """Cancel allocations from which the last job was withdrawn; their ids."""
+        emptied = [
+            self._alive[folder][0]
+            for folder in sorted(self._taken_from)
+            if not self._ledger.unsettled(folder)
+        ]
+        if emptied:
+            self._scheduler.cancel(emptied)
+        return [str(identity["job"]) for identity in emptied]
 
     def _identify(self, folder: Path, request: Request) -> Mapping[str, Any] | None:
         """How the scheduler names an allocation, even if the run died before recording that."""

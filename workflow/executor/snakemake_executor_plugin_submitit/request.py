@@ -1,5 +1,6 @@
 """What one allocation needs, for any scheduler."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 
@@ -32,6 +33,13 @@ class Request:
     def key(self) -> str:
         """Equal for equal requests."""
         return f"{self.runtime_min} {self.kind}"
+
+    @property
+    def asked(self) -> str:
+        """Equal for requests that differ in the rule's excluded hosts only."""
+        options = dict(self.options)
+        options["exclude"] = str(options.get("exclude", "")).removesuffix(self.excluded).rstrip(",")
+        return dataclasses.replace(self, options=tuple(sorted(options.items()))).key
 
     @property
     def minutes(self) -> int:

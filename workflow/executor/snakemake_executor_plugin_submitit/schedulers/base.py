@@ -30,6 +30,7 @@ class State:
     word: str
     reason: str = ""
     live: bool = True  # it waits, runs, or is being cleaned up
+    waits: bool = False  # for its nodes, for the first time or again
     failed: bool = False  # it ended by itself with a failure
     preempted: bool = False  # its nodes were taken for another job
     stuck: bool = False  # it waits for something that the user should know about

@@ -43,6 +43,7 @@ def state_of(word: str, reason: str = "") -> State:
         word,
         reason,
         live=word not in _ENDED,
+        waits=word in ("PENDING", "REQUEUED", "REQUEUE_HOLD"),
         failed=word == "FAILED",
         preempted=word == "PREEMPTED",
         stuck=_STUCK.search(reason) is not None,
