@@ -5,8 +5,8 @@
 -- ratio_at_smallest, ratio_at_largest: mean at the smallest and the largest size with pairs, which
 -- shows how the effect changes with scale.
 -- near_ratio: mean over near_pairs, the pairs near the fastest layouts (see `matched_pairs`): what
--- the choice is worth where it matters. near_low, near_high: its 95 % interval over pairs, null
--- below three pairs.
+-- the choice is worth where it matters. near_low, near_high: its 95 % interval over pairs of layouts,
+-- for all effects of a setting and series together; null below three pairs of layouts.
 -- memory_ratio: mean ratio of memory over memory_pairs; less_memory: pairs that need less.
 -- name: for example `micro-batch 2, against 1`.
 -- shown: in the chart: of one series, of the effects with at least 3 pairs, the 14 that are largest

@@ -11,6 +11,7 @@ with T tokens/s on N GPUs, t1 tokens/s of one GPU, s the serial share, and k and
 coordination. N counts from 1, whatever the smallest size that ran.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -186,30 +187,36 @@ def _record(name: str, sizes: Floats, rates: Floats, sd: Floats) -> dict[str, ob
 
 
 def law_curves(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """Vertices of the chosen laws up to REACH times the largest size, with their 95 % band.
+    """Vertices of the chosen laws up to REACH times the largest size, with a band.
 
-    The band covers the uncertainty of the parameters, not the chance that the law is wrong.
+    The band spans the 95 % bands of the parameters of all laws, because few sizes seldom tell which
+    law is the true one. It leaves out that none of them may be.
     """
     rows = connection.execute(
         """
         select setting_id, series, law, leaves_data_at, draws,
             (select min(world_size) from best
                 where best.setting_id = laws.setting_id and best.series = laws.series)
-        from laws where chosen order by setting_id, series
+        from laws order by setting_id, series, chosen desc, law
         """
     ).fetchall()
     records = []
-    for setting, series, name, last, draws, first in rows:
+    for (setting, series), group in itertools.groupby(rows, key=lambda row: row[:2]):
+        fitted = list(group)
+        _, _, name, last, _, first = fitted[0]
         sizes = np.unique(np.append(np.geomspace(first, REACH * last, 33), float(last)))
-        curves = [Law(name, np.asarray(one)).tokens_per_s(sizes) for one in draws]
-        low, high = np.quantile(np.stack(curves[1:]), [0.025, 0.975], axis=0)
-        for at, size in enumerate(sizes):
-            records.append(
-                {
-                    "setting_id": setting, "series": series, "law": name,
-                    "world_size": float(size), "tokens_per_s": float(curves[0][at]),
-                    "tokens_per_s_low": float(low[at]), "tokens_per_s_high": float(high[at]),
-                    "inside_data": bool(size <= last),
-                }
-            )  # fmt: skip
+        bands, middle = [], np.zeros_like(sizes)
+        for _, _, law, _, draws, _ in fitted:
+            curves = [Law(law, np.asarray(one)).tokens_per_s(sizes) for one in draws]
+            middle = curves[0] if law == name else middle
+            bands.append(np.quantile(np.stack(curves[1:]), [0.025, 0.975], axis=0))
+        low, high = np.min(bands, axis=(0, 1)), np.max(bands, axis=(0, 1))
+        records += [
+            {
+                "setting_id": setting, "series": series, "law": name, "world_size": size,
+                "tokens_per_s": rate, "tokens_per_s_low": least, "tokens_per_s_high": most,
+                "inside_data": size <= last,
+            }
+            for size, rate, least, most in np.stack([sizes, middle, low, high], axis=1).tolist()
+        ]  # fmt: skip
     return pa.Table.from_pylist(records, schema=CURVE)

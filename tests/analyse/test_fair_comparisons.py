@@ -4,8 +4,10 @@ import dataclasses
 import math
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import stdtrit
 
 from scaling.analyse.resampling import effect_intervals
 from scaling.analyse.sources import TIME_PARTS
@@ -104,25 +106,51 @@ def test_two_layouts_of_one_level_are_no_pair():
     assert [row["ratio"] for row in matched((1, 100.0, 8), (1, 90.0, 8))] == []
 
 
-def test_the_interval_of_an_effect_is_over_pairs_and_one_pair_has_none():
+def effect_pairs(connection, logarithms):
+    """Matched pairs at two sizes each: ln ratios by setting and factor, one per pair of layouts."""
+    rows = [
+        {
+            "setting_id": setting, "series": "measured", "factor_id": factor, "from_place": 0.0,
+            "to_place": 1.0, "from_layout_id": 2 * number, "to_layout_id": 2 * number + 1,
+            "world_size": size, "ratio": math.exp(value), "near": True,
+        }
+        for (setting, factor), values in logarithms.items()
+        for number, value in enumerate(values)
+        for size in (8, 16)
+    ]  # fmt: skip
+    connection.register("matched_pairs", pa.Table.from_pylist(rows))
+
+
+def test_an_interval_of_an_effect_counts_pairs_of_layouts_and_the_spread_of_the_others():
+    spread = {(1, n): [0.15 + 0.05 * (-1) ** number for number in range(n)] for n in (2, 4, 40)}
     with duckdb.connect() as connection:
-        connection.execute(
-            "create table matched_pairs as select 1::bigint as setting_id, 'measured' as series, "
-            "pairs as factor_id, 1.0::double as from_place, 2.0::double as to_place, "
-            "8 as world_size, number as to_layout_id, true as near, "
-            "exp(if(number % 2 = 0, 0.1, 0.2)) as ratio "
-            "from (values (1::bigint), (2), (4), (40), (400)) as sizes(pairs), "
-            "range(400) as r(number) where number < pairs"
-        )
+        effect_pairs(connection, spread)
         found = effect_intervals(connection).to_pylist()
-    assert [row["factor_id"] for row in found] == [4, 40, 400]
-    # 95 % quantiles of Student's t with 3, 39 and 399 degrees of freedom
-    for row, quantile in zip(found, (3.182, 2.023, 1.966), strict=True):
-        half = quantile * 0.05 / math.sqrt(row["factor_id"] - 1)
-        middle = (math.log(row["near_low"]) + math.log(row["near_high"])) / 2
-        assert middle == pytest.approx(0.15)
-        width = math.log(row["near_high"] / row["near_low"]) / 2
-        assert width == pytest.approx(half, rel=1e-3)
+    assert [row["factor_id"] for row in found] == [4, 40]
+    variances = {n: 0.05**2 * n / (n - 1) for n in (4, 40)}
+    # of two effects, each 98.75 % quantiles of Student's t with 3 + 3 and 39 + 3 degrees of
+    # freedom, or 4 where the other effect has as many
+    for n, other, weight in ((4, 40, 4), (40, 4, 3)):
+        row = next(row for row in found if row["factor_id"] == n)
+        degrees = n - 1 + weight
+        variance = ((n - 1) * variances[n] + weight * variances[other]) / degrees
+        half = stdtrit(degrees, 1 - 0.025 / 2) * math.sqrt(variance / n)
+        assert math.log(row["near_low"]) == pytest.approx(0.15 - half)
+        assert math.log(row["near_high"]) == pytest.approx(0.15 + half)
+
+
+def test_of_fifteen_choices_worth_nothing_all_intervals_hold_that_in_nineteen_of_twenty_studies():
+    random = np.random.default_rng(3)
+    worth_nothing = {
+        (study, factor): random.normal(0, 0.022, random.integers(3, 7))
+        for study in range(200)
+        for factor in range(15)
+    }
+    with duckdb.connect() as connection:
+        effect_pairs(connection, worth_nothing)
+        found = effect_intervals(connection).to_pylist()
+    false = {row["setting_id"] for row in found if not row["near_low"] <= 1 <= row["near_high"]}
+    assert len(false) <= 14  # it was 93
 
 
 def peers(*rows):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling.analyse import laws
 from scaling.analyse.laws import (
     LEAST_SIZES,
     REACH,
@@ -109,3 +110,31 @@ def test_an_interval_of_80_per_cent_makes_a_wider_band_than_the_same_of_95():
         return law["serial_high"] - law["serial_low"]
 
     assert width("extended") / width("measured") == pytest.approx(Z95 / Z80, rel=0.05)
+
+
+def test_the_band_holds_whichever_law_is_true_though_few_sizes_choose_another():
+    random = np.random.default_rng(2)
+    sizes = np.array([8.0, 16, 32, 64])
+
+    def usl(n):
+        return 1000 * n / (1 + 0.003 * (n - 1) + 3e-5 * n * (n - 1))
+
+    rows = [
+        {
+            "setting_id": number, "series": "measured", "world_size": int(size),
+            "tokens_per_s": rate, "margin": 0.014, "drawn": True,
+        }
+        for number in range(20)
+        for size, rate in zip(sizes, usl(sizes) * np.exp(random.normal(0, 0.007, 4)), strict=True)
+    ]  # fmt: skip
+    with duckdb.connect() as connection:
+        connection.register("best", pa.Table.from_pylist(rows))
+        connection.register("laws", laws.fitted_laws(connection))
+        curves = laws.law_curves(connection).to_pylist()
+    at_most = [row for row in curves if row["world_size"] > 500]
+    held = [
+        row["tokens_per_s_low"] <= usl(row["world_size"]) <= row["tokens_per_s_high"]
+        for row in at_most
+    ]
+    assert len(held) == 20
+    assert sum(held) >= 18
