@@ -47,9 +47,9 @@ function selectors() {
     at.hidden = options.length < 2;
     pick($('.set', at), options, story[key], option => choose({ [key]: option }), possible);
   }
-  const shown = ['all', ...story.series];
+  const shown = Object.keys(story.drawn);
   if (!shown.includes(state.series)) state.series = 'all';
-  $('#pick-series').hidden = story.series.length < 2;
+  $('#pick-series').hidden = shown.length < 3;
   pick($('#pick-series .set'), shown, state.series, series => { state.series = series; update(); });
   if (!story.tried.includes(state.size)) state.size = story.shown_size;
   pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); }, () => true, MOST_BUTTONS < 6 ? 4 : 16);

@@ -9,12 +9,12 @@
 -- slot: the colour of the advised layout.   margin: see `ranking`.
 -- label: for a chart, the choices in which the advised layouts differ, lines separated by |; null
 -- where the advice is the same as at the size before.
--- drawn: the charts show it; predictions only beyond the sizes at which something ran, and beside
--- short steps, which rank the layouts, full ones only of the same layout.
+-- drawn: the charts show it; predictions only beyond the sizes at which something ran, and full
+-- steps only without short ones, which rank the same layouts.
 -- ideal_tokens_per_s: the rate per GPU at the smallest size, times world_size.
 -- speed_up, efficiency: ratio to the smallest size, of the rate and of the rate per GPU.
--- Predictions drawn beside rows that ran have the smallest size of those, and full steps that of
--- short ones, since a chart has one ideal line.
+-- Predictions drawn beside rows that ran have the smallest size of those, since a chart has one
+-- ideal line.
 -- tokens_per_joule: as measured, all devices.   power_per_gpu_w: mean watts of one device.
 -- slowest_share: tokens_per_s of the slowest layout that ran in the software of the fastest, as a
 -- share of it; null if none other did.
@@ -93,6 +93,7 @@ observed_baselines as (  -- that of the first series that ran, and the largest s
     select
         setting_id,
         max(largest) as largest,
+        bool_or(series = 'extended') as in_short_steps,
         arg_min(smallest, series) as smallest,
         arg_min(rate_per_gpu, series) as rate_per_gpu
     from own_baselines
@@ -105,13 +106,12 @@ with_baselines as (
         advised_row_layout, advised_row_name, advised_row_stack,
         case fastest.series
             when 'predicted' then world_size > coalesce(observed.largest, 0)
-            when 'measured' then coalesce(fastest.layout = short.layout, true)
+            when 'measured' then not observed.in_short_steps
             else true
         end as drawn,
         lines,
-        drawn and observed.smallest is not null and (
-            fastest.series = 'predicted' or fastest.series = 'measured' and short.layout is not null
-        ) as beside_observed,
+        drawn and observed.smallest is not null and fastest.series = 'predicted'
+            as beside_observed,
         if(beside_observed, observed.rate_per_gpu, own.rate_per_gpu) as baseline_rate_per_gpu,
         if(beside_observed, observed.smallest, own.smallest) as baseline_size
     from fastest
@@ -122,8 +122,6 @@ with_baselines as (
     join own_baselines as own
         on own.setting_id = fastest.setting_id and own.series = fastest.series
     left join observed_baselines as observed on observed.setting_id = fastest.setting_id
-    left join (select setting_id, world_size, layout from fastest where series = 'extended') as short
-        using (setting_id, world_size)
 )
 select
     with_baselines.* exclude (lines, beside_observed, baseline_rate_per_gpu, baseline_size),

@@ -150,7 +150,7 @@ def test_of_fifteen_choices_worth_nothing_all_intervals_hold_that_in_nineteen_of
         effect_pairs(connection, worth_nothing)
         found = effect_intervals(connection).to_pylist()
     false = {row["setting_id"] for row in found if not row["near_low"] <= 1 <= row["near_high"]}
-    assert len(false) <= 14  # it was 93
+    assert len(false) <= 14
 
 
 def peers(*rows):

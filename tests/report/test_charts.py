@@ -172,6 +172,15 @@ def test_what_is_drawn_follows_the_series_that_is_chosen(full_tables):
     assert drawable(Tables(both))["published"].keys() == drawable(mine)["measured"].keys()
 
 
+def test_steps_extended_from_short_ones_are_shown_with_the_measured_ones(full_tables):
+    mine = full_tables.of(1)
+    short = {
+        name: [row | {"series": "extended"} if "series" in row else row for row in rows]
+        for name, rows in mine.records.items()
+    }
+    assert drawable(Tables(short)) == drawable(mine)
+
+
 def test_the_vocabulary_knows_the_same_series_everywhere():
     assert POINTS.keys() == INTERVALS.keys() == SEGMENTS.keys()
 

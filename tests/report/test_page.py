@@ -12,7 +12,7 @@ from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_rows
 from scaling.report.charts.svg import file_name
-from scaling.report.page.page import write_report
+from scaling.report.page.page import RAIL, write_report
 from scaling.report.tables import COLUMNS, read_tables
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row, write_study
@@ -58,6 +58,12 @@ def test_nothing_outside_the_file_is_named_as_a_source(page):
     assert "@import" not in own
     assert all(uri.startswith("data:image/svg+xml;") for uri in re.findall(r'src="([^"]+)"', own))
     assert "Content-Security-Policy" in own
+
+
+def test_every_section_has_a_link_in_the_rail():
+    templates = "".join(file.read_text() for file in (REPORTS / "page").glob("*.j2"))
+    sections = re.findall(r'(?:<section[^>]* id="|call charts\(")(\w+)"', templates)
+    assert {"throughput", "engines"} < set(sections) <= {name for name, _ in RAIL}
 
 
 def test_the_data_are_there_once_and_without_nan(page):

@@ -161,6 +161,7 @@ def too_large_for_one(model):
 def test_sizes_below_the_first_that_fits_are_named(told):
     assert "Below 2 GPUs no layout tried ran." in told["note"]
     assert "full steps only" not in told["note"]
+    assert "At no size did two layouts run, so the fastest is compared with none." in told["note"]
 
 
 def short_and_full(model):

@@ -49,7 +49,7 @@ RAIL = (
     ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
     ("layouts", "Layouts of a size"), ("effects", "Effects"), ("cost", "Cost"),
     ("accuracy", "Prediction"), ("peers", "Other clusters"),
-    ("collectives", "Links and devices"), ("order", "Odds and drift"),
+    ("collectives", "Links and devices"), ("engines", "Engines"), ("order", "Odds and drift"),
     ("replication", "Replication"),
     ("statistics", "All points"), ("method", "Method"), ("downloads", "Downloads"),
 )  # fmt: skip

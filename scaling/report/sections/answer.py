@@ -154,11 +154,12 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
 def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
     """The lead that counts as a tie, the sizes where the two fastest tie, and what is advised.
 
-    Empty where no two layouts ran at one size.
+    Where no two layouts ran at one size it says so, because the fastest had no rival.
     """
     best = [row for row in tables["best"] if row["runner_up_layout_name"] is not None]
     if not best:
-        return ""
+        did = "do two layouts fit" if series == "predicted" else "did two layouts run"
+        return f"At no size {did}, so the fastest is compared with none." if tables["best"] else ""
     if series == "predicted":
         own = [row["predicted_own_sigma"] for row in best]
         floor = NOISE_FLOOR if all(own) else PREDICTED_FLOOR
