@@ -1,5 +1,6 @@
 """Verbs that predict, calibrate and recommend. Heavy imports stay inside the functions."""
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
     from scaling.foreign.arrays import Flags
     from scaling.layout.shapes import ModelShape
+    from scaling.predict.advise.recommend import Recommendation
 
 CalibrationFile = Annotated[
     Path | None,
@@ -181,8 +183,8 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
+    from scaling.predict.advise.recommend import NoLayoutError, record_of
     from scaling.predict.advise.recommend import recommend as search
-    from scaling.predict.advise.recommend import record_of
     from scaling.predict.advise.remarks import remarks
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.clusters import cluster_named
@@ -204,15 +206,26 @@ def recommend(
         "framework": framework or OWN_FRAMEWORK,
         "engine": check_choice("--engine", engine, ENGINES),
     }
-    best = search(
+    asked = functools.partial(
+        search,
         **work,
         cluster=cluster,
         clusters=clusters,
-        gpus=counts,
         precision=cast("Precision | None", precision),
         calibration=parameters,
         setting=dict(choice.partition("=")[::2] for choice in setting or ()),
     )
+    best: dict[int, list[Recommendation]] = {}
+    without: list[NoLayoutError] = []
+    for count in counts:
+        try:
+            best |= asked(gpus=[count])
+        except NoLayoutError as error:
+            without.append(error)
+    if not best:
+        raise without[0]
+    for error in without:
+        typer.echo(printable(str(error)), err=True)
     for sentence in remarks(
         **work,
         gpu=cluster_named(cluster, clusters).gpu,

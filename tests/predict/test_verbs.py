@@ -179,6 +179,14 @@ def scaling(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
 
 
+def test_a_gpu_count_on_which_nothing_fits_is_said_and_the_others_are_answered():
+    of = ["recommend", "--model", "llama2_70b", "--cluster", "h100-80gb-dgx", "--json", "--gpus"]
+    done = scaling(*of, "1,64")
+    assert {one["gpus"] for one in json.loads(done.stdout)} == {64}
+    assert "--gpus 1: none of" in done.stderr
+    assert scaling(*of, "1").returncode == 2
+
+
 def test_the_program_itself_knows_the_verbs_and_says_mistakes_in_one_sentence(tmp_path, sweep_csv):
     done = scaling("predict", sweep_csv, tmp_path / "out.parquet")
     assert done.returncode == 0, done.stderr

@@ -61,6 +61,10 @@ class Recommendation:
     joules_per_token: float | None
 
 
+class NoLayoutError(InputError):
+    """No layout runs on this GPU count, or none fits into its memory; others may have one."""
+
+
 def recommend(
     *,
     model: str,
@@ -97,8 +101,8 @@ def recommend(
         top: layouts per GPU count.
 
     Raises:
-        InputError: the cluster cannot give a GPU count or has no rate for the precision, no layout
-            runs on a GPU count, or none fits into memory.
+        NoLayoutError: no layout runs on a GPU count, or none fits into memory.
+        InputError: the cluster cannot give a GPU count or has no rate for the precision.
     """
     site = cluster_named(cluster, clusters)
     gpu = gpu_named(site.gpu)
@@ -123,7 +127,7 @@ def recommend(
         if not layouts:
             if reason := why_none(search):
                 raise InputError(f"--model {model}: {reason}")
-            raise InputError(
+            raise NoLayoutError(
                 f"--gpus {count}: no layout of {model} runs on {count} GPUs with "
                 f"global_batch_size={batch}; try a batch divisible by more GPUs, another "
                 "engine, or a framework that is only predicted"
@@ -143,7 +147,7 @@ def recommend(
         chosen[count] = _best(layouts, points, prediction, shape, seq_length, top)
         if not chosen[count]:
             least = float(np.min(prediction.need_bytes)) / 2**30
-            raise InputError(
+            raise NoLayoutError(
                 f"--gpus {count}: none of {n} layouts of {model} fits: the smallest "
                 f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
             )
