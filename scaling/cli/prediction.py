@@ -224,8 +224,8 @@ def recommend(
             without.append(error)
     if not best:
         raise without[0]
-    for error in without:
-        typer.echo(printable(str(error)), err=True)
+    for none in without:
+        typer.echo(printable(str(none)), err=True)
     for sentence in remarks(
         **work,
         gpu=cluster_named(cluster, clusters).gpu,

@@ -190,7 +190,7 @@ def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
     if law["peak_world_size"] is not None and law["coherency_low"]:
         peak = round(law["peak_world_size"])
         where = "beyond the data" if peak > law["leaves_data_at"] else "inside the data"
-        sentence += f"; throughput would peak near {gpu_count(peak, words)}, {where}"
+        sentence += f"; by this law throughput peaks near {gpu_count(peak, words)}, {where}"
     return f"{sentence}."
 
 
