@@ -1,5 +1,6 @@
 """Compare two studies, or two periods of one: what changed, and whether beyond the noise."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,5 +106,7 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
 def _table(side: Side, name: str) -> str:
     path = StudyPaths(side.study_dir).table(name)
     if not path.exists():
-        raise InputError(f"{path}: is missing; `scaling tabulate {side.study_dir}` writes it")
+        raise InputError(
+            f"{path}: is missing; `scaling tabulate {shlex.quote(str(side.study_dir))}` writes it"
+        )
     return str(path)

@@ -8,6 +8,7 @@ Rows and logs are left out, as they hold whatever a rank printed.
 import getpass
 import json
 import re
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -42,7 +43,9 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
     """
     paths = StudyPaths(study_dir)
     if not any(paths.tables.glob("*")):
-        raise InputError(f"{paths.tables}: empty; `scaling tabulate {study_dir}` fills it")
+        raise InputError(
+            f"{paths.tables}: empty; `scaling tabulate {shlex.quote(str(study_dir))}` fills it"
+        )
     if out.suffix != ".zip" or not out.absolute().parent.is_dir():
         raise InputError(f"{out}: must be a .zip in an existing folder")
     with tempfile.TemporaryDirectory() as folder:
