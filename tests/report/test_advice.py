@@ -142,7 +142,6 @@ def winners(spoken):
 
 
 def test_rates_half_a_per_cent_off_change_no_claim(studies):
-    named = 0
     for name, (spoken, _) in studies.items():
         if name.endswith("-again"):
             continue
@@ -165,10 +164,8 @@ def test_rates_half_a_per_cent_off_change_no_claim(studies):
             for one in (spoken, again)
         ]
         assert "perhaps" in "".join(claims) or claims[0] == claims[1]
-        most = {called_most(spoken), called_most(again)}
-        assert None in most or len(most) == 1
-        named += None not in most
-    assert named == 4
+        # a choice that one pair of layouts differs in is not ranked, however many sizes they ran at
+        assert called_most(spoken) is called_most(again) is None
 
 
 def called_most(spoken):
