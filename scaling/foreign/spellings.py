@@ -290,14 +290,14 @@ def find_model(text: str, known: Collection[str]) -> str | None:
 
 # Words about a model's maker, purpose or size that a table may add to the name or leave out of it.
 _MAKERS = {"meta", "ai", "openai", "nvidia", "qwen", "deepseek", "moonshotai", "hf", "instruct",
-           "base", "moe", "671b", "1t", "v0"}  # fmt: skip
+           "base", "moe", "671b", "1t", "v0", "17b"}  # fmt: skip
 _OPTIONAL = {"a3b", "a22b", "32k", "gpt"}
 
 
 def _model_words(name: str) -> set[str]:
     """The words and numbers of a model's name: `llama3.1-70B` is llama, 3 (no minor), 70b."""
     plain = re.sub(r"\((\W|\d|v|bf16|fp8|seq\w*|k|nodes?|w/o|mtp)*\)", " ", name.lower())
-    plain = re.sub(r"\b\d+[- ]?nodes?\b", " ", plain)
+    plain = re.sub(r"\b\d+[- ]?nodes?\b|(?<=17b)[-x ]*\d+e\b", " ", plain)
     plain = re.sub(r"\bllama3(?=[1-3][-_ ])", "llama3.", plain)  # llama31_8b
     plain = re.sub(r"(?<=\d) (?=[bt]\b)", "", re.sub(r"gpt-?3(?=\D)", "gpt", plain))
     plain = re.sub(r"(?<=\d)\.\d+(?!\d*b)", "", plain)

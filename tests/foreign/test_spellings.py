@@ -144,7 +144,12 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
         ("llama31_8b", "llama3_8b"),
         ("llama33b", None),
         ("llama-13b", None),  # of Llama or Llama 2, of 32,000 or 128,000 words
-        ("Qwen2.5 7B", None),
+        ("Qwen2.5 7B", "qwen2_7b"),
+        ("Qwen2.5-VL-7B", None),
+        ("Qwen/Qwen2.5-0.5B", "qwen2_0_5b"),
+        ("meta-llama/Llama-4-Scout-17B-16E", "llama4_scout"),
+        ("Llama-4-Maverick-17B-128E", "llama4_maverick"),
+        ("Nemotron-4 340B", "nemotron4_340b"),
         ("deepseek-v2", "deepseek_v2"),
         ("DeepSeek-V2-Lite", "deepseek_v2_lite"),
         ("deepseek-v4", None),
