@@ -1,11 +1,9 @@
 """Titles over sizes: what a step returns, what it costs, and how surely."""
 
-import dataclasses
-
 import pytest
 
 from scaling.report.sections import over_sizes
-from scaling.report.sections.headline import Step, last_step
+from scaling.report.sections.headline import last_step
 from scaling.report.tables import Tables
 from tests.report.conftest import GPUS
 
@@ -176,15 +174,20 @@ def test_a_step_of_more_than_a_doubling_is_not_called_one():
     )
 
 
+def step_of(from_size, to_size, returned, low=None, high=None):
+    sizes = {"from_world_size": from_size, "to_world_size": to_size}
+    return sizes | {"step_return": returned, "step_return_low": low, "step_return_high": high}
+
+
 def test_a_loss_within_the_unstated_noise_is_no_slower_training():
-    step = Step(from_size=2, to_size=4, returned=-0.03, low=None, high=None)
+    step = step_of(2, 4, -0.03)
     assert last_step([step], "measured") == "The last doubling returns nothing."
-    surely = dataclasses.replace(step, returned=-0.06)
+    surely = step | {"step_return": -0.06}
     assert last_step([surely], "measured") == "The last doubling makes training slower."
 
 
 def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_interval():
-    step = Step(from_size=1, to_size=2, returned=-0.01, low=-0.012, high=-0.008)
+    step = step_of(1, 2, -0.01, low=-0.012, high=-0.008)
     assert last_step([step], "measured") == "The last doubling returns nothing."
     title = over_sizes.returns_title(returns((-0.01, -0.012, -0.008)), GPUS)
     assert title.endswith(
@@ -193,11 +196,11 @@ def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_int
 
 
 def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
-    step = Step(from_size=8, to_size=512, returned=1.2 / 63, low=0.018, high=0.02)
+    step = step_of(8, 512, 1.2 / 63, low=0.018, high=0.02)
     assert last_step([step], "measured") == "The step from 8 returns 2\u202f% of its cost."
-    little = dataclasses.replace(step, returned=0.2 / 63, low=0.003, high=0.004)
+    little = step | {"step_return": 0.2 / 63, "step_return_low": 0.003, "step_return_high": 0.004}
     assert last_step([little], "measured") == "The step from 8 returns 0.3\u202f% of its cost."
-    noise = dataclasses.replace(step, returned=0.01 / 63)
+    noise = step | {"step_return": 0.01 / 63}
     assert last_step([noise], "measured") == "The step from 8 returns nothing."
 
 
@@ -224,7 +227,7 @@ def test_what_falls_short_is_written_with_as_many_digits_as_show_it(steps, title
     ],
 )
 def test_a_return_that_may_be_far_below_its_cost_is_perhaps_its_full_cost(low, sentence):
-    step = Step(from_size=2, to_size=4, returned=1.01, low=low, high=None if low is None else 1.5)
+    step = step_of(2, 4, 1.01, low=low, high=None if low is None else 1.5)
     assert last_step([step], "measured") == sentence
 
 

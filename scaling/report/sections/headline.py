@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
@@ -18,19 +17,7 @@ _NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _ALWAYS_NAMED = ("zero_stage", "zero_shard_size")  # even where all layouts agree on them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What a step between neighbouring sizes returns, as a share of its cost: 1 is all of it."""
-
-    from_size: int
-    to_size: int
-    returned: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Stretch(NamedTuple):
     """An advised layout and the sizes it is advised for, both ends included."""
 
     layout: str
@@ -41,7 +28,6 @@ class Stretch:
 def headline(
     tables: Tables,
     stretches: Sequence[Stretch],
-    steps: Sequence[Step],
     choices: Mapping[str, Record],
     series: str,
     words: Mapping[str, str],
@@ -51,7 +37,6 @@ def headline(
     Args:
         tables: those of one selection and series.
         stretches: by size; empty where nothing ran.
-        steps: by size.
         choices: the decision's layouts by id, each with its axes.
         series: the series that the values are from.
         words: for GPUs.
@@ -76,7 +61,7 @@ def headline(
         _clause("", [], by_change),
     ]
     first, *others = stretches
-    ending = last_step(steps, series)
+    ending = last_step(tables["returns"], series)
     short_ending = ending.replace(" of its cost", "")
     versions = [*((clause, ending) for clause in clauses), (clauses[-1], short_ending)]
     ends = [degrees(layout) for layout in (advised[0], advised[-1])]
@@ -141,21 +126,20 @@ def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series:
     return f"; {name} {tie} at {last.to_size}"
 
 
-def last_step(steps: Sequence[Step], series: str) -> str:
-    """What the last step returns of its cost."""
+def last_step(steps: Sequence[Record], series: str) -> str:
+    """What the last step returns of its cost; `steps` are rows of the table `returns`."""
     predicted = series == "predicted"
     if not steps:
         return f"Only one size {'is predicted' if predicted else 'ran'}: no return."
-    step = steps[-1]
-    doubling = step.to_size == 2 * step.from_size
-    what = "The last doubling" if doubling else f"The step from {step.from_size}"
-    growth = step.to_size / step.from_size
-    if return_end(step.returned, step.high, growth, "high") < 0:
+    step, returned = steps[-1], steps[-1]["step_return"]
+    growth = step["to_world_size"] / step["from_world_size"]
+    what = "The last doubling" if growth == 2 else f"The step from {step['from_world_size']}"
+    if return_end(step, "high") < 0:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
-    share = f"{percent(step.returned, 0 if step.returned >= 0.01 else 1)} of its cost"
-    if step.returned >= FULL_COST:
-        share = full_cost(step.low)
-    elif step.returned * (growth - 1) <= NOISE_FLOOR:  # how much faster it trains
+    share = f"{percent(returned, 0 if returned >= 0.01 else 1)} of its cost"
+    if returned >= FULL_COST:
+        share = full_cost(step["step_return_low"])
+    elif returned * (growth - 1) <= NOISE_FLOOR:  # how much faster it trains
         share = "nothing"
     return f"{what} {'would return' if predicted else 'returns'} {share}."
 
@@ -166,23 +150,17 @@ def full_cost(low: float | None) -> str:
     return "its full cost" if sure else "perhaps its full cost"
 
 
-def return_end(
-    returned: float, stated: float | None, growth: float, end: Literal["low", "high"]
-) -> float:
-    """An end of what a step may have returned, for sentences.
+def return_end(step: Record, end: Literal["low", "high"]) -> float:
+    """An end of what a step may have returned of its cost, for sentences.
 
     At least as far out as the floor of the two rates (`scaling.analyse.ties`), because an interval
     of single runs leaves out what differs between runs.
-
-    Args:
-        returned: share of the step's cost.
-        stated: this end of its interval, if the rates have one.
-        growth: ratio of the two sizes.
-        end: which.
     """
+    stated = step[f"step_return_{end}"]  # None if the rates have no interval
+    growth = step["to_world_size"] / step["from_world_size"]
     sign = 1 if end == "high" else -1
     noise = (1 + (UNSTATED_FLOOR if stated is None else NOISE_FLOOR)) ** sign
-    floor = ((1 + returned * (growth - 1)) * noise - 1) / (growth - 1)
+    floor = float(((1 + step["step_return"] * (growth - 1)) * noise - 1) / (growth - 1))
     return floor if stated is None else sign * max(sign * stated, sign * floor)
 
 

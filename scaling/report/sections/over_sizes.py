@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
 from scaling.report.sections.headline import FULL_COST, full_cost, return_end
@@ -83,7 +82,7 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{which} {returns} {at_least}{_returned(least)} of its cost"
     step, threshold = short
     this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
-    high = _bound(step, "high")
+    high = return_end(step, "high")
     if high < 0:
         return f"{this} {'would make' if would else 'makes'} training slower"
     perhaps = "" if high < threshold else "perhaps "
@@ -115,7 +114,7 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
             "within the data."
         )
     step, threshold = short
-    perhaps = "" if sure and _bound(step, "high") < threshold else " perhaps"
+    perhaps = "" if sure and return_end(step, "high") < threshold else " perhaps"
     worth = digits(step["step_return"], _places(step, threshold))
     if step is tables["returns"][0]:
         following = f"the step to {step['to_world_size']} {returned} {worth}"
@@ -128,7 +127,7 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
 
 def _surely_pay(steps: Sequence[Record], knee: Record) -> bool:
     """Whether all steps pay whatever their rates are within their noise."""
-    return all(_bound(step, "low") >= _threshold(step, knee) for step in steps)
+    return all(return_end(step, "low") >= _threshold(step, knee) for step in steps)
 
 
 def _first_short(tables: Tables) -> tuple[Record, float] | None:
@@ -145,11 +144,6 @@ def _threshold(step: Record, knee: Record) -> float:
     growth = step["to_world_size"] / step["from_world_size"]
     needed = growth * knee["knee_share"] ** math.log2(growth)
     return float((needed - 1) / (growth - 1))
-
-
-def _bound(step: Record, end: Literal["low", "high"]) -> float:
-    growth = step["to_world_size"] / step["from_world_size"]
-    return return_end(step["step_return"], step[f"step_return_{end}"], growth, end)
 
 
 def _returned(step: Record, places: int = 2) -> str:

@@ -3,9 +3,7 @@
 A sentence that the data cannot carry says so.
 """
 
-import dataclasses
 import functools
-import json
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series, firmest
@@ -58,8 +56,7 @@ def story(everything: Tables) -> dict[str, Any]:
         else answer.predicted_beyond(predictions, words, ran=bool(ran)),
     }
     statistics = answer.statistics_title(tables, series)
-    # plain values for the page; sizes that are keys become text
-    advised = json.loads(json.dumps(dataclasses.asdict(advice(tables, series, words))))
+    advised = advice(tables, series, words)
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
     cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
