@@ -84,7 +84,10 @@ def layout_ranking() -> alt.LayerChart:
         )
         .encode(y=marks.BY_PLACE)
     )
-    named = marks.one_per_layout(rows, "place")
+    # of a layout that several series or software stacks have, the first row
+    named = rows.transform_joinaggregate(
+        first="min(place)", groupby=["layout_name"]
+    ).transform_filter("datum.place === datum.first")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))

@@ -100,17 +100,11 @@ LOG_AMOUNTS = alt.Axis(
 )  # fmt: skip
 
 
-def amounts(field: str, title: str, axis: alt.Axis = AMOUNTS) -> alt.Y:
-    """A vertical axis of amounts that starts at 0."""
-    return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis)
-
-
-def one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
-    """The first row by `order` of each layout, which several series or software stacks may have."""
-    first: alt.Chart = rows.transform_joinaggregate(
-        first=f"min({order})", groupby=["layout_name"]
-    ).transform_filter(f"datum.{order} === datum.first")
-    return first
+def amounts(
+    field: str, title: str, axis: alt.Axis = AMOUNTS, scale: alt.Scale = FROM_ZERO
+) -> alt.Y:
+    """A vertical axis of amounts; unless the scale is another it starts at 0."""
+    return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
 # One row for each layout; the chart writes the names, since an axis has no room for them.

@@ -11,6 +11,7 @@ _BEST = (
     "world_size layout_name advised_layout_name series tokens_per_s tokens_per_s_low "
     "tokens_per_s_high tokens_per_s_per_gpu efficiency mfu"
 )
+_RATE = "Tokens per second (log scale)"
 _NUMBER = 34  # width in px of a number above a point
 # Below the square of the layout that was kept, and below the number under the fastest's point.
 _BELOW_BOTH = (
@@ -24,18 +25,9 @@ _BESIDE: dict[str, dict[str, Any]] = {
 }
 
 
-def _log_rate(padding: int) -> alt.Y:
-    return alt.Y(
-        "tokens_per_s:Q",
-        title="Tokens per second (log scale)",
-        scale=marks.log(padding),
-        axis=marks.LOG_AMOUNTS,
-    )
-
-
 def throughput() -> alt.LayerChart:
     """Tokens per second of the best layout at each size, with the ideal line."""
-    y = _log_rate(padding=34)
+    y = marks.amounts("tokens_per_s", _RATE, marks.LOG_AMOUNTS, marks.log(34))
     base = marks.chart("best").encode(x=marks.over_gpus())
     ideal = marks.observed_or_all(base).encode(
         y=alt.Y("ideal_tokens_per_s:Q"), detail=alt.Detail("series:N")
@@ -164,7 +156,7 @@ def marginal_return() -> alt.LayerChart:
 
 def scaling_law() -> alt.LayerChart:
     """The chosen law through the best layouts with its band, dashed beyond the data."""
-    y = _log_rate(padding=24)
+    y = marks.amounts("tokens_per_s", _RATE, marks.LOG_AMOUNTS, marks.log(24))
     x = marks.over_gpus(padding=14, ticks="beyond_")
     each = alt.Detail("series:N")
     curve = marks.chart("law_curves").encode(x=x, detail=each)

@@ -94,7 +94,10 @@ def memory() -> alt.LayerChart:
         )
         .encode(y=marks.BY_PLACE)
     )
-    named = marks.one_per_layout(rows, "order")
+    # of a layout that several series or software stacks have, the first row
+    named = rows.transform_joinaggregate(
+        first="min(order)", groupby=["layout_name"]
+    ).transform_filter("datum.order === datum.first")
     x = alt.X(
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
