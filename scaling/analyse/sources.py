@@ -90,8 +90,8 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
         raise InputError(f"{refused}: is missing; `scaling plan` writes it")
     planned = [points] if points.exists() else []
     connection.execute("create schema study")
-    set_aside = unreadable_set_aside(paths.unreadable)
     unusable = _create_rows(connection, paths, imported)
+    set_aside = unreadable_set_aside(paths.unreadable)
     choices = sorted(paths.chosen.glob("*.parquet"))
     _create_points_and_refusals(
         connection,

@@ -45,16 +45,19 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> dict[str
     stretches = _stretches(rows)
     costs = {row["world_size"]: row for row in tables["costs"]}
     best = [row for row in tables["best"] if row["world_size"] in costs]
+    cells = {
+        layout: {str(row["world_size"]): _cell(row) for row in layout_rows}
+        for layout, layout_rows in rows_of.items()
+    }
+    tags = [[choices[one.layout]["layout_name"], _sizes(one, words)] for one in stretches]
+    warning = _warning({row["tokens_per_step"] for row in best}, setting["study_kind"])
     shared, labels = layout_phrases(list(choices.values()), setting["gpus_per_node"])
     layouts, last_step = headline(tables, stretches, choices, series, words)
     return {
         "headline": {
             "text": f"{SERIES_LABELS[series]} {layouts}. {last_step}" if layouts else "",
             "layouts": layouts,
-            "tags": [
-                [choices[stretch.layout]["layout_name"], _sizes(stretch, words)]
-                for stretch in stretches
-            ],
+            "tags": tags,
         },
         "tokens": TOKENS_PER_PARAMETER * setting["total_params"]
         if setting["total_params"]
@@ -67,10 +70,7 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> dict[str
             | {name: row[name] for name in ("role", "slot")}
             for (layout, row), label in zip(choices.items(), labels, strict=True)
         ],
-        "cells": {
-            layout: {str(row["world_size"]): _cell(row) for row in layout_rows}
-            for layout, layout_rows in rows_of.items()
-        },
+        "cells": cells,
         "stretches": [stretch._asdict() for stretch in stretches],
         "at_size": {
             str(row["world_size"]): {
@@ -89,7 +89,7 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> dict[str
             }
             for row in tables["returns"]
         ],
-        "warning": _warning({row["tokens_per_step"] for row in best}, setting["study_kind"]),
+        "warning": warning,
     }  # fmt: skip
 
 

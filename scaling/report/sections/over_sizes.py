@@ -79,7 +79,8 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
             lows = [step["step_return_low"] for step in steps]
             known = [low for low in lows if low is not None]
             return f"{which} {returns} {full_cost(min(known, default=None))}"
-        return f"{which} {returns} {at_least}{_returned(least)} of its cost"
+        worth = interval(least["step_return"], least["step_return_low"], least["step_return_high"])
+        return f"{which} {returns} {at_least}{worth} of its cost"
     step, threshold = short
     this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
     high = return_end(step, "high")
@@ -87,7 +88,8 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{this} {'would make' if would else 'makes'} training slower"
     perhaps = "" if high < threshold else "perhaps "
     places = _places(step, threshold)
-    less = f"less than {_share(threshold, places)} of its cost: {_returned(step, places)}"
+    worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"], places)
+    less = f"less than {_share(threshold, places)} of its cost: {worth}"
     return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
 
 
@@ -144,11 +146,6 @@ def _threshold(step: Record, knee: Record) -> float:
     growth = step["to_world_size"] / step["from_world_size"]
     needed = growth * knee["knee_share"] ** math.log2(growth)
     return float((needed - 1) / (growth - 1))
-
-
-def _returned(step: Record, places: int = 2) -> str:
-    low, high = step["step_return_low"], step["step_return_high"]
-    return interval(step["step_return"], low, high, places)
 
 
 def _share(share: float, places: int = 2) -> str:

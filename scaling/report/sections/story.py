@@ -32,7 +32,7 @@ def story(everything: Tables) -> dict[str, Any]:
     setting = everything["settings"][0]
     interval = interval_words(everything)
     shown = sorted({row["series"] for row in everything["contenders"]})
-    series, short = main_series(everything), batch_short(setting)
+    short, series = batch_short(setting), main_series(everything)
     drawn = drawable(everything)
     by_series = {one: everything.of(setting["setting_id"], one) for one in SERIES}
     tables, predictions = by_series[series], by_series["predicted"]
@@ -60,16 +60,14 @@ def story(everything: Tables) -> dict[str, Any]:
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
     cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
-    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
-    price_note = over_sizes.price_note(setting, everything["costs"], words)
-    titles = {
-        "throughput": over_sizes.throughput_title(tables, words),
-        "returns": over_sizes.returns_title(tables, words),
-        "cost": over_sizes.cost_title(tables, words),
-        "effects": findings.effects_title(tables),
-    }
     # a title stays above its chart while the reader hides measured values
     say = functools.partial(with_series, measured_too=len(shown) > 1)
+    titles = {
+        "throughput": say(over_sizes.throughput_title(tables, words), series),
+        "returns": say(over_sizes.returns_title(tables, words), series),
+        "cost": say(over_sizes.cost_title(tables, words), series),
+    }
+    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
     return answered | {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -97,11 +95,12 @@ def story(everything: Tables) -> dict[str, Any]:
             "price_": price,
         },
         "knee": " ".join(filter(None, knee)),
-        "price_note": price_note,
+        "price_note": over_sizes.price_note(setting, everything["costs"], words),
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
-        "titles": {section: say(title, series) for section, title in titles.items()}
+        "titles": titles
         | {
+            "effects": say(findings.effects_title(tables), series),
             "statistics": statistics,
             "time": say(findings.time_title(everything, words), "measured"),
             "accuracy": findings.accuracy_title(everything),
