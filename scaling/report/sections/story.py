@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series, firmest
-from scaling.report.charts.charts import drawable
+from scaling.report.charts.charts import OFFERED_AS, drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
@@ -79,6 +79,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "shown_size": max(ran or tried, default=None),
         "basis": series,
         "series": shown,
+        "offered_as": OFFERED_AS,
         "interval": interval,
         "key": "; ".join(
             [*(SERIES_KEY[one] for one in shown), *([f"intervals: {interval}"] if interval else [])]
