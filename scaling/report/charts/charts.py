@@ -10,6 +10,7 @@ from typing import Any
 
 import altair as alt
 
+from scaling.analyse.series import SERIES
 from scaling.report.charts.comparisons import (
     cost,
     factor_effects,
@@ -144,7 +145,9 @@ CHARTS: dict[str, Chart] = {
 
 ALL = "all"  # the choice of every series together
 # Short steps rank the layouts that full ones only check, so the two are shown together.
-OFFERED_AS: dict[Any, Any] = {"extended": "measured"}
+OFFERED_AS: dict[str | None, str] = {
+    one: "measured" if one == "extended" else one for one in SERIES
+}
 
 
 def drawable(tables: Tables) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def drawable(tables: Tables) -> dict[str, Any]:
         values of the chart's column `panel`, null for a chart without one. A chart that is left
         out has nothing to draw.
     """
-    series = sorted({OFFERED_AS.get(row["series"], row["series"]) for row in tables["contenders"]})
+    series = sorted({OFFERED_AS[row["series"]] for row in tables["contenders"]})
     return {
         chosen: {
             chart.name: sizes
@@ -172,7 +175,7 @@ def _drawable_sizes(chart: Chart, tables: Tables, series: str) -> dict[str, list
     for row in tables[chart.table]:
         if (
             any(row[column] is not None for column in chart.needs)
-            and (series == ALL or OFFERED_AS.get(of := row.get("series"), of) in (None, series))
+            and (series == ALL or OFFERED_AS.get(row.get("series")) in (None, series))
             and all(row[column] in values for column, values in chart.where.items())
         ):
             size = str(row["world_size"]) if chart.per_size else ""
