@@ -5,6 +5,7 @@ import pytest
 from scaling.report.sections import findings
 from scaling.report.sections.answer import why_nothing_ran
 from scaling.report.tables import Tables
+from scaling.report.text import with_series
 from tests.report.conftest import GPUS
 
 
@@ -45,7 +46,8 @@ def test_where_nothing_is_predicted_to_fit_nobody_is_said_to_have_tried():
     oom = {"world_size": 8, "series": "predicted", "outcome": "oom"}
     progress = {"points": 1, "predicted": 1, "failed": 0, "refusals": 0}
     given = Tables({"best": [], "contenders": [oom], "progress": [progress]})
-    assert findings.layouts_title(given, 8, GPUS) == "Predicted: at 8 GPUs no layout fits"
+    title = with_series(findings.layouts_title(given, 8, GPUS), "predicted")
+    assert title == "Predicted: at 8 GPUs no layout fits"
     assert why_nothing_ran(given) == "Predicted: no layout fits, at none of the sizes."
 
 

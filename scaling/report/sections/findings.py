@@ -29,11 +29,6 @@ HALF = 0.5
 
 def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     """Which layout is fastest at a size, and by how much; `tables` of the size's firmest series."""
-    series = firmest(row for row in tables["contenders"] if row["world_size"] == size)
-    return with_series(_fastest(tables, size, words), series)
-
-
-def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     at = f"At {gpu_count(size, words)}"
     best = next((row for row in tables["best"] if row["world_size"] == size), None)
     if best is None:

@@ -110,13 +110,11 @@ def story(everything: Tables) -> dict[str, Any]:
         },
         "at_size": {
             str(size): {
-                "layouts": say(
-                    findings.layouts_title(by_series[firmest_at[size]], size, words), "measured"
-                ),
+                "layouts": say(findings.layouts_title(by_series[here], size, words), here),
                 "map": findings.map_title(everything, size, words),
                 "memory": findings.memory_title(everything, tables, size, words),
             }
-            for size in tried
+            for size, here in firmest_at.items()
         },
     }
 
