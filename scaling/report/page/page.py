@@ -17,13 +17,7 @@ from scaling.record.files import write_text
 from scaling.report import text
 from scaling.report.charts.charts import CHARTS
 from scaling.report.charts.palette import CONFIG, CSS, FONT
-from scaling.report.charts.svg import (
-    bundle,
-    chart_files,
-    fill_words,
-    specifications,
-    write_charts,
-)
+from scaling.report.charts.svg import bundle, chart_files, fill_words, specifications, write_charts
 from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story

@@ -1,13 +1,12 @@
 """The advice of a selection: one object that feeds the headline, the decision and the budget."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from scaling.analyse.series import Series
 from scaling.report.sections.headline import Stretch, headline, layout_phrases
 from scaling.report.tables import Record, Tables
-from scaling.report.text import SERIES_LABELS, gpu_count
+from scaling.report.text import SERIES_LABELS
 
 TOKENS_PER_PARAMETER = (
     20  # of a run, unless the reader says otherwise (Hoffmann et al., 2203.15556)
@@ -15,7 +14,7 @@ TOKENS_PER_PARAMETER = (
 DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 
 
-def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> dict[str, Any]:
+def advice(tables: Tables) -> dict[str, Any]:
     """What is advised for one selection, as plain values for the page.
 
     Its tables hold one series. Layouts are named by the ids of `layouts`; sizes that are keys are
@@ -49,13 +48,13 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> dict[str
         layout: {str(row["world_size"]): _cell(row) for row in layout_rows}
         for layout, layout_rows in rows_of.items()
     }
-    tags = [[choices[one.layout]["layout_name"], _sizes(one, words)] for one in stretches]
+    tags = [[choices[one.layout]["layout_name"], _sizes(one, tables)] for one in stretches]
     warning = _warning({row["tokens_per_step"] for row in best}, setting["study_kind"])
     shared, labels = layout_phrases(list(choices.values()), setting["gpus_per_node"])
-    layouts, last_step = headline(tables, stretches, choices, series, words)
+    layouts, last_step = headline(tables, stretches, choices)
     return {
         "headline": {
-            "text": f"{SERIES_LABELS[series]} {layouts}. {last_step}" if layouts else "",
+            "text": f"{SERIES_LABELS[tables.series]} {layouts}. {last_step}" if layouts else "",
             "layouts": layouts,
             "tags": tags,
         },
@@ -101,10 +100,10 @@ def _stretches(rows: Sequence[Record]) -> list[Stretch]:
     ]
 
 
-def _sizes(stretch: Stretch, words: Mapping[str, str]) -> str:
+def _sizes(stretch: Stretch, tables: Tables) -> str:
     if stretch.from_size == stretch.to_size:
-        return gpu_count(stretch.to_size, words)
-    return f"{stretch.from_size}–{stretch.to_size} {words['GPUs']}"
+        return tables.gpus(stretch.to_size)
+    return f"{stretch.from_size}–{stretch.to_size} {tables.words['GPUs']}"
 
 
 def _cell(row: Record) -> Record:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.tables import Record, Tables
-from scaling.report.text import SERIES_LABELS, gpu_count, listed, percent
+from scaling.report.text import SERIES_LABELS, listed, percent
 
 Choices = Mapping[str, Any]  # a layout: its axes by name
 
@@ -29,8 +29,6 @@ def headline(
     tables: Tables,
     stretches: Sequence[Stretch],
     choices: Mapping[str, Record],
-    series: str,
-    words: Mapping[str, str],
 ) -> tuple[str, str]:
     """What to use where, and what the last step returns: the longest version within `MOST_WORDS`.
 
@@ -38,8 +36,6 @@ def headline(
         tables: those of one selection and series.
         stretches: by size; empty where nothing ran.
         choices: the decision's layouts by id, each with its axes.
-        series: the series that the values are from.
-        words: for GPUs.
     """
     if not stretches:
         return "", ""
@@ -47,12 +43,12 @@ def headline(
     advised = [choices[stretch.layout] for stretch in stretches]
     common, names = layout_phrases(advised, node)
     shared = other_choices(advised[0], shared_axes(advised, list(choices.values())), node)
-    placed = _placed(names, stretches, words)
-    by_degrees = _placed(_names_by_degrees(advised, node), stretches, words)
-    by_change = _placed(names_by_change(advised, node), stretches, words)
+    placed = _placed(names, stretches, tables)
+    by_degrees = _placed(_names_by_degrees(advised, node), stretches, tables)
+    by_change = _placed(names_by_change(advised, node), stretches, tables)
     full = _clause(common, shared, placed)
     clauses = [
-        full + _rival(tables, choices, stretches[-1], series),
+        full + _rival(tables, choices, stretches[-1]),
         full,
         _clause(common, shared[:1], placed),
         _clause(common, [], placed),
@@ -61,18 +57,18 @@ def headline(
         _clause("", [], by_change),
     ]
     first, *others = stretches
-    ending = last_step(tables["returns"], series)
+    ending = last_step(tables["returns"], tables.series)
     short_ending = ending.replace(" of its cost", "")
     versions = [*((clause, ending) for clause in clauses), (clauses[-1], short_ending)]
     ends = [degrees(layout) for layout in (advised[0], advised[-1])]
     if ends[0] != ends[1]:
-        changing = f"from {ends[0]} on {gpu_count(first.from_size, words)} to {ends[1]}, changing "
+        changing = f"from {ends[0]} on {tables.gpus(first.from_size)} to {ends[1]}, changing "
         changing += f"at {listed([str(stretch.from_size) for stretch in others])}"
         versions.append((changing, short_ending))
     often = {1: "once", 2: "twice"}.get(len(others), f"{len(others)} times")
-    sizes = f"between {first.from_size} and {gpu_count(stretches[-1].to_size, words)}"
+    sizes = f"between {first.from_size} and {tables.gpus(stretches[-1].to_size)}"
     versions.append((f"the layout to use changes {often} {sizes}", ending))
-    most = MOST_WORDS - len(SERIES_LABELS[series].split())
+    most = MOST_WORDS - len(SERIES_LABELS[tables.series].split())
     return next(version for version in versions if len(" ".join(version).split()) <= most)
 
 
@@ -86,15 +82,13 @@ def _clause(common: str, shared: Sequence[str], placed: Sequence[str]) -> str:
     return body.replace("\0", "")
 
 
-def _placed(
-    names: Sequence[str], stretches: Sequence[Stretch], words: Mapping[str, str]
-) -> list[str]:
+def _placed(names: Sequence[str], stretches: Sequence[Stretch], tables: Tables) -> list[str]:
     """Each layout with its sizes, a NUL between the two: `ZeRO-1<NUL> up to 64 GPUs`."""
     placed = []
     for number, (name, stretch) in enumerate(zip(names, stretches, strict=True)):
         last = number == len(names) - 1
         # only the first size is said with its unit
-        size = str(stretch.to_size) if number else gpu_count(stretch.to_size, words)
+        size = str(stretch.to_size) if number else tables.gpus(stretch.to_size)
         if last and number:
             placed.append(f"then {name}\0")  # up to the largest size
         elif stretch.from_size == stretch.to_size:
@@ -104,7 +98,7 @@ def _placed(
     return placed
 
 
-def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series: str) -> str:
+def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch) -> str:
     """A layout of other degrees that ties with the advised one at the largest size; or nothing.
 
     It "may be faster" if its own rate was higher and only the noise makes it a tie.
@@ -122,7 +116,8 @@ def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series:
     name = degrees(max(rivals, key=lambda row: float(row["share_of_best"])))
     if not any(row["advised"] for row in tied):
         return f"; {name} may be faster at {last.to_size}"
-    tie = "would tie" if series == "predicted" else "tie" if name.endswith("stages") else "ties"
+    predicted = tables.series == "predicted"
+    tie = "would tie" if predicted else "tie" if name.endswith("stages") else "ties"
     return f"; {name} {tie} at {last.to_size}"
 
 
