@@ -11,12 +11,7 @@ from typing import Any
 import altair as alt
 
 from scaling.analyse.series import SERIES
-from scaling.report.charts.comparisons import (
-    cost,
-    factor_effects,
-    generations,
-    prediction_error,
-)
+from scaling.report.charts.comparisons import cost, factor_effects, generations, prediction_error
 from scaling.report.charts.layouts import layout_map, layout_ranking
 from scaling.report.charts.probes import collectives, gemm_rates
 from scaling.report.charts.sizes import (
