@@ -27,8 +27,7 @@ const remember = () => {
   history.replaceState(null, '', '#' + new URLSearchParams(stated));
 };
 const rowsOf = (rows, story = state.story) => rows.filter(row => 'setting_id' in row ? row.setting_id === story.setting_id : !('cluster' in row) || row.cluster === story.cluster);
-const offeredAs = series => series === 'extended' ? 'measured' : series;  // as scaling/report/charts/charts.py
-const chosenRows = rows => rowsOf(rows).filter(row => state.series === 'all' || !row.series || offeredAs(row.series) === state.series);
+const chosenRows = rows => rowsOf(rows).filter(row => state.series === 'all' || !row.series || state.story.offered_as[row.series] === state.series);
 
 // numbers, in the formats of scaling/report/text.py
 const { unknown, thin, minus, prefixes, digits, grouped_digits } = parsed('formats');

@@ -26,8 +26,8 @@ class SlowHost:
     probes: int  # compared probes of this kind
 
 
-def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[SlowHost]:
-    """The hosts whose median slowdown at a kind of work is at least `slow_from`, worst first.
+def slow_hosts(rows: Iterable[Probe]) -> list[SlowHost]:
+    """The hosts whose median slowdown at a kind of work is at least `SLOW_FROM`, worst first.
 
     The median is over the sizes of a kind, so that a single disturbed probe has no effect. For
     messages between two hosts, each host gets its best pair, because a healthy host is slow only
@@ -48,7 +48,7 @@ def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[S
     slow = [
         SlowHost(host=host, kind=kind, slowdown=median, probes=len(slowdowns))
         for (host, kind), slowdowns in by_kind.items()
-        if (median := statistics.median(slowdowns)) >= slow_from
+        if (median := statistics.median(slowdowns)) >= SLOW_FROM
     ]
     return sorted(slow, key=lambda one: -one.slowdown)
 

@@ -127,6 +127,16 @@ def _make_all(
         InputError: tables need each other in a circle, or one fails.
     """
     needed_by_others = {other for needed in needs.values() for other in needed}
+
+    def make(name: str) -> None:
+        if name in COMPUTED:
+            cursor = cursors.pop()
+            make_table(cursor, f'"{name}"', COMPUTED[name][1](cursor))
+            cursors.append(cursor)
+        else:  # a view if nothing but the writing of its file reads it
+            kind = "table" if name in needed_by_others else "view"
+            _run(cursors, f'create {kind} "{name}" as {queries[name]}', sql_dir / f"{name}.sql")
+
     unmade = TopologicalSorter(needs)
     try:
         unmade.prepare()
@@ -137,30 +147,10 @@ def _make_all(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         while unmade.is_active():
             for name in unmade.get_ready():
-                keep = name in needed_by_others
-                made = pool.submit(_make, cursors, name, queries, sql_dir, keep=keep)
-                making[made] = name
+                making[pool.submit(make, name)] = name
             for made in wait(making, return_when=FIRST_COMPLETED).done:
                 made.result()
                 unmade.done(making.pop(made))
-
-
-def _make(
-    cursors: Cursors,
-    name: str,
-    queries: Mapping[str, str],
-    sql_dir: Path,
-    *,
-    keep: bool,
-) -> None:
-    """Make a table, or only a view if nothing but the writing of its file reads it (`keep`)."""
-    if name in COMPUTED:
-        cursor = cursors.pop()
-        make_table(cursor, f'"{name}"', COMPUTED[name][1](cursor))
-        cursors.append(cursor)
-    else:
-        kind = "table" if keep else "view"
-        _run(cursors, f'create {kind} "{name}" as {queries[name]}', sql_dir / f"{name}.sql")
 
 
 def _run(cursors: Cursors, query: str, file: Path) -> None:
@@ -211,27 +201,27 @@ def _write_tables(
     kept: Container[str],
 ) -> None:
     """Write all tables, then rename all; remove tables that no longer exist, except `kept`."""
+
+    def write(name: str, parts: str) -> None:
+        """Write a table as Parquet, and as CSV if it has at most MOST_CSV_ROWS rows."""
+        file, written = sql_dir / f"{name}.sql", f"{parts}/{name}.parquet"
+        _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
+        if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
+            columns = _without_formulas(pq.read_schema(written))
+            rows = f"select {columns} from read_parquet([{quoted(written)}])"
+            csv = quoted(f"{parts}/{name}.csv")
+            _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
+
     tables_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(_write, repeat(cursors), names, repeat(Path(parts)), repeat(sql_dir)))
+            list(pool.map(write, names, repeat(parts)))
         new = {path.name: path for path in Path(parts).iterdir()}
         for name, path in new.items():
             path.replace(tables_dir / name)
     for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):
         if path.name not in new and path.name not in kept:
             path.unlink(missing_ok=True)
-
-
-def _write(cursors: Cursors, name: str, folder: Path, sql_dir: Path) -> None:
-    """Write a table as Parquet, and as CSV if it has at most MOST_CSV_ROWS rows."""
-    file, written = sql_dir / f"{name}.sql", str(folder / f"{name}.parquet")
-    _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
-    if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-        columns = _without_formulas(pq.read_schema(written))
-        rows = f"select {columns} from read_parquet([{quoted(written)}])"
-        csv = quoted(str(folder / f"{name}.csv"))
-        _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
 
 
 @contextlib.contextmanager

@@ -219,7 +219,7 @@ def recommend(
     without: list[NoLayoutError] = []
     for count in counts:
         try:
-            best |= asked(gpus=[count])
+            best[count] = asked(gpus=count)
         except NoLayoutError as error:
             without.append(error)
     if not best:

@@ -1,4 +1,4 @@
-"""The columns of the tables that the page holds, and those that only its sentences read."""
+"""The columns of the tables that the page holds or its sentences read, and words of tooltips."""
 
 from scaling.layout.axes import AXES
 
@@ -161,4 +161,55 @@ SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
         "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",
         "outcome", "share_of_best", "share_low", "share_high", "within_noise", "advised", *AXES,
     ),
+}  # fmt: skip
+
+# Of a column, or a value that a chart computes: its words in tooltips, and its number format (None:
+# text; empty: the number as it is).
+TOOLTIPS: dict[str, tuple[str, str | None]] = {
+    "world_size": ("{GPUs}", "d"), "layout_name": ("layout", None),
+    "advised_layout_name": ("advised", None), "series": ("value is", None),
+    "outcome": ("outcome", None), "tokens_per_s": ("tokens/s", ",.4~s"),
+    "tokens_per_s_low": ("{interval} from", ",.4~s"),
+    "tokens_per_s_high": ("{interval} to", ",.4~s"),
+    "tokens_per_s_per_gpu": ("tokens/s per {GPU}", ",.4~s"),
+    "efficiency": ("share of ideal", ".1%"), "share_of_best": ("of the fastest", ".1%"),
+    "mfu": ("MFU", ".1%"), "runner_up_layout_name": ("runner-up", None),
+    "step_time_s": ("seconds per step", ".4~g"), "memory": ("GiB", ".3~r"),
+    "memory_is": ("memory is", None), "tried": ("layouts tried", "d"),
+    "failed": ("of these failed", "d"), "text": ("best of the cell", None),
+    "status": ("outcome", None), "stack_fingerprint": ("software stack", None),
+    # returns
+    "from_world_size": ("from {GPUs}", ""), "to_world_size": ("to {GPUs}", ""),
+    "from_layout": ("layout before", None), "to_layout": ("layout there", None),
+    "step_return": ("return", ".2f"), "step_return_low": ("{interval} from", ".2f"),
+    "step_return_high": ("{interval} to", ".2f"), "elasticity": ("elasticity", ".2f"),
+    "marginal_tokens_per_s": ("tokens/s per added {GPU}", ",.4~s"),
+    "per_watt": ("tokens/s per added watt", ",.4~s"),
+    "per_watt_low": ("{interval} from", ",.4~s"), "per_watt_high": ("{interval} to", ",.4~s"),
+    # parts of a step and of the memory
+    "part": ("part", None), "seconds": ("seconds", ".4~g"), "share": ("of the step", ".1%"),
+    "hidden_share": ("hidden behind compute", ".0%"), "took": ("ms per step", ".4~g"),
+    "size": ("predicted GiB", ".3~r"), "total": ("predicted total GiB", ".3~r"),
+    "peak": ("measured peak GiB", ".3~r"), "peak_phase": ("fullest phase of a step", None),
+    # effects and interactions
+    "name": ("choice", None), "near_pairs": ("matched pairs near the fastest", ""),
+    "near_ratio": ("mean ratio of those", ".3f"), "near_low": ("95 % from", ".3f"),
+    "near_high": ("95 % to", ".3f"), "pairs": ("all matched pairs", ""),
+    "mean_ratio": ("mean ratio of all", ".3f"), "lowest": ("lowest", ".3f"),
+    "highest": ("highest", ".3f"), "ratio_at_smallest": ("ratio at the smallest size", ".3f"),
+    "ratio_at_largest": ("ratio at the largest size", ".3f"), "where": ("where", None),
+    # cost and prediction
+    "days": ("days", ",.3~r"), "cost": ("{cost}", ",.4~s"), "energy": ("kWh", ",.4~s"),
+    "joules_from": ("energy from", None),
+    "predicted_tokens_per_s": ("predicted tokens/s", ",.4~s"),
+    "ratio": ("predicted over actual", ".3f"), "points": ("points", ""),
+    "middle": ("median", ".3f"), "lower": ("lower quartile", ".3f"),
+    "upper": ("upper quartile", ".3f"),
+    # other clusters and probes
+    "model": ("model", None), "cluster": ("cluster", None), "kind": ("collective", None),
+    "nodes": ("nodes", "d"), "ranks": ("ranks of a group", "d"),
+    "stride": ("ranks between neighbours", "d"), "at_once": ("groups at once", "d"),
+    "message_bytes": ("bytes", ",d"), "rate": ("GB/s", ".4~g"),
+    "precision": ("precision", None), "m": ("m", "d"), "n": ("n", "d"), "k": ("k", "d"),
+    "flop_per_s": ("FLOP/s", ".4~s"), "probes": ("probes", "d"),
 }  # fmt: skip

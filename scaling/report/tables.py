@@ -3,16 +3,18 @@
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from scaling.analyse.series import Series
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.report.columns import COLUMNS as COLUMNS
 from scaling.report.columns import SENTENCE_COLUMNS
+from scaling.report.text import GPU_WORDS, device_words, gpu_count
 from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
@@ -47,18 +49,24 @@ _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of the report by name, and the names of the lists that were cut."""
+    """The tables of the report by name, and the names of the lists that were cut.
+
+    Those of one setting have its `words` for GPUs; those of one series are of `series`.
+    """
 
     records: Mapping[str, list[Record]]
     cut: tuple[str, ...] = ()
+    words: Mapping[str, str] = field(default_factory=lambda: GPU_WORDS)
+    series: Series = "measured"
 
-    def of(self, setting_id: int, series: str | None = None) -> "Tables":
+    def of(self, setting_id: int, series: Series | None = None) -> "Tables":
         """The rows of one setting, in tables by cluster those of its cluster, all other rows.
 
         Of tables with series those of one, where it is given.
         """
         settings = self.records.get("settings", [])
-        cluster = next((s["cluster"] for s in settings if s["setting_id"] == setting_id), None)
+        setting = next((one for one in settings if one["setting_id"] == setting_id), Record())
+        cluster = setting.get("cluster")
 
         def belongs(row: Record) -> bool:
             if series is not None and row.get("series", series) not in (series, None):
@@ -68,7 +76,11 @@ class Tables:
             return bool(row.get("cluster", cluster) == cluster)
 
         chosen = {name: [*filter(belongs, rows)] for name, rows in self.records.items()}
-        return Tables(chosen, self.cut)
+        return Tables(chosen, self.cut, device_words(setting.get("vendor")), series or self.series)
+
+    def gpus(self, number: int) -> str:
+        """`1 rank`, `8 GPUs`."""
+        return gpu_count(number, self.words)
 
     def __getitem__(self, name: str) -> list[Record]:
         return self.records[name]

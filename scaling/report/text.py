@@ -9,6 +9,7 @@ UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
 MINUS = "\u2212"
 HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the charts and scripts of the page do
+GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
 # What starts a sentence about a series.
 SERIES_LABELS = {
     "extended": "Measured in short steps:",
@@ -32,7 +33,7 @@ FORMATS: dict[str, Any] = {
 
 def device_words(vendor: str | None) -> dict[str, str]:
     """The words for `{GPU}` and `{GPUs}`: ranks where ranks share a CPU, else GPUs."""
-    return {"GPU": "rank", "GPUs": "ranks"} if vendor == "cpu" else {"GPU": "GPU", "GPUs": "GPUs"}
+    return {"GPU": "rank", "GPUs": "ranks"} if vendor == "cpu" else GPU_WORDS
 
 
 def gpu_count(number: int, words: Mapping[str, str]) -> str:

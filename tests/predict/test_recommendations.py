@@ -26,7 +26,8 @@ SITE = {
 
 def ask(**options):
     asked = {"model": "llama2_7b", "cluster": "site", "clusters": SITE, "gpus": [8, 64]} | options
-    return recommend(**{"shape": MODELS[asked["model"]], **asked})
+    asked |= {"shape": MODELS[asked["model"]]}
+    return {count: recommend(**asked | {"gpus": count}) for count in asked["gpus"]}
 
 
 def test_three_layouts_a_gpu_count_that_fit_and_that_nothing_refuses():

@@ -20,8 +20,6 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 
-GPUS = {"GPU": "GPU", "GPUs": "GPUs"}  # what sentences call a device
-
 SMALL_AXES = {"tp": (1, 2), "pp": (1, 2), "zero_stage": (1, 3)}
 
 

@@ -16,7 +16,6 @@ from scaling.report.sections.story import story
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, layout, some_point
-from tests.report.conftest import GPUS
 from tests.report.synthetic_study import point, row, timed_row
 
 pytestmark = pytest.mark.slow
@@ -209,9 +208,12 @@ def test_what_gave_more_than_the_advised_is_not_called_as_fast(share, kind, word
     here = PLAIN_ROW | {"world_size": 4, "within_noise": True}
     advised = here | {"layout": "a", "advised": True, "share_of_best": share}
     rival = here | {"layout": "b", "advised": False, "share_of_best": 1.0, "pp": 2}
-    tables = Tables({"settings": [{"gpus_per_node": 8}], "decision": [advised, rival]})
+    tables = Tables(
+        {"settings": [{"gpus_per_node": 8}], "decision": [advised, rival], "returns": []},
+        series=kind,
+    )
     stretches = [Stretch(layout="a", from_size=1, to_size=4)]
-    text, _ = headline(tables, stretches, [], {"a": advised, "b": rival}, kind, GPUS)
+    text, _ = headline(tables, stretches, {"a": advised, "b": rival})
     assert text.endswith(words)
 
 
@@ -229,8 +231,8 @@ def test_more_layouts_than_a_headline_can_name_are_said_by_their_changes(stages,
         Stretch(layout=str(pp), from_size=2**place, to_size=2**place)
         for place, pp in enumerate(stages)
     ]
-    tables = Tables({"settings": [{"gpus_per_node": 8}], "decision": []})
-    text, _ = headline(tables, stretches, [], layouts, "measured", GPUS)
+    tables = Tables({"settings": [{"gpus_per_node": 8}], "decision": [], "returns": []})
+    text, _ = headline(tables, stretches, layouts)
     assert text == words
 
 

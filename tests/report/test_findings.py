@@ -5,7 +5,7 @@ import pytest
 from scaling.report.sections import findings
 from scaling.report.sections.answer import why_nothing_ran
 from scaling.report.tables import Tables
-from tests.report.conftest import GPUS
+from scaling.report.text import with_series
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_clusters_are_compared_at_the_largest_size_both_ran(series, first):
         row | {"cluster": "new", "itself": True, "world_size": 16, "tokens_per_s_per_gpu": 200.0,
                "mfu": 0.3},
     ]  # fmt: skip
-    assert findings.peers_title(Tables({"peers": rows}), GPUS) == (
+    assert findings.peers_title(Tables({"peers": rows})) == (
         f"{first} per second of one GPU of new, with the same layout: 3.00 times those of old "
         "on 8 GPUs (MFU 40\u202f% against 60\u202f%)"
     )
@@ -35,7 +35,7 @@ def test_clusters_are_compared_by_what_ran_though_more_is_predicted():
         for size, series, rates in ((8, "measured", (300.0, 100.0)), (64, "predicted", (5.0, 1.0)))
         for cluster, rate in zip(("new", "old"), rates, strict=True)
     ]  # fmt: skip
-    assert findings.peers_title(Tables({"peers": rows}), GPUS) == (
+    assert findings.peers_title(Tables({"peers": rows})) == (
         "Tokens per second of one GPU of new, with the same layout: 3.00 times those of old on "
         "8 GPUs"
     )
@@ -45,7 +45,8 @@ def test_where_nothing_is_predicted_to_fit_nobody_is_said_to_have_tried():
     oom = {"world_size": 8, "series": "predicted", "outcome": "oom"}
     progress = {"points": 1, "predicted": 1, "failed": 0, "refusals": 0}
     given = Tables({"best": [], "contenders": [oom], "progress": [progress]})
-    assert findings.layouts_title(given, 8, GPUS) == "Predicted: at 8 GPUs no layout fits"
+    title = with_series(findings.layouts_title(given, 8), "predicted")
+    assert title == "Predicted: at 8 GPUs no layout fits"
     assert why_nothing_ran(given) == "Predicted: no layout fits, at none of the sizes."
 
 
@@ -63,7 +64,7 @@ def test_what_ties_with_the_fastest_is_not_said_to_tie_with_another_advised_layo
                 "contenders": [{"series": "measured", **one} for one in rows],
             }
         )
-        return findings.layouts_title(given, 8, GPUS)
+        return findings.layouts_title(given, 8)
 
     assert title(tied) == "At 8 GPUs b is advised, one of 2 layouts not told apart from a"
     assert title(tied[:2]) == "At 8 GPUs b is advised and a is not told apart from it"
@@ -78,7 +79,7 @@ def test_a_cluster_that_shares_no_size_is_not_compared():
         row | {"cluster": "new", "itself": True, "world_size": 8},
         row | {"cluster": "old", "itself": False, "world_size": 16},
     ]
-    assert findings.peers_title(Tables({"peers": rows}), GPUS).startswith("No other cluster")
+    assert findings.peers_title(Tables({"peers": rows})).startswith("No other cluster")
 
 
 def zero(name, ratio, less, pairs):
@@ -98,7 +99,7 @@ def test_what_zero_saves_is_counted_in_matched_pairs():
             "accuracy": [],
         }
     )
-    assert findings.memory_title(given, given, 8, GPUS) == (
+    assert findings.memory_title(given, given, 8) == (
         "ZeRO 1 (against 0) needs less memory in 44 of 45 pairs, ×0.75 on average"
     )
 
@@ -109,7 +110,7 @@ def test_what_zero_saves_is_that_of_the_series_of_the_answer_and_right_predictio
     accuracy = [{"judged": 300, "told_right": 299}]
     everything = Tables({"effects": [measured, foretold], "accuracy": accuracy})
     advised = Tables({"effects": [measured], "accuracy": accuracy})
-    assert findings.memory_title(everything, advised, 8, GPUS) == (
+    assert findings.memory_title(everything, advised, 8) == (
         "ZeRO 1 (against 0) needs less memory in 44 of 45 pairs, ×0.75 on average; predicted "
         "memory is right about what fits for 299 of 300 points"
     )
@@ -126,12 +127,10 @@ def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
         "At 8 GPUs the largest loss is exposed communication, 40\u202f% of the step, as shared "
         "under the profiler, which made it 1.4× as long"
     )
-    assert findings.time_title(Tables({"time_split": parts}), GPUS) == title
+    assert findings.time_title(Tables({"time_split": parts})) == title
     foretold = [row | {"world_size": 64, "series": "predicted"} for row in parts]
-    assert findings.time_title(Tables({"time_split": parts + foretold}), GPUS) == title
-    assert findings.time_title(Tables({"time_split": foretold}), GPUS).startswith(
-        "Predicted: at 64"
-    )
+    assert findings.time_title(Tables({"time_split": parts + foretold})) == title
+    assert findings.time_title(Tables({"time_split": foretold})).startswith("Predicted: at 64")
 
 
 def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():

@@ -9,7 +9,6 @@ from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, margin_of
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.over_sizes import is_ahead, leaders
 from scaling.report.tables import Tables
-from tests.report.conftest import GPUS
 
 
 def test_a_lead_counts_above_the_interval_of_the_ratio_and_not_below():
@@ -68,15 +67,15 @@ def shaken(given, seed):
 def test_a_lead_within_noise_is_claimed_by_no_title_however_the_rates_fall(lead):
     for seed in range(20):
         given = shaken(tables(lead), seed)
-        assert "tie" in findings.map_title(given, 8, GPUS)
-        assert "stays the same" in over_sizes.throughput_title(given, GPUS)
+        assert "tie" in findings.map_title(given, 8)
+        assert "stays the same" in over_sizes.throughput_title(given)
 
 
 def test_a_clear_lead_is_claimed_however_the_rates_fall():
     for seed in range(20):
         given = shaken(tables(0.3), seed)
-        assert findings.map_title(given, 8, GPUS) == "At 8 GPUs the best cell is tp 2, pp 1"
-        assert "throughput grows 1.3×" in over_sizes.throughput_title(given, GPUS)
+        assert findings.map_title(given, 8) == "At 8 GPUs the best cell is tp 2, pp 1"
+        assert "throughput grows 1.3×" in over_sizes.throughput_title(given)
 
 
 def effect(name, ratio, low, high, pairs=9, *, factor="tp", against="none"):
@@ -135,7 +134,7 @@ def note(*rows):
             "settings": [{"vendor": "nvidia"}], "progress": [{"waiting": 0}],
         }
     )  # fmt: skip
-    return answer.note(given, "measured", GPUS)
+    return answer.note(given)
 
 
 KNOWN = "A lead below 2\u202f% counts as a tie between runs, however narrow their intervals"
@@ -161,13 +160,13 @@ def test_an_order_between_two_software_stacks_is_said_to_be_one():
 def test_a_degree_that_a_publisher_leaves_unstated_is_not_named():
     given = tables(0.3)
     rows = [row | {"pp": None} for row in given["map"]]
-    assert findings.map_title(Tables({"map": rows}), 8, GPUS) == "At 8 GPUs the best cell is tp 2"
+    assert findings.map_title(Tables({"map": rows}), 8) == "At 8 GPUs the best cell is tp 2"
 
 
 def test_one_empty_cell_holds_and_two_hold_nothing():
     given = tables(0.3)
     empty = given["map"][0] | {"tp": 4, "status": "oom"}
     given["map"].append(empty)
-    assert findings.map_title(given, 8, GPUS).endswith("; 1 of 3 cells holds nothing that runs")
+    assert findings.map_title(given, 8).endswith("; 1 of 3 cells holds nothing that runs")
     given["map"].append(empty | {"tp": 8})
-    assert findings.map_title(given, 8, GPUS).endswith("; 2 of 4 cells hold nothing that runs")
+    assert findings.map_title(given, 8).endswith("; 2 of 4 cells hold nothing that runs")

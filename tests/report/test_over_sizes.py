@@ -1,13 +1,10 @@
 """Titles over sizes: what a step returns, what it costs, and how surely."""
 
-import dataclasses
-
 import pytest
 
 from scaling.report.sections import over_sizes
-from scaling.report.sections.headline import Step, last_step
+from scaling.report.sections.headline import last_step
 from scaling.report.tables import Tables
-from tests.report.conftest import GPUS
 
 
 def returns(*steps, series="measured"):
@@ -99,8 +96,8 @@ def returns(*steps, series="measured"):
 )
 def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, title, knee):
     given = returns(*steps)
-    assert over_sizes.returns_title(given, GPUS) == title
-    assert knee in over_sizes.knee_sentence(given, GPUS)
+    assert over_sizes.returns_title(given) == title
+    assert knee in over_sizes.knee_sentence(given)
 
 
 def costs(series, *rows, noise=0.01):
@@ -143,26 +140,24 @@ def costs(series, *rows, noise=0.01):
     ],
 )
 def test_the_title_of_the_cost_says_what_the_largest_size_saves_and_adds(given, title):
-    assert over_sizes.cost_title(given, GPUS) == title
+    assert over_sizes.cost_title(given) == title
 
 
 def test_throughput_that_falls_and_grows_again_is_said_of_one_step():
     given = returns((0.6, 0.5, 0.7), (-0.2, -0.3, -0.1), (0.9, 0.8, 1.0))
-    assert (
-        over_sizes.returns_title(given, GPUS) == "The step from 2 to 4 GPUs makes training slower"
-    )
+    assert over_sizes.returns_title(given) == "The step from 2 to 4 GPUs makes training slower"
 
 
 def test_a_predicted_step_would_perhaps_return_less():
     given = returns((0.47, 0.2, 0.8), series="predicted")
-    assert over_sizes.returns_title(given, GPUS) == (
+    assert over_sizes.returns_title(given) == (
         "The step from 1 to 2 GPUs would perhaps return less than half of its cost: "
         "0.47 [0.20–0.80]"
     )
 
 
 def test_a_full_cost_that_may_be_half_of_it_is_said_with_its_interval():
-    assert over_sizes.returns_title(returns((0.97, 0.3, 1.7)), GPUS) == (
+    assert over_sizes.returns_title(returns((0.97, 0.3, 1.7))) == (
         "The one step returns 0.97 [0.30–1.70] of its cost"
     )
 
@@ -170,34 +165,39 @@ def test_a_full_cost_that_may_be_half_of_it_is_said_with_its_interval():
 def test_a_step_of_more_than_a_doubling_is_not_called_one():
     given = returns((0.8, 0.7, 0.9))
     given["returns"][0]["to_world_size"] = given["knees"][0]["knee_world_size"] = 4
-    assert over_sizes.knee_sentence(given, GPUS) == (
+    assert over_sizes.knee_sentence(given) == (
         "Every step up to 4 GPUs gave at least ×1.50 the throughput for each doubling in it, as "
         "the study asks of it: no knee within the data."
     )
 
 
+def step_of(from_size, to_size, returned, low=None, high=None):
+    sizes = {"from_world_size": from_size, "to_world_size": to_size}
+    return sizes | {"step_return": returned, "step_return_low": low, "step_return_high": high}
+
+
 def test_a_loss_within_the_unstated_noise_is_no_slower_training():
-    step = Step(from_size=2, to_size=4, returned=-0.03, low=None, high=None)
+    step = step_of(2, 4, -0.03)
     assert last_step([step], "measured") == "The last doubling returns nothing."
-    surely = dataclasses.replace(step, returned=-0.06)
+    surely = step | {"step_return": -0.06}
     assert last_step([surely], "measured") == "The last doubling makes training slower."
 
 
 def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_interval():
-    step = Step(from_size=1, to_size=2, returned=-0.01, low=-0.012, high=-0.008)
+    step = step_of(1, 2, -0.01, low=-0.012, high=-0.008)
     assert last_step([step], "measured") == "The last doubling returns nothing."
-    title = over_sizes.returns_title(returns((-0.01, -0.012, -0.008)), GPUS)
+    title = over_sizes.returns_title(returns((-0.01, -0.012, -0.008)))
     assert title.endswith(
         "returns less than half of its cost: \u22120.01 [\u22120.01 to \u22120.01]"
     )
 
 
 def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
-    step = Step(from_size=8, to_size=512, returned=1.2 / 63, low=0.018, high=0.02)
+    step = step_of(8, 512, 1.2 / 63, low=0.018, high=0.02)
     assert last_step([step], "measured") == "The step from 8 returns 2\u202f% of its cost."
-    little = dataclasses.replace(step, returned=0.2 / 63, low=0.003, high=0.004)
+    little = step | {"step_return": 0.2 / 63, "step_return_low": 0.003, "step_return_high": 0.004}
     assert last_step([little], "measured") == "The step from 8 returns 0.3\u202f% of its cost."
-    noise = dataclasses.replace(step, returned=0.01 / 63)
+    noise = step | {"step_return": 0.01 / 63}
     assert last_step([noise], "measured") == "The step from 8 returns nothing."
 
 
@@ -211,8 +211,8 @@ def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
 )  # fmt: skip
 def test_what_falls_short_is_written_with_as_many_digits_as_show_it(steps, title, knee):
     given = returns(*steps)
-    assert over_sizes.returns_title(given, GPUS).endswith(title)
-    assert over_sizes.knee_sentence(given, GPUS).endswith(f"returned {knee}.")
+    assert over_sizes.returns_title(given).endswith(title)
+    assert over_sizes.knee_sentence(given).endswith(f"returned {knee}.")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_falls_short_is_written_with_as_many_digits_as_show_it(steps, title
     ],
 )
 def test_a_return_that_may_be_far_below_its_cost_is_perhaps_its_full_cost(low, sentence):
-    step = Step(from_size=2, to_size=4, returned=1.01, low=low, high=None if low is None else 1.5)
+    step = step_of(2, 4, 1.01, low=low, high=None if low is None else 1.5)
     assert last_step([step], "measured") == sentence
 
 
@@ -242,14 +242,14 @@ def test_sizes_are_compared_with_the_error_that_predictions_of_a_size_share():
         for row in best
     ]  # fmt: skip
     given = Tables({"best": best, "costs": costs})
-    assert "would stay the same" in over_sizes.throughput_title(given, GPUS)
-    assert over_sizes.cost_title(given, GPUS).startswith("16 GPUs would finish a run no sooner")
+    assert "would stay the same" in over_sizes.throughput_title(given)
+    assert over_sizes.cost_title(given).startswith("16 GPUs would finish a run no sooner")
 
 
 def test_a_step_between_sizes_is_missed_by_what_ran_and_not_by_what_did_not():
     def title(*series):
         best = [{"series": one} for one in series]
-        return over_sizes.returns_title(Tables({"returns": [], "best": best}), GPUS)
+        return over_sizes.returns_title(Tables({"returns": [], "best": best}))
 
     assert title() == "No return of a step: nothing ran"
     assert title("measured") == "Only one size ran: no return of a step"
@@ -270,4 +270,4 @@ def test_a_parameter_of_a_law_has_no_more_digits_than_its_interval(serial, said)
     law |= dict(zip(("serial", "serial_low", "serial_high"), serial, strict=True))
     law |= {"law": "amdahl", "chosen": True, "held_out": 2, "held_out_error": 0.1}
     law |= {"peak_world_size": None}
-    assert over_sizes.law_sentence(Tables({"laws": [law]}), GPUS).endswith(said)
+    assert over_sizes.law_sentence(Tables({"laws": [law]})).endswith(said)

@@ -71,7 +71,7 @@ def recommend(
     shape: ModelShape,
     cluster: str,
     clusters: dict[str, Cluster],
-    gpus: list[int],
+    gpus: int,
     seq_length: int = 4096,
     global_batch_size: int | None = None,
     precision: Precision | None = None,
@@ -80,8 +80,8 @@ def recommend(
     engine: str = "deepspeed",
     setting: Mapping[str, str] | None = None,
     top: int = 3,
-) -> dict[int, list[Recommendation]]:
-    """The best layouts per GPU count, at most `top`, fastest first.
+) -> list[Recommendation]:
+    """The best layouts on so many GPUs, at most `top`, fastest first.
 
     Layouts are ordered by predicted time plus what stalls and a nearly full memory may cost.
 
@@ -90,7 +90,7 @@ def recommend(
         shape: the model.
         cluster: its name in `clusters`, or a GPU's for the vendor's reference node.
         clusters: the site's clusters.
-        gpus: GPU counts.
+        gpus: their number.
         seq_length: tokens of a sequence.
         global_batch_size: sequences of a step; `usual_batch` if None.
         precision: if None, bf16, or fp16 on a GPU that has no bf16.
@@ -98,60 +98,57 @@ def recommend(
         framework: whose stack to predict. Unless it is this project's, every axis is searched.
         engine: of this project, whose refusals count where no other framework is named.
         setting: choices on the axes that belong to the work, where not the default (routing).
-        top: layouts per GPU count.
+        top: layouts at most.
 
     Raises:
-        NoLayoutError: no layout runs on a GPU count, or none fits into memory.
-        InputError: the cluster cannot give a GPU count or has no rate for the precision.
+        NoLayoutError: no layout runs on so many GPUs, or none fits into memory.
+        InputError: the cluster cannot give so many GPUs or has no rate for the precision.
     """
     site = cluster_named(cluster, clusters)
     gpu = gpu_named(site.gpu)
     if precision is None:
         precision = gpu.usual_precision
-    for count in gpus:
-        # of hosts, where the links of GPUs join several of them to a node
-        _check_size(count, cluster, clusters.get(cluster, site))
+    # of hosts, where the links of GPUs join several of them to a node
+    _check_size(gpus, cluster, clusters.get(cluster, site))
     checked_setting = _checked(setting or {}, shape)
     is_own = framework == OWN_FRAMEWORK
     trained_by = own_framework(engine) if is_own else framework
-    chosen: dict[int, list[Recommendation]] = {}
-    for count in gpus:
-        batch = global_batch_size or usual_batch(seq_length, count)
-        search = Search(
-            shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
-            precision=precision, engine=engine if is_own else None,
-            gpus_per_node=site.gpus_per_node, ring=stack_of(trained_by, gpu).ring,
-            setting=checked_setting,
-        )  # fmt: skip
-        layouts = list(candidates(search))
-        if not layouts:
-            if reason := why_none(search):
-                raise InputError(f"--model {model}: {reason}")
-            raise NoLayoutError(
-                f"--gpus {count}: no layout of {model} runs on {count} GPUs with "
-                f"global_batch_size={batch}; try a batch divisible by more GPUs, another "
-                "engine, or a framework that is only predicted"
-            )
-        n = len(layouts)
-        points = points_from(
-            inputs_of_layouts(
-                layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
-                framework=trained_by,
-            ),
-            clusters,
-        )  # fmt: skip
-        if not points.groups:
-            reason = points.note[0].removeprefix(f"cluster {cluster}: ")
-            raise InputError(f"--cluster {cluster}: {reason}")
-        prediction = predict(points, calibration)
-        chosen[count] = _best(layouts, points, prediction, shape, seq_length, top)
-        if not chosen[count]:
-            least = float(np.min(prediction.need_bytes)) / 2**30
-            raise NoLayoutError(
-                f"--gpus {count}: none of {n} layouts of {model} fits: the smallest "
-                f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
-            )
-    return chosen
+    batch = global_batch_size or usual_batch(seq_length, gpus)
+    search = Search(
+        shape=shape, gpus=gpus, global_batch_size=batch, seq_length=seq_length,
+        precision=precision, engine=engine if is_own else None,
+        gpus_per_node=site.gpus_per_node, ring=stack_of(trained_by, gpu).ring,
+        setting=checked_setting,
+    )  # fmt: skip
+    layouts = list(candidates(search))
+    if not layouts:
+        if reason := why_none(search):
+            raise InputError(f"--model {model}: {reason}")
+        raise NoLayoutError(
+            f"--gpus {gpus}: no layout of {model} runs on {gpus} GPUs with "
+            f"global_batch_size={batch}; try a batch divisible by more GPUs, another "
+            "engine, or a framework that is only predicted"
+        )
+    n = len(layouts)
+    points = points_from(
+        inputs_of_layouts(
+            layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
+            framework=trained_by,
+        ),
+        clusters,
+    )  # fmt: skip
+    if not points.groups:
+        reason = points.note[0].removeprefix(f"cluster {cluster}: ")
+        raise InputError(f"--cluster {cluster}: {reason}")
+    prediction = predict(points, calibration)
+    best = _best(layouts, points, prediction, shape, seq_length, top)
+    if not best:
+        least = float(np.min(prediction.need_bytes)) / 2**30
+        raise NoLayoutError(
+            f"--gpus {gpus}: none of {n} layouts of {model} fits: the smallest "
+            f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
+        )
+    return best
 
 
 def _checked(setting: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:

@@ -10,12 +10,8 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.comparisons import (
-    cost,
-    factor_effects,
-    generations,
-    prediction_error,
-)
+from scaling.analyse.series import SERIES
+from scaling.report.charts.comparisons import cost, factor_effects, generations, prediction_error
 from scaling.report.charts.layouts import layout_map, layout_ranking
 from scaling.report.charts.probes import collectives, gemm_rates
 from scaling.report.charts.sizes import (
@@ -143,6 +139,10 @@ CHARTS: dict[str, Chart] = {
 
 
 ALL = "all"  # the choice of every series together
+# Short steps rank the layouts that full ones only check, so the two are shown together.
+OFFERED_AS: dict[str | None, str] = {
+    one: "measured" if one == "extended" else one for one in SERIES
+}
 
 
 def drawable(tables: Tables) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def drawable(tables: Tables) -> dict[str, Any]:
         values of the chart's column `panel`, null for a chart without one. A chart that is left
         out has nothing to draw.
     """
-    series = sorted({str(_offered_as(row["series"])) for row in tables["contenders"]})
+    series = sorted({OFFERED_AS[row["series"]] for row in tables["contenders"]})
     return {
         chosen: {
             chart.name: sizes
@@ -165,17 +165,12 @@ def drawable(tables: Tables) -> dict[str, Any]:
     }
 
 
-def _offered_as(series: str | None) -> str | None:
-    """Short steps rank the layouts that full ones only check, so the two are shown together."""
-    return "measured" if series == "extended" else series
-
-
 def _drawable_sizes(chart: Chart, tables: Tables, series: str) -> dict[str, list[Any]]:
     groups: dict[str, dict[Any, list[Record]]] = {}  # rows by size and panel
     for row in tables[chart.table]:
         if (
             any(row[column] is not None for column in chart.needs)
-            and (series == ALL or _offered_as(row.get("series")) in (None, series))
+            and (series == ALL or OFFERED_AS.get(row.get("series")) in (None, series))
             and all(row[column] in values for column, values in chart.where.items())
         ):
             size = str(row["world_size"]) if chart.per_size else ""

@@ -58,20 +58,10 @@ def factor_effects() -> alt.LayerChart:
         .encode(y=by_worth)
     )
     x = alt.X("worth:Q", **_RATIO)
-    tips = [
-        alt.Tooltip("name:N", title="choice"),
-        alt.Tooltip("series:N", title="value is"),
-        alt.Tooltip("near_pairs:Q", title="matched pairs near the fastest"),
-        alt.Tooltip("near_ratio:Q", title="mean ratio of those", format=".3f"),
-        alt.Tooltip("near_low:Q", title="95 % from", format=".3f"),
-        alt.Tooltip("near_high:Q", title="95 % to", format=".3f"),
-        alt.Tooltip("pairs:Q", title="all matched pairs"),
-        alt.Tooltip("mean_ratio:Q", title="mean ratio of all", format=".3f"),
-        alt.Tooltip("lowest:Q", title="lowest", format=".3f"),
-        alt.Tooltip("highest:Q", title="highest", format=".3f"),
-        alt.Tooltip("ratio_at_smallest:Q", title="ratio at the smallest size", format=".3f"),
-        alt.Tooltip("ratio_at_largest:Q", title="ratio at the largest size", format=".3f"),
-    ]
+    tips = tooltips(
+        "name series near_pairs near_ratio near_low near_high pairs mean_ratio lowest highest "
+        "ratio_at_smallest ratio_at_largest"
+    )
     one = rows.transform_aggregate(count="count()")
     narrow = "width < 460"
     return marks.finish(
@@ -92,11 +82,10 @@ def factor_effects() -> alt.LayerChart:
             opacity=1, yOffset=6,
         ).encode(
             tooltip=[
-                alt.Tooltip("name:N", title="choice"),
-                alt.Tooltip("where:N", title="where"),
+                *tooltips("name where"),
                 alt.Tooltip("mean_ratio:Q", title="mean ratio there", format=".3f"),
                 alt.Tooltip("pairs:Q", title="matched pairs"),
-                alt.Tooltip("series:N", title="value is"),
+                *tooltips("series"),
             ]
         ),
         *(
@@ -147,13 +136,7 @@ def cost() -> alt.LayerChart:
     )  # fmt: skip
     y = marks.amounts("cost", "{cost}")
     best = rows.encode(x=x, y=y)
-    tips = [
-        *tooltips("world_size", "layout_name", "series"),
-        alt.Tooltip("days:Q", title="days", format=",.3~r"),
-        alt.Tooltip("cost:Q", title="{cost}", format=",.4~s"),
-        alt.Tooltip("energy:Q", title="kWh", format=",.4~s"),
-        alt.Tooltip("joules_from:N", title="energy from"),
-    ]
+    tips = "world_size layout_name series days cost energy joules_from"
     return marks.finish(
         *marks.lines(
             best.encode(order=alt.Order("world_size:Q"), detail=alt.Detail("series:N")),
@@ -217,24 +200,16 @@ def prediction_error() -> alt.LayerChart:
         ).encode(
             y=y,
             stroke=off,
-            tooltip=[
-                *tooltips("world_size", "layout_name", "series", "tokens_per_s"),
-                alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
-                alt.Tooltip("ratio:Q", title="predicted over actual", format=".3f"),
-            ],
+            tooltip=tooltips(
+                "world_size layout_name series tokens_per_s predicted_tokens_per_s ratio"
+            ),
         ),
         middle.mark_rule(color=marks.INK, strokeWidth=5, opacity=0.3).encode(
             y=alt.Y("lower:Q"), y2=alt.Y2("upper:Q")
         ),
         middle.mark_tick(color=marks.INK, thickness=2.5, width=22, orient="horizontal").encode(
             y=alt.Y("middle:Q"),
-            tooltip=[
-                *tooltips("world_size"),
-                alt.Tooltip("points:Q", title="points"),
-                alt.Tooltip("middle:Q", title="median", format=".3f"),
-                alt.Tooltip("lower:Q", title="lower quartile", format=".3f"),
-                alt.Tooltip("upper:Q", title="upper quartile", format=".3f"),
-            ],
+            tooltip=tooltips("world_size points middle lower upper"),
         ),
         *marks.halo_text(
             middle.encode(y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")),
@@ -260,15 +235,7 @@ def generations() -> alt.LayerChart:
         *category_points(
             base,
             cluster,
-            tooltips(
-                "model",
-                "cluster",
-                "world_size",
-                "layout_name",
-                "series",
-                "mfu",
-                "tokens_per_s_per_gpu",
-            ),
+            "model cluster world_size layout_name series mfu tokens_per_s_per_gpu",
         ),
         *marks.halo_text(
             base.transform_filter("isValid(datum.mfu)").encode(

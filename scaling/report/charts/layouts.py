@@ -35,16 +35,15 @@ def layout_map() -> alt.LayerChart:
     )
     ink = alt.condition("datum.share_of_best >= 0.8", alt.value(_ON_DARK), alt.value(marks.INK))
     tips = tooltips(
-        "layout_name", "text", "series", "mfu", "tokens_per_s", "tokens_per_s_per_gpu",
-        "share_of_best", "tried", "failed",
-    )  # fmt: skip
+        "layout_name text series mfu tokens_per_s tokens_per_s_per_gpu share_of_best tried failed"
+    )
     narrow = "width < 480"
     return marks.finish(
         ran.mark_rect(cornerRadius=3, stroke=marks.SURFACE, strokeWidth=2).encode(
             color=alt.Color("share_of_best:Q", scale=steps, legend=None), tooltip=tips
         ),
         bad.mark_rect(cornerRadius=3, fill=HATCH, stroke=marks.SURFACE, strokeWidth=2).encode(
-            tooltip=tooltips("status", "tried", "failed")
+            tooltip=tooltips("status tried failed")
         ),
         ran.transform_filter("datum.share_of_best === 1").mark_rect(
             cornerRadius=3, fill="transparent", stroke=marks.INK, strokeWidth=2.5
@@ -85,16 +84,19 @@ def layout_ranking() -> alt.LayerChart:
         )
         .encode(y=marks.BY_PLACE)
     )
-    named = marks.one_per_layout(rows, "place")
+    # of a layout that several series or software stacks have, the first row
+    named = rows.transform_joinaggregate(
+        first="min(place)", groupby=["layout_name"]
+    ).transform_filter("datum.place === datum.first")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
     for layer in ends:
         layer.mark.yOffset = down
-    tips = tooltips(
-        "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
-        "tokens_per_s_high", "share_of_best", "mfu", "stack_fingerprint",
-    )  # fmt: skip
+    tips = (
+        "world_size layout_name series tokens_per_s tokens_per_s_low tokens_per_s_high "
+        "share_of_best mfu stack_fingerprint"
+    )
     return marks.finish(
         marks.chart("contenders")
         .transform_filter("datum.place === 1")
@@ -107,7 +109,7 @@ def layout_ranking() -> alt.LayerChart:
         *marks.points(ran.encode(x=x), tips, yOffset=down),
         failed.mark_bar(height=8, yOffset=down, fill=HATCH, cornerRadius=2).encode(
             **marks.ACROSS,
-            tooltip=tooltips("world_size", "layout_name", "outcome"),
+            tooltip=tooltips("world_size layout_name outcome"),
         ),
         named.mark_text(
             align="left", dy=up, color=marks.INK, limit={"expr": "width - 82"}

@@ -4,13 +4,13 @@ Only the column `series` decides the mark. Colours are names of the palette. Wor
 (`{GPUs}`) are filled in when the chart is drawn (`svg.fill_words`).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from scaling.analyse.series import SERIES
 from scaling.report.charts.palette import LAYOUTS, variable
+from scaling.report.columns import TOOLTIPS
 
 INK, SOFT, FAINT = variable("ink"), variable("ink-2"), variable("ink-3")
 SURFACE, OTHER = variable("surface"), variable("c-other")
@@ -100,17 +100,11 @@ LOG_AMOUNTS = alt.Axis(
 )  # fmt: skip
 
 
-def amounts(field: str, title: str, axis: alt.Axis = AMOUNTS) -> alt.Y:
-    """A vertical axis of amounts that starts at 0."""
-    return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis)
-
-
-def one_per_layout(rows: alt.Chart, order: str) -> alt.Chart:
-    """The first row by `order` of each layout, which several series or software stacks may have."""
-    first: alt.Chart = rows.transform_joinaggregate(
-        first=f"min({order})", groupby=["layout_name"]
-    ).transform_filter(f"datum.{order} === datum.first")
-    return first
+def amounts(
+    field: str, title: str, axis: alt.Axis = AMOUNTS, scale: alt.Scale = FROM_ZERO
+) -> alt.Y:
+    """A vertical axis of amounts; unless the scale is another it starts at 0."""
+    return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
 # One row for each layout; the chart writes the names, since an axis has no room for them.
@@ -132,8 +126,8 @@ def rows_of(base: alt.Chart, series: str) -> alt.Chart:
     return chart
 
 
-def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list[alt.Chart]:
-    """One layer of points per series, in the colour of the layout's `slot`."""
+def points(base: alt.Chart, tooltip: str, **mark: Any) -> list[alt.Chart]:
+    """One layer of points per series, in the colour of the layout's `slot`; see `tooltips`."""
     layers = []
     for series, look in POINTS.items():
         channel = (
@@ -142,7 +136,7 @@ def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list
             else {"stroke": alt.Stroke("slot:O", scale=_SLOTS, legend=None)}
         )
         drawn = rows_of(base, series).mark_point(size=POINT_SIZE, opacity=1, **look, **mark)
-        layers.append(drawn.encode(tooltip=list(tooltip), **channel))
+        layers.append(drawn.encode(tooltip=tooltips(tooltip), **channel))
     return layers
 
 
@@ -200,22 +194,16 @@ def halo_text(base: alt.Chart, *, colour: str | alt.Color, **mark: Any) -> list[
     return [halo, base.mark_text(**mark).encode(color=colour)]
 
 
-def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
-    """The axis of GPU counts: log 2, a tick at every size of the study (parameter `sizes_`)."""
-    return alt.X(
-        field,
-        title="Number of {GPUs} (log scale)",
-        scale=log(padding, base=2),
-        axis=sizes_axis("sizes_"),
+def over_gpus(field: str = "world_size:Q", *, padding: int = 30, ticks: str = "sizes_") -> alt.X:
+    """The axis of GPU counts: log 2, a tick at every size that the parameter `ticks` lists.
+
+    Labels that would touch are dropped.
+    """
+    axis = alt.Axis(
+        values=alt.ExprRef(ticks), format="d", grid=False, labelOverlap="greedy", labelSeparation=3
     )
-
-
-def sizes_axis(parameter: str) -> alt.Axis:
-    """Ticks at the values of a parameter; labels that would touch are dropped."""
-    return alt.Axis(
-        values=alt.ExprRef(parameter), format="d", grid=False, labelOverlap="greedy",
-        labelSeparation=3,
-    )  # fmt: skip
+    scale = log(padding, base=2)
+    return alt.X(field, title="Number of {GPUs} (log scale)", scale=scale, axis=axis)
 
 
 def observed_or_all(base: alt.Chart) -> alt.Chart:
@@ -227,9 +215,7 @@ def observed_or_all(base: alt.Chart) -> alt.Chart:
     return kept
 
 
-def category_points(
-    base: alt.Chart, colour: Any, tooltip: Sequence[alt.Tooltip]
-) -> list[alt.Chart]:
+def category_points(base: alt.Chart, colour: Any, tooltip: str) -> list[alt.Chart]:
     """One layer of points per series, coloured by a category.
 
     Hollow points lie on a disc in the surface's colour. All use the channel `color`, so that lines
@@ -243,7 +229,7 @@ def category_points(
             layers.append(rows.mark_point(color=SURFACE, opacity=1, **disc))
             mark["filled"] = False
         points = rows.mark_point(size=POINT_SIZE, opacity=1, **mark)
-        layers.append(points.encode(color=colour, tooltip=list(tooltip)))
+        layers.append(points.encode(color=colour, tooltip=tooltips(tooltip)))
     return layers
 
 
@@ -257,34 +243,12 @@ def category(field: str, *, sort: Any = alt.Undefined) -> alt.Color:
     return alt.Color(field, scale=alt.Scale(range=CATEGORIES), legend=legend, sort=sort)
 
 
-# By column: its words, and its number format (None: text).
-_TOOLTIPS = {
-    "world_size": ("{GPUs}", "d"), "layout_name": ("layout", None),
-    "advised_layout_name": ("advised", None), "series": ("value is", None),
-    "outcome": ("outcome", None), "tokens_per_s": ("tokens/s", ",.4~s"),
-    "tokens_per_s_low": ("{interval} from", ",.4~s"),
-    "tokens_per_s_high": ("{interval} to", ",.4~s"),
-    "tokens_per_s_per_gpu": ("tokens/s per {GPU}", ",.4~s"),
-    "efficiency": ("share of ideal", ".1%"), "share_of_best": ("of the fastest", ".1%"),
-    "mfu": ("MFU", ".1%"), "runner_up_layout_name": ("runner-up", None),
-    "elasticity": ("elasticity", ".2f"), "tried": ("layouts tried", "d"),
-    "failed": ("of these failed", "d"), "text": ("best of the cell", None),
-    "status": ("outcome", None), "model": ("model", None), "cluster": ("cluster", None),
-    "kind": ("collective", None), "nodes": ("nodes", "d"), "ranks": ("ranks of a group", "d"),
-    "stride": ("ranks between neighbours", "d"), "at_once": ("groups at once", "d"),
-    "message_bytes": ("bytes", ",d"), "rate": ("GB/s", ".4~g"),
-    "precision": ("precision", None), "m": ("m", "d"), "n": ("n", "d"), "k": ("k", "d"),
-    "flop_per_s": ("FLOP/s", ".4~s"), "probes": ("probes", "d"),
-    "stack_fingerprint": ("software stack", None),
-}  # fmt: skip
-
-
-def tooltips(*columns: str) -> list[alt.Tooltip]:
-    """Tooltips of table columns, in the same words and formats in every chart."""
+def tooltips(columns: str) -> list[alt.Tooltip]:
+    """Tooltips of columns, separated by spaces, in the same words and formats in every chart."""
     tips = []
-    for column in columns:
-        title, number = _TOOLTIPS[column]
-        options: dict[str, Any] = {} if number is None else {"format": number}
+    for column in columns.split():
+        title, number = TOOLTIPS[column]
+        options: dict[str, Any] = {"format": number} if number else {}
         kind = "N" if number is None else "Q"
         tips.append(alt.Tooltip(f"{column}:{kind}", title=title, **options))
     return tips

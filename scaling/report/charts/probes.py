@@ -41,9 +41,7 @@ def collectives() -> alt.LayerChart:
         base.mark_line(strokeWidth=1.75).encode(color=shape),
         base.mark_point(shape="circle", filled=True, size=30, opacity=1).encode(
             color=shape,
-            tooltip=tooltips(
-                "kind", "nodes", "ranks", "stride", "at_once", "message_bytes", "rate"
-            ),
+            tooltip=tooltips("kind nodes ranks stride at_once message_bytes rate"),
         ),
         height=215,
     )
@@ -73,7 +71,7 @@ def gemm_rates() -> alt.LayerChart:
             y=alt.Y("slowest_flop_per_s:Q"), y2=alt.Y2("fastest_flop_per_s:Q"), color=kind
         ),
         base.mark_point(shape="circle", filled=True, size=50, opacity=0.9).encode(
-            y=y, color=kind, tooltip=tooltips("precision", "m", "n", "k", "flop_per_s", "probes")
+            y=y, color=kind, tooltip=tooltips("precision m n k flop_per_s probes")
         ),
         height=215,
     )

@@ -1,6 +1,5 @@
 """Charts over the number of GPUs: throughput, the return of each step, the scaling law."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -9,13 +8,10 @@ from scaling.report.charts import marks
 from scaling.report.charts.marks import tooltips
 
 _BEST = (
-    "world_size", "layout_name", "advised_layout_name", "series", "tokens_per_s",
-    "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
-)  # fmt: skip
-_ENDS = (
-    alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
-    alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+    "world_size layout_name advised_layout_name series tokens_per_s tokens_per_s_low "
+    "tokens_per_s_high tokens_per_s_per_gpu efficiency mfu"
 )
+_RATE = "Tokens per second (log scale)"
 _NUMBER = 34  # width in px of a number above a point
 # Below the square of the layout that was kept, and below the number under the fastest's point.
 _BELOW_BOTH = (
@@ -31,12 +27,7 @@ _BESIDE: dict[str, dict[str, Any]] = {
 
 def throughput() -> alt.LayerChart:
     """Tokens per second of the best layout at each size, with the ideal line."""
-    y = alt.Y(
-        "tokens_per_s:Q",
-        title="Tokens per second (log scale)",
-        scale=marks.log(34),
-        axis=marks.LOG_AMOUNTS,
-    )
+    y = marks.amounts("tokens_per_s", _RATE, marks.LOG_AMOUNTS, marks.log(34))
     base = marks.chart("best").encode(x=marks.over_gpus())
     ideal = marks.observed_or_all(base).encode(
         y=alt.Y("ideal_tokens_per_s:Q"), detail=alt.Detail("series:N")
@@ -57,7 +48,7 @@ def throughput() -> alt.LayerChart:
         .encode(text=marks.fixed("TextValue", "ideal")),
         *marks.intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
         *marks.layout_lines(base.encode(y=y)),
-        *marks.points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
+        *marks.points(base.encode(y=y), f"{_BEST} runner_up_layout_name"),
         *(
             layer
             for side, look in _BESIDE.items()
@@ -103,7 +94,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     return marks.finish(
         others.mark_circle(size=16, color=marks.OTHER, opacity=0.45).encode(
             x=marks.over_gpus(), y=y,
-            tooltip=tooltips("world_size", "layout_name", "series", "tokens_per_s_per_gpu", "mfu"),
+            tooltip=tooltips("world_size layout_name series tokens_per_s_per_gpu mfu"),
         ),
         marks.observed_or_all(base)
         .mark_rule(color=marks.FAINT, strokeWidth=1)
@@ -112,7 +103,7 @@ def throughput_per_gpu() -> alt.LayerChart:
             detail=[alt.Detail("series:N"), alt.Detail("layout_name:N")]
         ),
         kept.mark_square(size=24, color=marks.OTHER, opacity=1).encode(
-            tooltip=tooltips("world_size", "layout_name", "series", "efficiency", "share_of_best")
+            tooltip=tooltips("world_size layout_name series efficiency share_of_best")
         ),
         *marks.halo_text(
             kept.transform_filter(last)
@@ -122,7 +113,7 @@ def throughput_per_gpu() -> alt.LayerChart:
         ),
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *marks.layout_lines(base.encode(y=y)),
-        *marks.points(base.encode(y=y), tooltips(*_BEST)),
+        *marks.points(base.encode(y=y), _BEST),
         *marks.halo_text(
             numbers.encode(text=alt.Text("used:N")), colour=marks.SOFT, dy=-15
         ),
@@ -138,24 +129,14 @@ def marginal_return() -> alt.LayerChart:
     steps = marks.chart("returns").transform_filter("isValid(datum.step_return)")
     one = steps.transform_aggregate(count="count()")
     knee = marks.chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
-    tooltip = [
-        *_ENDS,
-        alt.Tooltip("from_layout:N", title="layout before"),
-        alt.Tooltip("to_layout:N", title="layout there"),
-        *tooltips("series"),
-        alt.Tooltip("step_return:Q", title="return", format=".2f"),
-        alt.Tooltip("step_return_low:Q", title="{interval} from", format=".2f"),
-        alt.Tooltip("step_return_high:Q", title="{interval} to", format=".2f"),
-        alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
-        *tooltips("elasticity"),
-    ]
     band, *segments = _segments(
         steps,
         "step_return",
         title="Return of the step, share of what it costs",
         axis=alt.Axis(format=".1f", tickCount=5),
         number="format(datum.step_return, '.2f')",
-        tooltip=tooltip,
+        tooltip="from_world_size to_world_size from_layout to_layout series step_return "
+        "step_return_low step_return_high marginal_tokens_per_s elasticity",
     )
     return marks.finish(
         one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
@@ -175,18 +156,8 @@ def marginal_return() -> alt.LayerChart:
 
 def scaling_law() -> alt.LayerChart:
     """The chosen law through the best layouts with its band, dashed beyond the data."""
-    y = alt.Y(
-        "tokens_per_s:Q",
-        title="Tokens per second (log scale)",
-        scale=marks.log(24),
-        axis=marks.LOG_AMOUNTS,
-    )
-    x = alt.X(
-        "world_size:Q",
-        title="Number of {GPUs} (log scale)",
-        scale=marks.log(14, base=2),
-        axis=marks.sizes_axis("beyond_"),
-    )
+    y = marks.amounts("tokens_per_s", _RATE, marks.LOG_AMOUNTS, marks.log(24))
+    x = marks.over_gpus(padding=14, ticks="beyond_")
     each = alt.Detail("series:N")
     curve = marks.chart("law_curves").encode(x=x, detail=each)
     inside = curve.transform_filter("datum.inside_data")
@@ -214,9 +185,7 @@ def scaling_law() -> alt.LayerChart:
             text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=marks.WARN
         ).encode(x=alt.X("edge:Q"), y=marks.FOOT),
         *marks.intervals(seen, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
-        *marks.points(
-            seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")
-        ),
+        *marks.points(seen.encode(y=y), "world_size layout_name series tokens_per_s"),
         height=280,
     )
 
@@ -225,14 +194,6 @@ def marginal_watt() -> alt.LayerChart:
     """Tokens per second for each added watt, one segment per step."""
     steps = marks.chart("returns").transform_filter("datum.watt_from === 'measured'")
     start = marks.observed_or_all(steps).transform_aggregate(start="max(yardstick_per_watt)")
-    tooltip = [
-        *_ENDS,
-        alt.Tooltip("to_layout:N", title="layout there"),
-        *tooltips("series"),
-        alt.Tooltip("per_watt:Q", title="tokens/s per added watt", format=",.4~s"),
-        alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
-        alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),
-    ]
     return marks.finish(
         start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
             y=marks.fixed("YDatum", 0), **marks.ACROSS
@@ -246,7 +207,8 @@ def marginal_watt() -> alt.LayerChart:
             title="Tokens per second per added watt",
             axis=marks.AMOUNTS,
             number="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
-            tooltip=tooltip,
+            tooltip="from_world_size to_world_size to_layout series per_watt per_watt_low "
+            "per_watt_high",
         ),
         height=260,
     )
@@ -259,7 +221,7 @@ def _segments(
     title: str,
     axis: alt.Axis,
     number: str,
-    tooltip: Sequence[alt.Tooltip],
+    tooltip: str,
 ) -> list[alt.Chart]:
     """Layers for the value of each step, from one size to the next: first the band, then the rest.
 
@@ -269,7 +231,7 @@ def _segments(
         title: title of the vertical axis.
         axis: labels of the vertical axis.
         number: expression for the text below the middle of a segment.
-        tooltip: tooltip of the segments.
+        tooltip: columns for the tooltip of the segments.
     """
     y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(nice=True), axis=axis)
     base = steps.encode(
@@ -285,7 +247,7 @@ def _segments(
         *(
             marks.rows_of(base, series)
             .mark_rule(color=marks.ACCENT, **look)
-            .encode(y=y, tooltip=list(tooltip))
+            .encode(y=y, tooltip=tooltips(tooltip))
             for series, look in marks.SEGMENTS.items()
         ),
         *marks.halo_text(middle.encode(y=y, text=alt.Text("words:N")), colour=marks.INK, dy=13),

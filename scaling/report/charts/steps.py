@@ -55,13 +55,7 @@ def memory_time() -> alt.LayerChart:
     )
     y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
     stage = category("stage:N")
-    tips = [
-        *tooltips("world_size", "layout_name", "series"),
-        alt.Tooltip("step_time_s:Q", title="seconds per step", format=".4~g"),
-        alt.Tooltip("memory:Q", title="GiB", format=".3~r"),
-        alt.Tooltip("memory_is:N", title="memory is"),
-        *tooltips("share_of_best"),
-    ]
+    tips = "world_size layout_name series step_time_s memory memory_is share_of_best"
     return marks.finish(
         capacity.encode(y=alt.Y("edge:Q"), **marks.ACROSS),
         front.mark_line(color=marks.SOFT, strokeWidth=1, interpolate="step-after").encode(
@@ -100,18 +94,15 @@ def memory() -> alt.LayerChart:
         )
         .encode(y=marks.BY_PLACE)
     )
-    named = marks.one_per_layout(rows, "order")
+    # of a layout that several series or software stacks have, the first row
+    named = rows.transform_joinaggregate(
+        first="min(order)", groupby=["layout_name"]
+    ).transform_filter("datum.order === datum.first")
     x = alt.X(
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
     )  # fmt: skip
-    part = [
-        *tooltips("world_size", "layout_name"),
-        alt.Tooltip("part:N", title="part"),
-        alt.Tooltip("size:Q", title="predicted GiB", format=".3~r"),
-        alt.Tooltip("total:Q", title="predicted total GiB", format=".3~r"),
-        alt.Tooltip("peak_phase:N", title="fullest phase of a step"),
-    ]
+    part = tooltips("world_size layout_name part size total peak_phase")
     ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
     return marks.finish(
         bars.mark_bar(height=9, yOffset=7, stroke=marks.SURFACE, strokeWidth=0.5).encode(
@@ -123,8 +114,7 @@ def memory() -> alt.LayerChart:
         .encode(x=x, x2=marks.fixed("X2Datum", 0)),
         rows.transform_filter("isValid(datum.peak)")
         .mark_tick(thickness=3, height=15, yOffset=7, color=marks.INK)
-        .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
-                              alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
+        .encode(x=x, tooltip=tooltips("world_size layout_name series peak")),
         _capacity().encode(x=alt.X("edge:Q"), **marks.UPRIGHT),
         named.mark_text(
             align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}
@@ -152,11 +142,7 @@ def step_bounds() -> alt.LayerChart:
     base = marks.chart("time_split").encode(y=_size_rows())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
-        alt.Tooltip("layout_name:N", title="layout"),
-        alt.Tooltip("part:N", title="part"),
-        alt.Tooltip("seconds:Q", title="seconds", format=".4~g"),
-        alt.Tooltip("share:Q", title="of the step", format=".1%"),
-        alt.Tooltip("series:N", title="value is"),
+        *tooltips("layout_name part seconds share series"),
     ]
     shared = base.transform_calculate(share="datum.share_to - datum.share_from")
     hidden = base.transform_filter(
@@ -195,7 +181,7 @@ def step_bounds() -> alt.LayerChart:
         hidden.mark_rule(strokeWidth=2, yOffset=14, color=marks.SOFT).encode(
             x=alt.X("zero:Q"),
             x2=alt.X2("hidden_share:Q"),
-            tooltip=[alt.Tooltip("hidden_share:Q", title="hidden behind compute", format=".0%")],
+            tooltip=tooltips("hidden_share"),
         ),
         shares.transform_filter("datum.part_order < 5")
         .mark_text()
@@ -225,9 +211,7 @@ def communication() -> alt.LayerChart:
         .encode(y=_size_rows())
     )  # fmt: skip
     tips = [
-        *tooltips("world_size", "layout_name"),
-        alt.Tooltip("part:N", title="part"),
-        alt.Tooltip("took:Q", title="ms per step", format=".4~g"),
+        *tooltips("world_size layout_name part took"),
         alt.Tooltip("exposed:Q", title="ms exposed, all parts", format=".4~g"),
         *tooltips("series"),
     ]

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from altair.utils.schemapi import debug_mode
 from scaling.record.files import write_bytes, write_text
 from scaling.report.charts.charts import ALL, CHARTS, Chart
 from scaling.report.charts.palette import COLOURS, CONFIG, HATCH
-from scaling.report.tables import Record, Tables
+from scaling.report.tables import Tables
 
 VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 WIDTH = 640  # px; on the page a chart is as wide as its box
@@ -62,34 +62,33 @@ def specifications() -> dict[str, str]:
     return texts
 
 
-def chart_files(tables: Tables, story: dict[str, Any], study: str) -> Iterator[tuple[str, str]]:
-    """Names (without folder and ending) and texts of the SVG files of one setting.
+def chart_files(tables: Tables, story: dict[str, Any], study: str) -> dict[str, str]:
+    """The SVG files of one setting in the light theme, by name (without folder and ending).
 
     A chart of one size is written for the largest that ran; readers save the others on the page.
     """
+    files = {}
+    look = {"config": json.loads(in_light(json.dumps(CONFIG))), "background": "white"}
     for name, sizes in story["drawn"][ALL].items():
         chart = CHARTS[name]
         size = str(story["shown_size"]) if chart.per_size else ""
         for panel in sizes.get(size, []):
-            yield (
-                "-".join([name, *filter(None, (panel, size))]),
-                _svg(chart, tables, story, study, size, panel),
-            )
-
-
-def _svg(
-    chart: Chart, tables: Tables, story: dict[str, Any], study: str, size: str, panel: Any
-) -> str:
-    """One chart of one setting in the light theme, with its title, study, series and intervals."""
-    text = in_light(specifications()[chart.name])
-    filled = json.loads(fill_words(text, story["words"]))
-    filled |= {"config": json.loads(in_light(json.dumps(CONFIG))), "background": "white"}
-    filled |= {"width": WIDTH, "title": _heading(chart, story, study, size, panel)}
-    names = table_names(filled)
-    filled["datasets"] = {name: _rows_for(tables, name, chart, size, panel) for name in names}
-    for parameter in filled["params"]:
-        parameter["value"] = story["parameters"][parameter["name"]]
-    return str(vl_convert.vegalite_to_svg(filled, vl_version=VEGA_LITE))
+            filled = json.loads(fill_words(in_light(specifications()[name]), story["words"]))
+            filled |= look | {"width": WIDTH, "title": _heading(chart, story, study, size, panel)}
+            filled["datasets"] = {  # charts.js (`rowsFor`) chooses the same rows
+                table: [
+                    row
+                    for row in tables[table]
+                    if (not size or str(row.get("world_size", size)) == size)
+                    and (panel is None or row.get(chart.panel or "", panel) == panel)
+                ]
+                for table in table_names(filled)
+            }
+            for parameter in filled["params"]:
+                parameter["value"] = story["parameters"][parameter["name"]]
+            svg = str(vl_convert.vegalite_to_svg(filled, vl_version=VEGA_LITE))
+            files["-".join([name, *filter(None, (panel, size))])] = svg
+    return files
 
 
 def fill_words(text: str, words: Mapping[str, str]) -> str:
@@ -97,16 +96,6 @@ def fill_words(text: str, words: Mapping[str, str]) -> str:
     for name, word in words.items():
         text = text.replace("{" + name + "}", word)
     return text
-
-
-def _rows_for(tables: Tables, name: str, chart: Chart, size: str, panel: Any) -> list[Record]:
-    """The rows of a table that one drawing of a chart gets; charts.js (`rowsFor`) does the same."""
-    return [
-        row
-        for row in tables[name]
-        if (not size or str(row.get("world_size", size)) == size)
-        and (panel is None or row.get(chart.panel or "", panel) == panel)
-    ]
 
 
 def _heading(

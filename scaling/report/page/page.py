@@ -4,7 +4,7 @@ import base64
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,7 @@ from scaling.record.files import write_text
 from scaling.report import text
 from scaling.report.charts.charts import CHARTS
 from scaling.report.charts.palette import CONFIG, CSS, FONT
-from scaling.report.charts.svg import (
-    bundle,
-    chart_files,
-    fill_words,
-    specifications,
-    write_charts,
-)
+from scaling.report.charts.svg import bundle, chart_files, fill_words, specifications, write_charts
 from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story
@@ -92,47 +86,50 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
             "replication": replication_section(study_dir),
         }
         svgs: dict[int, dict[str, str]] = {
-            told["setting_id"]: dict(chart_files(selection, told, study)) if charts else {}
+            told["setting_id"]: chart_files(selection, told, study) if charts else {}
             for selection, told in zip(selections, stories, strict=True)
         }
         write_charts(paths.charts, stories, svgs)
-        html = _page_html(study, tables, stories, sections, svgs, reports_dir, vega)
+        captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
+        opening = opening_selection(stories)
+        page_dir = reports_dir / "page"
+        html = _template(page_dir).render(
+            study=study,
+            tables=tables,
+            stories=stories,
+            opening=opening,
+            **sections,
+            chart_list=list(CHARTS.values()),
+            pictures=_pictures(stories, svgs, captions, opening),
+            rail=RAIL,
+            decision=decision,
+            text=text,
+            progress={
+                name: sum(row[name] for row in tables["progress"])
+                for name in COLUMNS["progress"]
+                if name != "setting_id"
+            },
+            palette=CSS,
+            font=FONT,
+            style="".join(_source(page_dir / name) for name in STYLES),
+            script=_inline("".join(_source(page_dir / name) for name in SCRIPTS)),
+            vega=_inline(vega.result()),
+            embedded=_embedded(tables, stories, captions),
+        )
     write_text(paths.report, html)
     write_multiqc(study_dir, tables)
     return paths.report
 
 
-def _page_html(
-    study: str,
-    tables: Tables,
-    stories: list[dict[str, Any]],
-    sections: Mapping[str, Any],
-    svgs: Mapping[int, Mapping[str, str]],
-    reports_dir: Path,
-    vega: Future[str],
-) -> str:
-    """The whole page as HTML.
-
-    Args:
-        study: its name, printable.
-        tables: those of all selections.
-        stories: one for each selection.
-        sections: those of the whole study by the name that the template has for them.
-        svgs: the charts of each selection by setting and name; may be empty.
-        reports_dir: what people wrote: page/ and captions/.
-        vega: the script that draws charts.
-
-    Raises:
-        InputError: a caption or a file of the page is missing.
-    """
-    captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
-    opening = opening_selection(stories)
-    page_dir = reports_dir / "page"
-    template = _template(page_dir)
-    style = "".join(_source(page_dir / name) for name in STYLES)
-    script = _inline("".join(_source(page_dir / name) for name in SCRIPTS))
-    pictures = _pictures(stories, svgs, captions, opening)
-    data = _json({name: _columnar(tables, name) for name in COLUMNS})
+def _embedded(
+    tables: Tables, stories: list[dict[str, Any]], captions: Mapping[str, Caption]
+) -> dict[str, str]:
+    """What the scripts of the page read, as JSON by the name of its element."""
+    # column names once and rows as arrays: a third of the size of records
+    data = {
+        name: {"columns": columns, "rows": [[row[key] for key in columns] for row in tables[name]]}
+        for name, columns in COLUMNS.items()
+    }
     charts = {
         name: {
             "spec": json.loads(specifications()[name]),
@@ -157,35 +154,9 @@ def _page_html(
         }
         for name, axis in AXES.items()
     ]
-    return template.render(
-        study=study,
-        tables=tables,
-        stories=stories,
-        opening=opening,
-        **sections,
-        chart_list=list(CHARTS.values()),
-        pictures=pictures,
-        rail=RAIL,
-        decision=decision,
-        text=text,
-        progress={
-            name: sum(row[name] for row in tables["progress"])
-            for name in ("points", "ok", "failed", "waiting", "predicted", "refusals", "skipped")
-        },
-        palette=CSS,
-        font=FONT,
-        style=style,
-        script=script,
-        vega=_inline(vega.result()),
-        embedded={
-            "data": data,
-            "charts": _json(charts),
-            "axes": _json(axes),
-            "stories": _json(stories),
-            "formats": _json(text.FORMATS),
-            "config": _json(CONFIG),
-        },
-    )
+    embedded = {"data": data, "charts": charts, "axes": axes, "stories": stories}
+    embedded |= {"formats": text.FORMATS, "config": CONFIG}
+    return {name: _json(value) for name, value in embedded.items()}
 
 
 def opening_selection(stories: Sequence[Mapping[str, Any]]) -> int:
@@ -250,13 +221,13 @@ def _pictures(
         (story["words"] for story in stories if story["setting_id"] == opening), {}
     )
     for file_name, svg in svgs.get(opening, {}).items():
-        chart = file_name.split("-")[0]
+        caption = captions[file_name.split("-")[0]]
         encoded = base64.b64encode(svg.encode("utf-8")).decode("ascii")
         pictures.append(
             {
                 "uri": f"data:image/svg+xml;base64,{encoded}",
-                "alt": fill_words(captions[chart].alt, words),
-                "text": fill_words(captions[chart].text, words),
+                "alt": fill_words(caption.alt, words),
+                "text": fill_words(caption.text, words),
             }
         )
     return pictures
@@ -265,12 +236,6 @@ def _pictures(
 def _inline(script: str) -> str:
     """A script that cannot end its own element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _columnar(tables: Tables, name: str) -> dict[str, Any]:
-    """A table with its column names once and rows as arrays: a third of the size of records."""
-    columns = COLUMNS[name]
-    return {"columns": columns, "rows": [[row[key] for key in columns] for row in tables[name]]}
 
 
 def _json(value: Any) -> str:

@@ -1,20 +1,10 @@
 """What stands around a selection's answer: predictions beyond it, its note and its key figures."""
 
-from collections.abc import Mapping
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.report.tables import Record, Tables
-from scaling.report.text import (
-    UNKNOWN,
-    amount,
-    gib,
-    gpu_count,
-    interval,
-    listed,
-    percent,
-    significant,
-)
+from scaling.report.text import UNKNOWN, amount, gib, interval, listed, percent, significant
 
 TAIL_STEPS = 20  # fewer say nothing about one step in twenty
 STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
@@ -22,14 +12,15 @@ STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yar
 Figure = tuple[str, str, str]  # name, value, what it is
 
 
-def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+def batch_words(tables: Tables) -> str:
     """What is kept equal while GPUs are added."""
+    setting = tables["settings"][0]
     batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
     if setting["kept_choices"]:
         batch += f" with {setting['kept_choices']}"
     if setting["study_kind"] == "strong":
-        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
-    return f"Weak scaling: {batch} a step for each {words['GPU']}"
+        return f"Strong scaling: {batch} a step at every number of {tables.words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {tables.words['GPU']}"
 
 
 def why_nothing_ran(tables: Tables) -> str:
@@ -46,7 +37,7 @@ def why_nothing_ran(tables: Tables) -> str:
     return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
 
 
-def predicted_beyond(tables: Tables, words: Mapping[str, str], *, ran: bool = True) -> str:
+def predicted_beyond(tables: Tables, *, ran: bool = True) -> str:
     """What is predicted at sizes where nothing ran, from the tables of predictions.
 
     `ran`: something ran at smaller sizes.
@@ -62,7 +53,7 @@ def predicted_beyond(tables: Tables, words: Mapping[str, str], *, ran: bool = Tr
     stretches = []
     for layout, group in groupby(advised, key=lambda pair: pair[1]):
         on = [size for size, _ in group]
-        last = gpu_count(on[-1], words)
+        last = tables.gpus(on[-1])
         stretches.append(
             f"{layout} on {last}" if len(on) == 1 else f"{layout} from {on[0]} to {last}"
         )
@@ -71,7 +62,7 @@ def predicted_beyond(tables: Tables, words: Mapping[str, str], *, ran: bool = Tr
     if tables["returns"]:
         step = tables["returns"][-1]
         worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
-        to = gpu_count(step["to_world_size"], words)
+        to = tables.gpus(step["to_world_size"])
         sentence += f" The step to {to} would return {worth} of its cost."
     return sentence
 
@@ -85,11 +76,11 @@ def has_full_steps(everything: Tables, series: str) -> bool:
     return series == "extended" and not rates["measured"].isdisjoint(rates["extended"])
 
 
-def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: bool = False) -> str:
+def note(tables: Tables, *, full_steps: bool = False) -> str:
     """What a reader of the answer must know, in small type; `full_steps` is `has_full_steps`."""
-    setting, best = tables["settings"][0], tables["best"]
+    setting, best, words = tables["settings"][0], tables["best"], tables.words
     sentences = []
-    if series == "published" and best:
+    if tables.series == "published" and best:
         sentences.append("Published by others, not measured here.")
     if setting["vendor"] == "cpu":
         sentences.append(
@@ -101,8 +92,8 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
             "Layouts that ran full steps only (short ones would have saved them little, or were "
             "not on a line) are ranked by these."
         )
-    sentences += [_tie_rule(tables, series, words)]
-    if series == "predicted":
+    sentences += [_tie_rule(tables)]
+    if tables.series == "predicted":
         sentences.append(
             "Nothing ran that these predictions could be compared with; "
             "docs/prediction_accuracy.md has the predictor's errors on published rows."
@@ -111,7 +102,7 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
     smaller = [row for row in tried if best and row["world_size"] < best[0]["world_size"]]
     # what ran there in another series is not in `best`
     if smaller and all(row["outcome"] != "ok" for row in smaller):
-        sentences.append(f"Below {gpu_count(best[0]['world_size'], words)} no layout tried ran.")
+        sentences.append(f"Below {tables.gpus(best[0]['world_size'])} no layout tried ran.")
     if any(
         row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1
         for row in tables["returns"]
@@ -124,7 +115,7 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
     if above_peak:
         top = max(above_peak, key=lambda row: float(row["mfu"]))
         sentences.append(
-            f"MFU is {percent(top['mfu'])} on {gpu_count(top['world_size'], words)}: above 100 % "
+            f"MFU is {percent(top['mfu'])} on {tables.gpus(top['world_size'])}: above 100 % "
             "the peak, the FLOP count or the step time of the row is in doubt."
         )
     stacks = {row["stack_fingerprint"] for row in best}
@@ -151,16 +142,16 @@ def note(tables: Tables, series: str, words: Mapping[str, str], *, full_steps: b
     return " ".join(filter(None, sentences))
 
 
-def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
+def _tie_rule(tables: Tables) -> str:
     """The lead that counts as a tie, the sizes where the two fastest tie, and what is advised.
 
     Where no two layouts ran at one size it says so, because the fastest had no rival.
     """
     best = [row for row in tables["best"] if row["runner_up_layout_name"] is not None]
     if not best:
-        did = "do two layouts fit" if series == "predicted" else "did two layouts run"
+        did = "do two layouts fit" if tables.series == "predicted" else "did two layouts run"
         return f"At no size {did}, so the fastest is compared with none." if tables["best"] else ""
-    if series == "predicted":
+    if tables.series == "predicted":
         own = [row["predicted_own_sigma"] for row in best]
         floor = NOISE_FLOOR if all(own) else PREDICTED_FLOOR
         rules = [
@@ -183,11 +174,12 @@ def _tie_rule(tables: Tables, series: str, words: Mapping[str, str]) -> str:
     ties = [row["world_size"] for row in best if row["tied"]]
     if not ties:
         return rule
-    where = f"At {listed([str(size) for size in ties])} {words['GPU' if ties == [1] else 'GPUs']}"
+    gpus = tables.words["GPU" if ties == [1] else "GPUs"]
+    where = f"At {listed([str(size) for size in ties])} {gpus}"
     if len(ties) == len(tables["best"]) > 1:
         where = "At every size"
     near = ""
-    if series == "predicted":
+    if tables.series == "predicted":
         near = f", if it is predicted within {percent(PREDICTED_FLOOR)} of the fastest"
     return (
         f"{rule} {where} the two fastest layouts tie: they are not told apart. Where layouts tie, "
@@ -201,13 +193,13 @@ def _noise_is_known(row: Record) -> bool:
     return row["ok_runs"] > 1 or (low is not None and high > low)
 
 
-def statistics_title(tables: Tables, series: str) -> str:
+def statistics_title(tables: Tables) -> str:
     """How many points there are and how they ended."""
     progress = tables["progress"][0]
     tried = progress["ok"] + progress["failed"]
     parts = []
     if tried or not progress["predicted"]:
-        points = "points" if series != "published" else "published points"
+        points = "points" if tables.series != "published" else "published points"
         parts.append(
             f"{progress['ok']} of {progress['points'] - progress['predicted']} {points} ran"
         )
@@ -231,15 +223,15 @@ def _combinations(number: int) -> str:
     return "1 combination was" if number == 1 else f"{number} combinations were"
 
 
-def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
+def figures(tables: Tables) -> list[Figure]:
     """The key figures under the answer, without those that are not known."""
     progress, best = tables["progress"][0], tables["best"]
     if not best:
         return [_points_figure(progress)]
     last = best[-1]
-    memory = gib(advised_memory(tables, last))
-    at_last = f"at {gpu_count(last['world_size'], words)}"
-    rate = f"{amount(last['tokens_per_s'])} tokens/s"
+    taken = advised_memory(tables, last)
+    at_last = f"at {tables.gpus(last['world_size'])}"
+    memory, rate = gib(taken), f"{amount(last['tokens_per_s'])} tokens/s"
     if len(best) > 1:
         rate += f", {percent(last['efficiency'])} of ideal"
     predicted = last["series"] == "predicted"
@@ -247,13 +239,13 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
     slowest = last["slowest_share"] if last["runner_up_layout_name"] else None  # not of repeats
     spread = UNKNOWN if slowest is None else f"×{significant(1 / slowest)}"
     every = [
-        _utilisation_figure(best, words),
-        (largest, gpu_count(last["world_size"], words), rate),
+        _utilisation_figure(tables),
+        (largest, tables.gpus(last["world_size"]), rate),
         ("Choice of layout", spread, f"fastest over slowest {at_last}"),
         _points_figure(progress),
-        ("Memory", memory, f"per {words['GPU']}, layout advised {at_last}"),
+        ("Memory", memory, f"per {tables.words['GPU']}, layout advised {at_last}"),
         _noise_figure(tables),
-        *_tail_figure(tables, words),
+        *_tail_figure(tables),
     ]
     return [figure for figure in every if figure[1] != UNKNOWN]
 
@@ -286,16 +278,16 @@ def _points_figure(progress: Record) -> Figure:
     return ("Points", str(progress["predicted"]), what)
 
 
-def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> Figure:
+def _utilisation_figure(tables: Tables) -> Figure:
     for column, name in (
         ("mfu", "Highest MFU"),
-        ("model_flop_per_s_per_gpu", f"Highest rate per {words['GPU']}"),
+        ("model_flop_per_s_per_gpu", f"Highest rate per {tables.words['GPU']}"),
     ):
-        rows = [row for row in best if row[column] is not None]
+        rows = [row for row in tables["best"] if row[column] is not None]
         if rows:
             top = max(rows, key=lambda row: float(row[column]))
             rate = percent(top["mfu"], 1) if column == "mfu" else amount(top[column], "FLOP/s")
-            where = f"of the fastest layout, at {gpu_count(top['world_size'], words)}"
+            where = f"of the fastest layout, at {tables.gpus(top['world_size'])}"
             return (name, rate, where)
     return ("Highest MFU", UNKNOWN, "the model's shape is not known")
 
@@ -316,12 +308,12 @@ def _noise_figure(tables: Tables) -> Figure:
     return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", level)
 
 
-def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[Figure]:
+def _tail_figure(tables: Tables) -> list[Figure]:
     """How much longer one step in twenty takes, at the largest size that kept so many steps."""
     tails = [row for row in tables["tails"] if row["steps"] >= TAIL_STEPS]
     if not tails:
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))
     longer = last["step_time_p95_s"] / last["step_time_s"] - 1
-    what = f"or more over the median in one of 20 steps, at {gpu_count(last['world_size'], words)}"
+    what = f"or more over the median in one of 20 steps, at {tables.gpus(last['world_size'])}"
     return [("Slow steps", f"+{percent(longer, 1)}", what)]

@@ -1,24 +1,13 @@
 """Titles of the sections about layouts, memory, time, predictions, other clusters and probes."""
 
 import math
-from collections.abc import Mapping
 
 from scaling.analyse.series import firmest
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.sections.answer import advised_memory
 from scaling.report.sections.over_sizes import leaders
 from scaling.report.tables import Record, Tables
-from scaling.report.text import (
-    amount,
-    digits,
-    gib,
-    gpu_count,
-    interval,
-    listed,
-    percent,
-    times,
-    with_series,
-)
+from scaling.report.text import amount, digits, gib, interval, listed, percent, times, with_series
 
 FEW_PAIRS = 3  # fewer pairs carry no sentence
 MOST_NAMED = 3  # choices or cells in one title
@@ -27,14 +16,9 @@ NEAR = 0.1  # a prediction within ten per cent counts as near
 HALF = 0.5
 
 
-def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
+def layouts_title(tables: Tables, size: int) -> str:
     """Which layout is fastest at a size, and by how much; `tables` of the size's firmest series."""
-    series = firmest(row for row in tables["contenders"] if row["world_size"] == size)
-    return with_series(_fastest(tables, size, words), series)
-
-
-def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
-    at = f"At {gpu_count(size, words)}"
+    at = f"At {tables.gpus(size)}"
     best = next((row for row in tables["best"] if row["world_size"] == size), None)
     if best is None:
         predicted = {row["series"] for row in tables["contenders"]} == {"predicted"}
@@ -65,11 +49,11 @@ def _rivals(tables: Tables, best: Record) -> str:
     return f" and {rivals} not told apart from it"
 
 
-def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
+def map_title(tables: Tables, size: int) -> str:
     """The best cell of the map, and how many hold nothing that runs; empty without a map."""
     cells = [row for row in tables["map"] if row["world_size"] == size]
     ran = [row for row in cells if row["status"] == "ok"]
-    at = f"At {gpu_count(size, words)}"
+    at = f"At {tables.gpus(size)}"
     if len({(row["tp"], row["pp"]) for row in cells}) < 2:
         return ""
     if not ran:
@@ -91,7 +75,7 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     return f"{title}; {empty} of {len(cells)} cells {hold} nothing that runs" if empty else title
 
 
-def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str, str]) -> str:
+def memory_title(tables: Tables, advised: Tables, size: int) -> str:
     """What ZeRO saves in matched pairs, and how often predicted memory is right about what fits.
 
     Where neither is known: what the layout needs that is advised at this size.
@@ -100,7 +84,6 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
         tables: those of one selection, with its predictions.
         advised: the same of the one series that the advice stands on.
         size: number of GPUs.
-        words: for GPUs.
     """
     parts = []
     pairs = [
@@ -130,8 +113,8 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
         return "How much memory each layout needs"
     capacity = tables["settings"][0]["gpu_memory_bytes"]
     of = f" of {gib(capacity)}" if capacity else ""
-    needs = f"the layout advised needs {gib(memory)}{of} per {words['GPU']}"
-    return with_series(f"At {gpu_count(size, words)} {needs}", best["series"])
+    needs = f"the layout advised needs {gib(memory)}{of} per {tables.words['GPU']}"
+    return with_series(f"At {tables.gpus(size)} {needs}", best["series"])
 
 
 def effects_title(tables: Tables) -> str:
@@ -196,7 +179,7 @@ def _factor_bounds(row: Record) -> tuple[float, float]:
     return max(low, 1 / high), max(high, 1 / low)
 
 
-def time_title(tables: Tables, words: Mapping[str, str]) -> str:
+def time_title(tables: Tables) -> str:
     """The largest loss at the largest size that was profiled, or predicted where none was."""
     parts = tables["time_split"]
     if not parts:
@@ -207,7 +190,7 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
     losses = [row for row in parts if row["part"] != "compute"]
     worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
     share = percent(worst["share_to"] - worst["share_from"])
-    at = f"At {gpu_count(size, words)}"
+    at = f"At {tables.gpus(size)}"
     sentence = f"{at} the largest loss is {worst['part']}, {share} of the step"
     if worst["series"] == "predicted":
         return with_series(sentence, "predicted")
@@ -255,7 +238,7 @@ def accuracy_note(tables: Tables) -> str:
     )
 
 
-def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
+def peers_title(tables: Tables) -> str:
     """What one GPU gives here compared with the same layout on other clusters, in one series."""
     rows = [row for row in tables["peers"] if row["dimension"] == "cluster"]
     series = firmest(row for row in rows if not row["itself"])
@@ -276,11 +259,11 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
             mfu = ""
             if this["mfu"] is not None and other["mfu"] is not None:
                 mfu = f" (MFU {percent(this['mfu'])} against {percent(other['mfu'])})"
-            compared.append(f"{ratio} times those of {cluster} on {gpu_count(size, words)}{mfu}")
+            compared.append(f"{ratio} times those of {cluster} on {tables.gpus(size)}{mfu}")
     if not compared:
         return "No other cluster ran the same layout at the same size"
-    this = next(iter(own.values()))
-    title = f"Tokens per second of one {words['GPU']} of {this['cluster']}, with the same layout"
+    here = next(iter(own.values()))["cluster"]
+    title = f"Tokens per second of one {tables.words['GPU']} of {here}, with the same layout"
     return with_series(f"{title}: {listed(compared)}", series)
 
 

@@ -2,13 +2,12 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.tables import Record, Tables
-from scaling.report.text import SERIES_LABELS, gpu_count, listed, percent
+from scaling.report.text import SERIES_LABELS, listed, percent
 
 Choices = Mapping[str, Any]  # a layout: its axes by name
 
@@ -18,19 +17,7 @@ _NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _ALWAYS_NAMED = ("zero_stage", "zero_shard_size")  # even where all layouts agree on them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What a step between neighbouring sizes returns, as a share of its cost: 1 is all of it."""
-
-    from_size: int
-    to_size: int
-    returned: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Stretch(NamedTuple):
     """An advised layout and the sizes it is advised for, both ends included."""
 
     layout: str
@@ -41,20 +28,14 @@ class Stretch:
 def headline(
     tables: Tables,
     stretches: Sequence[Stretch],
-    steps: Sequence[Step],
     choices: Mapping[str, Record],
-    series: str,
-    words: Mapping[str, str],
 ) -> tuple[str, str]:
     """What to use where, and what the last step returns: the longest version within `MOST_WORDS`.
 
     Args:
         tables: those of one selection and series.
         stretches: by size; empty where nothing ran.
-        steps: by size.
         choices: the decision's layouts by id, each with its axes.
-        series: the series that the values are from.
-        words: for GPUs.
     """
     if not stretches:
         return "", ""
@@ -62,12 +43,12 @@ def headline(
     advised = [choices[stretch.layout] for stretch in stretches]
     common, names = layout_phrases(advised, node)
     shared = other_choices(advised[0], shared_axes(advised, list(choices.values())), node)
-    placed = _placed(names, stretches, words)
-    by_degrees = _placed(_names_by_degrees(advised, node), stretches, words)
-    by_change = _placed(names_by_change(advised, node), stretches, words)
+    placed = _placed(names, stretches, tables)
+    by_degrees = _placed(_names_by_degrees(advised, node), stretches, tables)
+    by_change = _placed(names_by_change(advised, node), stretches, tables)
     full = _clause(common, shared, placed)
     clauses = [
-        full + _rival(tables, choices, stretches[-1], series),
+        full + _rival(tables, choices, stretches[-1]),
         full,
         _clause(common, shared[:1], placed),
         _clause(common, [], placed),
@@ -76,18 +57,18 @@ def headline(
         _clause("", [], by_change),
     ]
     first, *others = stretches
-    ending = last_step(steps, series)
+    ending = last_step(tables["returns"], tables.series)
     short_ending = ending.replace(" of its cost", "")
     versions = [*((clause, ending) for clause in clauses), (clauses[-1], short_ending)]
     ends = [degrees(layout) for layout in (advised[0], advised[-1])]
     if ends[0] != ends[1]:
-        changing = f"from {ends[0]} on {gpu_count(first.from_size, words)} to {ends[1]}, changing "
+        changing = f"from {ends[0]} on {tables.gpus(first.from_size)} to {ends[1]}, changing "
         changing += f"at {listed([str(stretch.from_size) for stretch in others])}"
         versions.append((changing, short_ending))
     often = {1: "once", 2: "twice"}.get(len(others), f"{len(others)} times")
-    sizes = f"between {first.from_size} and {gpu_count(stretches[-1].to_size, words)}"
+    sizes = f"between {first.from_size} and {tables.gpus(stretches[-1].to_size)}"
     versions.append((f"the layout to use changes {often} {sizes}", ending))
-    most = MOST_WORDS - len(SERIES_LABELS[series].split())
+    most = MOST_WORDS - len(SERIES_LABELS[tables.series].split())
     return next(version for version in versions if len(" ".join(version).split()) <= most)
 
 
@@ -101,15 +82,13 @@ def _clause(common: str, shared: Sequence[str], placed: Sequence[str]) -> str:
     return body.replace("\0", "")
 
 
-def _placed(
-    names: Sequence[str], stretches: Sequence[Stretch], words: Mapping[str, str]
-) -> list[str]:
+def _placed(names: Sequence[str], stretches: Sequence[Stretch], tables: Tables) -> list[str]:
     """Each layout with its sizes, a NUL between the two: `ZeRO-1<NUL> up to 64 GPUs`."""
     placed = []
     for number, (name, stretch) in enumerate(zip(names, stretches, strict=True)):
         last = number == len(names) - 1
         # only the first size is said with its unit
-        size = str(stretch.to_size) if number else gpu_count(stretch.to_size, words)
+        size = str(stretch.to_size) if number else tables.gpus(stretch.to_size)
         if last and number:
             placed.append(f"then {name}\0")  # up to the largest size
         elif stretch.from_size == stretch.to_size:
@@ -119,7 +98,7 @@ def _placed(
     return placed
 
 
-def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series: str) -> str:
+def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch) -> str:
     """A layout of other degrees that ties with the advised one at the largest size; or nothing.
 
     It "may be faster" if its own rate was higher and only the noise makes it a tie.
@@ -137,25 +116,25 @@ def _rival(tables: Tables, choices: Mapping[str, Record], last: Stretch, series:
     name = degrees(max(rivals, key=lambda row: float(row["share_of_best"])))
     if not any(row["advised"] for row in tied):
         return f"; {name} may be faster at {last.to_size}"
-    tie = "would tie" if series == "predicted" else "tie" if name.endswith("stages") else "ties"
+    predicted = tables.series == "predicted"
+    tie = "would tie" if predicted else "tie" if name.endswith("stages") else "ties"
     return f"; {name} {tie} at {last.to_size}"
 
 
-def last_step(steps: Sequence[Step], series: str) -> str:
-    """What the last step returns of its cost."""
+def last_step(steps: Sequence[Record], series: str) -> str:
+    """What the last step returns of its cost; `steps` are rows of the table `returns`."""
     predicted = series == "predicted"
     if not steps:
         return f"Only one size {'is predicted' if predicted else 'ran'}: no return."
-    step = steps[-1]
-    doubling = step.to_size == 2 * step.from_size
-    what = "The last doubling" if doubling else f"The step from {step.from_size}"
-    growth = step.to_size / step.from_size
-    if return_end(step.returned, step.high, growth, "high") < 0:
+    step, returned = steps[-1], steps[-1]["step_return"]
+    growth = step["to_world_size"] / step["from_world_size"]
+    what = "The last doubling" if growth == 2 else f"The step from {step['from_world_size']}"
+    if return_end(step, "high") < 0:
         return f"{what} {'would make' if predicted else 'makes'} training slower."
-    share = f"{percent(step.returned, 0 if step.returned >= 0.01 else 1)} of its cost"
-    if step.returned >= FULL_COST:
-        share = full_cost(step.low)
-    elif step.returned * (growth - 1) <= NOISE_FLOOR:  # how much faster it trains
+    share = f"{percent(returned, 0 if returned >= 0.01 else 1)} of its cost"
+    if returned >= FULL_COST:
+        share = full_cost(step["step_return_low"])
+    elif returned * (growth - 1) <= NOISE_FLOOR:  # how much faster it trains
         share = "nothing"
     return f"{what} {'would return' if predicted else 'returns'} {share}."
 
@@ -166,23 +145,17 @@ def full_cost(low: float | None) -> str:
     return "its full cost" if sure else "perhaps its full cost"
 
 
-def return_end(
-    returned: float, stated: float | None, growth: float, end: Literal["low", "high"]
-) -> float:
-    """An end of what a step may have returned, for sentences.
+def return_end(step: Record, end: Literal["low", "high"]) -> float:
+    """An end of what a step may have returned of its cost, for sentences.
 
     At least as far out as the floor of the two rates (`scaling.analyse.ties`), because an interval
     of single runs leaves out what differs between runs.
-
-    Args:
-        returned: share of the step's cost.
-        stated: this end of its interval, if the rates have one.
-        growth: ratio of the two sizes.
-        end: which.
     """
+    stated = step[f"step_return_{end}"]  # None if the rates have no interval
+    growth = step["to_world_size"] / step["from_world_size"]
     sign = 1 if end == "high" else -1
     noise = (1 + (UNSTATED_FLOOR if stated is None else NOISE_FLOOR)) ** sign
-    floor = ((1 + returned * (growth - 1)) * noise - 1) / (growth - 1)
+    floor = float(((1 + step["step_return"] * (growth - 1)) * noise - 1) / (growth - 1))
     return floor if stated is None else sign * max(sign * stated, sign * floor)
 
 

@@ -2,22 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
 from scaling.report.sections.headline import FULL_COST, full_cost, return_end
 from scaling.report.tables import Record, Tables
-from scaling.report.text import (
-    amount,
-    digits,
-    gpu_count,
-    interval,
-    listed,
-    percent,
-    significant,
-    times,
-)
+from scaling.report.text import amount, digits, interval, listed, percent, significant, times
 
 LAWS = {
     "amdahl": "Amdahl's law",
@@ -32,7 +22,7 @@ _PARAMETERS = {
 _UNSTATED_MARGIN = margin_of(UNSTATED_FLOOR)
 
 
-def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
+def throughput_title(tables: Tables) -> str:
     """How much faster the largest size is than the smallest, and the rate of the smallest."""
     best = [_across_sizes(row) for row in tables["best"]]
     if not best:
@@ -40,15 +30,13 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
     predicted = best[0]["series"] == "predicted"
     if len(best) == 1:
         ran = "is predicted" if predicted else "ran"
-        return f"Only {gpu_count(best[0]['world_size'], words)} {ran}: scaling needs a second size"
+        return f"Only {tables.gpus(best[0]['world_size'])} {ran}: scaling needs a second size"
     first, last = best[0], best[-1]
     highest = leaders(best)
     growth = last["tokens_per_s"] / first["tokens_per_s"]
     is_noise = abs(math.log(growth)) <= math.hypot(margin(first), margin(last))
     factor = last["world_size"] / first["world_size"]
-    where = (
-        f"From {first['world_size']} to {gpu_count(last['world_size'], words)} ({times(factor)})"
-    )
+    where = f"From {first['world_size']} to {tables.gpus(last['world_size'])} ({times(factor)})"
     would, s = ("would ", "") if predicted else ("", "s")
     change = f"grow{s} {times(growth)}" if growth >= 1 else f"fall{s} to {times(growth)}"
     if is_noise:
@@ -60,7 +48,7 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
     return f"{title}; it is highest at {sizes}"
 
 
-def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
+def returns_title(tables: Tables) -> str:
     """The first step that does not return the share of its cost that the study asks for."""
     steps = tables["returns"]
     if not steps:
@@ -80,24 +68,26 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
             lows = [step["step_return_low"] for step in steps]
             known = [low for low in lows if low is not None]
             return f"{which} {returns} {full_cost(min(known, default=None))}"
-        return f"{which} {returns} {at_least}{_returned(least)} of its cost"
+        worth = interval(least["step_return"], least["step_return_low"], least["step_return_high"])
+        return f"{which} {returns} {at_least}{worth} of its cost"
     step, threshold = short
-    this = f"The step from {step['from_world_size']} to {gpu_count(step['to_world_size'], words)}"
-    high = _bound(step, "high")
+    this = f"The step from {step['from_world_size']} to {tables.gpus(step['to_world_size'])}"
+    high = return_end(step, "high")
     if high < 0:
         return f"{this} {'would make' if would else 'makes'} training slower"
     perhaps = "" if high < threshold else "perhaps "
     places = _places(step, threshold)
-    less = f"less than {_share(threshold, places)} of its cost: {_returned(step, places)}"
+    worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"], places)
+    less = f"less than {_share(threshold, places)} of its cost: {worth}"
     return f"{this} {would}{perhaps}{'return' if would else 'returns'} {less}"
 
 
-def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
+def knee_sentence(tables: Tables) -> str:
     """Up to which size every step pays, with the criterion; empty without a knee."""
     knee = next(iter(tables["knees"]), None)
     if knee is None:
         return ""
-    size = gpu_count(knee["knee_world_size"], words)
+    size = tables.gpus(knee["knee_world_size"])
     predicted = knee["series"] == "predicted"
     returned = "would return" if predicted else "returned"
     steps = [step for step in tables["returns"] if step["to_world_size"] <= knee["knee_world_size"]]
@@ -115,7 +105,7 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
             "within the data."
         )
     step, threshold = short
-    perhaps = "" if sure and _bound(step, "high") < threshold else " perhaps"
+    perhaps = "" if sure and return_end(step, "high") < threshold else " perhaps"
     worth = digits(step["step_return"], _places(step, threshold))
     if step is tables["returns"][0]:
         following = f"the step to {step['to_world_size']} {returned} {worth}"
@@ -128,7 +118,7 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
 
 def _surely_pay(steps: Sequence[Record], knee: Record) -> bool:
     """Whether all steps pay whatever their rates are within their noise."""
-    return all(_bound(step, "low") >= _threshold(step, knee) for step in steps)
+    return all(return_end(step, "low") >= _threshold(step, knee) for step in steps)
 
 
 def _first_short(tables: Tables) -> tuple[Record, float] | None:
@@ -147,16 +137,6 @@ def _threshold(step: Record, knee: Record) -> float:
     return float((needed - 1) / (growth - 1))
 
 
-def _bound(step: Record, end: Literal["low", "high"]) -> float:
-    growth = step["to_world_size"] / step["from_world_size"]
-    return return_end(step["step_return"], step[f"step_return_{end}"], growth, end)
-
-
-def _returned(step: Record, places: int = 2) -> str:
-    low, high = step["step_return_low"], step["step_return_high"]
-    return interval(step["step_return"], low, high, places)
-
-
 def _share(share: float, places: int = 2) -> str:
     return "half" if math.isclose(share, 0.5) else digits(share, places)
 
@@ -170,7 +150,7 @@ def _places(step: Record, threshold: float) -> int:
     )
 
 
-def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
+def law_sentence(tables: Tables) -> str:
     """The chosen law, its error at held-out sizes, its parameters, and where it peaks."""
     law = next((row for row in tables["laws"] if row["chosen"]), None)
     if law is None:
@@ -190,7 +170,7 @@ def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
     if law["peak_world_size"] is not None and law["coherency_low"]:
         peak = round(law["peak_world_size"])
         where = "beyond the data" if peak > law["leaves_data_at"] else "inside the data"
-        sentence += f"; by this law throughput peaks near {gpu_count(peak, words)}, {where}"
+        sentence += f"; by this law throughput peaks near {tables.gpus(peak)}, {where}"
     return f"{sentence}."
 
 
@@ -200,7 +180,7 @@ def _parameter(value: float, low: float, high: float) -> str:
     return re.sub(r"\b0\.0+\b", "0", interval(value, low, high, places))
 
 
-def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
+def cost_title(tables: Tables) -> str:
     """What the largest size saves in time and adds in GPU-hours, whatever the tokens and price."""
     sizes = sorted(tables["costs"], key=lambda row: int(row["world_size"]))
     if len(sizes) < 2:
@@ -210,7 +190,7 @@ def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
     noise = math.hypot(margins[first["world_size"]], margins[last["world_size"]])
     faster = first["hours_per_token"] / last["hours_per_token"]
     more = last["gpu_hours_per_token"] / first["gpu_hours_per_token"]
-    hours = f"{words['GPU']}-hours"
+    hours = f"{tables.words['GPU']}-hours"
     bill = f"for {percent(abs(more - 1))} {'more' if more > 1 else 'fewer'} {hours}"
     if more >= 2:
         bill = f"for {times(more)} the {hours}"
@@ -222,18 +202,19 @@ def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
     how = f"{times(faster)} as fast as {first['world_size']}"
     if faster < math.exp(noise):
         how = f"no sooner than {first['world_size']}"
-    return f"{gpu_count(last['world_size'], words)} {finish} a run {how}, {bill}"
+    return f"{tables.gpus(last['world_size'])} {finish} a run {how}, {bill}"
 
 
-def price_note(setting: Record, costs: list[Record], words: Mapping[str, str]) -> str:
+def price_note(tables: Tables) -> str:
     """Where the price and the energy come from."""
+    setting, costs = tables["settings"][0], tables["costs"]
     if not costs:
         return ""
     price = setting["usd_per_gpu_hour"]
     money = (
         "No price is known for this cluster"
         if price is None
-        else f"At ${significant(price)} a {words['GPU']}-hour (config/clusters.yaml)"
+        else f"At ${significant(price)} a {tables.words['GPU']}-hour (config/clusters.yaml)"
     )
     energy = {
         "measured": "as measured",

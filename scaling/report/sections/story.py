@@ -3,17 +3,15 @@
 A sentence that the data cannot carry says so.
 """
 
-import dataclasses
 import functools
-import json
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series, firmest
-from scaling.report.charts.charts import drawable
+from scaling.report.charts.charts import OFFERED_AS, drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
-from scaling.report.text import device_words, with_series
+from scaling.report.text import with_series
 
 SERIES_KEY = {
     "measured": "● measured",
@@ -34,10 +32,10 @@ def story(everything: Tables) -> dict[str, Any]:
     setting = everything["settings"][0]
     interval = interval_words(everything)
     shown = sorted({row["series"] for row in everything["contenders"]})
-    series, short = main_series(everything), batch_short(setting)
+    short, series = batch_short(setting), main_series(everything)
     drawn = drawable(everything)
     by_series = {one: everything.of(setting["setting_id"], one) for one in SERIES}
-    tables, predictions = by_series[series], by_series["predicted"]
+    tables = by_series[series]
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     firmest_at = {
@@ -46,33 +44,28 @@ def story(everything: Tables) -> dict[str, Any]:
     }
     ran = [row["world_size"] for row in tables["best"]]
     largest = max(sizes, default=1)
-    words = device_words(setting["vendor"]) | {"interval": interval or "interval"}
+    words = {**everything.words} | {"interval": interval or "interval"}
     answered = {
-        "batch": answer.batch_words(setting, words),
-        "figures": answer.figures(tables, words),
-        "note": answer.note(
-            tables, series, words, full_steps=answer.has_full_steps(everything, series)
-        ),
-        "beyond": ""
-        if series == "predicted"
-        else answer.predicted_beyond(predictions, words, ran=bool(ran)),
+        "batch": answer.batch_words(everything),
+        "figures": answer.figures(tables),
+        "note": answer.note(tables, full_steps=answer.has_full_steps(everything, series)),
+        "beyond": answer.predicted_beyond(by_series["predicted"], ran=bool(ran))
+        if series != "predicted"
+        else "",
     }
-    statistics = answer.statistics_title(tables, series)
-    # plain values for the page; sizes that are keys become text
-    advised = json.loads(json.dumps(dataclasses.asdict(advice(tables, series, words))))
+    statistics = answer.statistics_title(tables)
+    advised = advice(tables)
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
     cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
-    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
-    price_note = over_sizes.price_note(setting, everything["costs"], words)
-    titles = {
-        "throughput": over_sizes.throughput_title(tables, words),
-        "returns": over_sizes.returns_title(tables, words),
-        "cost": over_sizes.cost_title(tables, words),
-        "effects": findings.effects_title(tables),
-    }
     # a title stays above its chart while the reader hides measured values
     say = functools.partial(with_series, measured_too=len(shown) > 1)
+    titles = {
+        "throughput": say(over_sizes.throughput_title(tables), series),
+        "returns": say(over_sizes.returns_title(tables), series),
+        "cost": say(over_sizes.cost_title(tables), series),
+    }
+    knee = [over_sizes.knee_sentence(tables), over_sizes.law_sentence(tables)]
     return answered | {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -84,6 +77,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "shown_size": max(ran or tried, default=None),
         "basis": series,
         "series": shown,
+        "offered_as": OFFERED_AS,
         "interval": interval,
         "key": "; ".join(
             [*(SERIES_KEY[one] for one in shown), *([f"intervals: {interval}"] if interval else [])]
@@ -100,26 +94,25 @@ def story(everything: Tables) -> dict[str, Any]:
             "price_": price,
         },
         "knee": " ".join(filter(None, knee)),
-        "price_note": price_note,
+        "price_note": over_sizes.price_note(everything),
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
-        "titles": {section: say(title, series) for section, title in titles.items()}
+        "titles": titles
         | {
+            "effects": say(findings.effects_title(tables), series),
             "statistics": statistics,
-            "time": say(findings.time_title(everything, words), "measured"),
+            "time": say(findings.time_title(everything), "measured"),
             "accuracy": findings.accuracy_title(everything),
-            "peers": findings.peers_title(everything, words),
+            "peers": findings.peers_title(everything),
             "collectives": findings.collectives_title(everything),
         },
         "at_size": {
             str(size): {
-                "layouts": say(
-                    findings.layouts_title(by_series[firmest_at[size]], size, words), "measured"
-                ),
-                "map": findings.map_title(everything, size, words),
-                "memory": findings.memory_title(everything, tables, size, words),
+                "layouts": say(findings.layouts_title(by_series[here], size), here),
+                "map": findings.map_title(everything, size),
+                "memory": findings.memory_title(everything, tables, size),
             }
-            for size in tried
+            for size, here in firmest_at.items()
         },
     }
 
