@@ -148,7 +148,6 @@ def _runs_snakemake(command: list[str]) -> bool:
 
 def _is_shared(folder: Path) -> bool:
     """Whether the folder is on a file system that other machines mount too."""
-    mounts = sorted(psutil.disk_partitions(all=True), key=lambda m: len(m.mountpoint))
-    holding = [m for m in mounts if folder.is_relative_to(m.mountpoint)]
+    mounts = [m for m in psutil.disk_partitions(all=True) if folder.is_relative_to(m.mountpoint)]
     shared = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "panfs", "wekafs"}
-    return bool(holding) and holding[-1].fstype in shared
+    return bool(mounts) and max(mounts, key=lambda m: len(m.mountpoint)).fstype in shared

@@ -178,13 +178,13 @@ def ranks_command(launch: Launch) -> list[str]:
     cpus = launch.environment.get("SLURM_CPUS_PER_TASK")  # srun does not inherit it from sbatch
     return _srun(
         launch.environment,
+        launch.logs / "rank%t.log",
         f"--nodes={launch.nodes}",
         f"--ntasks={launch.world_size}",
         f"--ntasks-per-node={launch.per_node}",
         "--distribution=block",
         "--kill-on-bad-exit=0",  # the watcher kills the others once they have left their records
         "--unbuffered",
-        f"--output={launch.logs}/rank%t.log",
         *([f"--cpus-per-task={cpus}"] if cpus else []),
     )
 
@@ -198,6 +198,7 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
     cpus = min(map(int, on_nodes), default=launch.per_node * int(per_task))
     return _srun(
         launch.environment,
+        place / "node%t.log",
         f"--nodes={launch.nodes}",
         f"--ntasks={launch.nodes}",
         "--ntasks-per-node=1",
@@ -205,13 +206,14 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
         "--cpu-bind=none",
         "--kill-on-bad-exit=1",
         "--job-name=hosts",
-        f"--output={place}/node%t.log",
     )
 
 
-def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
+def _srun(environment: Mapping[str, str], output: Path, *options: str) -> list[str]:
     """An srun that may use the whole allocation, also from inside another step."""
-    shared = ("--input=none", "--overlap", "--mem=0")
+    # srun replaces %t, and would replace the like in a folder's name
+    folder = str(output.parent).replace("%", "%%")
+    shared = (f"--output={folder}/{output.name}", "--input=none", "--overlap", "--mem=0")
     # where a site's sbatch exports nothing, steps would inherit that
     site = ("--export=ALL", *shlex.split(environment.get("SRUN_ARGS", "")))
     return ["srun", *options, *shared, *site]
