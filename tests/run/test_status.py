@@ -22,8 +22,8 @@ SQUEUE = """\
 #!/bin/sh
 case "$SQUEUE_PARTITION$SLURM_TIME_FORMAT $*" in ' --all '*) ;; *) exit 1 ;; esac
 echo '7|gpu|PENDING|4|90|Priority|N/A|/elsewhere'
-echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
 echo '9|gpu|RUNNING|1|10|None|2026-01-01T00:00:00|{here}'
+echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
 echo 'slurm_load_jobs error|no'
 """
 
@@ -92,7 +92,7 @@ def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):
 
 def test_of_many_that_run_or_wait_the_first_are_shown_and_the_others_counted(sweep):
     waits = next(job for job in sweep.queue if job.position)
-    queue = [dataclasses.replace(waits, job_id=f"j{n}", position=n) for n in range(30, 0, -1)]
+    queue = [dataclasses.replace(waits, job_id=f"j{n}", position=n) for n in range(1, 31)]
     lines = dataclasses.replace(sweep, queue=tuple(queue)).lines()
     shown = [line for line in lines if line.startswith("  waits: ")]
     assert [line.split()[2] for line in shown] == [f"j{n}," for n in range(1, 9)]

@@ -75,7 +75,7 @@ class Queued:
 
 
 def queued_jobs(folder: Path) -> list[Queued]:
-    """The jobs that were submitted from this folder; none if Slurm is missing or does not answer.
+    """The jobs submitted from this folder, as they wait; none if Slurm is missing or silent.
 
     Positions follow Slurm's current priorities; backfilling may start a later job first.
     """
@@ -100,7 +100,7 @@ def queued_jobs(folder: Path) -> list[Queued]:
                 starts_at=start if waits and start[:1].isdigit() else None,
             )
         )
-    return ours
+    return sorted(ours, key=lambda job: job.position or len(jobs))
 
 
 def _ask_slurm(*command: str) -> str:
