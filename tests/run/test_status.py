@@ -8,6 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from scaling.launch.start.slurm import queued_jobs
 from scaling.record.files import write_rows, write_table
 from scaling.record.running import mark_running
 from scaling.run import snakemake
@@ -31,6 +32,23 @@ echo 'slurm_load_jobs error|no'
 def points_of(count):
     plain = tiny_point(dp=2)
     return [dataclasses.replace(plain, point_id=f"p{n}", seed=n) for n in range(count)]
+
+
+SINFO = "#!/bin/sh\necho 'node[1-2] is drained: bad fan'\n"
+DRAINED = (
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+)
+
+
+def test_who_waits_for_nodes_that_are_away_is_told_which_and_why(tmp_path, monkeypatch):
+    line = f"8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
+    write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{line}'\n")
+    write_program(tmp_path / "sinfo", SINFO)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    (job,) = queued_jobs(tmp_path)
+
+    assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes, {DRAINED}; node[1-2] is drained: bad fan"
 
 
 @pytest.fixture

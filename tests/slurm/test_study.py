@@ -136,6 +136,23 @@ def test_a_folder_whose_name_slurm_would_replace_is_taken_as_it_is(lab, tmp_path
     assert (study.root / "logs/real/ranks" / row["point_id"] / "rank1.log").exists()
 
 
+def test_a_point_that_waits_for_drained_nodes_says_which_and_why(study):
+    nodes = "node=node[1-4]"
+    study.lab.ask("scontrol", "update", nodes, "state=drain", "reason=fan broken")
+    study.write({**STUDY, "layouts": [{"world_size": 2}]})
+    status = [warm_python(), "-m", "scaling", "status", "real"]
+    try:
+        study.start()
+        until("Slurm says why it waits", lambda: "DRAINED" in "".join(study.lab.reasons()))
+        shown = subprocess.run(
+            status, cwd=study.root, env=study.lab.environment, capture_output=True, text=True
+        ).stdout
+    finally:
+        study.lab.ask("scontrol", "update", nodes, "state=resume")
+
+    assert "; node[1-4] is drained: fan broken\n" in shown
+
+
 def rank_processes(point):
     """The ranks of a running point by number, found by the log that each of them writes."""
     found = {}

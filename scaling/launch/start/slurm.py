@@ -25,6 +25,8 @@ _ASK_LIMIT_S = 30.0
 _OF_THE_USER = ("SQUEUE_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
 # Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
+# Reasons why a job waits for nodes that somebody has to bring back
+_NODES_AWAY = ("Nodes required for job are DOWN", "ReqNodeNotAvail")
 # Prefixes of variables that describe a node: a fork server keeps its own values of these.
 OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
 
@@ -87,6 +89,8 @@ def queued_jobs(folder: Path) -> list[Queued]:
     for name, partition, state, nodes, priority, reason, start, directory in jobs:
         if directory.strip() != str(folder):
             continue
+        if state == "PENDING" and reason.startswith(_NODES_AWAY):
+            reason += _nodes_away(partition)
         rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
         ahead, waits = sum(rival > int(priority) for rival in rivals), state == "PENDING"
         ours.append(
@@ -101,6 +105,13 @@ def queued_jobs(folder: Path) -> list[Queued]:
             )
         )
     return sorted(ours, key=lambda job: job.position or len(jobs))
+
+
+def _nodes_away(partition: str) -> str:
+    """The nodes of a partition that take no job, with their states and what was said of them."""
+    fields = "--format=%N is %T: %E"
+    answer = _ask_slurm("sinfo", "--list-reasons", "--noheader", f"--partition={partition}", fields)
+    return "".join(f"; {line.strip()}" for line in dict.fromkeys(answer.splitlines()))
 
 
 def _ask_slurm(*command: str) -> str:
