@@ -68,18 +68,14 @@ def live_runner(marker: Path) -> Runner | None:
         facts = read_json_object(marker)
         since = datetime.datetime.fromisoformat(facts["started_at"]).timestamp()
         runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
-        limit_s = float(facts["time_limit_s"])
-    # the marker has just been removed, or is broken
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
-    if not runner.is_here:
-        return None if time.time() - since > limit_s + STALE_AFTER_LIMIT_S else runner
-    try:
+        if not runner.is_here:
+            ends_s = since + float(facts["time_limit_s"])
+            return None if time.time() - ends_s > STALE_AFTER_LIMIT_S else runner
         process = psutil.Process(runner.pid)
         same = abs(_since_boot_s(process) - float(facts["since_boot_s"])) < _TICKS_S
         return runner if same and process.status() != psutil.STATUS_ZOMBIE else None
-    # no such process, no access to it, or a broken marker
-    except (psutil.Error, ValueError, KeyError, TypeError, OverflowError):
+    # no such marker or process, no access to it, or a broken marker
+    except (psutil.Error, OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -90,12 +90,11 @@ def refuse_second_run(name: str) -> None:
 
 
 def _snakemakes_of(name: str) -> list[psutil.Process]:
-    snakemakes = []
-    for process in snakemakes_in(Path.cwd()):
-        studies = [word[6:] for word in process.info["cmdline"] if word.startswith("study=")]
-        if name in map(study_name, studies or ["quickstart"]):
-            snakemakes.append(process)
-    return snakemakes
+    def runs_it(command: list[str]) -> bool:
+        studies = [word[6:] for word in command if word.startswith("study=")]
+        return name in map(study_name, studies or ["quickstart"])
+
+    return [one for one in snakemakes_in(Path.cwd()) if runs_it(one.info["cmdline"])]
 
 
 def _terminate(processes: list[psutil.Process]) -> None:
