@@ -35,7 +35,7 @@ _SILENT_S = 300.0  # how long Slurm may not answer when ranks are to be killed
 _SILENT_PAUSE_S = 1.0
 _LAUNCHES = 3  # attempts to create a step
 _LAUNCH_PAUSE_S = 5.0
-_JOB_IS_OVER = "[Ii]nvalid job (id|[0-9])|already complet"  # in srun's words
+_JOB_IS_OVER = "[Ii]nvalid job (id|[0-9])|already (completing|completed)"  # in srun's words
 _LAUNCH_LIMIT_S = 300.0
 _STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 
