@@ -17,6 +17,7 @@ from scaling.cluster.node import host_name
 from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
+from scaling.launch.start.environment import threads_of_cpu_rank
 from scaling.record.extension import estimate_full_step
 from scaling.record.files import point_columns, table_of
 from scaling.record.interval import median_interval
@@ -64,6 +65,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
             "error_message": run.verdict.message,
             "duration_s": run.duration_s,
             "load_average": run.load_average,
+            "threads_per_rank": threads_of_cpu_rank(os.environ) if point.gpu == "cpu" else None,
             # each host once, in rank order; this one if no rank got so far
             "hosts": list(dict.fromkeys(hosts)) or [host_name(os.environ)],
             "excluded_hosts": run.excluded_hosts or None,
