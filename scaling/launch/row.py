@@ -17,7 +17,6 @@ from scaling.cluster.node import host_name
 from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
-from scaling.launch.start.environment import threads_of_cpu_rank
 from scaling.record.extension import estimate_full_step
 from scaling.record.files import point_columns, table_of
 from scaling.record.interval import median_interval
@@ -54,6 +53,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
     unmeasured: dict[str, Any] = dict.fromkeys(
         name for name, (_, nullable) in fields_of(Row).items() if nullable
     )
+    threads = int(os.environ.get("SCALING_THREADS") or 1)  # checked when the ranks were started
     return Row(
         **unmeasured
         | point_columns(point)
@@ -65,7 +65,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
             "error_message": run.verdict.message,
             "duration_s": run.duration_s,
             "load_average": run.load_average,
-            "threads_per_rank": threads_of_cpu_rank(os.environ) if point.gpu == "cpu" else None,
+            "threads_per_rank": threads if point.gpu == "cpu" else None,
             # each host once, in rank order; this one if no rank got so far
             "hosts": list(dict.fromkeys(hosts)) or [host_name(os.environ)],
             "excluded_hosts": run.excluded_hosts or None,

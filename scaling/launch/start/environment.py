@@ -20,14 +20,6 @@ _FOR_DEBUGGING = {
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # new name and old name
 
 
-def threads_of_cpu_rank(inherited: Mapping[str, str]) -> int:
-    """How many threads a rank on a CPU gets; see `rank_environment`."""
-    threads = inherited.get(_THREADS) or "1"
-    if not (threads.isascii() and threads.isdigit() and int(threads) > 0):
-        raise InputError(f"{_THREADS}={shortened(threads)}: must be a whole number of at least 1")
-    return int(threads)
-
-
 def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment that all ranks share; `cluster.node` adds what depends on a rank's node.
 
@@ -39,14 +31,16 @@ def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[
     Raises:
         InputError: SCALING_THREADS is no number of threads, which libraries would ignore.
     """
-    threads = threads_of_cpu_rank(inherited)
+    threads = inherited.get(_THREADS) or "1"
+    if not (threads.isascii() and threads.isdigit() and int(threads) > 0):
+        raise InputError(f"{_THREADS}={shortened(threads)}: must be a whole number of at least 1")
     environment = {name: v for name, v in inherited.items() if name not in _FOR_DEBUGGING}
     # Nothing is compiled here, but an engine may decorate an optimizer it does not use with
     # torch.compile, which imports the compiler: a second and a half of every rank's start.
     environment.setdefault("TORCHDYNAMO_DISABLE", "1")
     environment["PYTHONUNBUFFERED"] = "1"  # a killed rank's log keeps its last words
     if point.gpu == "cpu":
-        environment["OMP_NUM_THREADS"] = str(threads)
+        environment["OMP_NUM_THREADS"] = threads
         environment["DS_ACCELERATOR"] = "cpu"
         environment["CUDA_VISIBLE_DEVICES"] = ""
         return environment
