@@ -81,9 +81,7 @@ def fsdp_ranks(columns: Columns) -> Floats:
     if is_switch(columns.table, name):
         ranks = np.where(ranks == 1, np.inf, ranks)
     unknown = np.flatnonzero(np.isnan(ranks)).tolist()
-    for row in unknown:  # all of them are reported by the place of the first
-        error = columns.cell_error(name, unknown[0], "must be a number of ranks, or on or off")
-        columns.skip_row(row, str(error))
+    columns.skip_cells(name, unknown, "must be a number of ranks, or on or off")
     return ranks
 
 
