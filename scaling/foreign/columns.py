@@ -218,6 +218,8 @@ class Columns:
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
         """The error about one cell: file, line, column, value, and what would be right."""
+        if name not in self:
+            return InputError(f"{self.place(row)}: {wanted}")
         value = self.table.column(name)[row].as_py()
         text = repr(value) if isinstance(value, str) else str(value)
         return InputError(f"{self.place(row)}: {name}={shortened(text)}: {wanted}")

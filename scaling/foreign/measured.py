@@ -61,10 +61,10 @@ def read_outcomes(
     for name in columns.table.column_names:
         is_text = pa.types.is_string(columns.table[name].type)
         if is_text and (name in MEASURED or _MEASURED_TOO.search(name)):
-            cells = columns.strings(name, "")
-            failures = {cell: failure_of(cell) or "" for cell in {*cells.tolist()}}
-            said = np.array([failures[cell] for cell in cells.tolist()], dtype=object)
-            outcome = np.where((outcome == "") & np.isnan(step), said, outcome)
+            cells = columns.strings(name, "").tolist()
+            said = {cell: failure_of(cell) or "" for cell in {*cells}}
+            unsaid = (outcome == "") & np.isnan(step)
+            outcome = np.where(unsaid, [said[cell] for cell in cells], outcome)
     ran = (outcome == "") & np.isfinite(step)
     ran[list(columns.skipped)] = False
     return np.where(ran, "ok", outcome), step

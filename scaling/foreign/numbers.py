@@ -1,6 +1,5 @@
 """Read the number in a cell, however tables write it."""
 
-import contextlib
 import math
 import re
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from scaling.foreign.spellings import MEASURED, failure_of, unit_factor
 
 # Cells of a numeric column without a number.
 _NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|null|nan)?")
+_INFINITE = re.compile("(?i)[-+]?inf(inity)?")  # a bad measurement
 _THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
 # A number with a unit, a ZeRO stage, "±" and a deviation, brackets or the mark of a note around it.
 _DECORATED = re.compile(
@@ -42,10 +42,8 @@ def parse_numbers(
 
 def is_word(text: str, column: str) -> bool:
     """Whether a cell says, in place of a measurement, why there is none."""
-    if column not in MEASURED or _NO_NUMBER.fullmatch(text):
+    if column not in MEASURED or _NO_NUMBER.fullmatch(text) or _INFINITE.fullmatch(text):
         return False
-    with contextlib.suppress(ValueError):  # inf, a bad measurement
-        return math.isnan(float(text))
     return not re.search(r"\d", text) or failure_of(text) is not None
 
 

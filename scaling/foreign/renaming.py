@@ -80,8 +80,7 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
 
 def remarks_of(table: pa.Table) -> list[str]:
     """Sentences about how the columns of a table were read."""
-    text: bytes = (table.schema.metadata or {}).get(_REMARKS, b"")
-    return text.decode().splitlines()
+    return list((table.schema.metadata or {}).get(_REMARKS, b"").decode().splitlines())
 
 
 def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[str]:
@@ -134,15 +133,12 @@ def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
 
 def headers_of(table: pa.Table) -> dict[str, str]:
     """Headers as the file spells them, where they are not ours -> columns that hold their cells."""
-    text: bytes = (table.schema.metadata or {}).get(_HEADERS, b"{}")
-    headers: dict[str, str] = json.loads(text)
-    return headers
+    return dict(json.loads((table.schema.metadata or {}).get(_HEADERS, b"{}")))
 
 
 def is_switch(table: pa.Table, name: str) -> bool:
     """Whether the 1 of a column means on: the whole table says so, a part of its rows may not."""
-    text: bytes = (table.schema.metadata or {}).get(_SWITCHES, b"[]")
-    return name in json.loads(text)
+    return bool(name in json.loads((table.schema.metadata or {}).get(_SWITCHES, b"[]")))
 
 
 def _has_only_0_and_1(table: pa.Table, name: str) -> bool:

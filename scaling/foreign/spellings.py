@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from scaling.cluster.hardware import GIB, GPUS, Gpu
+from scaling.cluster.hardware import GIB, GPUS
 from scaling.record.row import Row, fields_of
 
 # Our columns -> other spellings: Megatron's arguments, Hugging Face's configurations and headers of
@@ -108,14 +108,14 @@ _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tok
              "length": "len", "bs": "batch", "bsz": "batch", "gradient": "grad", "acc": "accum",
              "accumulation": "accum", "activation": "act", "recomputation": "recompute",
              "iteration": "step", "iter": "step", "it": "step", "iterations": "steps",
-             "iters": "steps", "mem": "memory", "alloc": "allocated", "peak": "max"}  # fmt: skip
+             "iters": "steps", "mem": "memory", "alloc": "allocated", "peak": "max",
+             "msec": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms",
+             "minutes": "min", "hours": "h"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 _LARGER = {"b": 1e9, "g": 1e9, "t": 1e12}
 # Units of a header -> factor to the unit of our column.
-_TIMES = {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
-          "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0, "h": 3600.0,
-          "hours": 3600.0}  # fmt: skip
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "step_time_s": _TIMES,
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
@@ -244,14 +244,10 @@ def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
     """
     columns = [(header, 1.0) for header in headers]
     taken: set[str] = set()
-
-    def vagueness(index: int) -> int:
-        name = headers[index].lower()
-        return -1 if name in _OUR_COLUMNS else int(name in _VAGUE)
-
-    for index in sorted(range(len(headers)), key=vagueness):
-        name = headers[index].lower()
-        found = (name, 1.0) if name in _OUR_COLUMNS else canonical_column(headers[index])
+    names = [header.lower() for header in headers]
+    vagueness = [(name not in _OUR_COLUMNS, name in _VAGUE) for name in names]
+    for index in sorted(range(len(headers)), key=vagueness.__getitem__):
+        found = canonical_column(headers[index])
         if found[0] not in taken:
             columns[index] = found
         taken.add(columns[index][0])
@@ -327,11 +323,7 @@ def find_gpu(text: str) -> str | None:
         name
         for name, gpu in GPUS.items()
         if product == {word for word in name.split("-") if not re.fullmatch(r"\d+gb", word)}
-        and all(_is_memory_of(gpu, gb) for gb in memory)
+        # sold or reported with so much memory: 180, 186 and 192 GB are a B200's
+        and all(gpu.memory_bytes and abs(gb * GIB / gpu.memory_bytes - 1) < 0.15 for gb in memory)
     ]
     return candidates[0] if len(candidates) == 1 else None
-
-
-def _is_memory_of(gpu: Gpu, gb: int) -> bool:
-    """Whether a GPU is sold or reported with so much memory: 180, 186 and 192 GB are a B200's."""
-    return gpu.memory_bytes is not None and abs(gb / (gpu.memory_bytes / GIB) - 1) < 0.15
