@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from scaling.errors import printable
 from scaling.record.files import ROWS, write_text
 from scaling.record.row_checks import COLUMNS, invalid_row_reason_sql, invalid_row_reasons
 from scaling.study.paths import StudyPaths, row_of_unreadable, unreadable
@@ -41,7 +42,7 @@ class Unusable:
     def __str__(self) -> str:
         """The sentence with the file and the row."""
         where = f"{self.path}: row {self.row + 1}" if self.row else str(self.path)
-        return f"{_printable(where)}: {self.reason}"
+        return f"{printable(where)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +270,7 @@ def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path
 
 def _one_line(text: str) -> str:
     """The first line of a message, printable and at most 200 characters."""
-    return _printable(next(iter(text.splitlines()), ""))[:200]
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return printable(next(iter(text.splitlines()), ""))[:200]
 
 
 def quoted(text: str) -> str:

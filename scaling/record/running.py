@@ -19,7 +19,6 @@ from scaling.study.plan_file import read_json_object
 # A marker of another host that is older than its point's time limit by this much was left by a
 # killed process. On this host one can see: a point may wait or be suspended beyond its limit.
 STALE_AFTER_LIMIT_S = 120.0
-_ROUNDING_S = 2.0  # of the system's start, from which processes are dated
 _TICKS_S = 0.05  # the kernel counts hundredths
 
 
@@ -62,29 +61,21 @@ def live_runner(marker: Path) -> Runner | None:
     """The process that wrote this marker, or None if it seems to have ended.
 
     On this host the process must exist and be the one that wrote it, because process numbers are
-    reused: it began as long after the system's start, which no setting of the clock changes. By a
-    marker of an earlier version it must be no younger than the marker. A marker of another host
-    counts until its point's time limit is long past.
+    reused: it began as long after the system's start, which no setting of the clock changes. A
+    marker of another host counts until its point's time limit is long past.
     """
     try:
         facts = read_json_object(marker)
         since = datetime.datetime.fromisoformat(facts["started_at"]).timestamp()
         runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
-        limit_s = float(facts["time_limit_s"])
-    # the marker has just been removed, or is broken
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
-    if not runner.is_here:
-        return None if time.time() - since > limit_s + STALE_AFTER_LIMIT_S else runner
-    try:
+        if not runner.is_here:
+            ends_s = since + float(facts["time_limit_s"])
+            return None if time.time() - ends_s > STALE_AFTER_LIMIT_S else runner
         process = psutil.Process(runner.pid)
-        if (began_s := facts.get("since_boot_s")) is not None:
-            same = abs(_since_boot_s(process) - float(began_s)) < _TICKS_S
-        else:
-            same = process.create_time() <= since + _ROUNDING_S
+        same = abs(_since_boot_s(process) - float(facts["since_boot_s"])) < _TICKS_S
         return runner if same and process.status() != psutil.STATUS_ZOMBIE else None
-    # no such process, no access to it, or a broken marker
-    except (psutil.Error, ValueError, TypeError, OverflowError):
+    # no such marker or process, no access to it, or a broken marker
+    except (psutil.Error, OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -23,9 +23,7 @@ _PACKING = "from snakemake_executor_plugin_submitit.packing import main; main()"
 
 def is_asked_for(options: Sequence[str]) -> bool:
     """Whether Snakemake's options ask for a dry run; `-np` is `-n -p`."""
-    return any(
-        word in ("--dry-run", "--dryrun") or re.match("-n[a-zA-Z]*$", word) for word in options
-    )
+    return any(re.match("(--dry-?run|-n[a-zA-Z]*)$", word) for word in options)
 
 
 def without_job_files(options: Sequence[str]) -> list[str]:

@@ -93,7 +93,6 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     cluster = study.clusters[points[0].cluster]  # a study that measures has only one
-    resources = slurm_resources(cluster.slurm)
     lots = {point.point_id: random_fraction(measure.seed, point.point_id) for point in points}
     plan = PlanFile(
         made_from=planned.made_from,
@@ -101,7 +100,7 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
         study=str(study.path),
         asked=plan_digest(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        resources=resources,
+        resources=slurm_resources(cluster.slurm),
         points={
             point.point_id: point.allocation
             for point in sorted(points, key=lambda p: (p.world_size, p.repeat, lots[p.point_id]))

@@ -18,6 +18,7 @@ from scaling.errors import InputError, printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
+from scaling.record.files import check_room
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import first_few, use_of_allocations
@@ -74,6 +75,7 @@ def run_study(
     report_time_ns = _time_ns(report)
     log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
+    check_room(log.parent)  # without it snakemake would end in a traceback
     started = time.monotonic()
     # on a cluster every allocation has its own fork servers
     measures_here = not on_cluster and before.left > 0
@@ -117,7 +119,9 @@ def _print_failure(console: Console, code: int, log: Path, said: str) -> None:
 
     `said` is what snakemake added to its log in this run.
     """
-    lines = _last_words(said) or said.splitlines()[-_SHOWN_LINES:]
+    if not (lines := _last_words(said)):
+        check_room(log.parent)
+        lines = said.splitlines()[-_SHOWN_LINES:]
     console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
     console.print(
         f"snakemake ended with exit code {code}; when that is mended, the same command continues; "
@@ -133,8 +137,7 @@ def _last_words(text: str) -> list[str]:
             lines = Path(log).read_text(encoding="utf-8", errors="replace").split("\n")
             last = next((line for line in reversed(lines) if line.strip()), None)
             words.append(f"{log}: {last or 'is empty, as when a job is killed'}")
-    more = len(words) - _SHOWN_LINES
-    return words if more < 1 else [*words[:_SHOWN_LINES], f"and {more} more"]
+    return first_few(words)
 
 
 def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
@@ -142,12 +145,10 @@ def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
 
     Two at once on one machine would disturb each other. Each ends by its own time limit.
     """
-    running = watcher.look().running
-    if running:
+    if running := watcher.look().running:
         console.print(f"Waiting for {running} running point(s) of an earlier run.")
-    while running:
+    while watcher.look().running:
         time.sleep(0.5)
-        running = watcher.look().running
 
 
 def _names_profile(options: list[str]) -> bool:
@@ -158,8 +159,8 @@ def _command(study: Path, options: list[str], overrides: Mapping[str, str | None
     local = ["--profile", str(local_or_shipped("config/profiles/local"))]
     profile = [] if _names_profile(options) else local
     settings = [f"{key}={value}" for key, value in overrides.items() if value is not None]
-    snakemake = [sys.executable, "-m", "snakemake"]
-    return [*snakemake, *profile, *options, "--config", f"study={study}", *settings]
+    words = [*profile, *options, "--config", f"study={study}", *settings]
+    return [sys.executable, "-m", "snakemake", *words]
 
 
 def _wait(
@@ -213,12 +214,9 @@ def _heeded() -> list[signal.Signals]:
 
 def _describe_queue() -> str:
     """The foremost waiting job of this folder and how many more wait; empty if none does."""
-    jobs = [(job.position, job) for job in queued_jobs(Path.cwd()) if job.position is not None]
-    if not jobs:
-        return ""
-    _, foremost = min(jobs, key=lambda item: item[0])
-    more = f", and {len(jobs) - 1} more" if len(jobs) > 1 else ""
-    return f" · waits: {foremost.line}{more}"
+    lines = [job.line for job in queued_jobs(Path.cwd()) if job.position is not None]
+    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return f" · waits: {lines[0]}{more}" if lines else ""
 
 
 def _progress_line(progress: Progress, elapsed: float) -> str:

@@ -80,8 +80,7 @@ class Status:
                 for run in sorted(self.running, key=lambda run: -run.seconds)
             ]
         )
-        waiting = [(job.position, job.line) for job in self.queue if job.position is not None]
-        lines += first_few([f"  waits: {line}" for _, line in sorted(waiting)])
+        lines += first_few([f"  waits: {job.line}" for job in self.queue if job.position])
         nodes = sum(job.nodes for job in self.queue if job.position is None)
         if nodes:
             lines.append(f"  {nodes} node{'s' * (nodes > 1)} in use")

@@ -90,12 +90,11 @@ def refuse_second_run(name: str) -> None:
 
 
 def _snakemakes_of(name: str) -> list[psutil.Process]:
-    snakemakes = []
-    for process in snakemakes_in(Path.cwd()):
-        studies = [word[6:] for word in process.info["cmdline"] if word.startswith("study=")]
-        if name in map(study_name, studies or ["quickstart"]):
-            snakemakes.append(process)
-    return snakemakes
+    def runs_it(command: list[str]) -> bool:
+        studies = [word[6:] for word in command if word.startswith("study=")]
+        return name in map(study_name, studies or ["quickstart"])
+
+    return [one for one in snakemakes_in(Path.cwd()) if runs_it(one.info["cmdline"])]
 
 
 def _terminate(processes: list[psutil.Process]) -> None:
@@ -148,7 +147,6 @@ def _runs_snakemake(command: list[str]) -> bool:
 
 def _is_shared(folder: Path) -> bool:
     """Whether the folder is on a file system that other machines mount too."""
-    mounts = sorted(psutil.disk_partitions(all=True), key=lambda m: len(m.mountpoint))
-    holding = [m for m in mounts if folder.is_relative_to(m.mountpoint)]
+    mounts = [m for m in psutil.disk_partitions(all=True) if folder.is_relative_to(m.mountpoint)]
     shared = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "panfs", "wekafs"}
-    return bool(holding) and holding[-1].fstype in shared
+    return bool(mounts) and max(mounts, key=lambda m: len(m.mountpoint)).fstype in shared

@@ -242,11 +242,9 @@ def slow_by_probes(paths: StudyPaths) -> set[str]:
 @functools.cache
 def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
     """Hosts that probes found slow, cached until the file changes."""
-    if time_ns is None:
-        return ()
     try:
         table = pq.read_table(path)
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException):  # there is none, or a broken one
         return ()
     columns = [name for name in fields_of(Probe) if name in table.column_names]
     records = table.select(columns).to_pylist()

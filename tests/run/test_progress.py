@@ -37,7 +37,7 @@ def put(study_dir, point, **changes):
     files.write_rows(study_dir / "rows" / f"{point.point_id}.parquet", [row_of(point, **changes)])
 
 
-def mark(study_dir, point, *, pid, host=None, time_limit_s=60.0, ago_s=0.0):
+def mark(study_dir, point, *, pid, host=None, time_limit_s=60.0, ago_s=0.0, younger_s=0.0):
     (study_dir / "rows").mkdir(exist_ok=True)
     marker = study_dir / "rows" / f"{point.point_id}.running"
     started = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=ago_s)
@@ -46,7 +46,10 @@ def mark(study_dir, point, *, pid, host=None, time_limit_s=60.0, ago_s=0.0):
         "host": host or socket.gethostname(),
         "started_at": started.isoformat(),
         "time_limit_s": time_limit_s,
+        "since_boot_s": 0.0,
     }
+    if psutil.pid_exists(pid):
+        said["since_boot_s"] = psutil.Process(pid).create_time() - psutil.boot_time() - younger_s
     marker.write_text(json.dumps(said))
     return marker
 
@@ -115,7 +118,7 @@ def test_a_process_of_this_host_counts_beyond_its_limit_and_by_whatever_clock_it
 
 
 def test_a_process_that_is_younger_than_the_marker_got_the_number_of_another(points, tmp_path):
-    mark(tmp_path, points[0], pid=os.getpid(), ago_s=1e6)
+    mark(tmp_path, points[0], pid=os.getpid(), younger_s=1.0)
     assert Watcher(tmp_path, points).look().running == 0
 
 

@@ -1,6 +1,7 @@
 """What `scaling run` makes of options and signals; whole runs are in tests/workflow."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import pytest
 from rich.console import Console
 
 from scaling.errors import InputError
+from scaling.launch.fork_server.client import FORK_SERVERS_WANTED
 from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from scaling.run.progress import Progress
+from tests.processes import largest_file
 
 
 @pytest.mark.parametrize("options", [["--profile", "mine"], ["--profile=mine"]])
@@ -209,3 +212,38 @@ def test_a_run_that_leaves_no_report_names_none(config, write_study, monkeypatch
     shown = capsys.readouterr().out
     assert shown.startswith("Finished in ")
     assert "report" not in shown
+
+
+def test_on_a_full_disk_snakemake_is_not_started(project, monkeypatch):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(subprocess, "Popen", None)
+
+    with (
+        largest_file(500_000),
+        pytest.raises(InputError, match="logs/quickstart: has no room for a megabyte: File"),
+    ):
+        snakemake.run_study("quickstart", [])
+
+
+FILLS_THE_DISK = """
+import os, resource
+hard = resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE)[1]
+resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (500_000, hard))
+raise SystemError("no words of snakemake's own")
+"""
+
+
+def test_a_disk_that_fills_while_snakemake_runs_is_told_in_a_sentence(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    monkeypatch.setenv(FORK_SERVERS_WANTED, "0")
+    command = [sys.executable, "-c", FILLS_THE_DISK]
+    monkeypatch.setattr(snakemake, "_command", lambda *_: command)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    try:
+        with pytest.raises(InputError, match="logs/quickstart: has no room for a megabyte: File"):
+            snakemake.run_study("quickstart", [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert "Traceback" not in capsys.readouterr().out

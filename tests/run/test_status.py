@@ -8,6 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from scaling.launch.start.slurm import queued_jobs
 from scaling.record.files import write_rows, write_table
 from scaling.record.running import mark_running
 from scaling.run import snakemake
@@ -22,8 +23,8 @@ SQUEUE = """\
 #!/bin/sh
 case "$SQUEUE_PARTITION$SLURM_TIME_FORMAT $*" in ' --all '*) ;; *) exit 1 ;; esac
 echo '7|gpu|PENDING|4|90|Priority|N/A|/elsewhere'
-echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
 echo '9|gpu|RUNNING|1|10|None|2026-01-01T00:00:00|{here}'
+echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
 echo 'slurm_load_jobs error|no'
 """
 
@@ -31,6 +32,23 @@ echo 'slurm_load_jobs error|no'
 def points_of(count):
     plain = tiny_point(dp=2)
     return [dataclasses.replace(plain, point_id=f"p{n}", seed=n) for n in range(count)]
+
+
+SINFO = "#!/bin/sh\necho 'node[1-2] is drained: bad fan'\n"
+DRAINED = (
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+)
+
+
+def test_who_waits_for_nodes_that_are_away_is_told_which_and_why(tmp_path, monkeypatch):
+    line = f"8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
+    write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{line}'\n")
+    write_program(tmp_path / "sinfo", SINFO)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    (job,) = queued_jobs(tmp_path)
+
+    assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes, {DRAINED}; node[1-2] is drained: bad fan"
 
 
 @pytest.fixture
@@ -92,7 +110,7 @@ def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):
 
 def test_of_many_that_run_or_wait_the_first_are_shown_and_the_others_counted(sweep):
     waits = next(job for job in sweep.queue if job.position)
-    queue = [dataclasses.replace(waits, job_id=f"j{n}", position=n) for n in range(30, 0, -1)]
+    queue = [dataclasses.replace(waits, job_id=f"j{n}", position=n) for n in range(1, 31)]
     lines = dataclasses.replace(sweep, queue=tuple(queue)).lines()
     shown = [line for line in lines if line.startswith("  waits: ")]
     assert [line.split()[2] for line in shown] == [f"j{n}," for n in range(1, 9)]

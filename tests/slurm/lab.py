@@ -98,6 +98,10 @@ class Lab:
         lines = self.ask("squeue", "--noheader", "--array", "--format=%i|%T").splitlines()
         return dict(line.split("|") for line in lines)
 
+    def reasons(self) -> list[str]:
+        """Why jobs wait."""
+        return self.ask("squeue", "--noheader", "--format=%r").splitlines()
+
     def submissions(self) -> set[str]:
         """Ids of all jobs that were ever submitted: accounting, and squeue for the last seconds."""
         known = self.ask("sacct", "-X", "-n", "-P", "--starttime=now-2hours", "--format=JobID")

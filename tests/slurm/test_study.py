@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.conftest import MODELS
+from tests.conftest import MODELS, copy_project
 from tests.processes import until
 from tests.slurm.lab import end
 from tests.warm import warm_python
@@ -115,6 +115,42 @@ def test_points_over_four_nodes_train_alike_in_shared_allocations(study):
     assert Counter(row["world_size"] for row in rows) == {2: 2, 4: 2}
     assert len(study.lab.submissions() - before) == 2
     assert (study.root / "results/real/report.html").exists()
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_a_folder_whose_name_slurm_would_replace_is_taken_as_it_is(lab, tmp_path, hosts):
+    lab.start()
+    (tmp_path / "%j %x 100%").mkdir()
+    study = RealStudy(lab, copy_project(tmp_path / "%j %x 100%"))
+    study.write({**STUDY, "layouts": [{"world_size": 2}]})
+    stand_in(study.root)
+
+    try:
+        assert study.start(hosts=hosts).wait(timeout=500) == 0, study.said
+    finally:
+        end(study.runs)
+
+    (row,) = study.rows()
+    assert row["outcome"] == "ok", row["error_message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["%j %x 100%"]
+    assert (study.root / "logs/real/ranks" / row["point_id"] / "rank1.log").exists()
+
+
+def test_a_point_that_waits_for_drained_nodes_says_which_and_why(study):
+    nodes = "node=node[1-4]"
+    study.lab.ask("scontrol", "update", nodes, "state=drain", "reason=fan broken")
+    study.write({**STUDY, "layouts": [{"world_size": 2}]})
+    status = [warm_python(), "-m", "scaling", "status", "real"]
+    try:
+        study.start()
+        until("Slurm says why it waits", lambda: "DRAINED" in "".join(study.lab.reasons()))
+        shown = subprocess.run(
+            status, cwd=study.root, env=study.lab.environment, capture_output=True, text=True
+        ).stdout
+    finally:
+        study.lab.ask("scontrol", "update", nodes, "state=resume")
+
+    assert "; node[1-4] is drained: fan broken\n" in shown
 
 
 def rank_processes(point):

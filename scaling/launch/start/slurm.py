@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from scaling.cluster.node import NODE_NAME
+from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none, die_with_parent
 
@@ -25,6 +26,8 @@ _ASK_LIMIT_S = 30.0
 _OF_THE_USER = ("SQUEUE_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
 # Slurm's states of a lost node; a `*` after the state means that the node does not answer
 _LOST = ("down", "fail", "error", "unk")
+# Reasons why a job waits for nodes that somebody has to bring back
+_NODES_AWAY = ("Nodes required for job are DOWN", "ReqNodeNotAvail")
 # Prefixes of variables that describe a node: a fork server keeps its own values of these.
 OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
 
@@ -32,6 +35,7 @@ _SILENT_S = 300.0  # how long Slurm may not answer when ranks are to be killed
 _SILENT_PAUSE_S = 1.0
 _LAUNCHES = 3  # attempts to create a step
 _LAUNCH_PAUSE_S = 5.0
+_JOB_IS_OVER = "[Ii]nvalid job (id|[0-9])|already (completing|completed)"  # in srun's words
 _LAUNCH_LIMIT_S = 300.0
 _STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 
@@ -75,7 +79,7 @@ class Queued:
 
 
 def queued_jobs(folder: Path) -> list[Queued]:
-    """The jobs that were submitted from this folder; none if Slurm is missing or does not answer.
+    """The jobs submitted from this folder, as they wait; none if Slurm is missing or silent.
 
     Positions follow Slurm's current priorities; backfilling may start a later job first.
     """
@@ -87,6 +91,8 @@ def queued_jobs(folder: Path) -> list[Queued]:
     for name, partition, state, nodes, priority, reason, start, directory in jobs:
         if directory.strip() != str(folder):
             continue
+        if state == "PENDING" and reason.startswith(_NODES_AWAY):
+            reason += _nodes_away(partition)
         rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
         ahead, waits = sum(rival > int(priority) for rival in rivals), state == "PENDING"
         ours.append(
@@ -100,7 +106,14 @@ def queued_jobs(folder: Path) -> list[Queued]:
                 starts_at=start if waits and start[:1].isdigit() else None,
             )
         )
-    return ours
+    return sorted(ours, key=lambda job: job.position or len(jobs))
+
+
+def _nodes_away(partition: str) -> str:
+    """The nodes of a partition that take no job, with their states and what was said of them."""
+    fields = "--format=%N is %T: %E"
+    answer = _ask_slurm("sinfo", "--list-reasons", "--noheader", f"--partition={partition}", fields)
+    return "".join(f"; {line.strip()}" for line in dict.fromkeys(answer.splitlines()))
 
 
 def _ask_slurm(*command: str) -> str:
@@ -178,13 +191,13 @@ def ranks_command(launch: Launch) -> list[str]:
     cpus = launch.environment.get("SLURM_CPUS_PER_TASK")  # srun does not inherit it from sbatch
     return _srun(
         launch.environment,
+        launch.logs / "rank%t.log",
         f"--nodes={launch.nodes}",
         f"--ntasks={launch.world_size}",
         f"--ntasks-per-node={launch.per_node}",
         "--distribution=block",
         "--kill-on-bad-exit=0",  # the watcher kills the others once they have left their records
         "--unbuffered",
-        f"--output={launch.logs}/rank%t.log",
         *([f"--cpus-per-task={cpus}"] if cpus else []),
     )
 
@@ -198,6 +211,7 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
     cpus = min(map(int, on_nodes), default=launch.per_node * int(per_task))
     return _srun(
         launch.environment,
+        place / "node%t.log",
         f"--nodes={launch.nodes}",
         f"--ntasks={launch.nodes}",
         "--ntasks-per-node=1",
@@ -205,13 +219,14 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
         "--cpu-bind=none",
         "--kill-on-bad-exit=1",
         "--job-name=hosts",
-        f"--output={place}/node%t.log",
     )
 
 
-def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
+def _srun(environment: Mapping[str, str], output: Path, *options: str) -> list[str]:
     """An srun that may use the whole allocation, also from inside another step."""
-    shared = ("--input=none", "--overlap", "--mem=0")
+    # srun replaces %t, and would replace the like in a folder's name
+    folder = str(output.parent).replace("%", "%%")
+    shared = (f"--output={folder}/{output.name}", "--input=none", "--overlap", "--mem=0")
     # where a site's sbatch exports nothing, steps would inherit that
     site = ("--export=ALL", *shlex.split(environment.get("SRUN_ARGS", "")))
     return ["srun", *options, *shared, *site]
@@ -222,6 +237,7 @@ def start_step(launch: Launch) -> Ranks:
 
     Raises:
         LaunchError: Slurm repeatedly failed to create the step; the message is what srun printed.
+        KilledFromOutside: this allocation has ended.
     """
     of_rank = {
         **launch.environment,
@@ -242,6 +258,8 @@ def start_step(launch: Launch) -> Ranks:
         if failed is None:
             return step
         step.kill()
+        if re.search(_JOB_IS_OVER, step.last_words()):  # but this process outlived it
+            raise KilledFromOutside(f"the allocation is over: {step.last_words()}")
     raise LaunchError(f"srun failed {_LAUNCHES} times: {step.last_words()}")
 
 

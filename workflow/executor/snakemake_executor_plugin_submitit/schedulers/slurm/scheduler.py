@@ -78,7 +78,7 @@ class Slurm(Scheduler):
 
         # "exec": python becomes the batch script's own process, which --signal=B: reaches
         executor = submitit.SlurmExecutor(
-            folder=batch,
+            folder=as_it_is(batch),
             max_num_timeout=self._settings.max_restarts,
             python=f"exec {shlex.quote(sys.executable)}",
         )
@@ -91,6 +91,10 @@ class Slurm(Scheduler):
             array=self._settings.array,
             requeue=not self._settings.no_requeue,
         )
+        # Slurm puts the job's id for %j, also in the folder's name; there %% stands for itself
+        log = f"{'%j' if len(allocations) == 1 else '%A_%a'}_0_log.out"
+        more = {"output": f"{batch}".replace("%", "%%") + f"/{log}"}
+        parameters["additional_parameters"] = more | parameters["additional_parameters"]
         parameters["setup"] = [owner_check(batch), *parameters.get("setup", [])]
         executor.update_parameters(**parameters)
         pickle_by_value(allocation)
@@ -266,6 +270,11 @@ def submitit_parameters(
     if array is not None:
         parameters["array_parallelism"] = array
     return parameters
+
+
+def as_it_is(batch: Path) -> Path:
+    """This folder by a name in which submitit finds nothing to replace by the id of a job."""
+    return Path("/proc/self/cwd", os.path.relpath(batch)) if "%" in str(batch) else batch
 
 
 def owner_check(batch: Path) -> str:
