@@ -287,8 +287,7 @@ def find_model(text: str, known: Collection[str]) -> str | None:
         return same_size[0] if len(same_size) == 1 else None
     candidates = [name for name in known if (ours := _model_words(name)) <= words | _OPTIONAL
                   and words <= ours | _MAKERS and ours & words]  # fmt: skip
-    complete = [name for name in candidates if _model_words(name) <= words]
-    matches = complete or candidates
+    matches = [name for name in candidates if _model_words(name) <= words] or candidates
     return matches[0] if len(matches) == 1 else None
 
 
