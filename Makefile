@@ -15,8 +15,11 @@ STUDY ?= quickstart
 study: $(VENV)/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as four pytests at once: tests that start ranks, tests that wait for Slurm, tests that
-# start Snakemake (with ranks or without), and all others. With ARGS, one pytest with these arguments.
+# The whole suite as five pytests at once: tests that start ranks, tests that wait for Slurm, tests that
+# start Snakemake (with ranks or without), and all others in two halves, those of FIRST_HALF and the
+# rest, which take the processor for as long as each other. With ARGS, one pytest with these arguments.
+FIRST_HALF := tests/analyse tests/check tests/launch tests/predict
+PLAIN := not ranks and not slurm and not snakemake
 test: $(VENV)/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
@@ -27,8 +30,9 @@ ifeq ($(strip $(ARGS)),)
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
 	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm" $$(marked snakemake) & \
 	snakemake=$$!; \
-	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
-	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
+	part none $(BIN)/python -m pytest -m "$(PLAIN)" $(FIRST_HALF) & none=$$!; \
+	$(BIN)/python -m pytest -m "$(PLAIN)" $(addprefix --ignore=,$(FIRST_HALF)); code=$$?; \
+	for part in "none $$none" "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
 	  set -- $$part; wait $$2 || code=$$?; echo "Meanwhile, what starts $$1:"; cat "$$logs/$$1"; \
 	done; exit $$code
 else

@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.launch.start.torchrun import nodes_of
-from scaling.record.files import CannotWrite, read_row, retried_rows, write_rows
+from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
 from scaling.record.row import Row
 from scaling.record.running import live_runner, mark_running
@@ -44,7 +43,6 @@ _AMD_DRIVER = Path("/dev/kfd")
 _RELEASED = "SUBMITIT_RELEASED"  # the executor's variable: a file that frees the machine
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
-_ROOM_BYTES = 1_000_000  # a row and what else the study writes meanwhile
 _SUSPENDED_SHARE = 0.9  # of a suspension: ranks and launcher are not suspended in one instant
 
 
@@ -96,7 +94,7 @@ def measure(
         exits_on_signals(),
         mark_running(row_path, time_limit_s=point.time_limit_s),
     ):
-        _check_room(row_path.parent)
+        check_room(row_path.parent)
         start = start or choose_starter(os.environ)
         run = _run(point, rank_command, start, row_path, hang_after_s)
         ignore_signals()
@@ -173,21 +171,6 @@ def _may_lose_another_node(earlier: Sequence[Path]) -> bool:
     outcomes: list[str] = read_rows(earlier).table["outcome"].to_pylist()
     # with each final row that `scaling retry` sets aside, as many attempts begin again
     return (outcomes.count("node_failed") + 1) % ATTEMPTS_ON_LOST_NODES != 0
-
-
-def _check_room(folder: Path) -> None:
-    """Refuse to run what could not be kept.
-
-    Raises:
-        NotWritten: there is no room for a megabyte.
-    """
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(_ROOM_BYTES))
-    except OSError as error:
-        raise NotWritten(
-            f"{folder}: has no room for a megabyte ({error.strerror}), so nothing was measured"
-        ) from error
 
 
 def _check_no_step_was_suspended(run: FinishedRun) -> None:

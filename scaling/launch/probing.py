@@ -47,7 +47,7 @@ def probe(
     start: Starter | None = None,
     hang_after_s: float = HANG_AFTER_S,
 ) -> list[Probe]:
-    """Run a probe's ranks and write its rows, with hosts.json beside them.
+    """Run a probe's ranks and write its rows, with hosts.json and the plan's digest beside them.
 
     `plan_path` is probe.json, `out` the Parquet file, `logs` by default <name>.logs/ beside it. For
     the other arguments see `launch.point.measure`.
@@ -73,7 +73,8 @@ def probe(
         ignore_signals()
         left = files.read(ProbeRecords)
         rows = probe_rows(plan, run, left)
-        write_text(hosts_beside(out), json.dumps(host_facts(left), indent=1) + "\n")
+        facts = {"asked": plan.digest, "hosts": host_facts(left)}
+        write_text(hosts_beside(out), json.dumps(facts, indent=1) + "\n")
         write_table(out, table_of(rows, arrow_schema(Probe)))
     return rows
 

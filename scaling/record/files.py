@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import glob
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ def replacement(path: Path) -> Iterator[Path]:
         # Arrow wraps the system's words in its own
         reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
         raise CannotWrite(f"{path}: cannot be written: {reason}") from error
+
+
+def check_room(folder: Path) -> None:
+    """Refuse to run what could not be kept.
+
+    Raises:
+        CannotWrite: there is no room for a megabyte: a row, and what else is written meanwhile.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1_000_000))
+    except OSError as error:
+        raise CannotWrite(f"{folder}: has no room for a megabyte: {error.strerror}") from error
 
 
 def _to_disk(path: Path) -> None:

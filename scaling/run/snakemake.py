@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from scaling.errors import InputError, printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
+from scaling.record.files import check_room
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import first_few, use_of_allocations
@@ -75,7 +75,7 @@ def run_study(
     report_time_ns = _time_ns(report)
     log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
-    _need_room(log.parent)
+    check_room(log.parent)  # without it snakemake would end in a traceback
     started = time.monotonic()
     # on a cluster every allocation has its own fork servers
     measures_here = not on_cluster and before.left > 0
@@ -110,15 +110,6 @@ def run_study(
     return 0
 
 
-def _need_room(folder: Path) -> None:
-    """Refuse to go on where there is no room for a megabyte: snakemake would end in a traceback."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1_000_000))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from error
-
-
 def _time_ns(file: Path) -> int | None:
     return file.stat().st_mtime_ns if file.exists() else None
 
@@ -129,7 +120,7 @@ def _print_failure(console: Console, code: int, log: Path, said: str) -> None:
     `said` is what snakemake added to its log in this run.
     """
     if not (lines := _last_words(said)):
-        _need_room(log.parent)
+        check_room(log.parent)
         lines = said.splitlines()[-_SHOWN_LINES:]
     console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
     console.print(

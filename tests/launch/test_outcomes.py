@@ -247,7 +247,7 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
 def test_where_a_row_has_no_room_nothing_is_measured_in_vain(
     measured: Measure, study: Study
 ) -> None:
-    no_room = pytest.raises(NotMeasured, match=r"rows: has no room for a megabyte \(File too large")
+    no_room = pytest.raises(NotMeasured, match="rows: has no room for a megabyte: File too large")
     with largest_file(100_000), no_room:
         measured("print('ran'); finish()")
     assert not study.logs.exists()

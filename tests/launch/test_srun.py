@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start import slurm
 from scaling.launch.start.choose import choose_starter, start_in_allocation
 from scaling.launch.start.local import start_local
@@ -66,6 +67,24 @@ def test_a_step_that_cannot_be_created_is_tried_again_and_then_told_in_sruns_wor
         )
 
     assert fake_srun.read_text() == "called\n" * 3
+
+
+OVER = """\
+srun: error: Unable to confirm allocation for job 7: Invalid job id specified
+srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 7
+"""
+
+
+def test_who_outlives_the_allocation_blames_no_point(tmp_path: Path, fake_srun: Path) -> None:
+    srun = f"#!/bin/sh\necho called >> {fake_srun}\necho '{OVER}'\nexit 1\n"
+    write_program(fake_srun.parent / "tools/srun", srun)
+
+    with pytest.raises(KilledFromOutside, match="the allocation is over: srun: Check SLURM_JOB_ID"):
+        start_step(
+            Launch(["rank"], tiny_point(), {"PATH": str(fake_srun.parent / "tools")}, tmp_path)
+        )
+
+    assert fake_srun.read_text() == "called\n"
 
 
 SRUN_OF_ONE_TASK = """\

@@ -82,7 +82,7 @@ def test_two_nodes_leave_a_right_and_timed_row_of_every_collective_group_and_hos
             assert row.flop_per_s == pytest.approx(2 * row.m * row.n * row.k / row.seconds)
         if row.kind == "memory_copy":
             assert row.copy_bytes_per_s == pytest.approx(2 * row.message_bytes / row.seconds)
-    hosts = json.loads((tmp_path / "hosts.json").read_text())
+    hosts = json.loads((tmp_path / "hosts.json").read_text())["hosts"]
     ranks = {name: [one["rank"] for one in host["devices"]] for name, host in hosts.items()}
     assert ranks == {"n0": [0, 1], "n1": [2, 3]}
     assert all(host["torch_version"] for host in hosts.values())

@@ -220,7 +220,7 @@ def test_on_a_full_disk_snakemake_is_not_started(project, monkeypatch):
 
     with (
         largest_file(500_000),
-        pytest.raises(InputError, match="logs/quickstart: cannot be written: File too large"),
+        pytest.raises(InputError, match="logs/quickstart: has no room for a megabyte: File"),
     ):
         snakemake.run_study("quickstart", [])
 
@@ -241,7 +241,7 @@ def test_a_disk_that_fills_while_snakemake_runs_is_told_in_a_sentence(project, m
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     try:
-        with pytest.raises(InputError, match="logs/quickstart: cannot be written: File too large"):
+        with pytest.raises(InputError, match="logs/quickstart: has no room for a megabyte: File"):
             snakemake.run_study("quickstart", [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

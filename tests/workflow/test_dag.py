@@ -144,6 +144,20 @@ def test_new_probes_repeat_no_point_and_new_points_bring_probes_of_their_shapes(
     assert (jobs.get("probe"), jobs["measure"]) == (None, 1)
 
 
+def test_a_probe_of_an_earlier_plan_that_ended_unwatched_is_made_anew(project):
+    probed = {"layouts": [{"zero_stage": [1, 3]}], "probe": True}
+    edit(project, "quickstart", lambda study: study.update(probed))
+    found = pretend_it_ran(project, "quickstart")
+    results = project / "results" / "quickstart"
+    (results / "rows" / f"{found.points[0].point_id}.parquet").unlink()
+    planned = json.loads((results / "plan.json").read_text())["probe_asked"]
+    for asked, probes in ((planned, None), ("of another plan", 1)):
+        touch_probes(project, "quickstart", time.time() + 60)
+        (results / "hosts.json").write_text(json.dumps({"asked": asked, "hosts": {}}))
+        jobs = planned_jobs(project, "quickstart")
+        assert (jobs.get("probe"), jobs["measure"]) == (probes, 1)
+
+
 def test_probes_are_asked_for_where_points_run_on_gpus_and_take_the_largest_allocation(project):
     study = yaml.safe_load((project / "config/studies/quickstart.yaml").read_text())
     axes = {"model": "llama2_7b", "cluster": "h100-80gb-dgx", "world_size": [8, 32]}

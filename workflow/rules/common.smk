@@ -1,4 +1,5 @@
 # Paths and look-ups only. Imports here are loaded on every parse, so only the standard library.
+import os
 import shlex
 import sys
 from pathlib import Path

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from scaling.cluster.node import NODE_NAME
+from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none, die_with_parent
 
@@ -34,6 +35,7 @@ _SILENT_S = 300.0  # how long Slurm may not answer when ranks are to be killed
 _SILENT_PAUSE_S = 1.0
 _LAUNCHES = 3  # attempts to create a step
 _LAUNCH_PAUSE_S = 5.0
+_JOB_IS_OVER = "[Ii]nvalid job (id|[0-9])|already (completing|completed)"  # in srun's words
 _LAUNCH_LIMIT_S = 300.0
 _STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 
@@ -235,6 +237,7 @@ def start_step(launch: Launch) -> Ranks:
 
     Raises:
         LaunchError: Slurm repeatedly failed to create the step; the message is what srun printed.
+        KilledFromOutside: this allocation has ended.
     """
     of_rank = {
         **launch.environment,
@@ -255,6 +258,8 @@ def start_step(launch: Launch) -> Ranks:
         if failed is None:
             return step
         step.kill()
+        if re.search(_JOB_IS_OVER, step.last_words()):  # but this process outlived it
+            raise KilledFromOutside(f"the allocation is over: {step.last_words()}")
     raise LaunchError(f"srun failed {_LAUNCHES} times: {step.last_words()}")
 
 
