@@ -89,14 +89,27 @@ def axes_of(count, **changes):
     return axes | {name: np.array(values) for name, values in changes.items()}
 
 
+def fold(at_one, otherwise=0.1, rows=4):
+    """Errors of held-out rows at each trust: `at_one` by the whole fit."""
+    return [np.full(rows, at_one if trust == 1.0 else otherwise) for trust in TRUSTS]
+
+
 def test_a_trust_is_the_largest_whose_held_back_errors_are_not_clearly_worse():
-    errors = dict.fromkeys(TRUSTS, 0.10) | {1.0: 0.104}
-    assert chosen_trust([np.full(4, errors[trust]) for trust in TRUSTS]) == 1.0
-    errors[1.0] = 0.2
-    assert chosen_trust([np.full(4, errors[trust]) for trust in TRUSTS]) == 0.75
+    assert chosen_trust("world_size", [fold(0.104)]) == 1.0
+    assert chosen_trust("world_size", [fold(0.2)]) == 0.75
     # one stalled step counts no more than half a logarithm
     stalled = [np.array([0.0, 0.0, 9.0 if trust == 1.0 else 0.5]) for trust in TRUSTS]
-    assert chosen_trust(stalled) == 1.0
+    assert chosen_trust("world_size", [stalled]) == 1.0
+
+
+@pytest.mark.parametrize("axis", ["model", "hidden_size"])
+def test_another_model_is_left_to_the_data_sheet_unless_the_fit_surely_helped_with_others(axis):
+    assert chosen_trust(axis, [fold(0.05), fold(0.06)]) == 1.0
+    assert chosen_trust(axis, [fold(0.05)]) == 0.0
+    # it saves 0.05 of one model's error and costs 0.03 with the other: 0.01 on average, sure to 0.04
+    in_doubt = [fold(0.05), fold(0.13)]
+    assert chosen_trust(axis, in_doubt) == 0.0
+    assert chosen_trust("seq_length", in_doubt) == 1.0
 
 
 def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):

@@ -175,7 +175,9 @@ def held_out_errors(
         ]
         holds = True  # unless folds show that it does not
         if folds:
-            trusts[axis] = chosen_trust([_log_residuals(_at(trust, folds)) for trust in TRUSTS])
+            trusts[axis] = chosen_trust(
+                axis, [[at.log_residual for at in fold.by_trust] for fold in folds]
+            )
             held_out = _at(trusts[axis], folds)
             if helps:
                 holds, held_out = _with_residual(folds, trusts[axis], noise, must_help=False)

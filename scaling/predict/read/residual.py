@@ -33,8 +33,9 @@ NAMES = (*_DOUBLING, *_SWITCHES)
 # Noise variance (repeats, chance) over the variance that neighbours share. The first is used unless
 # another is clearly better on a stack's held-back rows.
 NOISES = (0.1, 0.03, 0.3)
-# Rows further off than this, log scale, stalled and tell nothing about their neighbours.
-_STALLED = 0.5
+# Rows further off than this, log scale, stalled: they tell nothing about their neighbours, and count
+# as no further off, so that one of them decides nothing.
+STALLED = 0.5
 # At most this many rows are kept, because a search over a million layouts pays for each. Keeping
 # half of 820 GPT rows cost 1.1 % in error; keeping three fifths of 480 rows cost nothing.
 _MOST_KEPT = 512
@@ -109,7 +110,7 @@ def fitted_residual(
     noise: float = NOISES[0],
 ) -> Residual:
     """Fit the process to ln(measured / predicted), (m,), of layouts at `places`, (m, k)."""
-    usable = np.abs(log_residual) <= _STALLED
+    usable = np.abs(log_residual) <= STALLED
     places, log_residual = places[usable], log_residual[usable]
     kept = places[_inducing_rows(places)]
     prior = correlation(kept, kept)
@@ -150,14 +151,15 @@ def _inducing_rows(places: Floats) -> npt.NDArray[np.int64]:
 
 def is_improvement(without: Floats, with_it: Floats) -> bool:
     """Whether held-out errors, ln(measured / predicted), are clearly smaller with the residual."""
-    return _mean_error(with_it) < _WORTH * _mean_error(without)
+    return mean_error(with_it) < _WORTH * mean_error(without)
 
 
 def chosen_noise(log_residual: Mapping[float, Floats]) -> float:
     """The one of NOISES with the smallest held-out errors, if clearly better than the first."""
-    best = min(NOISES, key=lambda noise: _mean_error(log_residual[noise]))
+    best = min(NOISES, key=lambda noise: mean_error(log_residual[noise]))
     return best if is_improvement(log_residual[NOISES[0]], log_residual[best]) else NOISES[0]
 
 
-def _mean_error(log_residual: Floats) -> float:
-    return float(np.minimum(np.abs(log_residual), _STALLED).mean())
+def mean_error(log_residual: Floats) -> float:
+    """Mean of |ln(measured / predicted)|, each clipped at STALLED."""
+    return float(np.minimum(np.abs(log_residual), STALLED).mean())

@@ -9,6 +9,7 @@ from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.read.calibration import AXES, Z_80, StackCalibration
 from scaling.predict.read.features import BLOCK
 from scaling.predict.read.parameters import MEMORY, TIME
+from scaling.predict.read.residual import STALLED, mean_error
 
 # Trust is a position between sets of parameters, on a logarithmic scale: their start values (0),
 # the cautious fit (CAUTIOUS) and the whole fit (1).
@@ -25,8 +26,9 @@ UNTESTED, LAYOUT = "untested", "layout"
 _CONFOUNDED = 0.25
 # Trusted fully when no fold could test them, unlike other axes.
 UNTESTED_IN_FULL = ("world_size", LAYOUT)
-# Errors are clipped here, so that one stalled step decides nothing.
-_LARGEST_ERROR = 0.5
+# Axes along which a calibration is followed only if it surely helped: the cost of another model is
+# least like that of the calibrated ones.
+_MUST_HELP = ("model", "hidden_size")
 # Lower trust must reduce the error by more than this share: there are few folds.
 _WORTH = 0.05
 
@@ -143,15 +145,24 @@ def trust_band(trust: float) -> str:
     return f"interpolation at {trust:g}"
 
 
-def chosen_trust(log_residuals: Sequence[Floats]) -> float:
+def chosen_trust(axis: str, folds: Sequence[Sequence[Floats]]) -> float:
     """The highest of TRUSTS whose mean error is within 5 % of the smallest.
 
+    It is 0 along `_MUST_HELP` unless the error that it saves exceeds the standard error of what it
+    saves in each fold; so one fold shows nothing.
+
     Args:
-        log_residuals: ln(measured / predicted) of the same held-out rows at each of TRUSTS.
+        axis: whose values the folds left out.
+        folds: ln(measured / predicted) of held-out rows at each of TRUSTS, by fold.
     """
-    errors = [float(np.minimum(np.abs(r), _LARGEST_ERROR).mean()) for r in log_residuals]
+    errors = [mean_error(np.concatenate(parts)) for parts in zip(*folds, strict=True)]
     good_enough = min(errors) * (1 + _WORTH)
-    return max(trust for trust, error in zip(TRUSTS, errors, strict=True) if error <= good_enough)
+    best = max(i for i, error in enumerate(errors) if error <= good_enough)
+    if axis in _MUST_HELP:
+        saved = np.array([mean_error(fold[0]) - mean_error(fold[best]) for fold in folds])
+        if len(saved) < 2 or saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
+            return 0.0
+    return TRUSTS[best]
 
 
 def untested_trust(tested: Collection[float]) -> float:
@@ -165,4 +176,4 @@ def untested_trust(tested: Collection[float]) -> float:
 
 def clipped_rms(log_residual: Floats) -> float:
     """Root mean square of errors, each clipped so that one stalled step does not decide."""
-    return float(np.sqrt(np.mean(np.minimum(np.abs(log_residual), _LARGEST_ERROR) ** 2)))
+    return float(np.sqrt(np.mean(np.minimum(np.abs(log_residual), STALLED) ** 2)))
