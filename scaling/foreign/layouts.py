@@ -40,6 +40,10 @@ def read_layout(columns: Columns) -> dict[str, Floats]:
     known["world_size"] = np.where(np.isnan(known["world_size"]), in_nodes, known["world_size"])
     known["global_batch_size"] = _batch_of(columns)
     known["dp"] = _dp_without_cp(columns, known)
+    if "batch_size" in columns and not {"local_batch_size", "tokens_per_step"} & {
+        *columns.table.column_names
+    }:
+        _place_batch(columns, known)
     micro, accumulation = (known[name] for name in BATCH_FACTORS[:2])
     local, name = columns.counts("local_batch_size"), "gradient_accumulation_steps"
     unstated = np.isnan(micro) & ~np.isnan(local)
@@ -69,6 +73,19 @@ def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
     if counts_cp.any():
         columns.assume(f"dp of {int(counts_cp.sum())} rows counts the ranks of cp too")
     return np.where(counts_cp, dp / cp, dp)
+
+
+def _place_batch(columns: Columns, known: dict[str, Floats]) -> None:
+    """Take `batch_size` as that of all ranks if each row can, else as that of each replica."""
+    batch = columns.counts("batch_size")
+    ones = {name: np.where(np.isnan(known[name]), 1.0, known[name]) for name in _COUNTED}
+    dp = ones["world_size"] / (ones["tp"] * ones["pp"] * ones["cp"])
+    parts = np.where(np.isnan(known["dp"]), dp, known["dp"]) * ones["micro_batch_size"]
+    whole = bool((np.isnan(batch) | (np.mod(batch, parts) == 0)).all())
+    name = "global_batch_size" if whole else "micro_batch_size"
+    if np.isnan(known["global_batch_size"]).all() and np.isnan(known[name]).all():
+        known[name] = batch
+        columns.assume(f"batch_size is read as {name}")
 
 
 def fsdp_ranks(columns: Columns) -> Floats:

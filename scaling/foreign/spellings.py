@@ -19,7 +19,8 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model", "model_chunks",
         "virtual_pipeline_stages", "interleaved_pipeline",
     ),
-    "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators"),
+    "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators",
+                   "processes", "hpus"),
     "nodes": ("nodes", "nnodes", "hosts"),
     "gpus_per_node": ("gpus_per_node", "devices_per_node", "gpus_node"),
     "micro_batch_size": (
@@ -28,6 +29,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "local_batch_size": ("lbs", "local_batch", "batch_per_dp", "batch_per_gpu"),
     "global_batch_size": ("gbs", "global_batch", "train_batch", "batch_global"),
+    "batch_size": ("batch",),  # of all ranks, or of each
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
         "batch_tokens", "global_batch_in_tokens",
@@ -73,10 +75,10 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "outcome": ("status", "state"),
     "gpu": ("gpu", "gpu_type", "gpu_model", "hardware", "accelerator", "system", "accelerator_name",
             "accelerator_type", "accelerator_model_name"),
-    "model": ("model_name", "benchmark"),
+    "model": ("model_name", "model_size", "benchmark"),
     "step_time_s": (
         "step_time", "time_per_step", "time_per_global_step", "elapsed_time_per_step", "per_step",
-        "train_step_time", "train_step_timing", "step_duration",
+        "train_step_time", "train_step_timing", "step_duration", "time_per_batch",
     ),
     "peak_memory_bytes": (
         "memory", "memory_per_gpu", "max_memory", "max_memory_per_gpu", "max_gpu_memory",
@@ -187,7 +189,9 @@ def canonical_column(header: str) -> tuple[str, float]:
     `Step time (ms)` is step_time_s and 0.001. An unknown header stays as it is, in lower case.
     """
     text = re.sub(r"\b([km])(?=tok)", r"\1 ", _MU.sub("u", header.lower()))
-    text = re.sub("^(train|perf)/", "", text)  # as exports of wandb and tensorboard begin
+    text = re.sub(
+        "^(train|perf)/|^train_(?=samples_|tokens_|steps_)", "", text
+    )  # as exports of wandb and tensorboard begin
     parts = re.findall("[a-z0-9]+", text.replace("/", " per ").replace("#", " n "))
     if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
