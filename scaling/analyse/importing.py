@@ -26,8 +26,9 @@ from scaling.foreign.layouts import (
     read_layout,
     skip_inconsistent_layouts,
 )
-from scaling.foreign.measured import RATES, read_outcomes, skip_adapter_training
+from scaling.foreign.measured import read_outcomes, skip_adapter_training
 from scaling.foreign.reading import read_table
+from scaling.foreign.spellings import RATES
 from scaling.layout.axes import AXES
 from scaling.layout.layout import layout_label
 from scaling.layout.optional_parts import PART_SIZES, stated_parts

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.foreign.numbers import is_doubtful, parse_number
+from scaling.foreign.numbers import is_word, parse_numbers
 from scaling.foreign.reading import row_place
 from scaling.foreign.renaming import remarks_of
-from scaling.foreign.spellings import canonical_word
+from scaling.foreign.spellings import canonical_word, failure_of
 
 MAX_COUNT = 10_000_000  # the largest size or degree that a study file allows
 MAX_EXACT_INT = 2**53  # exact in double precision; the limit for bytes and FLOPs
@@ -106,16 +106,17 @@ class Columns:
             cast = pc.cast(self.table.column(name), pa.float64(), safe=False)
             return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
         codes, texts = self._encoded(name, "")
-        values = np.full(len(texts), np.nan)
-        for code, text in enumerate(texts):
-            try:
-                values[code] = parse_number(text, name)
-            except ValueError:
-                row = int(np.flatnonzero(codes == code)[0])
-                raise self.cell_error(name, row, "must be a number") from None
-        if doubtful := [code for code, text in enumerate(texts) if is_doubtful(text)]:
-            self.assume_meaning(name, texts[doubtful[0]], f"{values[doubtful[0]]:.12g}")
-        return values[codes]
+        numbers, doubts = parse_numbers(texts, name)
+        if None in numbers:
+            row = int(np.flatnonzero(codes == numbers.index(None))[0])
+            raise self.cell_error(name, row, "must be a number")
+        words = [text for text in texts if is_word(text, name) and failure_of(text) is None]
+        if words:
+            rows = len(self._rows_with(codes, texts, words))
+            doubts.append(f"{name} is read as not measured in {rows} rows: {shortened(words[0])}")
+        for sentence in doubts:
+            self.assume(sentence)
+        return np.array(numbers, dtype=np.float64)[codes]
 
     def strings(
         self, name: str, default: str, allowed: Iterable[str] | None = None, *, silent: bool = False
@@ -144,10 +145,7 @@ class Columns:
             for row in self._rows_with(codes, texts, {*texts} - known):
                 strange.setdefault(texts[codes[row]], []).append(row)
             for unknown, rows in strange.items():
-                # all of them are reported by the place of the first
-                error = self.cell_error(name, rows[0], did_you_mean(unknown[:60], known - {""}))
-                for row in rows:
-                    self.skip_row(row, str(error))
+                self.skip_cells(name, rows, did_you_mean(unknown[:60], known - {""}))
             texts = [text if text in known else default for text in texts]
         return np.array(texts, dtype=object)[codes]
 
@@ -175,6 +173,11 @@ class Columns:
         self.skipped.setdefault(row, reason)
         if len(self.skipped) == len(self):
             raise InputError(next(iter(self.skipped.values())))
+
+    def skip_cells(self, name: str, rows: list[int], wanted: str) -> None:
+        """Leave rows out because of a cell; all are reported by the place of the first."""
+        for row in rows:
+            self.skip_row(row, str(self.cell_error(name, rows[0], wanted)))
 
     @staticmethod
     def _rows_with(
@@ -215,6 +218,8 @@ class Columns:
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
         """The error about one cell: file, line, column, value, and what would be right."""
+        if name not in self:
+            return InputError(f"{self.place(row)}: {wanted}")
         value = self.table.column(name)[row].as_py()
         text = repr(value) if isinstance(value, str) else str(value)
         return InputError(f"{self.place(row)}: {name}={shortened(text)}: {wanted}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats, Strings
-from scaling.foreign.columns import MAX_COUNT, Columns
+from scaling.foreign.columns import Columns
 from scaling.layout.optional_parts import PART_SIZES
 
 PLAIN_ATTENTION = ("", "mha", "mqa", "gqa")
@@ -41,14 +41,9 @@ def read_optional_parts(
     Raises:
         InputError: a cell is not a count.
     """
+    known = by_name or dict.fromkeys(PART_SIZES, np.zeros(len(columns)))
     parts = {
-        name: columns.numbers(
-            name,
-            np.nan_to_num(by_name[name]) if by_name else 0.0,
-            high=MAX_COUNT,
-            whole=True,
-            silent=True,
-        )
+        name: columns.counts(name, np.nan_to_num(known[name]), low=0, silent=True)
         for name in PART_SIZES
     }
     dense = parts["num_experts"] <= 1

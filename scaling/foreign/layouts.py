@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.cluster.hardware import GPUS, Cluster
-from scaling.errors import InputError
 from scaling.foreign.arrays import Floats
 from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
 from scaling.foreign.renaming import is_switch
@@ -81,9 +80,7 @@ def fsdp_ranks(columns: Columns) -> Floats:
     if is_switch(columns.table, name):
         ranks = np.where(ranks == 1, np.inf, ranks)
     unknown = np.flatnonzero(np.isnan(ranks)).tolist()
-    for row in unknown:  # all of them are reported by the place of the first
-        error = columns.cell_error(name, unknown[0], "must be a number of ranks, or on or off")
-        columns.skip_row(row, str(error))
+    columns.skip_cells(name, unknown, "must be a number of ranks, or on or off")
     return ranks
 
 
@@ -148,12 +145,7 @@ def skip_inconsistent_layouts(columns: Columns, layouts: Mapping[str, Floats]) -
         uneven = np.any([np.mod(layouts[name], 1) > 0 for name in factors], axis=0)
         reason = f"{product} is not {' x '.join(factors)}"
         for row in np.flatnonzero(uneven | (stated != whole) & ~np.isnan(stated + whole)).tolist():
-            error = (
-                columns.cell_error(product, row, reason)
-                if product in columns
-                else InputError(f"{columns.place(row)}: {reason}")
-            )
-            columns.skip_row(row, str(error))
+            columns.skip_row(row, str(columns.cell_error(product, row, reason)))
 
 
 def gpu_of_cluster(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:

@@ -10,14 +10,15 @@ import pyarrow as pa
 from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import complete_layout, read_layout
-from scaling.foreign.spellings import canonical_word
+from scaling.foreign.spellings import MEASURED, RATES, failure_of
 from scaling.record.row import Outcome
 
 # The outcome in published sweeps that do not tell the two apart.
 OOM_OR_CRASH = "oom_or_crash"
 OUTCOMES = (*get_args(Outcome), OOM_OR_CRASH)
-RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
-
+_MEASURED_TOO = re.compile(
+    r"flop|[mh]fu|utili[sz]ation|mem(ory)?(?![a-z])"
+)  # headers that are not read
 _ADAPTERS = re.compile(r"(?i)(?<![a-z])(q?lora|peft)(?![a-z])")
 
 
@@ -34,9 +35,7 @@ def skip_adapter_training(columns: Columns) -> None:
                 if text and _ADAPTERS.search(text):
                     rows = np.flatnonzero(columns.strings(name, "") == text.strip()).tolist()
                     why = "tunes a few weights, which is another step than training's"
-                    error = columns.cell_error(name, rows[0], why)
-                    for row in rows:
-                        columns.skip_row(row, str(error))
+                    columns.skip_cells(name, rows, why)
 
 
 def read_outcomes(
@@ -44,9 +43,9 @@ def read_outcomes(
 ) -> tuple[Strings, Floats]:
     """Outcome ('' if not stated) and seconds per step (NaN if not known), each (n,).
 
-    A row without an outcome is ok if it has a step time; `OOM` may stand in place of the step time.
-    The step time follows from tokens or sequences per second too, but not from FLOP/s, which people
-    count in different ways.
+    A row without an outcome is ok if it has a step time; `OOM` or `crashed` may stand in place of
+    what it measured. The step time follows from tokens or sequences per second too, but not from
+    FLOP/s, which people count in different ways.
 
     Args:
         columns: the table.
@@ -59,11 +58,13 @@ def read_outcomes(
     step = np.where(stated == 0, np.nan, stated)
     step = np.where(np.isnan(stated), _step_from_rate(columns, assumed or {}), step)
     outcome = columns.strings("outcome", "", OUTCOMES, silent=True)
-    if "step_time_s" in columns:
-        untimed = np.flatnonzero((outcome == "") & np.isnan(stated))
-        cells = columns.strings("step_time_s", "")[untimed].tolist()
-        oom = {cell for cell in {*cells} if canonical_word("outcome", cell, {"oom"}) == "oom"}
-        outcome[untimed[np.isin(cells, list(oom))]] = "oom"
+    for name in columns.table.column_names:
+        is_text = pa.types.is_string(columns.table[name].type)
+        if is_text and (name in MEASURED or _MEASURED_TOO.search(name)):
+            cells = columns.strings(name, "").tolist()
+            said = {cell: failure_of(cell) or "" for cell in {*cells}}
+            unsaid = (outcome == "") & np.isnan(step)
+            outcome = np.where(unsaid, [said[cell] for cell in cells], outcome)
     ran = (outcome == "") & np.isfinite(step)
     ran[list(columns.skipped)] = False
     return np.where(ran, "ok", outcome), step

@@ -2,11 +2,14 @@
 
 import math
 import re
+from collections.abc import Iterable
 
-from scaling.foreign.spellings import unit_factor
+from scaling.errors import shortened
+from scaling.foreign.spellings import MEASURED, failure_of, unit_factor
 
-# Cells of a numeric column without a number: a dash, or the reason why there is none.
-_NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|null|nan|(cuda )?oom|out[ -]of[ -]memory)?")
+# Cells of a numeric column without a number.
+_NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|null|nan)?")
+_INFINITE = re.compile("(?i)[-+]?inf(inity)?")  # a bad measurement
 _THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
 # A number with a unit, a ZeRO stage, "±" and a deviation, brackets or the mark of a note around it.
 _DECORATED = re.compile(
@@ -17,9 +20,31 @@ _DECORATED = re.compile(
 _ONE_COMMA = re.compile(r"\d{1,3},\d{3}")  # of thousands, or a decimal one?
 
 
-def is_doubtful(text: str) -> bool:
-    """Whether a reader might take the cell for another number than `parse_number` does."""
-    return bool(_ONE_COMMA.fullmatch(text) or re.search(r"\d.*[(\[].*\d", text))
+def parse_numbers(
+    cells: Iterable[str | None], column: str, factor: float = 1.0
+) -> tuple[list[float | None], list[str]]:
+    """`parse_number` of each cell, None for what is none.
+
+    And a sentence on the first that a reader might take for another number.
+    """
+    numbers: list[float | None] = []
+    doubts = []
+    for cell in cells:
+        try:
+            numbers.append(parse_number((cell or "").strip(), column, factor))
+        except ValueError:
+            numbers.append(None)
+            continue
+        if cell and (_ONE_COMMA.fullmatch(cell) or re.search(r"\d.*[(\[].*\d", cell)):
+            doubts.append(f"{column}: {shortened(cell)} is read as {numbers[-1]:.12g}")
+    return numbers, doubts[:1]
+
+
+def is_word(text: str, column: str) -> bool:
+    """Whether a cell says, in place of a measurement, why there is none."""
+    if column not in MEASURED or _NO_NUMBER.fullmatch(text) or _INFINITE.fullmatch(text):
+        return False
+    return not re.search(r"\d", text) or failure_of(text) is not None
 
 
 def parse_number(text: str, column: str, factor: float = 1.0) -> float:
@@ -35,7 +60,7 @@ def parse_number(text: str, column: str, factor: float = 1.0) -> float:
     Raises:
         ValueError: the cell is something else.
     """
-    if _NO_NUMBER.fullmatch(text):
+    if _NO_NUMBER.fullmatch(text) or is_word(text, column):
         return math.nan
     number = _THOUSANDS_SEPARATOR.sub("", text)
     if decorated := _DECORATED.fullmatch(number):

@@ -1,6 +1,5 @@
 """Read CSV, JSON and Parquet files of other tools as Arrow tables with our column names."""
 
-import contextlib
 import csv
 import io
 import json
@@ -187,15 +186,12 @@ def _refuse_an_open_quote(path: Path, text: str) -> None:
     """
     csv.field_size_limit(2**31 - 1)
     reader, end = csv.reader(io.StringIO(text, newline=""), strict=True), 0
-    with contextlib.suppress(StopIteration):
-        while True:
-            try:
-                next(reader)
-            except csv.Error as error:
-                if "end of data" not in str(error):
-                    return  # Arrow takes it as it is
-                raise InputError(f"{path}: line {end + 1}: a quote is never closed") from None
+    try:
+        for _ in reader:
             end = reader.line_num
+    except csv.Error as error:  # Arrow takes any other as it is
+        if "end of data" in str(error):
+            raise InputError(f"{path}: line {end + 1}: a quote is never closed") from None
 
 
 def row_place(table: pa.Table, row: int) -> str:

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scaling.errors import InputError, shortened
-from scaling.foreign.numbers import is_doubtful, parse_number
-from scaling.foreign.spellings import canonical_column, canonical_columns, is_known
+from scaling.foreign.numbers import parse_numbers
+from scaling.foreign.spellings import MEASURED, canonical_column, canonical_columns, is_known
 
-_MEASURED = {"step_time_s", "peak_memory_bytes", "tokens_per_s", "tokens_per_s_per_gpu"}
 _MOST_TOLD = 20  # columns that a remark names
 # Keys of a table's metadata: sentences about how it was read, `headers_of`, and `is_switch`.
 _REMARKS, _HEADERS, _SWITCHES = b"remarks", b"headers", b"switches"
@@ -47,17 +46,17 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
     remarks = [*_remarks(table, names, [name for name, _ in columns])]
     table = table.rename_columns([name for name, _ in columns])
     for index, (name, factor) in enumerate(columns):
-        if name in _MEASURED:
+        if name in MEASURED:
             table = table.set_column(index, name, _without_minus_one(table.column(index)))
         if factor != 1.0:
             try:
-                column = _multiplied(table.column(index), name, factor)
+                column, doubts = _multiplied(table.column(index), name, factor)
             except pa.ArrowException:
                 kind = table.column(index).type
                 raise InputError(
                     f"{path}: column {shortened(names[index])} holds {kind}, not numbers"
                 ) from None
-            remarks += _doubts(table.column(index), column, name)
+            remarks += doubts
             table = table.set_column(index, name, column)
     table = _with_fillers(table, names)
     table = table.select([name for name, _ in columns if name])
@@ -81,8 +80,7 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
 
 def remarks_of(table: pa.Table) -> list[str]:
     """Sentences about how the columns of a table were read."""
-    text: bytes = (table.schema.metadata or {}).get(_REMARKS, b"")
-    return text.decode().splitlines()
+    return list((table.schema.metadata or {}).get(_REMARKS, b"").decode().splitlines())
 
 
 def _remarks(table: pa.Table, headers: list[str], names: list[str]) -> Iterator[str]:
@@ -135,15 +133,12 @@ def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
 
 def headers_of(table: pa.Table) -> dict[str, str]:
     """Headers as the file spells them, where they are not ours -> columns that hold their cells."""
-    text: bytes = (table.schema.metadata or {}).get(_HEADERS, b"{}")
-    headers: dict[str, str] = json.loads(text)
-    return headers
+    return dict(json.loads((table.schema.metadata or {}).get(_HEADERS, b"{}")))
 
 
 def is_switch(table: pa.Table, name: str) -> bool:
     """Whether the 1 of a column means on: the whole table says so, a part of its rows may not."""
-    text: bytes = (table.schema.metadata or {}).get(_SWITCHES, b"[]")
-    return name in json.loads(text)
+    return bool(name in json.loads((table.schema.metadata or {}).get(_SWITCHES, b"[]")))
 
 
 def _has_only_0_and_1(table: pa.Table, name: str) -> bool:
@@ -159,7 +154,7 @@ def _has_memory_units(header: str, column: pa.ChunkedArray) -> bool:
         return False
     if canonical_column(f"{header} (bytes)")[0] != "peak_memory_bytes":
         return False
-    cells = {cell.strip() for cell in column.unique().to_pylist() if cell}
+    cells = {cell.strip() for cell in column.unique().to_pylist() if re.search(r"\d", cell or "")}
     return bool(cells) and all(re.fullmatch(r"(?i)[\d.,]+\s*[mg]i?b", cell) for cell in cells)
 
 
@@ -171,22 +166,18 @@ def _without_minus_one(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _doubts(cells: pa.ChunkedArray, multiplied: pa.ChunkedArray, name: str) -> list[str]:
-    """A sentence on the first cell that a reader might take for another number."""
-    pairs = zip(cells.to_pylist(), multiplied.to_pylist(), strict=True)
-    told = ((old, new) for old, new in pairs if isinstance(old, str) and is_doubtful(old.strip()))
-    return [f"{name}: {shortened(old)} is read as {new}" for old, new in [*told][:1]]
-
-
-def _multiplied(column: pa.ChunkedArray, name: str, factor: float) -> pa.ChunkedArray:
-    """A column in our unit. In a text column, cells that are not numbers stay as they are."""
+def _multiplied(
+    column: pa.ChunkedArray, name: str, factor: float
+) -> tuple[pa.ChunkedArray, list[str]]:
+    """A column in our unit, and what is doubtful; cells of text that are no numbers stay."""
     if pa.types.is_duration(column.type):
         raise pa.ArrowInvalid("a duration has a unit of its own")
     if not pa.types.is_string(column.type):
-        return pc.multiply(pc.cast(column, pa.float64()), factor)
+        return pc.multiply(pc.cast(column, pa.float64()), factor), []
     cells = column.to_pylist()
-    for row, cell in enumerate(cells):
-        with contextlib.suppress(ValueError):
-            if cell and isfinite(number := parse_number(cell.strip(), name, factor)):
-                cells[row] = repr(number)
-    return pa.chunked_array([cells], pa.string())
+    numbers, doubts = parse_numbers(cells, name, factor)
+    cells = [
+        cell if number is None or not isfinite(number) else repr(number)
+        for cell, number in zip(cells, numbers, strict=True)
+    ]
+    return pa.chunked_array([cells], pa.string()), doubts

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from scaling.cluster.hardware import GIB, GPUS, Gpu
+from scaling.cluster.hardware import GIB, GPUS
 from scaling.record.row import Row, fields_of
 
 # Our columns -> other spellings: Megatron's arguments, Hugging Face's configurations and headers of
@@ -11,41 +11,34 @@ from scaling.record.row import Row, fields_of
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp", "tensor", "tensor_model", "model_parallel", "model_parallel_size"),
     "pp": ("pp", "pipeline", "pipeline_model", "pipeline_stages", "pipe"),
-    "cp": (
-        "cp", "context", "sequence_parallel_size", "sequence_parallel_degree", "ulysses",
-    ),
+    "cp": ("cp", "context", "seq_parallel_size", "seq_parallel_degree", "ulysses"),
     "dp": ("dp", "data"),
     "ep": ("ep", "expert", "expert_model"),
     "etp": ("etp", "expert_tensor"),
     "virtual_stages": (
-        "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model",
-        "virtual_pipeline_stages", "model_chunks", "interleaved_pipeline",
+        "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model", "model_chunks",
+        "virtual_pipeline_stages", "interleaved_pipeline",
     ),
     "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators"),
     "nodes": ("nodes", "nnodes", "hosts"),
     "gpus_per_node": ("gpus_per_node", "devices_per_node", "gpus_node"),
     "micro_batch_size": (
         "mbs", "micro_batch", "microbatch", "micro_batch_per_gpu", "train_micro_batch_per_gpu",
-        "per_gpu_batch", "per_gpu_train_batch", "micro_bs", "micro_bsz",
+        "per_gpu_batch", "per_gpu_train_batch",
     ),
-    "local_batch_size": (
-        "lbs", "local_batch", "local_bs", "batch_per_dp", "batch_per_gpu", "bs_per_gpu",
-    ),
-    "global_batch_size": (
-        "gbs", "global_batch", "train_batch", "global_bs", "global_bsz", "batch_global",
-    ),
+    "local_batch_size": ("lbs", "local_batch", "batch_per_dp", "batch_per_gpu"),
+    "global_batch_size": ("gbs", "global_batch", "train_batch", "batch_global"),
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
         "batch_tokens", "global_batch_in_tokens",
     ),
     "gradient_accumulation_steps": (
-        "ga", "gas", "grad_accum", "grad_acc", "gradient_accumulation", "accumulation",
-        "accumulation_steps", "grad_accum_steps", "batch_accum", "microbatches", "micro_batches",
+        "ga", "gas", "grad_accum", "accum", "accum_steps", "grad_accum_steps", "batch_accum",
+        "microbatches", "micro_batches",
     ),
     "seq_length": (
-        "seq", "seq_len", "seqlen", "sequence", "sequence_length", "sequence_len", "context_size",
-        "max_seq_len", "max_seq_length", "max_sequence_length", "context_length", "ctx", "ctx_len",
-        "ctx_length", "max_context_length", "tokens_per_sequence", "max_target_length",
+        "seq", "seq_len", "context_size", "max_seq_len", "context_len", "ctx", "ctx_len",
+        "max_context_len", "tokens_per_seq", "max_target_len",
     ),
     "num_layers": ("layers", "layer", "hidden_layers"),
     "hidden_size": ("hidden", "hidden_dim", "d_model", "model_dim", "embd"),
@@ -68,44 +61,41 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "dtype", "data_type", "compute_dtype", "mixed_precision", "training_precision", "numerics",
     ),
     "activation_checkpointing": (
-        "recompute", "recomputation", "recompute_granularity", "checkpointing", "remat",
-        "activation_recompute", "activation_recomputation", "gradient_checkpointing", "ac",
-        "act_ckpt", "activation_ckpt", "activation_checkpoint", "recompute_method",
-        "recompute_modules",
+        "recompute", "recompute_granularity", "recompute_method", "recompute_modules", "remat",
+        "act_recompute", "checkpointing", "grad_checkpointing", "act_checkpoint", "ac", "act_ckpt",
     ),
     "attention": ("attention_kernel", "attention_backend", "attn_implementation"),
-    "zero_stage": ("zero", "zs"),
+    "zero_stage": ("zero", "zs", "zero_optimization_stage"),
     "compile": ("torch_compile",),
     "sequence_parallel": ("sequence_parallelism",),
     "framework": ("software", "library", "trainer"),
     "release": ("framework_version", "container", "container_tag"),
-    "outcome": ("status",),
-    "gpu": ("gpu", "gpu_type", "gpu_model", "hardware", "accelerator", "system"),
+    "outcome": ("status", "state"),
+    "gpu": ("gpu", "gpu_type", "gpu_model", "hardware", "accelerator", "system", "accelerator_name",
+            "accelerator_type", "accelerator_model_name"),
     "model": ("model_name", "benchmark"),
     "step_time_s": (
-        "step_time", "time_per_step", "time_per_global_step", "iteration_time", "iter_time",
-        "time_per_iteration", "elapsed_time_per_iteration", "train_step_time",
-        "train_step_timing", "step_duration", "per_step", "per_iteration", "per_iter", "per_it",
+        "step_time", "time_per_step", "time_per_global_step", "elapsed_time_per_step", "per_step",
+        "train_step_time", "train_step_timing", "step_duration",
     ),
     "peak_memory_bytes": (
-        "peak_memory", "memory", "max_memory", "mem", "peak_mem", "max_mem", "memory_per_gpu",
-        "peak_memory_per_gpu", "peak_gpu_memory", "max_memory_allocated", "memory_allocated",
-        "peak_memory_allocated", "mem_alloc",
+        "memory", "memory_per_gpu", "max_memory", "max_memory_per_gpu", "max_gpu_memory",
+        "memory_allocated", "max_memory_allocated",
     ),
     "tokens_per_s": ("tokens_per_s", "throughput_tokens_per_s", "total_tokens_per_s"),
     "tokens_per_s_per_gpu": (
         "tokens_per_s_per_gpu", "tokens_per_gpu_per_s", "tgs", "throughput_tokens_per_s_per_gpu",
         "throughput_per_gpu_tokens_per_s", "tps_per_gpu",
     ),
-    "steps_per_s": ("steps_per_s", "iterations_per_s", "iters_per_s", "iter_per_s", "it_per_s"),
+    "steps_per_s": ("steps_per_s", "step_per_s"),
     "fsdp": ("fsdp", "sharding_strategy", "sharding"),
     "samples_per_s": (
-        "samples_per_s", "sequences_per_s", "seq_per_s", "throughput_samples_per_s",
-        "throughput_s_per_s",
+        "samples_per_s", "seq_per_s", "throughput_samples_per_s", "throughput_s_per_s",
     ),
 }  # fmt: skip
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
+MEASURED = ("step_time_s", "peak_memory_bytes", *RATES)
 _OUR_COLUMNS = {*_COLUMNS, *fields_of(Row), "attention_kind", "source"}
-_BY_SPELLING = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
 _VAGUE = {"system", "hardware"}  # may be a machine's name beside an `Accelerator`
 _COUNTING = {"num", "n", "no", "number", "count", "total"}  # `n_gpu` is a number, not a model
 _IGNORED = (_COUNTING - {"count", "total"}) | {
@@ -114,14 +104,18 @@ _IGNORED = (_COUNTING - {"count", "total"}) | {
 }  # fmt: skip
 _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
              "toks": "tokens", "token": "tokens", "t": "tokens", "device": "gpu", "chip": "gpu",
-             "sample": "samples"}  # fmt: skip
+             "sample": "samples", "sequences": "samples", "sequence": "seq", "seqlen": "seq_len",
+             "length": "len", "bs": "batch", "bsz": "batch", "gradient": "grad", "acc": "accum",
+             "accumulation": "accum", "activation": "act", "recomputation": "recompute",
+             "iteration": "step", "iter": "step", "it": "step", "iterations": "steps",
+             "iters": "steps", "mem": "memory", "alloc": "allocated", "peak": "max",
+             "msec": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms",
+             "minutes": "min", "hours": "h"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 _LARGER = {"b": 1e9, "g": 1e9, "t": 1e12}
 # Units of a header -> factor to the unit of our column.
-_TIMES = {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
-          "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0, "h": 3600.0,
-          "hours": 3600.0}  # fmt: skip
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "step_time_s": _TIMES,
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
@@ -129,12 +123,16 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(("total_params", "active_params"), _LARGE | _LARGER),
 }  # fmt: skip
 
+_BY_SPELLING = {
+    "_".join(_SYNONYMS.get(word, word) for word in theirs.split("_")): ours
+    for ours, spellings in _COLUMNS.items()
+    for theirs in spellings
+}
+
 # What our counts count; a header may say so: `Sequence length (tokens)`.
 _COUNTED = {
     "seq_length": ("tokens",),
-    **dict.fromkeys(
-        ("micro_batch_size", "local_batch_size", "global_batch_size"), ("samples", "sequences")
-    ),
+    **dict.fromkeys(("micro_batch_size", "local_batch_size", "global_batch_size"), ("samples",)),
 }
 
 # Column -> (regular expression, our word); the first that matches counts.
@@ -159,9 +157,11 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "outcome": (
         ("oom-(or-)?(crash|error)", "oom_or_crash"),
-        ("(?<!no-)(?<![a-z])oom(?![a-z])|out-?of-?memory", "oom"),
+        ("(?<!no-)(?<![a-z])oom(?![a-z])|out-?of-?(gpu-)?mem|insufficient-mem|not-?fit|nt?-t-fit",
+         "oom"),
         ("^(success|succeeded|successful|completed?|pass|passed|done|finished|ran|true)$", "ok"),
-        ("^(fail|failed|failure|crash|crashed|false)$", "error"), ("^timed-?out$", "timeout"),
+        ("^time-?d?-?out|^(time|wall-?time)-limit", "timeout"), ("^(hung|stuck|deadlock)", "hang"),
+        ("^(fail|crash|abort|kill|error|segfault|diverged|dnf$|did-not|false$)", "error"),
     ),
     "pipeline_schedule": (
         ("^interleaved-?1f1b$", "interleaved"), ("^zbv-?zero-?bubble$", "zbv"),
@@ -187,6 +187,7 @@ def canonical_column(header: str) -> tuple[str, float]:
     `Step time (ms)` is step_time_s and 0.001. An unknown header stays as it is, in lower case.
     """
     text = re.sub(r"\b([km])(?=tok)", r"\1 ", _MU.sub("u", header.lower()))
+    text = re.sub("^(train|perf)/", "", text)  # as exports of wandb and tensorboard begin
     parts = re.findall("[a-z0-9]+", text.replace("/", " per ").replace("#", " n "))
     if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
@@ -194,7 +195,8 @@ def canonical_column(header: str) -> tuple[str, float]:
     kinds = {*words} - _COUNTING
     if len(kinds) == 1 and kinds < {"gpu", *_COLUMNS["world_size"]} and _COUNTING & {*parts}:
         return "world_size", 1.0
-    column = _BY_SPELLING.get("_".join(parts)) or _BY_SPELLING.get("_".join(words))
+    raw = "_".join(_SYNONYMS.get(word, word) for word in parts)
+    column = _BY_SPELLING.get(raw) or _BY_SPELLING.get("_".join(words))
     if column == "seq_length" and {"parallel", "parallelism"} & {*parts}:
         return header.lower(), 1.0  # an unusual name for one of the two
     if column is not None and column != "peak_memory_bytes":  # which needs a unit
@@ -242,14 +244,10 @@ def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
     """
     columns = [(header, 1.0) for header in headers]
     taken: set[str] = set()
-
-    def vagueness(index: int) -> int:
-        name = headers[index].lower()
-        return -1 if name in _OUR_COLUMNS else int(name in _VAGUE)
-
-    for index in sorted(range(len(headers)), key=vagueness):
-        name = headers[index].lower()
-        found = (name, 1.0) if name in _OUR_COLUMNS else canonical_column(headers[index])
+    names = [header.lower() for header in headers]
+    vagueness = [(name not in _OUR_COLUMNS, name in _VAGUE) for name in names]
+    for index in sorted(range(len(headers)), key=vagueness.__getitem__):
+        found = canonical_column(headers[index])
         if found[0] not in taken:
             columns[index] = found
         taken.add(columns[index][0])
@@ -269,6 +267,12 @@ def canonical_word(column: str, text: str, known: Collection[str]) -> str:
     return word if word in known else text
 
 
+def failure_of(text: str) -> str | None:
+    """The outcome that a cell states where a measurement would stand; None if it states none."""
+    failures = {"oom", "error", "timeout", "hang", "oom_or_crash"}
+    return word if (word := canonical_word("outcome", text, failures)) in failures else None
+
+
 def find_model(text: str, known: Collection[str]) -> str | None:
     """The name of `known` that a model's name stands for; None if there is none or several.
 
@@ -283,8 +287,7 @@ def find_model(text: str, known: Collection[str]) -> str | None:
         return same_size[0] if len(same_size) == 1 else None
     candidates = [name for name in known if (ours := _model_words(name)) <= words | _OPTIONAL
                   and words <= ours | _MAKERS and ours & words]  # fmt: skip
-    complete = [name for name in candidates if _model_words(name) <= words]
-    matches = complete or candidates
+    matches = [name for name in candidates if _model_words(name) <= words] or candidates
     return matches[0] if len(matches) == 1 else None
 
 
@@ -319,11 +322,7 @@ def find_gpu(text: str) -> str | None:
         name
         for name, gpu in GPUS.items()
         if product == {word for word in name.split("-") if not re.fullmatch(r"\d+gb", word)}
-        and all(_is_memory_of(gpu, gb) for gb in memory)
+        # sold or reported with so much memory: 180, 186 and 192 GB are a B200's
+        and all(gpu.memory_bytes and abs(gb * GIB / gpu.memory_bytes - 1) < 0.15 for gb in memory)
     ]
     return candidates[0] if len(candidates) == 1 else None
-
-
-def _is_memory_of(gpu: Gpu, gb: int) -> bool:
-    """Whether a GPU is sold or reported with so much memory: 180, 186 and 192 GB are a B200's."""
-    return gpu.memory_bytes is not None and abs(gb / (gpu.memory_bytes / GIB) - 1) < 0.15

@@ -39,6 +39,55 @@ def test_a_step_time_goes_before_a_rate_and_words_for_no_memory_are_an_outcome()
     assert step[0] == 3.0
 
 
+@pytest.mark.parametrize("name", ["step_time_s", "tokens_per_s", "peak_memory_bytes", "mfu (%)"])
+@pytest.mark.parametrize(
+    ("cell", "failure"),
+    [
+        ("crashed", "error"),
+        ("Failed", "error"),
+        ("Killed at step 12", "error"),
+        ("did not run", "error"),
+        ("CUDA out of memory", "oom"),
+        ("OOM (> 80 GB)", "oom"),
+        ("does not fit", "oom"),
+        ("doesn't fit", "oom"),
+        ("timeout", "timeout"),
+        ("timed out", "timeout"),
+        ("hung", "hang"),
+        ("tbd", ""),
+        ("not measured", ""),
+        ("n.a.", ""),
+    ],
+)
+def test_a_word_in_place_of_a_measurement_is_what_became_of_its_row(name, cell, failure):
+    columns = columns_of(**LAYOUT, **{name: ["41", cell]})
+    outcome, step = read_outcomes(columns)
+    assert outcome[1] == failure
+    assert np.isnan(step[1])
+    if not failure and name != "mfu (%)":
+        columns.numbers(name)
+        said = [f"{name} is read as not measured in 1 rows: {cell}"]
+        assert columns.assumptions == said
+
+
+def test_one_remark_counts_the_cells_that_were_not_measured():
+    cells = ["3.0", "tbd", "pending", "tbd"]
+    columns = columns_of(
+        **{name: [*cells, *cells] for name, cells in LAYOUT.items()}, step_time_s=cells
+    )
+    assert read_outcomes(columns)[0].tolist() == ["ok", "", "", ""]
+    assert columns.assumptions == ["step_time_s is read as not measured in 3 rows: tbd"]
+
+
+def test_a_step_time_with_other_digits_is_refused_and_a_row_that_ran_did_not_fail():
+    with pytest.raises(InputError, match="step_time_s='1:30': must be a number"):
+        read_outcomes(columns_of(**LAYOUT, step_time_s=["1.0", "1:30"]))
+    outcome, _ = read_outcomes(
+        columns_of(**LAYOUT, step_time_s=[1.0, None], peak_memory_bytes=["failed", "failed"])
+    )
+    assert outcome.tolist() == ["ok", "error"]
+
+
 def test_rows_that_train_adapters_are_left_out_and_a_table_of_nothing_else_is_refused():
     columns = columns_of(model=["llama-8b", "llama-8b"], task=["pre-training", "LoRA"])
     skip_adapter_training(columns)

@@ -60,6 +60,16 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
     ("head", "column", "factor"),
     [
         ("Step time (ms)", "step_time_s", 1e-3),
+        ("train/step_time (ms)", "step_time_s", 1e-3),
+        ("perf/tokens_per_sec", "tokens_per_s", 1),
+        ("state", "outcome", 1),
+        ("accelerator_model_name", "gpu", 1),
+        ("zero_optimization_stage", "zero_stage", 1),
+        ("Seq. length", "seq_length", 1),
+        ("Grad. acc. steps", "gradient_accumulation_steps", 1),
+        ("Global bsz", "global_batch_size", 1),
+        ("ms/iter", "step_time_s", 1e-3),
+        ("Checkpoint", "checkpoint", 1),  # a file
         ("time per step (hours)", "step_time_s", 3600.0),
         ("step_time_ms", "step_time_s", 1e-3),
         ("Time per Global Step (s)", "step_time_s", 1),

@@ -15,24 +15,20 @@ _OF_BRIDGE = re.compile(r"Step Time : .*GPU utilization")
 
 # Megatron's arguments that are counts -> our columns.
 _COUNTS = {
-    "world_size": "world_size",
+    **{name: name for name in (
+        "world_size", "micro_batch_size", "global_batch_size", "seq_length", "num_layers",
+        "hidden_size", "ffn_hidden_size", "num_experts",
+    )},
     "tensor_model_parallel_size": "tp",
     "pipeline_model_parallel_size": "pp",
     "context_parallel_size": "cp",
     "expert_model_parallel_size": "ep",
     "expert_tensor_parallel_size": "etp",
     "virtual_pipeline_model_parallel_size": "virtual_stages",
-    "micro_batch_size": "micro_batch_size",
-    "global_batch_size": "global_batch_size",
-    "seq_length": "seq_length",
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "ffn_hidden_size": "ffn_hidden_size",
     "num_attention_heads": "num_heads",
     "kv_channels": "head_dim",
     "padded_vocab_size": "vocab_size",
-    "num_experts": "num_experts",
-}
+}  # fmt: skip
 _OF_LATENTS = {
     "q_lora_rank": "query_rank",
     "kv_lora_rank": "key_value_rank",

@@ -9,8 +9,7 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import AXIS_WORDS
-from scaling.foreign.measured import RATES
-from scaling.foreign.spellings import canonical_word
+from scaling.foreign.spellings import RATES, canonical_word
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
