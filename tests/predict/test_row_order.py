@@ -23,6 +23,8 @@ from scaling.published.table import published_table
 from tests.nearly import nearly
 from tests.predict.conftest import table_of
 
+pytestmark = pytest.mark.slow
+
 TABLES = {
     name: published_table().filter(pc.equal(published_table()["table"], name))
     for name in ("dgxc", "megatron_bridge", "moe_zoo")
