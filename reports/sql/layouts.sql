@@ -2,9 +2,8 @@
 -- Needs: measurements, pooled_runs, names
 -- Rates are medians over the repeats that ran. step_time_s, mfu and FLOP/s are those of the median
 -- rate.
--- Ends are the hull of the repeats' intervals (95 %; extended: 80 %). It includes what differs between
--- runs, and holds the truth 70 times in 100 for two repeats, 90 for three and 98 for five; the
--- interval of a single repeat leaves that out.
+-- Ends are those of the 95 % interval (extended: 80 %): of a single run its own, which leaves out what
+-- differs between runs; of repeats Student's t with a spread pooled over the layouts (`pooled_runs`).
 -- outcome: ok if a repeat ran, else the commonest failure.   peak_memory_bytes: of the largest
 -- repeat.
 with failures as (
@@ -18,7 +17,7 @@ with failures as (
 )
 select
     pooled_runs.* exclude (
-        counts, log_means, squares, error_squares,
+        counts, log_means, squares, error_squares, repeat_sigma,
         model_flop_per_s_per_gpu_of_rate, hardware_flop_per_s_per_gpu_of_rate, mfu_of_rate,
         hfu_of_rate
     ),

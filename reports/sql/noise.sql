@@ -15,8 +15,7 @@ select
     count(*) filter (where ok_runs > 1) as repeated_layouts,
     median((fastest_repeat_tokens_per_s - slowest_repeat_tokens_per_s) / 2 / tokens_per_s)
         filter (where ok_runs > 1) as repeat_half_spread,
-    median(sqrt(squares / (counts - 1)) / (1 - 2 / 9 / (counts - 1)) ** 1.5)
-        filter (where ok_runs > 1) as repeat_sigma
+    any_value(repeat_sigma) as repeat_sigma
 from pooled_runs
 where tokens_per_s is not null
 group by setting_id, series

@@ -53,7 +53,7 @@ def attach_catalogue(
 
 def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
     """Set what SQL reads by `getvariable`; each cursor needs its own."""
-    variables = {"axes": list(AXES), "series_order": list(SERIES)} | ties.VARIABLES
+    variables = {"axes": list(AXES), "series_order": list(SERIES)} | ties.variables()
     for name, value in variables.items():
         connection.execute(f"set variable {name} = $1", [value])
 

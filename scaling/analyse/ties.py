@@ -27,13 +27,22 @@ UNSTATED_FLOOR = 0.05
 # (docs/prediction_accuracy.md).
 PREDICTED_FLOOR = 0.04
 
-VARIABLES = {
-    "noise_floor": NOISE_FLOOR,
-    "unstated_floor": UNSTATED_FLOOR,
-    "predicted_floor": PREDICTED_FLOOR,
-    "z80": Z80,
-    "z95": Z95,
-}
+
+def variables() -> dict[str, float | list[float]]:
+    """What SQL reads; `t80` and `t95` are half intervals by Student, from 1 degree on."""
+    from scipy.special import stdtrit  # takes a quarter of a second
+
+    degrees = range(1, 101)  # more change nothing
+    return {
+        "noise_floor": NOISE_FLOOR,
+        "unstated_floor": UNSTATED_FLOOR,
+        "predicted_floor": PREDICTED_FLOOR,
+        "z80": Z80,
+        "z95": Z95,
+        "repeat_weight": 4,  # degrees of freedom of other layouts, at most
+        "t80": stdtrit(degrees, 0.9).tolist(),
+        "t95": stdtrit(degrees, 0.975).tolist(),
+    }
 
 
 def interval_z(series: str) -> float:

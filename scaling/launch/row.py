@@ -53,6 +53,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
     unmeasured: dict[str, Any] = dict.fromkeys(
         name for name, (_, nullable) in fields_of(Row).items() if nullable
     )
+    threads = int(os.environ.get("SCALING_THREADS") or 1)  # checked when the ranks were started
     return Row(
         **unmeasured
         | point_columns(point)
@@ -64,6 +65,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
             "error_message": run.verdict.message,
             "duration_s": run.duration_s,
             "load_average": run.load_average,
+            "threads_per_rank": threads if point.gpu == "cpu" else None,
             # each host once, in rank order; this one if no rank got so far
             "hosts": list(dict.fromkeys(hosts)) or [host_name(os.environ)],
             "excluded_hosts": run.excluded_hosts or None,

@@ -164,6 +164,7 @@ class Row(PointColumns):
     throttled_share: float | None = None  # share of the time, of the device throttled most
     startup_s: float | None  # from starting the ranks to the first step
     load_average: float | None = None  # of the first host, in the minute before the ranks start
+    threads_per_rank: int | None = None  # on a CPU
     duration_s: float  # of the whole point, with start-up and clean-up
 
     # provenance

@@ -135,7 +135,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "liger_kernel_version", "driver_version", "cuda_version", "nccl_version", "clock",
         "memory_meter", "hosts", "seeds", "first_started_at", "last_started_at",
     ),
-    "busy": ("cluster", "own_ranks", "rows_told", "busy", "highest_load_average"),
+    "busy": ("cluster", "own_threads", "rows_told", "busy", "highest_load_average"),
     "left_out": ("reason", "rows_left_out"),
     "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
 }  # fmt: skip

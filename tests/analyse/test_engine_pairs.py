@@ -9,6 +9,8 @@ from scaling.report.tables import Tables
 from tests.analyse.conftest import refusal_of, some_point
 from tests.analyse.test_tables import ran
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [{"setting_id": 1, "model": "llama-8b"}]
 
 
@@ -67,32 +69,35 @@ def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
     assert section["more"] == 0
 
 
+BARE = dict.fromkeys(("step_time_low_s", "step_time_high_s"))
+
+
 @pytest.mark.parametrize(
-    ("bounds", "verdict"),
+    ("rates", "changes", "verdict"),
     [
-        ([(1.01, 1.015), (0.985, 0.99)], "deepspeed and torch are told apart in none"),
-        ([(0.9, 1.2), (0.8, 1.1)], "deepspeed and torch are told apart in none"),
+        ((101.5, 98.5), {"noise": 0.001}, "deepspeed and torch are told apart in none"),
+        ((110, 90), {"noise": 0.1}, "deepspeed and torch are told apart in none"),
         (
-            [(1.1, 1.2), (0.8, 1.1)],
+            (110, 97),  # margins of 5 % each; opposite ends of these intervals overlap
+            {"noise": 0.05},
             "torch is faster in 1 and deepspeed in 0; the others are within the noise",
         ),
-        (  # rates that state no noise
-            [(1.5, None), (1.04, None)],
+        (
+            (150, 96),
+            BARE,
             "torch is faster in 1 and deepspeed in 0; the others are within the noise",
         ),
     ],
 )
-def test_what_no_interval_tells_apart_is_no_verdict(
-    pairs: Any, bounds: list[tuple[float, float | None]], verdict: str
+def test_engines_are_told_apart_by_the_rule_of_the_ranking(
+    tabulated: Any, rates: tuple[float, float], changes: Any, verdict: str
 ) -> None:
-    both = [pair for pair in pairs if pair["ratio"] is not None]
-    rows = [
-        {**pair, "ratio": (low * high) ** 0.5, "ratio_low": low, "ratio_high": high}
-        if high
-        else {**pair, "ratio": low, "ratio_low": None, "ratio_high": None}
-        for pair, (low, high) in zip(both, bounds, strict=True)
-    ]
-    section = engine_section(Tables({"engines": rows, "settings": SETTINGS}))
+    first = [asked("deepspeed", zero_stage=stage) for stage in (1, 3)]
+    second = [asked("torch", zero_stage=stage) for stage in (1, 3)]
+    rows = [ran(one, 100, **changes) for one in first]
+    rows += [ran(one, rate, **changes) for one, rate in zip(second, rates, strict=True)]
+    table = tabulated([*first, *second], rows)("engines")
+    section = engine_section(Tables({"engines": table, "settings": SETTINGS}))
     assert section is not None
     assert section["headline"] == f"Of 2 layouts that ran under both engines, {verdict}"
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,8 @@ from scaling.record.row import Row, fields_of
 from scaling.study.grid import Refusal
 from tests.analyse.conftest import SQL, refusal_of, run_sql, some_point
 from tests.report.synthetic_study import row
+
+pytestmark = pytest.mark.slow
 
 
 def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
@@ -89,25 +92,44 @@ def test_rows_of_points_the_study_no_longer_has_are_left_out_and_counted(tabulat
     ]
 
 
-def test_repeats_are_joined_in_their_median_and_the_hull_of_their_intervals(tabulated):
+def test_repeats_are_joined_in_their_median_with_students_interval(tabulated):
     points = [some_point(repeat=repeat) for repeat in range(3)]
-    rows = [ran(one, rate, noise=0.1) for one, rate in zip(points, (100, 220, 200), strict=True)]
+    rates = (100, 220, 200)
+    rows = [ran(one, rate, noise=0.1) for one, rate in zip(points, rates, strict=True)]
     (found,) = tabulated(points, rows)("layouts")
     assert found["tokens_per_s"] == pytest.approx(200)
     assert found["step_time_s"] == pytest.approx(1024 / 200)
-    assert found["tokens_per_s_low"] == pytest.approx(90)
-    assert found["tokens_per_s_high"] == pytest.approx(242)
+    half = 4.302653 * statistics.stdev(map(math.log, rates)) / math.sqrt(3)  # two degrees
+    middle = statistics.geometric_mean(rates)
+    assert found["tokens_per_s_low"] == pytest.approx(middle / math.exp(half))
+    assert found["tokens_per_s_high"] == pytest.approx(middle * math.exp(half))
     assert (found["runs"], found["ok_runs"], found["outcome"]) == (3, 3, "ok")
 
 
-def test_a_repeat_without_an_interval_lies_in_the_hull_of_the_others(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(2)]
+def test_the_interval_of_two_repeats_counts_the_spread_of_other_layouts_too(tabulated):
+    """Two other pairs are two degrees of freedom: (2 s^2 + own squares) / 3, and t of three."""
+    points = [some_point(zero_stage=stage, repeat=one) for stage in (0, 1, 2) for one in (0, 1)]
+    logs = {0: 0.01, 1: 0.02, 2: 0.03}  # half the distance of two repeats
     bare = dict.fromkeys(("step_time_low_s", "step_time_high_s"))
-    rows = [ran(points[0], 200, noise=0.1), ran(points[1], 100, **bare)]
-    (found,) = tabulated(points, rows)("layouts")
-    assert found["tokens_per_s"] == pytest.approx(150)
-    assert (found["tokens_per_s_low"], found["tokens_per_s_high"]) == pytest.approx((100, 220))
-    assert found["step_time_high_s"] == pytest.approx(1024 / 100)
+    rows = [
+        ran(one, 100 * math.exp((2 * one.repeat - 1) * logs[one.layout.zero_stage]), **bare)
+        for one in points
+    ]
+    of = {row["zero_stage"]: row for row in tabulated(points, rows)("layouts")}
+    pooled = math.sqrt(2) * 0.02 / (7 / 9) ** 1.5
+    for stage, half in logs.items():
+        error = math.sqrt((2 * pooled**2 + 2 * half**2) / 3 / 2)
+        ends = of[stage]["tokens_per_s_low"], of[stage]["tokens_per_s_high"]
+        grown = math.exp(3.182446 * error)
+        assert ends == pytest.approx((100 / grown, 100 * grown))
+
+
+def test_repeats_are_at_least_as_uncertain_as_their_own_steps_say(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(2)]
+    (found,) = tabulated(points, [ran(one, 100, noise=0.1) for one in points])("layouts")
+    own = math.log(1.1 / 0.9) / 2 / 1.959964
+    low = 100 / math.exp(12.706205 * own / math.sqrt(2))
+    assert found["tokens_per_s_low"] == pytest.approx(low)
 
 
 def test_rows_of_different_stacks_are_never_averaged(tabulated):
@@ -342,7 +364,9 @@ def test_noise_comes_from_intervals_and_from_repeats(tabulated):
     rows = [ran(points[0], 90, noise=0.0), ran(points[1], 110, noise=0.0)]
     (found,) = tabulated(points, rows)("noise")
     assert found["repeat_half_spread"] == pytest.approx(0.1)
-    assert found["interval_half_width"] == pytest.approx(0.1)
+    half = 12.706205 * math.log(110 / 90) / 2  # of one degree of freedom
+    middle = math.sqrt(90 * 110)
+    assert found["interval_half_width"] == pytest.approx(middle * math.sinh(half) / 100)
     assert found["repeated_layouts"] == 1
 
 

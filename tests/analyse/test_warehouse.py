@@ -219,9 +219,17 @@ def test_points_that_started_on_a_busy_machine_are_counted(study):
     write_rows(study / "rows" / "all.parquet", rows)
     tabulate_only(study, study / "sql", "busy")
     assert read(study / "tables" / "busy.parquet") == [
-        {"cluster": "here", "own_ranks": 2, "rows_told": 3, "busy": 2,
+        {"cluster": "here", "own_threads": 2, "rows_told": 3, "busy": 2,
          "highest_load_average": 9.0}
     ]  # fmt: skip
+    # with SCALING_THREADS=4 a load of 2.5 is the study's own
+    write_rows(
+        study / "rows" / "all.parquet",
+        [dataclasses.replace(row, threads_per_rank=4) for row in rows],
+    )
+    tabulate_only(study, study / "sql", "busy")
+    (machine,) = read(study / "tables" / "busy.parquet")
+    assert (machine["own_threads"], machine["busy"]) == (8, 1)
 
 
 def test_an_allocation_says_how_much_of_it_was_measured_steps_and_what_they_took(study):

@@ -13,6 +13,8 @@ from scaling.foreign.spellings import (
 )
 from tests.shipped import MODELS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("column", "cell", "word"),

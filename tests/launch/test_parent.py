@@ -175,8 +175,9 @@ def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
     assert study.log(1).strip() == "['1', 'cpu', '', '1']"
 
     monkeypatch.setenv("SCALING_THREADS", "3")
-    measured("print(os.environ['OMP_NUM_THREADS']); finish()")
+    row = measured("print(os.environ['OMP_NUM_THREADS']); finish()")
     assert study.log(0).strip() == "3"
+    assert row.threads_per_rank == 3
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"shape": {}}'])

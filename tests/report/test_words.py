@@ -39,8 +39,8 @@ def noise(series, repeated, layouts=4):
     ("rows", "words"),
     [
         ([noise("measured", 0)], "95 % interval of one run"),
-        ([noise("measured", 4)], "hull of the repeats' 95 % intervals"),
-        ([noise("measured", 1)], "95 % interval of one run, of repeats the hull"),
+        ([noise("measured", 4)], "95 % interval of repeats"),
+        ([noise("measured", 1)], "95 % interval of one run or repeats"),
         ([noise("predicted", 0)], "80 % interval of a prediction"),
         (
             [noise("measured", 0), noise("predicted", 0)],

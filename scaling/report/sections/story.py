@@ -138,10 +138,9 @@ def interval_words(tables: Tables) -> str:
     ran = [row for row in noise if row["series"] not in _EIGHTY]
     if ran:
         repeated = sum(row["repeated_layouts"] for row in ran)
-        if repeated < sum(row["layouts"] for row in ran):
-            kinds.append("95 % interval of one run" + (", of repeats the hull" if repeated else ""))
-        else:  # of two it holds the truth 7 times in 10
-            kinds.append("hull of the repeats' 95 % intervals")
+        single = repeated < sum(row["layouts"] for row in ran)
+        runs = ["one run"] * single + ["repeats"] * (repeated > 0)
+        kinds.append(f"95 % interval of {' or '.join(runs)}")
     present = {row["series"] for row in noise}
     kinds += [f"80 % interval of {what}" for series, what in _EIGHTY.items() if series in present]
     return " or ".join(kinds)

@@ -13,7 +13,6 @@ from scaling.analyse.being_best import UNRESOLVED
 from scaling.analyse.drift import SIGNIFICANT
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
 from scaling.analyse.series import firmest
-from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR
 from scaling.errors import InputError
 from scaling.report.sections.story import batch_short, main_series
 from scaling.report.tables import Record, Tables
@@ -74,10 +73,8 @@ def _engine_headline(rows: list[Record]) -> str:
     if not both:
         title = f"No layout {ran} under {first} and {second}" + (f": {only}" if only else "")
         return with_series(title, series)
-    faster = sum(_leads(row["ratio"], row["ratio_low"]) for row in both)
-    slower = sum(
-        _leads(1 / row["ratio"], row["ratio_high"] and 1 / row["ratio_high"]) for row in both
-    )
+    faster = sum(row["ratio_low"] > 1 for row in both)
+    slower = sum(row["ratio_high"] < 1 for row in both)
     verdict = f"{second} is faster in {faster} and {first} in {slower}"
     if not faster and not slower:
         verdict = f"{first} and {second} are told apart in none"
@@ -87,11 +84,6 @@ def _engine_headline(rows: list[Record]) -> str:
         + (f" ({only})" if only else "")
     )
     return with_series(title, series)
-
-
-def _leads(ratio: float, low: float | None) -> bool:
-    """Whether a ratio of rates is above 1 beyond their noise, whose `low` end may be unstated."""
-    return ratio > 1 + NOISE_FLOOR and (low or ratio / (1 + UNSTATED_FLOOR)) > 1
 
 
 def order_section(tables: Tables) -> dict[str, Any] | None:
