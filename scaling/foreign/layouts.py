@@ -78,8 +78,8 @@ def _place_batch(columns: Columns, known: dict[str, Floats]) -> None:
     parts = np.prod([np.nan_to_num(known[n], nan=1.0) for n in ("tp", "pp", "cp")], axis=0)
     dp = np.where(np.isnan(known["dp"]), known["world_size"] / parts, known["dp"])
     shares = dp * np.nan_to_num(known["micro_batch_size"], nan=1.0)
-    shared = (np.mod(batch, shares) == 0) | np.isnan(batch)
-    name = "global_batch_size" if shared.all() else "micro_batch_size"
+    uneven = np.mod(batch, shares)[~np.isnan(batch)].any()  # or unknown
+    name = "micro_batch_size" if uneven else "global_batch_size"
     if np.isnan(known["global_batch_size"]).all() and np.isnan(known[name]).all():
         known[name] = batch
         columns.assume(f"batch_size is read as {name}")

@@ -63,10 +63,8 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
     table = _with_precision(table)
     if _has_only_0_and_1(table, "fsdp"):  # all rows say so, a part of them may not
         remarks.append("fsdp is 0 or 1 in all rows: 1 is read as on")
-        words = [
-            c if c is None else ("off", "on")[int(float(c))] for c in table["fsdp"].to_pylist()
-        ]
-        table = table.set_column(table.column_names.index("fsdp"), "fsdp", pa.array(words))
+        words = pc.if_else(pc.equal(pc.cast(table["fsdp"], pa.float64()), 1.0), "on", "off")
+        table = table.set_column(table.column_names.index("fsdp"), "fsdp", words)
     headers = {
         header: name
         for header, (name, factor) in zip(names, columns, strict=True)

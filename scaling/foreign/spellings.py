@@ -19,8 +19,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model", "model_chunks",
         "virtual_pipeline_stages", "interleaved_pipeline",
     ),
-    "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators",
-                   "processes", "hpus"),
+    "world_size": ("world", "gpus", "ngpus", "ngpu", "ranks", "devices", "chips", "accelerators"),
     "nodes": ("nodes", "nnodes", "hosts"),
     "gpus_per_node": ("gpus_per_node", "devices_per_node", "gpus_node"),
     "micro_batch_size": (
@@ -112,7 +111,7 @@ _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tok
              "iteration": "step", "iter": "step", "it": "step", "iterations": "steps",
              "iters": "steps", "mem": "memory", "alloc": "allocated", "peak": "max",
              "msec": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms",
-             "minutes": "min", "hours": "h"}  # fmt: skip
+             "minutes": "min", "hours": "h", "processes": "ranks", "hpus": "ranks"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 _LARGER = {"b": 1e9, "g": 1e9, "t": 1e12}
@@ -248,8 +247,7 @@ def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
     """
     columns = [(header, 1.0) for header in headers]
     taken: set[str] = set()
-    names = [header.lower() for header in headers]
-    vagueness = [(name not in _OUR_COLUMNS, name in _VAGUE) for name in names]
+    vagueness = [(name.lower() not in _OUR_COLUMNS, name.lower() in _VAGUE) for name in headers]
     for index in sorted(range(len(headers)), key=vagueness.__getitem__):
         found = canonical_column(headers[index])
         if found[0] not in taken:
