@@ -197,10 +197,8 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
     stated["outcome"] = [word or None for word in outcome.tolist()]
     stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
     if (is_fsdp := fsdp_ranks(columns) > 1).any():
-        stages = stated.get("zero_stage", [None] * len(columns))
-        stated["zero_stage"] = [
-            3 if sharded else stage for sharded, stage in zip(is_fsdp, stages, strict=True)
-        ]
+        stages = np.array(stated.get("zero_stage", [None] * len(columns)), dtype=object)
+        stated["zero_stage"] = np.where(is_fsdp, 3, stages).tolist()
     return [
         {name: values[row] or None for name, values in publisher.items()}
         | {name: values[row] for name, values in stated.items() if values[row] is not None}
@@ -211,21 +209,16 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
 def _values(columns: Columns, name: str, kind: str) -> list[Any]:
     """The values of a column in its type, None for empty cells."""
     if kind == "bool":
-        flags = columns.flags(name, False, silent=True).tolist()
-        return [
-            flag if given else None
-            for flag, given in zip(flags, columns.is_given(name).tolist(), strict=True)
-        ]
+        flags = columns.flags(name, False, silent=True).astype(object)
+        return list(np.where(columns.is_given(name), flags, np.array(None)).tolist())
     if kind == "int":
         # `read_layout` turns a batch in tokens into sequences
         high = {"zero_stage": 3, "global_batch_size": MAX_EXACT_INT}.get(name, MAX_COUNT)
         if name.endswith(("_bytes", "_params", "_per_token", "_per_step")):
             high = MAX_EXACT_INT
         low = 0 if name in _FROM_ZERO else 1
-        if name.endswith("_bytes"):  # 39.47 GiB are no whole number of bytes
-            numbers = np.rint(columns.numbers(name, low=low, high=high)).tolist()
-        else:
-            numbers = columns.counts(name, low=low, high=high).tolist()
+        whole = not name.endswith("_bytes")  # 39.47 GiB are no whole number of bytes
+        numbers = np.rint(columns.numbers(name, low=low, high=high, whole=whole)).tolist()
         least = 1 if name in ZERO_MEANS_ONE else 0
         return [None if np.isnan(number) else max(int(number), least) for number in numbers]
     if kind == "float":

@@ -92,7 +92,7 @@ def calibrate(
     wanted = rows_where(table, where, str(rows), "--where")
     if points is not None:
         wanted &= _of_points(table, str(rows), points)
-    columns = Columns(table, str(rows)).filter(wanted)
+    columns = Columns(table, str(rows)).filter(wanted).in_their_order()  # sums differ by order
     models, clusters = catalogues()
     measured = points_of(columns, models=models, clusters=clusters)
     impossible = impossible_rows(columns, measured)
@@ -110,9 +110,8 @@ def calibrate(
             measured = points_of(columns, models=models, clusters=clusters)
             observed = observed_of(columns, measured)
     source = f"{rows.name}" + (f" where {where}" if where else "")
-    probed = None
-    if probes is not None:
-        probed = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
+    found = None if probes is None else Columns(read_rows(probes), str(probes))
+    probed = None if found is None else probed_parameters(found, clusters)
     calibration = fit(measured, observed, source=source, probes=probed)
     write_calibration(out, calibration)
     for key, stack in calibration.stacks.items():

@@ -52,6 +52,12 @@ class Columns:
         """The rows where `chosen`, (n,), is true. Errors still name their lines in the file."""
         return Columns(self.table.filter(pa.array(chosen)), self.source, self._rows[chosen])
 
+    def in_their_order(self) -> "Columns":
+        """The rows in an order that follows from themselves, however they came into the file."""
+        texts = enumerate(map(repr, self.table.to_pylist()))
+        order = np.array([row for row, _ in sorted(texts, key=lambda one: one[1])], dtype=np.int64)
+        return Columns(self.table.take(pa.array(order)), self.source, self._rows[order])
+
     def missing_column(self, name: str, why: str) -> InputError:
         """The error about a required column that the table lacks."""
         return InputError(f"{self.source}: column {name} is missing: {why}")

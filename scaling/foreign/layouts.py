@@ -7,7 +7,6 @@ import numpy as np
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.foreign.arrays import Floats
 from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
-from scaling.foreign.renaming import is_switch
 from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
@@ -40,6 +39,8 @@ def read_layout(columns: Columns) -> dict[str, Floats]:
     known["world_size"] = np.where(np.isnan(known["world_size"]), in_nodes, known["world_size"])
     known["global_batch_size"] = _batch_of(columns)
     known["dp"] = _dp_without_cp(columns, known)
+    if "batch_size" in columns:
+        _place_batch(columns, known)
     micro, accumulation = (known[name] for name in BATCH_FACTORS[:2])
     local, name = columns.counts("local_batch_size"), "gradient_accumulation_steps"
     unstated = np.isnan(micro) & ~np.isnan(local)
@@ -71,14 +72,25 @@ def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
     return np.where(counts_cp, dp / cp, dp)
 
 
+def _place_batch(columns: Columns, known: dict[str, Floats]) -> None:
+    """Take `batch_size` as that of all ranks if each row can, else as that of each replica."""
+    batch = columns.counts("batch_size")
+    parts = np.prod([np.nan_to_num(known[n], nan=1.0) for n in ("tp", "pp", "cp")], axis=0)
+    dp = np.where(np.isnan(known["dp"]), known["world_size"] / parts, known["dp"])
+    shares = dp * np.nan_to_num(known["micro_batch_size"], nan=1.0)
+    uneven = np.mod(batch, shares)[~np.isnan(batch)].any()  # or unknown
+    name = "micro_batch_size" if uneven else "global_batch_size"
+    if np.isnan(known["global_batch_size"]).all() and np.isnan(known[name]).all():
+        known[name] = batch
+        columns.assume(f"batch_size is read as {name}")
+
+
 def fsdp_ranks(columns: Columns) -> Floats:
     """Ranks over which FSDP shards, from the column `fsdp`, (n,): up to 1 for none, inf for all."""
     name = "fsdp"
     if name not in columns:
         return np.zeros(len(columns))
     ranks = np.array([_shard_ranks(text) for text in columns.strings(name, "off").tolist()])
-    if is_switch(columns.table, name):
-        ranks = np.where(ranks == 1, np.inf, ranks)
     unknown = np.flatnonzero(np.isnan(ranks)).tolist()
     columns.skip_cells(name, unknown, "must be a number of ranks, or on or off")
     return ranks

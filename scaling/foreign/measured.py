@@ -63,8 +63,7 @@ def read_outcomes(
         if is_text and (name in MEASURED or _MEASURED_TOO.search(name)):
             cells = columns.strings(name, "").tolist()
             said = {cell: failure_of(cell) or "" for cell in {*cells}}
-            unsaid = (outcome == "") & np.isnan(step)
-            outcome = np.where(unsaid, [said[cell] for cell in cells], outcome)
+            outcome = np.where((outcome == "") & np.isnan(step), [said[c] for c in cells], outcome)
     ran = (outcome == "") & np.isfinite(step)
     ran[list(columns.skipped)] = False
     return np.where(ran, "ok", outcome), step

@@ -9,7 +9,6 @@ from scaling.foreign.spellings import MEASURED, failure_of, unit_factor
 
 # Cells of a numeric column without a number.
 _NO_NUMBER = re.compile(r"(?i)([-–—/]|n/a|none|null|nan)?")
-_INFINITE = re.compile("(?i)[-+]?inf(inity)?")  # a bad measurement
 _THOUSANDS_SEPARATOR = re.compile("(?<=\\d)[,_'’ \xa0\u202f](?=\\d\\d\\d(?!\\d))")
 # A number with a unit, a ZeRO stage, "±" and a deviation, brackets or the mark of a note around it.
 _DECORATED = re.compile(
@@ -23,10 +22,7 @@ _ONE_COMMA = re.compile(r"\d{1,3},\d{3}")  # of thousands, or a decimal one?
 def parse_numbers(
     cells: Iterable[str | None], column: str, factor: float = 1.0
 ) -> tuple[list[float | None], list[str]]:
-    """`parse_number` of each cell, None for what is none.
-
-    And a sentence on the first that a reader might take for another number.
-    """
+    """`parse_number` of each cell, None for what is none; a sentence on the first doubtful one."""
     numbers: list[float | None] = []
     doubts = []
     for cell in cells:
@@ -42,7 +38,7 @@ def parse_numbers(
 
 def is_word(text: str, column: str) -> bool:
     """Whether a cell says, in place of a measurement, why there is none."""
-    if column not in MEASURED or _NO_NUMBER.fullmatch(text) or _INFINITE.fullmatch(text):
+    if column not in MEASURED or _NO_NUMBER.fullmatch(text) or text.lower() in ("inf", "-inf"):
         return False
     return not re.search(r"\d", text) or failure_of(text) is not None
 

@@ -16,8 +16,8 @@ from scaling.foreign.numbers import parse_numbers
 from scaling.foreign.spellings import MEASURED, canonical_column, canonical_columns, is_known
 
 _MOST_TOLD = 20  # columns that a remark names
-# Keys of a table's metadata: sentences about how it was read, `headers_of`, and `is_switch`.
-_REMARKS, _HEADERS, _SWITCHES = b"remarks", b"headers", b"switches"
+# Keys of a table's metadata: sentences about how it was read, and `headers_of`.
+_REMARKS, _HEADERS = b"remarks", b"headers"
 
 
 def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.Table:
@@ -61,8 +61,10 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
     table = _with_fillers(table, names)
     table = table.select([name for name, _ in columns if name])
     table = _with_precision(table)
-    switches = [name for name in ("fsdp",) if _has_only_0_and_1(table, name)]
-    remarks += [f"{name} is 0 or 1 in all rows: 1 is read as on" for name in switches]
+    if _has_only_0_and_1(table, "fsdp"):  # all rows say so, a part of them may not
+        remarks.append("fsdp is 0 or 1 in all rows: 1 is read as on")
+        words = pc.if_else(pc.equal(pc.cast(table["fsdp"], pa.float64()), 1.0), "on", "off")
+        table = table.set_column(table.column_names.index("fsdp"), "fsdp", words)
     headers = {
         header: name
         for header, (name, factor) in zip(names, columns, strict=True)
@@ -73,7 +75,6 @@ def renamed(table: pa.Table, path: Path, metadata: Mapping[bytes, bytes]) -> pa.
             **metadata,
             _REMARKS: "\n".join(remarks).encode(),
             _HEADERS: json.dumps(headers).encode(),
-            _SWITCHES: json.dumps(switches).encode(),
         }
     )
 
@@ -134,11 +135,6 @@ def _with_fillers(table: pa.Table, headers: list[str]) -> pa.Table:
 def headers_of(table: pa.Table) -> dict[str, str]:
     """Headers as the file spells them, where they are not ours -> columns that hold their cells."""
     return dict(json.loads((table.schema.metadata or {}).get(_HEADERS, b"{}")))
-
-
-def is_switch(table: pa.Table, name: str) -> bool:
-    """Whether the 1 of a column means on: the whole table says so, a part of its rows may not."""
-    return bool(name in json.loads((table.schema.metadata or {}).get(_SWITCHES, b"[]")))
 
 
 def _has_only_0_and_1(table: pa.Table, name: str) -> bool:

@@ -28,6 +28,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "local_batch_size": ("lbs", "local_batch", "batch_per_dp", "batch_per_gpu"),
     "global_batch_size": ("gbs", "global_batch", "train_batch", "batch_global"),
+    "batch_size": ("batch",),  # of all ranks, or of each
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
         "batch_tokens", "global_batch_in_tokens",
@@ -73,10 +74,10 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "outcome": ("status", "state"),
     "gpu": ("gpu", "gpu_type", "gpu_model", "hardware", "accelerator", "system", "accelerator_name",
             "accelerator_type", "accelerator_model_name"),
-    "model": ("model_name", "benchmark"),
+    "model": ("model_name", "model_size", "benchmark"),
     "step_time_s": (
         "step_time", "time_per_step", "time_per_global_step", "elapsed_time_per_step", "per_step",
-        "train_step_time", "train_step_timing", "step_duration",
+        "train_step_time", "train_step_timing", "step_duration", "time_per_batch",
     ),
     "peak_memory_bytes": (
         "memory", "memory_per_gpu", "max_memory", "max_memory_per_gpu", "max_gpu_memory",
@@ -110,7 +111,7 @@ _SYNONYMS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tok
              "iteration": "step", "iter": "step", "it": "step", "iterations": "steps",
              "iters": "steps", "mem": "memory", "alloc": "allocated", "peak": "max",
              "msec": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms",
-             "minutes": "min", "hours": "h"}  # fmt: skip
+             "minutes": "min", "hours": "h", "processes": "ranks", "hpus": "ranks"}  # fmt: skip
 _MU = re.compile("[\u00b5\u03bc]")  # the micro sign, and the Greek letter
 _LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 _LARGER = {"b": 1e9, "g": 1e9, "t": 1e12}
@@ -187,7 +188,9 @@ def canonical_column(header: str) -> tuple[str, float]:
     `Step time (ms)` is step_time_s and 0.001. An unknown header stays as it is, in lower case.
     """
     text = re.sub(r"\b([km])(?=tok)", r"\1 ", _MU.sub("u", header.lower()))
-    text = re.sub("^(train|perf)/", "", text)  # as exports of wandb and tensorboard begin
+    text = re.sub(
+        "^(train|perf)/|^train_(?=samples_|tokens_|steps_)", "", text
+    )  # as exports of wandb and tensorboard begin
     parts = re.findall("[a-z0-9]+", text.replace("/", " per ").replace("#", " n "))
     if "_".join(parts) in _OUR_COLUMNS:
         return "_".join(parts), 1.0
@@ -244,8 +247,7 @@ def canonical_columns(headers: Sequence[str]) -> list[tuple[str, float]]:
     """
     columns = [(header, 1.0) for header in headers]
     taken: set[str] = set()
-    names = [header.lower() for header in headers]
-    vagueness = [(name not in _OUR_COLUMNS, name in _VAGUE) for name in names]
+    vagueness = [(name.lower() not in _OUR_COLUMNS, name.lower() in _VAGUE) for name in headers]
     for index in sorted(range(len(headers)), key=vagueness.__getitem__):
         found = canonical_column(headers[index])
         if found[0] not in taken:

@@ -28,9 +28,8 @@ def is_asked_for(options: Sequence[str]) -> bool:
 
 def without_job_files(options: Sequence[str]) -> list[str]:
     """Snakemake's options, with `--quiet rules` added unless they set `--quiet`."""
-    if any(word.startswith("--quiet") or word == "-q" for word in options):
-        return [*options]
-    return [*options, "--quiet", QUIET]
+    is_set = any(word.startswith("--quiet") or word == "-q" for word in options)
+    return [*options, *([] if is_set else ["--quiet", QUIET])]
 
 
 def show(command: list[str], options: Sequence[str], watcher: Watcher) -> int:

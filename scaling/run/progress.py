@@ -166,9 +166,8 @@ class Watcher:
             for path, name in self._names.items()
             if running_marker(path) in markers and (runner := live_runner(running_marker(path)))
         }
-        undecided = sum(not path.exists() for path in self._choices)
-        progress = progress_of(self._wanted(), self.rows, self.runners)
-        return dataclasses.replace(progress, undecided=undecided)
+        seen = progress_of(self._wanted(), self.rows, self.runners)
+        return dataclasses.replace(seen, undecided=sum(not path.exists() for path in self._choices))
 
     def missing(self) -> list[Point]:
         """Points without a row at the last `look`."""

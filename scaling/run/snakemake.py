@@ -158,9 +158,9 @@ def _names_profile(options: list[str]) -> bool:
 def _command(study: Path, options: list[str], overrides: Mapping[str, str | None]) -> list[str]:
     local = ["--profile", str(local_or_shipped("config/profiles/local"))]
     profile = [] if _names_profile(options) else local
-    settings = [f"{key}={value}" for key, value in overrides.items() if value is not None]
-    words = [*profile, *options, "--config", f"study={study}", *settings]
-    return [sys.executable, "-m", "snakemake", *words]
+    stated = {"study": study, **overrides}
+    config = [f"{key}={value}" for key, value in stated.items() if value is not None]
+    return [sys.executable, "-m", "snakemake", *profile, *options, "--config", *config]
 
 
 def _wait(

@@ -5,6 +5,8 @@ import pytest
 from tests.analyse.conftest import some_point
 from tests.analyse.test_tables import ran
 
+pytestmark = pytest.mark.slow
+
 
 def effects(tabulated, layouts):
     points = [some_point(**choices) for choices, _ in layouts]

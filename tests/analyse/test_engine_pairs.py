@@ -9,6 +9,8 @@ from scaling.report.tables import Tables
 from tests.analyse.conftest import refusal_of, some_point
 from tests.analyse.test_tables import ran
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [{"setting_id": 1, "model": "llama-8b"}]
 
 

@@ -19,6 +19,8 @@ from tests.analyse.conftest import run_sql, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import timed_row
 
+pytestmark = pytest.mark.slow
+
 NOISE = margin_of(NOISE_FLOOR)
 
 

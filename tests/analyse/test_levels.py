@@ -14,6 +14,8 @@ from tests.analyse.conftest import SQL, layout, run_sql, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import point, row
 
+pytestmark = pytest.mark.slow
+
 
 def in_batches(micro_batch_size: int, **choices: Any) -> Point:
     """On two GPUs, eight sequences a step whatever the micro-batch."""

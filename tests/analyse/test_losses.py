@@ -7,6 +7,8 @@ from scaling.analyse.losses import group_medians
 from tests.analyse.conftest import some_point
 from tests.analyse.test_tables import ran
 
+pytestmark = pytest.mark.slow
+
 CURVE = [8.0, 4.0, 2.0]
 OTHER = [8.0, 4.0, 2.2]  # a tenth off at the third step
 

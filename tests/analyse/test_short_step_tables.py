@@ -7,6 +7,8 @@ import pytest
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import in_short_steps, row, timed_row
 
+pytestmark = pytest.mark.slow
+
 SHORT = {
     "short_step_times_s": [0.2, 0.4, 0.6] * 5,
     "short_accumulations": [2, 4, 6] * 5,

@@ -14,6 +14,8 @@ from scaling.study.grid import Refusal
 from tests.analyse.conftest import SQL, refusal_of, run_sql, some_point
 from tests.report.synthetic_study import row
 
+pytestmark = pytest.mark.slow
+
 
 def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
     """The point's tokens at this rate, interval of the rate ± noise (ratio)."""

@@ -6,6 +6,7 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
+from scaling.foreign.layouts import complete_layout, read_layout
 from scaling.foreign.measured import read_outcomes, skip_adapter_training
 
 LAYOUT = {"world_size": [8, 8], "global_batch_size": [64, 64], "seq_length": [1024, 1024]}
@@ -94,3 +95,25 @@ def test_rows_that_train_adapters_are_left_out_and_a_table_of_nothing_else_is_re
     assert list(columns.skipped) == [1]
     with pytest.raises(InputError, match="tunes a few weights"):
         skip_adapter_training(columns_of(model=["llama-8b"], task=["QLoRA"]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "more", "sequences"),
+    [
+        ([256, 512], {}, [256, 512]),  # 16 and 32 replicas can share it
+        ([4, 4], {}, [64, 128]),  # they cannot: each has its own
+        ([256, 512], {"micro_batch_size": [2, 2]}, [256, 512]),
+        ([2, 2], {"global_batch_size": [256, 512]}, [256, 512]),
+    ],
+)
+def test_a_batch_size_is_that_of_all_ranks_where_they_can_share_it(batch, more, sequences):
+    columns = columns_of(
+        world_size=[32, 64], tp=[2, 2], pp=[1, 1], cp=[1, 1], batch_size=batch, **more
+    )
+    stated = read_layout(columns)
+    stated["gradient_accumulation_steps"] = np.where(
+        np.isnan(stated["global_batch_size"]), 1.0, stated["gradient_accumulation_steps"]
+    )
+    assert complete_layout(stated)["global_batch_size"].tolist() == sequences
+    said = any("batch_size is read as" in sentence for sentence in columns.assumptions)
+    assert said == ("global_batch_size" not in more)

@@ -13,6 +13,8 @@ from scaling.foreign.spellings import (
 )
 from tests.shipped import MODELS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("column", "cell", "word"),
@@ -61,6 +63,14 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("train/step_time (ms)", "step_time_s", 1e-3),
         ("perf/tokens_per_sec", "tokens_per_s", 1),
         ("state", "outcome", 1),
+        ("num_processes", "world_size", 1),
+        ("# HPUs", "world_size", 1),
+        ("train_samples_per_second", "samples_per_s", 1),
+        ("Time per batch (s)", "step_time_s", 1),
+        ("Batch size", "batch_size", 1),
+        ("train_batch_size", "global_batch_size", 1),
+        ("Model size", "model", 1),
+        ("Model parallelism", "model parallelism", 1),
         ("accelerator_model_name", "gpu", 1),
         ("zero_optimization_stage", "zero_stage", 1),
         ("Seq. length", "seq_length", 1),

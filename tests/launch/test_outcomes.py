@@ -19,6 +19,8 @@ from tests.points import tiny_point
 from tests.processes import is_running, largest_file, until
 from tests.rows import row_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_step_is_as_slow_as_its_slowest_rank_and_memory_that_of_the_fullest(
     measured: Measure,

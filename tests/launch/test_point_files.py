@@ -7,6 +7,7 @@ import os
 import random
 from typing import Any
 
+import psutil
 import pytest
 
 from scaling.errors import InputError
@@ -127,6 +128,7 @@ def test_a_broken_marker_marks_nothing(text, tmp_path):
     assert not live_runner(marker)
     now = datetime.datetime.now(datetime.UTC).isoformat()
     facts = {"pid": os.getpid(), "host": os.uname()[1], "started_at": now, "time_limit_s": 9}
+    facts["since_boot_s"] = psutil.Process().create_time() - psutil.boot_time()
     marker.write_text(json.dumps(facts))
     assert live_runner(marker)
 

@@ -21,6 +21,8 @@ from scaling.predict.read.points import points_of
 from tests.conftest import published_csv
 from tests.predict.conftest import table_of
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Guide(keep=0.15, spread=0.0, budget_gpu_s=None, steps=10, startup_s=0.0)
 
 

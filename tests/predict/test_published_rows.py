@@ -10,6 +10,8 @@ from scaling.predict.fit.accuracy import Task
 from scaling.predict.fit.trial import trial
 from tests.conftest import published_csv
 
+pytestmark = pytest.mark.slow
+
 
 def on(name, **conditions):
     return trial(read_table(published_csv(name)), f"{name}.csv", **conditions).overall

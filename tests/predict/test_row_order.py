@@ -1,15 +1,18 @@
 """What a table says does not depend on the order of its rows, and repeats are no rivals."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.coverage import narrow
+from scaling.cli.prediction import calibrate
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
 from scaling.predict.fit import rivals
@@ -19,6 +22,8 @@ from scaling.predict.read.points import points_of
 from scaling.published.table import published_table
 from tests.nearly import nearly
 from tests.predict.conftest import table_of
+
+pytestmark = pytest.mark.slow
 
 TABLES = {
     name: published_table().filter(pc.equal(published_table()["table"], name))
@@ -41,6 +46,16 @@ def test_validation_does_not_depend_on_the_order_of_rows(name: str, seed: int, m
     shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
     one, other = (trial(each, name).to_dict() for each in (table, shuffled))
     assert one == nearly(other)
+
+
+def test_a_calibration_is_the_same_file_in_whichever_order_its_rows_came(tmp_path: Path) -> None:
+    table, made = TABLES["moe_zoo"], set()
+    for seed in range(3):
+        shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
+        pq.write_table(shuffled, tmp_path / "rows.parquet")
+        calibrate(tmp_path / "rows.parquet", tmp_path / "calibration.json")
+        made.add((tmp_path / "calibration.json").read_bytes())
+    assert len(made) == 1
 
 
 def settings_and_pairs(*rows: dict[str, Any]) -> tuple[list[rivals.Setting], rivals.Pairs]:

@@ -15,6 +15,8 @@ from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, LAYER, UNHURRIED, layouts
 
+pytestmark = pytest.mark.slow
+
 # A machine without overheads: every rate at the data sheet, every latency gone.
 IDEAL = {
     "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_latency_s": 0.0, "tp_exposed": 1.0,

@@ -12,6 +12,8 @@ from scaling.record.row_checks import NEEDED, invalid_row_reasons
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, row, timed_row
 
+pytestmark = pytest.mark.slow
+
 GOOD = timed_row(some_point(2, tp=2), 2.0)
 NAN, INFINITE = float("nan"), float("inf")
 

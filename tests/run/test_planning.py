@@ -16,6 +16,8 @@ from scaling.study.time_limits import point_limits
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 from tests.plans import fitting_plan
 
+pytestmark = pytest.mark.slow
+
 
 def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
     models = {

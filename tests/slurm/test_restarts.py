@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from scaling.cluster.slurm_site import query_slurm
+from scaling.launch.start.slurm import queued_jobs
 from scaling.run.new_folder import clusters_text
 from tests.processes import until
+from tests.slurm.lab import LabStudy, end
 
 pytestmark = pytest.mark.slurm
 
@@ -170,6 +172,29 @@ def test_a_run_is_stopped_for_good_though_its_snakemake_is_dead(study):
     assert "cancelled 1 allocations that nobody watched" in stopped.stdout
     until("the job ends", lambda: not study.lab.queue())
     assert study.done() == set()
+
+
+def test_a_second_checkout_with_the_same_study_is_left_alone(study, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    other = LabStudy(study.lab, tmp_path / "other/study")
+    for checkout, seconds in ((study, 600), (other, 20)):
+        checkout.points(a={"seconds": seconds})
+        run = checkout.start(*PACKED)
+        checkout.wait_for_start("a")
+    try:
+        for name, value in study.lab.environment.items():
+            monkeypatch.setenv(name, value)
+        (mine,), (theirs,) = queued_jobs(study.folder), queued_jobs(other.folder)
+        assert mine.job_id != theirs.job_id
+        stop = (sys.executable, "-m", "snakemake_executor_plugin_submitit.stop")
+        subprocess.run([*stop, ".snakemake/submitit", "out/"], cwd=study.folder, check=True)
+        until("our job ends", lambda: mine.job_id not in study.lab.queue())
+        assert theirs.job_id in study.lab.queue()
+        assert run.wait(timeout=500) == 0, other.said
+    finally:
+        end(other.runs)
+
+    assert (study.done(), other.done()) == (set(), {"a"})
 
 
 def test_a_new_folder_is_told_partition_and_account_by_slurm(study, monkeypatch):

@@ -21,6 +21,8 @@ from tests.train.conftest import Attempt, Train
 from tests.train.test_model import blueprint
 from tests.train.test_parity import compare
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def two_ranks() -> Iterator[None]:

@@ -12,6 +12,8 @@ from scaling.train.measure.memory import foreign_memory, library_memory, note_fo
 from scaling.train.outcomes import failure_of
 from tests.train.reference import CPU
 
+pytestmark = pytest.mark.slow
+
 GROWN = """
 import json, torch
 from scaling.train.measure.memory import peak_memory
