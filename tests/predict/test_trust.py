@@ -110,6 +110,8 @@ def test_another_model_is_left_to_the_data_sheet_unless_the_fit_surely_helped_wi
     in_doubt = [fold(0.05), fold(0.13)]
     assert chosen_trust(axis, in_doubt) == 0.0
     assert chosen_trust("seq_length", in_doubt) == 1.0
+    # of many rows the one model, of few the other
+    assert chosen_trust(axis, [fold(0.05, rows=40), fold(0.13)]) == 1.0
 
 
 def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):

@@ -148,8 +148,8 @@ def trust_band(trust: float) -> str:
 def chosen_trust(axis: str, folds: Sequence[Sequence[Floats]]) -> float:
     """The highest of TRUSTS whose mean error is within 5 % of the smallest.
 
-    It is 0 along `_MUST_HELP` unless the error that it saves exceeds the standard error of what it
-    saves in each fold; so one fold shows nothing.
+    It is 0 along `_MUST_HELP` unless the error that it saves exceeds the standard error of that,
+    folds being what may differ by chance; so one fold shows nothing.
 
     Args:
         axis: whose values the folds left out.
@@ -159,8 +159,10 @@ def chosen_trust(axis: str, folds: Sequence[Sequence[Floats]]) -> float:
     good_enough = min(errors) * (1 + _WORTH)
     best = max(i for i, error in enumerate(errors) if error <= good_enough)
     if axis in _MUST_HELP:
-        saved = np.array([mean_error(fold[0]) - mean_error(fold[best]) for fold in folds])
-        if len(saved) < 2 or saved.mean() <= saved.std(ddof=1) / np.sqrt(len(saved)):
+        rows = np.array([len(fold[0]) for fold in folds])
+        saved = rows * [mean_error(fold[0]) - mean_error(fold[best]) for fold in folds]
+        scatter = saved - rows * saved.sum() / rows.sum()
+        if len(folds) < 2 or saved.sum() <= np.sqrt((scatter**2).sum() / (1 - 1 / len(folds))):
             return 0.0
     return TRUSTS[best]
 
