@@ -106,7 +106,7 @@ def test_a_trust_is_the_largest_whose_held_back_errors_are_not_clearly_worse():
 def test_another_model_is_left_to_the_data_sheet_unless_the_fit_surely_helped_with_others(axis):
     assert chosen_trust(axis, [fold(0.05), fold(0.06)]) == 1.0
     assert chosen_trust(axis, [fold(0.05)]) == 0.0
-    # it saves 0.05 of one model's error and costs 0.03 with the other: 0.01 on average, sure to 0.04
+    # it saves 0.05 of one model's error and costs 0.03 with the other: 0.01, sure to 0.04
     in_doubt = [fold(0.05), fold(0.13)]
     assert chosen_trust(axis, in_doubt) == 0.0
     assert chosen_trust("seq_length", in_doubt) == 1.0

@@ -33,8 +33,8 @@ NAMES = (*_DOUBLING, *_SWITCHES)
 # Noise variance (repeats, chance) over the variance that neighbours share. The first is used unless
 # another is clearly better on a stack's held-back rows.
 NOISES = (0.1, 0.03, 0.3)
-# Rows further off than this, log scale, stalled: they tell nothing about their neighbours, and count
-# as no further off, so that one of them decides nothing.
+# Rows further off than this, log scale, stalled: they tell nothing about their neighbours, and
+# count as no further off, so that one of them decides nothing.
 STALLED = 0.5
 # At most this many rows are kept, because a search over a million layouts pays for each. Keeping
 # half of 820 GPT rows cost 1.1 % in error; keeping three fifths of 480 rows cost nothing.
