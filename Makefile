@@ -40,9 +40,19 @@ else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
-# Tests without ranks, Slurm, a browser, Snakemake or long computations. Run it while you work.
+# Tests without ranks, Slurm, a browser, Snakemake or long computations, as two pytests at once. Run it
+# while you work. With ARGS, one pytest with these arguments.
+FAST := $(PLAIN) and not browser and not slow
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake and not slow" $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(BIN)/python -m pytest -m "$(FAST)" -o cache_dir=.pytest_cache/half $(FIRST_HALF) > "$$log" 2>&1 & \
+	half=$$!; \
+	$(BIN)/python -m pytest -m "$(FAST)" $(addprefix --ignore=,$(FIRST_HALF)); code=$$?; \
+	wait $$half || code=$$?; echo "Meanwhile, the other half:"; cat "$$log"; exit $$code
+else
+	$(BIN)/python -m pytest -m "$(FAST)" $(ARGS)
+endif
 
 # The tests of training and of `scaling check` on an older torch, which GPU machines bring, in a venv of
 # its own. VERSION=2.12.0 asks for another.
