@@ -17,7 +17,7 @@ study: $(VENV)/installed
 
 # The whole suite as five pytests at once: tests that start ranks, tests that wait for Slurm, tests that
 # start Snakemake (with ranks or without), and all others in two halves, those of FIRST_HALF and the
-# rest, which take the processor for as long as each other and leave it to the three that also wait.
+# rest, which take the processor for as long as each other.
 # With ARGS, one pytest with these arguments.
 FIRST_HALF := tests/analyse tests/check tests/launch tests/predict
 PLAIN := not ranks and not slurm and not snakemake
@@ -31,8 +31,8 @@ ifeq ($(strip $(ARGS)),)
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
 	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm" $$(marked snakemake) & \
 	snakemake=$$!; \
-	part none nice $(BIN)/python -m pytest -m "$(PLAIN)" $(FIRST_HALF) & none=$$!; \
-	nice $(BIN)/python -m pytest -m "$(PLAIN)" $(addprefix --ignore=,$(FIRST_HALF)); code=$$?; \
+	part none $(BIN)/python -m pytest -m "$(PLAIN)" $(FIRST_HALF) & none=$$!; \
+	$(BIN)/python -m pytest -m "$(PLAIN)" $(addprefix --ignore=,$(FIRST_HALF)); code=$$?; \
 	for part in "none $$none" "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
 	  set -- $$part; wait $$2 || code=$$?; echo "Meanwhile, what starts $$1:"; cat "$$logs/$$1"; \
 	done; exit $$code
