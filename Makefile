@@ -17,8 +17,7 @@ study: $(VENV)/installed
 
 # The whole suite as five pytests at once: tests that start ranks, tests that wait for Slurm, tests that
 # start Snakemake (with ranks or without), and all others in two halves, those of FIRST_HALF and the
-# rest, which take the processor for as long as each other.
-# With ARGS, one pytest with these arguments.
+# rest, which take the processor for as long as each other. With ARGS, one pytest with these arguments.
 FIRST_HALF := tests/analyse tests/check tests/launch tests/predict
 PLAIN := not ranks and not slurm and not snakemake
 test: $(VENV)/installed
