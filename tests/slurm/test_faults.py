@@ -116,8 +116,12 @@ def test_sigterm_sends_nothing_more_and_lets_what_runs_come_to_its_end(study):
 
 
 def test_a_node_on_which_nothing_can_run_swallows_no_study(study):
-    # whichever Slurm takes first: one that still completes a job of another test takes none
-    first = "ln -s $(hostname) unfit 2> /dev/null; [ $(hostname) != $(readlink unfit) ] || exit 76"
+    # whichever node is the first to get two allocations: Slurm need not send both to the same one
+    first = (
+        "try=tries.$(hostname); [ -L unfit ] || touch $try.$SLURM_JOB_ID; "
+        "[ $(ls $try.* 2> /dev/null | wc -l) -lt 2 ] || ln -s $(hostname) unfit 2> /dev/null; "
+        "[ -L unfit ] && [ $(hostname) != $(readlink unfit) ] || exit 76"
+    )
     study.points(**{f"p{i}": {"command": f"{first}; hostname"} for i in range(4)})
 
     assert study.run("--submitit-pack", "2") == 0, study.said
@@ -125,4 +129,4 @@ def test_a_node_on_which_nothing_can_run_swallows_no_study(study):
     assert study.done() == {f"p{i}" for i in range(4)}
     unfit = (study.folder / "unfit").readlink()
     assert f"{unfit} was left out after 2 failures of its own" in study.said
-    assert len(study.jobs()) <= 4
+    assert len(study.jobs()) <= len(list(study.folder.glob("tries.*"))) + 3
