@@ -46,8 +46,6 @@ def compile_modules(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Non
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     # no pool of processes, which could outlive a rank that exits at once
     torch._inductor.config.compile_threads = 1
-    # precompiling headers takes five seconds and saves none
-    torch._inductor.config.cpp_cache_precompile_headers = False
     # on a CPU the profiler sees only kernels with a marker
     torch._inductor.config.cpp.enable_kernel_profile = True
     for module in model.modules():
