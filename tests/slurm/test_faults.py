@@ -1,6 +1,7 @@
 """What a site, its Slurm or its users do that is nobody's fault here."""
 
 import os
+import re
 import shutil
 import signal
 
@@ -128,5 +129,6 @@ def test_a_node_on_which_nothing_can_run_swallows_no_study(study):
 
     assert study.done() == {f"p{i}" for i in range(4)}
     unfit = (study.folder / "unfit").readlink()
-    assert f"{unfit} was left out after 2 failures of its own" in study.said
+    # three if the other allocation had been sent there as well when the second failure was noted
+    assert re.search(f"{unfit} was left out after [23] failures of its own", study.said)
     assert len(study.jobs()) <= len(list(study.folder.glob("tries.*"))) + 3
