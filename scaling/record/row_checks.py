@@ -91,7 +91,7 @@ def invalid_row_reasons(table: pa.Table, *, series: str = "measured") -> list[st
     Raises:
         duckdb.Error: a cell is not of its column's type.
     """
-    with duckdb.connect() as connection:
+    with duckdb.cursor() as connection:  # a database of its own would take as long again
         connection.register("given", table)
         typed = ", ".join(
             f'"{name}"::{kind} as "{name}"' if name in table.column_names

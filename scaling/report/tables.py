@@ -94,7 +94,7 @@ def read_tables(study_dir: Path) -> Tables:
     """
     records: dict[str, list[Record]] = {}
     cut: list[str] = []
-    with duckdb.connect() as connection:
+    with duckdb.cursor() as connection:
         for name, columns in (COLUMNS | SENTENCE_COLUMNS).items():
             path = StudyPaths(study_dir).table(name)
             try:
