@@ -142,12 +142,16 @@ def imported(tmp_path):
 def run_sql(
     name: str, *, knee_share: float = 0.75, mode: str = "measure", **tables: Records | pa.Table
 ) -> Records:
-    """One SQL file over hand-written tables, without the rest of the warehouse."""
-    with duckdb.connect() as connection:
-        connection.execute("create schema study")
+    """One SQL file over hand-written tables, without the rest of the warehouse.
+
+    They are of one connection alone; a database for each would take as long as a query.
+    """
+    with duckdb.cursor() as connection:
+        connection.execute("create schema if not exists study")
         catalogue.set_variables(connection)
         connection.execute(
-            f"create table study.options as select {knee_share} as knee_share, '{mode}' as mode"
+            "create or replace table study.options as "
+            f"select {knee_share} as knee_share, '{mode}' as mode"
         )
         for table, records in tables.items():
             known = pa.Table.from_pylist(records) if isinstance(records, list) else records
