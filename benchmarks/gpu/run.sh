@@ -44,4 +44,4 @@ part() {
         said "$name ended with exit code $?"
         rm -f "$folder"/kernels.txt # run.log has it, and few files may come back
     done
-} 2>&1 | tee "$folder/run.log"
+} 2>&1 | tee -a "$folder/run.log"
