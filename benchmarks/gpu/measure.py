@@ -141,6 +141,7 @@ def measured(machine: Machine, point: Point) -> tuple[Row | None, str | None]:
     except Exception:  # whatever it is, the next layout is measured, and this one's file says why
         return None, traceback.format_exc()
     logs = sorted((machine.folder / point.point_id).rglob("*.log"))
+    logs += machine.folder.glob(".host-*/*.log")  # of the fork server: why it starts no ranks
     lines = [path.read_text(errors="replace").splitlines()[-LOG_LINES:] for path in logs]
     return row, "\n".join(line for log in lines for line in log)
 
