@@ -132,11 +132,15 @@ def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
         tar.add(wheel, wheel.name)
     shutil.copy(PROJECT / "benchmarks" / "gpu" / "run.sh", tmp_path / "benchmarks" / "gpu")
     program = tmp_path / "benchmarks" / "gpu" / "measure.py"
-    program.write_text("import carried, duckdb\nprint(carried.said)\n1 / 0\n")
+    program.write_text(
+        "import carried, duckdb\ndef gpu_here(): return 'h200-141gb'\n"
+        "if __name__ == '__main__':\n    print(carried.said)\n    1 / 0\n"
+    )
+    (tmp_path / "benchmarks" / "training_step.py").write_text("import sys\nprint(sys.argv[1:3])\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.log").write_text("an earlier call\n")
     ran = subprocess.run(
-        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "nothing"],
+        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "rival", "nothing"],
         cwd=tmp_path, env=os.environ | {"PYTHON": sys.executable}, check=False,
     )  # fmt: skip
     assert ran.returncode == 0
@@ -144,4 +148,5 @@ def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
     assert "an earlier call" in log
     assert "carried along" in log
     assert "ZeroDivisionError" in log
+    assert "['--gpu', 'h200-141gb']" in log
     assert "there is no part nothing" in log
