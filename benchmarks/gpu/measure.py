@@ -5,7 +5,7 @@
 
 The most telling layouts come first, and nothing begins after the limit: `--first` continues with a
 later one. FOLDER gets, after every layout, rows.parquet (for `scaling calibrate`) and
-measured.jsonl: what was measured and predicted, and of a failure its traceback or the ranks' logs.
+measured.jsonl: what was measured and predicted, with the ends of the ranks' logs or a traceback.
 With `--probe` it gets probes.parquet and hosts.json instead. The first GPU is looked up in the
 catalogue; `--gpu cpu` tries all of it with a tiny model on a CPU.
 """
@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pynvml
 
 from scaling.check.training import Machine, warm_server
@@ -134,23 +135,27 @@ def predictions(of: list[Point]) -> list[dict[str, float | None]]:
 
 
 def measured(machine: Machine, point: Point) -> tuple[Row | None, str | None]:
-    """The point's row, and of a failure the ranks' last words or a traceback."""
+    """The point's row and the ranks' last words, as why a column is null; or a traceback."""
     try:
         row = machine.measure(point.point_id, point)
     except Exception:  # whatever it is, the next layout is measured, and this one's file says why
         return None, traceback.format_exc()
-    if row.outcome == "ok":
-        return row, None
     logs = sorted((machine.folder / point.point_id).rglob("*.log"))
+    logs += machine.folder.glob(".host-*/*.log")  # of the fork server: why it starts no ranks
     lines = [path.read_text(errors="replace").splitlines()[-LOG_LINES:] for path in logs]
     return row, "\n".join(line for log in lines for line in log)
 
 
 def measure_all(machine: Machine, folder: Path, first: int, ends: float) -> None:
-    """Measure from this layout on, and write both files after each."""
+    """Measure from this layout on, and write both files after each; earlier ones stay in them."""
     every = points(machine)
+    found, kept = folder / "measured.jsonl", folder / "rows.parquet"
     lines: list[str] = []
     rows: list[Row] = []
+    if first and found.exists():
+        lines = found.read_text(encoding="utf-8").splitlines(keepends=True)
+    if first and kept.exists():
+        rows = [Row(**record) for record in pq.read_table(kept).to_pylist()]
     with warm_server(machine):
         for point, predicted in list(zip(every, predictions(every), strict=True))[first:]:
             if time.time() > ends:
@@ -165,7 +170,7 @@ def measure_all(machine: Machine, folder: Path, first: int, ends: float) -> None
             shown |= {"outcome": row.outcome if row else "no row"} | predicted
             if row is not None:
                 rows.append(row)
-                write_rows(folder / "rows.parquet", rows)
+                write_rows(kept, rows)
                 shown |= {
                     name: getattr(row, name)
                     for name in (
@@ -176,7 +181,7 @@ def measure_all(machine: Machine, folder: Path, first: int, ends: float) -> None
             sys.stdout.write(json.dumps(shown) + "\n")
             sys.stdout.flush()
             lines.append(json.dumps(shown | {"log": log}) + "\n")
-            (folder / "measured.jsonl").write_text("".join(lines), encoding="utf-8")
+            found.write_text("".join(lines), encoding="utf-8")
 
 
 def probe_all(machine: Machine, folder: Path) -> None:

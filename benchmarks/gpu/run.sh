@@ -16,6 +16,8 @@ export PYTHONUNBUFFERED=1
 
 said() { echo "== $(date -u +%T) $*"; }
 
+gpu_here() { (cd benchmarks/gpu && "$python" -c 'import measure; print(measure.gpu_here())'); }
+
 part() {
     case $1 in
     measure) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} \
@@ -23,7 +25,7 @@ part() {
     kernels) "$python" -m scaling check "$folder/kernels.json" --only facts,kernels,meters ;;
     tests) "$python" -m pytest -q -m gpu tests/train/test_gpu.py -p no:cacheprovider ;;
     probe) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --probe ;;
-    rival) "$python" benchmarks/training_step.py --gpu "${GPU:-h100-80gb}" --model tinyllama_1b \
+    rival) "$python" benchmarks/training_step.py --gpu "${GPU:-$(gpu_here)}" --model tinyllama_1b \
         --seq-length 2048 --micro-batch-size 4 --gradient-accumulation-steps 2 --turns 1 \
         --engine deepspeed torch ;;
     training) "$python" -m scaling check "$folder/training.json" --only training ;;
@@ -44,4 +46,4 @@ part() {
         said "$name ended with exit code $?"
         rm -f "$folder"/kernels.txt # run.log has it, and few files may come back
     done
-} 2>&1 | tee "$folder/run.log"
+} 2>&1 | tee -a "$folder/run.log"

@@ -67,22 +67,49 @@ def test_the_gpu_is_looked_up_by_what_nvml_says(
 def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
     kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(_: Machine, name: str, point: Point) -> Row:
+    def measure(machine: Machine, name: str, point: Point) -> Row:
         if name == "01":
             raise OSError("no room")
+        logs = machine.folder / name / "point.logs"
+        logs.mkdir(parents=True)
+        (logs / "rank0.log").write_text("a step is not split: no kernel\n")
+        server = machine.folder / ".host-1"
+        server.mkdir(exist_ok=True)
+        (server / "node0.log").write_text("a forked process cannot use the GPUs\n")
         return dataclasses.replace(row_of(point), point_id=name, outcome="ok", step_time_s=0.5)
 
     monkeypatch.setattr(Machine, "measure", measure)
     monkeypatch.setattr(kit, "warm_server", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(kit, "LAYOUTS", kit.LAYOUTS[:3])
-    kit.measure_all(machine("h100-80gb", tmp_path), tmp_path, 0, math.inf)
+    monkeypatch.setattr(kit, "LAYOUTS", kit.LAYOUTS[:4])
+    here, written = machine("h100-80gb", tmp_path), tmp_path / "rows.parquet"
+    kit.measure_all(here, tmp_path, 0, math.inf)
     lines = [json.loads(line) for line in (tmp_path / "measured.jsonl").read_text().splitlines()]
-    assert [line["outcome"] for line in lines] == ["ok", "no row", "ok"]
+    assert [line["outcome"] for line in lines] == ["ok", "no row", "ok", "ok"]
     assert "no room" in lines[1]["log"]
+    assert lines[0]["log"].splitlines() == [
+        "a step is not split: no kernel", "a forked process cannot use the GPUs",
+    ]  # fmt: skip
     assert lines[0]["step_time_s"] == 0.5
     assert 0.1 < lines[0]["predicted_step_time_s"] < 1
-    written = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
-    assert written["point_id"].to_pylist() == ["00", "02"]
+    assert pyarrow.parquet.read_table(written)["point_id"].to_pylist() == ["00", "02", "03"]
+
+
+def test_a_call_that_goes_on_keeps_what_an_earlier_one_found(
+    kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Machine, "measure",
+        lambda _, name, point: dataclasses.replace(row_of(point), point_id=name, outcome="ok"),
+    )  # fmt: skip
+    monkeypatch.setattr(kit, "warm_server", lambda _: contextlib.nullcontext())
+    every = kit.LAYOUTS
+    for first, last in ((0, 2), (2, 4)):
+        monkeypatch.setattr(kit, "LAYOUTS", every[:last])
+        kit.measure_all(machine("h100-80gb", tmp_path), tmp_path, first, math.inf)
+    found = (tmp_path / "measured.jsonl").read_text().splitlines()
+    assert [json.loads(line)["number"] for line in found] == ["00", "01", "02", "03"]
+    rows = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+    assert rows["point_id"].to_pylist() == ["00", "01", "02", "03"]
 
 
 def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
@@ -105,13 +132,21 @@ def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
         tar.add(wheel, wheel.name)
     shutil.copy(PROJECT / "benchmarks" / "gpu" / "run.sh", tmp_path / "benchmarks" / "gpu")
     program = tmp_path / "benchmarks" / "gpu" / "measure.py"
-    program.write_text("import carried, duckdb\nprint(carried.said)\n1 / 0\n")
+    program.write_text(
+        "import carried, duckdb\ndef gpu_here(): return 'h200-141gb'\n"
+        "if __name__ == '__main__':\n    print(carried.said)\n    1 / 0\n"
+    )
+    (tmp_path / "benchmarks" / "training_step.py").write_text("import sys\nprint(sys.argv[1:3])\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.log").write_text("an earlier call\n")
     ran = subprocess.run(
-        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "nothing"],
+        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "rival", "nothing"],
         cwd=tmp_path, env=os.environ | {"PYTHON": sys.executable}, check=False,
     )  # fmt: skip
     assert ran.returncode == 0
     log = (tmp_path / "out" / "run.log").read_text()
+    assert "an earlier call" in log
     assert "carried along" in log
     assert "ZeroDivisionError" in log
+    assert "['--gpu', 'h200-141gb']" in log
     assert "there is no part nothing" in log

@@ -40,11 +40,12 @@ def two_ranks() -> Iterator[None]:
         (Layer, {"tp": 2}),
         (Layer, {"tp": 2, "sequence_parallel": True}),
         (Layer, {"cp": 2}),
+        (Layer, {"precision": "fp8", "attention": "flash2"}),
         (EncoderLayer, {"tp": 2, "sequence_parallel": True}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
 )
-def test_a_layer_is_one_graph_whatever_crosses_its_ranks(
+def test_a_layer_is_one_graph_whatever_crosses_its_ranks_and_in_8_bits(
     two_ranks: None, kind: type[Layer | EncoderLayer], layout: dict[str, Any]
 ) -> None:
     shape = TINY if kind is Layer else TINY_T5
@@ -52,9 +53,10 @@ def test_a_layer_is_one_graph_whatever_crosses_its_ranks(
     groups = Groups(0, point.layout, timeout_s=60)
     plan = blueprint(point, groups.tensor_parallel)
     layer = kind(dataclasses.replace(plan, cp=groups.context_parallel), 0)
-    tokens = 32 if layout == {"tp": 2} else 16  # where the other rank has as many
+    shares = "cp" in layout or "sequence_parallel" in layout
+    tokens = 16 if shares else 32  # where the other rank has as many
     bias = [] if kind is Layer else [torch.zeros(1, shape.num_heads // 2, 32, 32)]
-    x = torch.randn(8, tokens, shape.hidden_size, requires_grad=True)
+    x = torch.randn(8, tokens, shape.hidden_size, dtype=plan.dtype, requires_grad=True)
     explained = torch._dynamo.explain(layer)(x, *bias)
     assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
 

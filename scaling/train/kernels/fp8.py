@@ -93,13 +93,11 @@ def _times(a: Tensor, b: Tensor, scaling: Fp8Scaling, format_of_a: torch.dtype =
     """A [n, k] and b [m, k] -> [n, m], summed over k in fp32."""
     if scaling == "block":
         return _times_in_blocks(a, b)
-    kind = (
-        functional.ScalingType.TensorWise if scaling == "tensor" else functional.ScalingType.RowWise
-    )
     narrow_a, scale_a = _cast(a, format_of_a, scaling)
     narrow_b, scale_b = _cast(b, _FORMAT, scaling)
-    product: Tensor = functional.scaled_mm(
-        narrow_a, narrow_b.t(), scale_a, kind, scale_b.t(), kind, output_dtype=a.dtype
+    # not functional.scaled_mm, at which torch 2.11 would break a compiled layer into pieces
+    product: Tensor = torch._scaled_mm(
+        narrow_a, narrow_b.t(), scale_a, scale_b.t(), out_dtype=a.dtype
     )
     return product
 

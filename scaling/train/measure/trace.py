@@ -85,8 +85,9 @@ def to_events(recorded: Iterable[Any]) -> list[Event]:
 def relevant_events(recorded: Iterable[Any]) -> list[Any]:
     """The events that `split_step_time` reads; most of a trace's millions are other host calls.
 
-    On a GPU the only host operators kept are those that launched an NCCL kernel; on a CPU, those
-    that no other of their thread has called, since a called one covers no further time.
+    On a GPU the only host operators kept are those that launched an NCCL kernel, beside all
+    annotations; on a CPU, those that no other of their thread has called, since a called one covers
+    no further time.
     """
     recorded = list(recorded)
     on_device = [e for e in recorded if e.device_type() != DeviceType.CPU]
@@ -99,7 +100,7 @@ def relevant_events(recorded: Iterable[Any]) -> list[Any]:
         for e in on_host
         # CUPTI numbers calls of CUDA's runtime and torch numbers operators; only the former are
         # linked to another event
-        if e.name().startswith(_OURS)
+        if e.is_user_annotation()
         or (e.correlation_id() in nccl_calls and not e.linked_correlation_id())
     ]
 

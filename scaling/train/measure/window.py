@@ -97,9 +97,7 @@ def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
     on_device = any(_is_kernel(event) for event in events)
     computing = _computing(events, on_device=on_device)
     communications = _nccl_communications(events) if on_device else _gloo_communications(events)
-    # On a GPU the host's range only covers launches. Kineto draws it again on each stream of the
-    # device, from the first kernel launched within it to the end of the last.
-    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
+    marks = _optimizer_marks(events, on_device=on_device)
 
     def spans_in_window(chosen: Iterable[Event | Communication]) -> Spans:
         return clip(_spans(chosen), window)
@@ -129,6 +127,29 @@ def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
 
 def _steps(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.name == STEP and not event.on_device]
+
+
+def _optimizer_marks(events: Sequence[Event], *, on_device: bool) -> list[Event]:
+    """Where the optimizer works.
+
+    On a GPU the host's range only covers launches. Kineto draws each annotation again on each
+    stream of the device, from the first kernel to the end of the last for which it is the innermost
+    one: AdamW's kernels belong to an annotation of torch's own, within ours.
+    """
+    ranges = [event for event in events if event.name == OPTIMIZER and not event.on_device]
+    if not on_device:
+        return ranges
+    within = {
+        event.id
+        for event in events
+        if event.annotation and not event.on_device and any(_holds(each, event) for each in ranges)
+    }
+    return [e for e in events if e.annotation and e.on_device and e.id in within]
+
+
+def _holds(outer: Event, inner: Event) -> bool:
+    same_thread = outer.thread == inner.thread
+    return same_thread and outer.start <= inner.start and inner.end <= outer.end
 
 
 def _spans(events: Iterable[Event | Communication]) -> Spans:
