@@ -68,7 +68,7 @@ def test_a_lead_within_noise_is_claimed_by_no_title_however_the_rates_fall(lead)
     for seed in range(20):
         given = shaken(tables(lead), seed)
         assert "tie" in findings.map_title(given, 8)
-        assert "stays the same" in over_sizes.throughput_title(given)
+        assert "does not change beyond the noise" in over_sizes.throughput_title(given)
 
 
 def test_a_clear_lead_is_claimed_however_the_rates_fall():

@@ -100,7 +100,7 @@ def overtaken(model):
 def test_the_answer_names_layouts_sizes_and_the_last_return(told):
     assert text(told) == (
         "Measured: plain data parallelism, ZeRO-1 up to 2 GPUs, then ZeRO-3. "
-        "The last doubling returns its full cost."
+        "The last doubling makes training 2.5× as fast."
     )
     assert told["advice"]["headline"]["tags"] == [["ZeRO 1", "1–2 GPUs"], ["ZeRO 3", "4 GPUs"]]
     assert told["advice"]["steps"][-1]["returned"] == pytest.approx(1.5)
@@ -192,7 +192,7 @@ def on_a_cpu(model):
 
 @of(on_a_cpu)
 def test_a_cpu_has_ranks_and_no_mfu(told):
-    assert text(told).endswith("up to 2 ranks. The last doubling returns nothing.")
+    assert text(told).endswith("up to 2 ranks. The last doubling makes training no faster.")
     assert "not about GPUs" in told["note"]
     assert not any("MFU" in name for name, _, _ in told["figures"])
 

@@ -61,9 +61,11 @@ def predicted_beyond(tables: Tables, *, ran: bool = True) -> str:
     sentence = f"Predicted {where}: {', then '.join(stretches)}."
     if tables["returns"]:
         step = tables["returns"][-1]
-        worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+        more = step["to_world_size"] / step["from_world_size"] - 1
+        ends = (step[f"step_return{end}"] for end in ("", "_low", "_high"))
+        faster = interval(*(end if end is None else 1 + more * end for end in ends))
         to = tables.gpus(step["to_world_size"])
-        sentence += f" The step to {to} would return {worth} of its cost."
+        sentence += f" {to} would train {faster} times as fast as {step['from_world_size']}."
     return sentence
 
 
