@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.report.sections import over_sizes
+from scaling.report.sections import answer, over_sizes
 from scaling.report.sections.headline import last_step
 from scaling.report.tables import Tables
 
@@ -174,6 +174,16 @@ def test_a_step_of_more_than_a_doubling_is_not_called_one():
 def step_of(from_size, to_size, returned, low=None, high=None):
     sizes = {"from_world_size": from_size, "to_world_size": to_size}
     return sizes | {"step_return": returned, "step_return_low": low, "step_return_high": high}
+
+
+def test_what_is_predicted_beyond_the_sizes_that_ran_is_a_factor_with_its_interval():
+    given = returns((0.81, 0.53, 1.15), series="predicted")
+    given.records["best"] = [{"world_size": 2}]
+    given.records["advised"] = [{"world_size": 2, "layout_name": "tp 1"}]
+    assert answer.predicted_beyond(given) == (
+        "Predicted beyond the sizes that ran: tp 1 on 2 GPUs. "
+        "2 GPUs would train 1.81 [1.53–2.15] times as fast as 1."
+    )
 
 
 def test_a_loss_within_the_unstated_noise_is_no_slower_training():

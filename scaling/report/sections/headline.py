@@ -127,7 +127,7 @@ def last_step(steps: Sequence[Record], series: str) -> str:
     """
     predicted = series == "predicted"
     if not steps:
-        return f"Only one size {'is predicted' if predicted else 'ran'}: no return."
+        return f"Only one size {'is predicted' if predicted else 'ran'}: scaling is not known."
     step, returned = steps[-1], steps[-1]["step_return"]
     growth = step["to_world_size"] / step["from_world_size"]
     what = "The last doubling"
