@@ -230,7 +230,7 @@ def one_of_three_fits(model):
 @of(one_of_three_fits)
 def test_layouts_that_the_decision_leaves_out_because_they_failed_are_counted(told):
     assert [one["name"] for one in told["advice"]["layouts"]] == ["ZeRO 3"]
-    assert "2 layouts more ran at no size." in told["note"]
+    assert "2 more layouts ran at no size." in told["note"]
 
 
 @of(curve([8.0, 4.0], without=1))

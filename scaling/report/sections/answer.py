@@ -153,9 +153,10 @@ def _left_out(tables: Tables) -> str:
     ran = {row["layout_name"] for row in tables["contenders"] if row["outcome"] == "ok"}
     if not ran or layouts == ran:
         return ""
-    which = "layout" if len(layouts - ran) == 1 else "layouts"
-    did = "fit" if tables.series == "predicted" else "ran"
-    return f"{len(layouts - ran)} {which} more {did} at no size."
+    more = f"{len(layouts - ran)} more layout{'s' if len(layouts - ran) > 1 else ''}"
+    if tables.series == "predicted":
+        return f"{more} {'fit' if more.endswith('s') else 'fits'} at no size."
+    return f"{more} ran at no size."
 
 
 def _tie_rule(tables: Tables) -> str:

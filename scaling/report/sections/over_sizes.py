@@ -212,7 +212,7 @@ def price_note(tables: Tables) -> str:
         return ""
     price = setting["usd_per_gpu_hour"]
     money = (
-        "No price is known for this cluster; the budget above takes one"
+        "No price is known for this cluster (the budget above takes one)"
         if price is None
         else f"At ${significant(price)} a {tables.words['GPU']}-hour (config/clusters.yaml)"
     )
