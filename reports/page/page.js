@@ -59,14 +59,16 @@ function titles() {
   $$('[data-size-line]').forEach(at => { at.textContent = state.story.at_size[state.size]?.[at.dataset.sizeLine] ?? ''; });
 }
 function sentences() {
-  const { story } = state, present = new Set(rowsOf(tables.contenders).map(row => row.series));
+  const { story } = state, rows = rowsOf(tables.contenders), present = new Set(rows.filter(row => row.outcome === 'ok').map(row => row.series));
   $$('.selection').forEach(article => { article.hidden = Number(article.dataset.setting) !== story.setting_id; });
   $$('.choose').forEach(link => { link.setAttribute('aria-current', Number(link.dataset.setting) === story.setting_id); });
   replaceContent($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
   $$('[data-line]').forEach(at => { at.textContent = story[at.dataset.line] ?? ''; at.hidden = !story[at.dataset.line]; });
   $$('[data-word]').forEach(at => { at.textContent = fillWords(`{${at.dataset.word}}`); });
   $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
-  $('.reading').hidden = !present.size;  // nothing is drawn
+  $('.reading').hidden = !rows.length;  // nothing is drawn
+  $('[data-failed]').hidden = rows.every(row => row.outcome === 'ok');
+  $('[data-colours]').hidden = !present.size;
   $('#tokens').placeholder = amount(story.tokens);
   $('#price').placeholder = story.price || 'none';
   const switches = chosenRows(tables.switches);

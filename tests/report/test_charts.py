@@ -91,6 +91,16 @@ def test_colours_come_from_the_palette_only(name):
     assert set(re.findall(r"var\(--([\w-]+)\)", text)) <= set(COLOURS["light"])
 
 
+def test_numbers_stand_above_the_interval_and_cover_neither_it_nor_other_layouts():
+    numbers = [
+        layer
+        for layer in layers("throughput_per_gpu")
+        if layer["encoding"].get("text", {}).get("field") in ("used", "share")
+    ]
+    assert {layer["encoding"]["y"]["field"] for layer in numbers} == {"top"}
+    assert all(layer["mark"]["dy"] < -10 for layer in numbers)
+
+
 @pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "cost"])
 def test_series_decide_the_mark(name):
     drawn = {}

@@ -5,6 +5,8 @@ import pytest
 from scaling.report.page.decision import (
     cell_words,
     duration,
+    legend,
+    overview_title,
     shade,
     steps_by_size,
     summary,
@@ -70,6 +72,19 @@ def test_a_return_stands_at_the_size_it_leads_to():
 
 def test_a_selection_is_summed_up_by_change_return_and_cost():
     assert summary(told(1, "m", "c")) == ["8→16", "0.50", "16", "4.00"]
+
+
+def test_the_legend_explains_the_marks_that_are_there_and_no_other():
+    cells = {"a": {"8": {"state": "advised"}, "16": {"state": "slower"}}}
+    assert legend({"cells": cells}) == [("advised", "advised")]
+    cells["b"] = {"8": {"state": "failed"}, "16": {"state": "tied"}}
+    assert [look for look, _ in legend({"cells": cells})] == ["advised", "tied", "nofit"]
+
+
+def test_a_selection_without_a_result_is_not_called_measured():
+    ran, waiting = told(1, "m", "c"), told(2, "n", "c", at_size={})
+    assert overview_title([ran, ran]).startswith("2 selections, all measured: ")
+    assert overview_title([ran, waiting]).startswith("2 selections: ")
 
 
 def test_where_nothing_ran_the_overview_has_no_numbers():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.report.sections import over_sizes
+from scaling.report.sections import answer, over_sizes
 from scaling.report.sections.headline import last_step
 from scaling.report.tables import Tables
 
@@ -176,29 +176,45 @@ def step_of(from_size, to_size, returned, low=None, high=None):
     return sizes | {"step_return": returned, "step_return_low": low, "step_return_high": high}
 
 
+def test_what_is_predicted_beyond_the_sizes_that_ran_is_a_factor_with_its_interval():
+    given = returns((0.81, 0.53, 1.15), series="predicted")
+    given.records["best"] = [{"world_size": 2}]
+    given.records["advised"] = [{"world_size": 2, "layout_name": "tp 1"}]
+    assert answer.predicted_beyond(given) == (
+        "Predicted beyond the sizes that ran: tp 1 on 2 GPUs. "
+        "2 GPUs would train 1.81 [1.53–2.15] times as fast as 1."
+    )
+
+
 def test_a_loss_within_the_unstated_noise_is_no_slower_training():
     step = step_of(2, 4, -0.03)
-    assert last_step([step], "measured") == "The last doubling returns nothing."
+    assert last_step([step], "measured") == "The last doubling makes training no faster."
     surely = step | {"step_return": -0.06}
     assert last_step([surely], "measured") == "The last doubling makes training slower."
 
 
 def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_interval():
     step = step_of(1, 2, -0.01, low=-0.012, high=-0.008)
-    assert last_step([step], "measured") == "The last doubling returns nothing."
+    assert last_step([step], "measured") == "The last doubling makes training no faster."
     title = over_sizes.returns_title(returns((-0.01, -0.012, -0.008)))
     assert title.endswith(
         "returns less than half of its cost: \u22120.01 [\u22120.01 to \u22120.01]"
     )
 
 
-def test_a_step_of_many_doublings_that_trains_twice_as_fast_returns_something():
+def test_a_step_of_many_doublings_is_named_with_its_sizes_and_its_factor():
     step = step_of(8, 512, 1.2 / 63, low=0.018, high=0.02)
-    assert last_step([step], "measured") == "The step from 8 returns 2\u202f% of its cost."
+    assert last_step([step], "measured") == "The step from 8 to 512 makes training 2.2× as fast."
     little = step | {"step_return": 0.2 / 63, "step_return_low": 0.003, "step_return_high": 0.004}
-    assert last_step([little], "measured") == "The step from 8 returns 0.3\u202f% of its cost."
+    said = last_step([little], "predicted")
+    assert said == "The step from 8 to 512 would make training 20\u202f% faster."
     noise = step | {"step_return": 0.01 / 63}
-    assert last_step([noise], "measured") == "The step from 8 returns nothing."
+    assert last_step([noise], "measured").endswith("makes training no faster.")
+
+
+def test_what_a_doubling_gains_cannot_be_read_as_a_loss():
+    said = last_step([step_of(2, 4, 0.83, low=0.81, high=0.84)], "measured")
+    assert said == "The last doubling makes training 83\u202f% faster."
 
 
 @pytest.mark.parametrize(
@@ -218,12 +234,12 @@ def test_what_falls_short_is_written_with_as_many_digits_as_show_it(steps, title
 @pytest.mark.parametrize(
     ("low", "sentence"),
     [
-        (None, "The last doubling returns its full cost."),
-        (0.93, "The last doubling returns its full cost."),
-        (0.80, "The last doubling returns perhaps its full cost."),
+        (None, "The last doubling makes training 2× as fast."),
+        (0.93, "The last doubling makes training 2× as fast."),
+        (0.80, "The last doubling makes training perhaps 2× as fast."),
     ],
 )
-def test_a_return_that_may_be_far_below_its_cost_is_perhaps_its_full_cost(low, sentence):
+def test_a_doubling_that_may_be_worth_far_less_makes_training_perhaps_twice_as_fast(low, sentence):
     step = step_of(2, 4, 1.01, low=low, high=None if low is None else 1.5)
     assert last_step([step], "measured") == sentence
 
@@ -242,7 +258,7 @@ def test_sizes_are_compared_with_the_error_that_predictions_of_a_size_share():
         for row in best
     ]  # fmt: skip
     given = Tables({"best": best, "costs": costs})
-    assert "would stay the same" in over_sizes.throughput_title(given)
+    assert "would not change beyond the noise" in over_sizes.throughput_title(given)
     assert over_sizes.cost_title(given).startswith("16 GPUs would finish a run no sooner")
 
 

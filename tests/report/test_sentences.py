@@ -100,7 +100,7 @@ def overtaken(model):
 def test_the_answer_names_layouts_sizes_and_the_last_return(told):
     assert text(told) == (
         "Measured: plain data parallelism, ZeRO-1 up to 2 GPUs, then ZeRO-3. "
-        "The last doubling returns its full cost."
+        "The last doubling makes training 2.5× as fast."
     )
     assert told["advice"]["headline"]["tags"] == [["ZeRO 1", "1–2 GPUs"], ["ZeRO 3", "4 GPUs"]]
     assert told["advice"]["steps"][-1]["returned"] == pytest.approx(1.5)
@@ -131,7 +131,7 @@ def test_a_clear_winner_is_said_to_lead(told):
 
 @of(curve([8.0]))
 def test_one_size_carries_no_return(told):
-    assert text(told).endswith("on 1 GPU. Only one size ran: no return.")
+    assert text(told).endswith("on 1 GPU. Only one size ran: scaling is not known.")
     assert told["titles"]["returns"] == "Only one size ran: no return of a step"
 
 
@@ -192,9 +192,45 @@ def on_a_cpu(model):
 
 @of(on_a_cpu)
 def test_a_cpu_has_ranks_and_no_mfu(told):
-    assert text(told).endswith("up to 2 ranks. The last doubling returns nothing.")
+    assert text(told).endswith("up to 2 ranks. The last doubling makes training no faster.")
     assert "not about GPUs" in told["note"]
     assert not any("MFU" in name for name, _, _ in told["figures"])
+
+
+@of(on_a_cpu)
+def test_captions_are_silent_about_marks_that_a_selection_lacks(told):
+    words = told["words"]
+    assert words["used"] == "FLOP/s, then its "
+    assert words["memory_marks"] == "A tick is the measured peak of the fullest rank."
+    assert words["capacity"] == ""
+
+
+def without_intervals(model):
+    points, rows = curve([8.0, 4.0])(model)
+    unstated = {"step_time_low_s": None, "step_time_high_s": None}
+    return points, [dataclasses.replace(one, **unstated) for one in rows]
+
+
+@of(without_intervals)
+def test_captions_are_silent_about_intervals_that_nobody_states(told):
+    assert told["words"]["shaded"] == told["words"]["band"] == ""
+
+
+@of(curve([8.0, 4.0]))
+def test_captions_explain_the_marks_that_a_selection_has(told):
+    assert told["words"]["used"] == "MFU, then its "
+    assert told["words"]["memory_marks"].endswith("Red line: the memory of one GPU.")
+
+
+def one_of_three_fits(model):
+    points = [some_point(2, model=model, zero_stage=stage) for stage in (1, 2, 3)]
+    return points, [timed_row(points[2], 2.0), *(row(one, "oom") for one in points[:2])]
+
+
+@of(one_of_three_fits)
+def test_layouts_that_the_decision_leaves_out_because_they_failed_are_counted(told):
+    assert [one["name"] for one in told["advice"]["layouts"]] == ["ZeRO 3"]
+    assert "2 more layouts ran at no size." in told["note"]
 
 
 @of(curve([8.0, 4.0], without=1))

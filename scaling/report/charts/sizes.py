@@ -12,12 +12,7 @@ _BEST = (
     "tokens_per_s_high tokens_per_s_per_gpu efficiency mfu"
 )
 _RATE = "Tokens per second (log scale)"
-_NUMBER = 34  # width in px of a number above a point
-# Below the square of the layout that was kept, and below the number under the fastest's point.
-_BELOW_BOTH = (
-    "max(14, 30 + scale('y', datum.tokens_per_s_per_gpu / datum.share_of_best)"
-    " - scale('y', datum.tokens_per_s_per_gpu))"
-)
+_NUMBER = 34  # width in px of the numbers above a point
 # Names stand to the left of their marks on the right half of the chart, else to the right.
 _BESIDE: dict[str, dict[str, Any]] = {
     "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
@@ -62,7 +57,7 @@ def throughput() -> alt.LayerChart:
 
 
 def throughput_per_gpu() -> alt.LayerChart:
-    """The same per GPU: MFU above each point, its share of the smallest size's rate below.
+    """The same per GPU: above each interval MFU and the share of the smallest size's rate.
 
     For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
     layout that is advised at the smallest size, kept throughout.
@@ -74,9 +69,11 @@ def throughput_per_gpu() -> alt.LayerChart:
             low="datum.tokens_per_s_low / datum.world_size",
             high="datum.tokens_per_s_high / datum.world_size",
             yardstick="datum.ideal_tokens_per_s / datum.world_size",
+            top="max(datum.tokens_per_s_high, datum.tokens_per_s) / datum.world_size",
             used="isValid(datum.mfu) ? format(datum.mfu, '.0%') : "
             "isValid(datum.model_flop_per_s_per_gpu) ? "
             "format(datum.model_flop_per_s_per_gpu, '.3~s') : ''",
+            share="format(datum.efficiency, '.0%')",
         )
         .encode(x=marks.over_gpus())
     )
@@ -90,7 +87,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     roomy = alt.condition(
         f"width >= {_NUMBER} * sizes_.length + 60 || {second}", alt.value(1), alt.value(0)
     )
-    numbers = marks.firmest(base).encode(y=y, opacity=roomy)
+    numbers = marks.firmest(base).encode(y=alt.Y("top:Q"), opacity=roomy)
     return marks.finish(
         others.mark_circle(size=16, color=marks.OTHER, opacity=0.45).encode(
             x=marks.over_gpus(), y=y,
@@ -109,17 +106,13 @@ def throughput_per_gpu() -> alt.LayerChart:
             kept.transform_filter(last)
             .transform_calculate(name="'one layout'")
             .encode(text=alt.Text("name:N")),
-            colour=marks.SOFT, align="right", dx=8, dy={"expr": _BELOW_BOTH},
+            colour=marks.SOFT, align="right", dx=8, dy=14,
         ),
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *marks.layout_lines(base.encode(y=y)),
         *marks.points(base.encode(y=y), _BEST),
-        *marks.halo_text(
-            numbers.encode(text=alt.Text("used:N")), colour=marks.SOFT, dy=-15
-        ),
-        *marks.halo_text(
-            numbers.encode(text=alt.Text("efficiency:Q", format=".0%")), colour=marks.SOFT, dy=16
-        ),
+        *marks.halo_text(numbers.encode(text=alt.Text("used:N")), colour=marks.SOFT, dy=-26),
+        *marks.halo_text(numbers.encode(text=alt.Text("share:N")), colour=marks.SOFT, dy=-13),
         height=280,
     )  # fmt: skip
 

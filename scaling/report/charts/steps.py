@@ -119,7 +119,7 @@ def memory() -> alt.LayerChart:
         named.mark_text(
             align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}
         ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
-        named.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(
+        named.mark_text(align="right", dx=-6, dy=-7, color=marks.SOFT).encode(
             x=marks.RIGHT, text=alt.Text("words:N")
         ),
         height=alt.Step(32),

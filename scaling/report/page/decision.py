@@ -1,6 +1,6 @@
 """What the template of the decision asks for: shades of cells, times, a line for each selection."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,13 @@ Story = Mapping[str, Any]
 # CSS class of a cell by its least share of the fastest; the map of tp by pp has the same steps
 _SHADES = ((0.97, "s6"), (0.9, "s5"), (0.8, "s4"), (0.7, "s3"), (0.5, "s2"), (0.0, "s1"))
 _UNITS = (("h", 1), ("min", 60), ("s", 3600))  # below two days: unit, and how many an hour has
+# CSS class of a mark in the legend, the states that it stands for, and what it means
+_MARKS = (
+    ("advised", {"advised"}, "advised"),
+    ("tied", {"tied"}, "not told apart"),
+    ("nofit", {"does_not_fit", "failed"}, "does not fit or failed"),
+    ("none", {"not_tried"}, "not tried"),
+)
 MOST_ON_PAPER = 12  # selections printed whole; of more, each is a line of the overview
 
 
@@ -19,6 +26,12 @@ def shade(share: float | None) -> str:
     if share is None:
         return ""
     return next(name for least, name in _SHADES if share >= least)
+
+
+def legend(advice: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The marks that the decision has, each with its CSS class and what it means."""
+    states = {cell["state"] for cells in advice["cells"].values() for cell in cells.values()}
+    return [(look, meaning) for look, marked, meaning in _MARKS if states & marked]
 
 
 def cell_words(cell: Mapping[str, Any]) -> str:
@@ -44,6 +57,15 @@ def steps_by_size(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | No
     """The step that leads to each size, None where there is none."""
     steps = {step["to_size"]: step for step in advice["steps"]}
     return {size: steps.get(size) for size in advice["sizes"]}
+
+
+def overview_title(stories: Sequence[Story]) -> str:
+    """What the overview lists; which values its answers stand on, where all have the same."""
+    kinds = {story["basis"] if story["advice"]["at_size"] else None for story in stories}
+    kind = kinds.pop()
+    of = f", all {kind}" if kind and not kinds else ""
+    what = "what to use, where it changes, what the last step returns"
+    return f"{len(stories)} selections{of}: {what}"
 
 
 def summary(story: Story) -> list[str]:

@@ -61,9 +61,14 @@ def predicted_beyond(tables: Tables, *, ran: bool = True) -> str:
     sentence = f"Predicted {where}: {', then '.join(stretches)}."
     if tables["returns"]:
         step = tables["returns"][-1]
-        worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+        more = step["to_world_size"] / step["from_world_size"] - 1
+        low, high = (
+            None if end is None else 1 + more * end
+            for end in (step["step_return_low"], step["step_return_high"])
+        )
+        faster = interval(1 + more * step["step_return"], low, high)
         to = tables.gpus(step["to_world_size"])
-        sentence += f" The step to {to} would return {worth} of its cost."
+        sentence += f" {to} would train {faster} times as fast as {step['from_world_size']}."
     return sentence
 
 
@@ -92,7 +97,7 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
             "Layouts that ran full steps only (short ones would have saved them little, or were "
             "not on a line) are ranked by these."
         )
-    sentences += [_tie_rule(tables)]
+    sentences += [_tie_rule(tables), _left_out(tables)]
     if tables.series == "predicted":
         sentences.append(
             "Nothing ran that these predictions could be compared with; "
@@ -140,6 +145,18 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
         which = "point has" if waiting == 1 else "points have"
         sentences.append(f"{waiting} {which} no result yet, so the fastest may change.")
     return " ".join(filter(None, sentences))
+
+
+def _left_out(tables: Tables) -> str:
+    """How many layouts the decision leaves out because they ran, or fit, at no size."""
+    layouts = {row["layout_name"] for row in tables["contenders"]}
+    ran = {row["layout_name"] for row in tables["contenders"] if row["outcome"] == "ok"}
+    if not ran or layouts == ran:
+        return ""
+    more = f"{len(layouts - ran)} more layout{'s' if len(layouts - ran) > 1 else ''}"
+    if tables.series == "predicted":
+        return f"{more} {'fit' if more.endswith('s') else 'fits'} at no size."
+    return f"{more} ran at no size."
 
 
 def _tie_rule(tables: Tables) -> str:

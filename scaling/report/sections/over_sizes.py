@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
-from scaling.report.sections.headline import FULL_COST, full_cost, return_end
+from scaling.report.sections.headline import FULL_COST, return_end, returns_in_full
 from scaling.report.tables import Record, Tables
 from scaling.report.text import amount, digits, interval, listed, percent, significant, times
 
@@ -39,9 +39,8 @@ def throughput_title(tables: Tables) -> str:
     where = f"From {first['world_size']} to {tables.gpus(last['world_size'])} ({times(factor)})"
     would, s = ("would ", "") if predicted else ("", "s")
     change = f"grow{s} {times(growth)}" if growth >= 1 else f"fall{s} to {times(growth)}"
-    if is_noise:
-        change = f"stay{s} the same"
-    title = f"{where} throughput {would}{change}, from {amount(first['tokens_per_s'])} tokens/s"
+    change = f"{would or 'does '}not change beyond the noise" if is_noise else would + change
+    title = f"{where} throughput {change}, from {amount(first['tokens_per_s'])} tokens/s"
     if last in highest:
         return title
     sizes = listed([str(size) for size in sorted(row["world_size"] for row in highest)])
@@ -67,7 +66,8 @@ def returns_title(tables: Tables) -> str:
         if least["step_return"] >= FULL_COST and (knee is None or _surely_pay(steps, knee)):
             lows = [step["step_return_low"] for step in steps]
             known = [low for low in lows if low is not None]
-            return f"{which} {returns} {full_cost(min(known, default=None))}"
+            perhaps = "" if returns_in_full(min(known, default=None)) else "perhaps "
+            return f"{which} {returns} {perhaps}its full cost"
         worth = interval(least["step_return"], least["step_return_low"], least["step_return_high"])
         return f"{which} {returns} {at_least}{worth} of its cost"
     step, threshold = short
@@ -212,7 +212,7 @@ def price_note(tables: Tables) -> str:
         return ""
     price = setting["usd_per_gpu_hour"]
     money = (
-        "No price is known for this cluster"
+        "No price is known for this cluster (the budget above takes one)"
         if price is None
         else f"At ${significant(price)} a {tables.words['GPU']}-hour (config/clusters.yaml)"
     )
