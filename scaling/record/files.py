@@ -52,6 +52,8 @@ def replacement(path: Path) -> Iterator[Path]:
     Raises:
         CannotWrite: the system refused; nothing is left behind.
     """
+    if not path.name:  # `.` or `/`
+        raise CannotWrite(f"{path}: cannot be written: {os.strerror(errno.EISDIR)}")
     # in the same folder, under a name that no other writer uses
     part = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
     try:

@@ -1,5 +1,7 @@
 """Files are whole or not there, and hold what was put in."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -91,6 +93,12 @@ def test_a_name_as_long_as_a_file_system_allows_can_be_written(tmp_path):
     with pytest.raises(store.CannotWrite, match="name too long"):
         store.write_text(tmp_path / ("n" * 300), "x")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_is_no_file_to_write(path):
+    with pytest.raises(store.CannotWrite, match=f"{path}: cannot be written: Is a directory"):
+        store.write_text(Path(path), "x")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 100, b"PAR1" + b"\x00" * 50 + b"PAR1"])
