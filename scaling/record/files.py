@@ -7,6 +7,7 @@ import glob
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +163,12 @@ def write_points(directory: Path, plan: Plan) -> None:
     """
     paths = StudyPaths(directory)
     _write_table_if_changed(paths.refused, table_of(plan.refusals, REFUSALS))
-    for point in plan.points:
+
+    def write(point: Point) -> None:
         write_text_if_changed(paths.point(point.point_id), point.to_json())
+
+    with ThreadPoolExecutor(16) as pool:  # each write waits for the disk
+        list(pool.map(write, plan.points))
     records = [point_columns(point) for point in plan.points]
     _write_table_if_changed(paths.points_table, pa.Table.from_pylist(records, schema=POINTS))
 

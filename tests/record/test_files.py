@@ -1,5 +1,6 @@
 """Files are whole or not there, and hold what was put in."""
 
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -120,6 +121,21 @@ def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
     refused = pq.read_table(tmp_path / "refused.parquet").to_pylist()
     assert [r["reason"] for r in refused] == [r.reason for r in planned.refusals]
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_points_do_not_wait_for_the_disk_one_after_another(planned, tmp_path, monkeypatch):
+    first, another = threading.Lock(), threading.Event()
+
+    def slow_disk(path):
+        if first.acquire(blocking=False):
+            assert another.wait(5), "no other point is written meanwhile"
+        elif path.suffix == ".part":
+            another.set()
+
+    (tmp_path / "points").mkdir()
+    monkeypatch.setattr(store, "_write_table_if_changed", lambda path, table: None)
+    monkeypatch.setattr(store, "_to_disk", slow_disk)
+    store.write_points(tmp_path, planned)
 
 
 def test_planning_again_leaves_the_files_of_unchanged_points_alone(planned, tmp_path):
