@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def validate(
     rows: Annotated[
         Path | None,
-        typer.Argument(metavar="[ROWS]", help="Measured rows: CSV, Parquet, or a rows/ folder."),
+        typer.Argument(
+            metavar="[ROWS]", help="Measured rows: CSV, JSON, Parquet, or a rows/ folder."
+        ),
     ] = None,
     calibrate_where: Annotated[
         str | None, typer.Option(help="SQL condition: rows to calibrate on; without it none.")
@@ -86,8 +88,22 @@ def _published(rows: Path | None, *, as_json: bool) -> None:
 
 def _show(trial: "Validation") -> None:
     names = ("rows", "MAPE", "median", "max", "RMS", "bias", "rank", "regret", "max", "covered")
-    heads = ("model", "cluster", "GPUs", *names, "fit/OOM accuracy", "false fits", "false OOM")
-    whole: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
+    heads = (
+        "software",
+        "model",
+        "cluster",
+        "GPUs",
+        *names,
+        "fit/OOM accuracy",
+        "false fits",
+        "false OOM",
+    )
+    whole: dict[str, str | int] = {
+        "framework": "all",
+        "model": "",
+        "cluster": "",
+        "world_size": "",
+    }
     body = []
     for key, scores in [*trial.groups, (whole, trial.overall)]:
         s, m = scores.step_time, scores.memory

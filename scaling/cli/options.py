@@ -70,6 +70,16 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         console.print(f"too wide for this terminal: {', '.join(left_out)}; --json has all")
 
 
+def check_output(out: Path, *read: Path | None) -> None:
+    """Refuse an output that would replace a file that it is made from.
+
+    Raises:
+        InputError: it would.
+    """
+    if out.exists() and any(path and path.exists() and out.samefile(path) for path in read):
+        raise InputError(f"{out}: would be replaced by what is made from it; name another file")
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as a percentage for people."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.cli.options import AsJson, check_choice, percent, print_json, print_table
+from scaling.cli.options import (
+    AsJson,
+    check_choice,
+    check_output,
+    percent,
+    print_json,
+    print_table,
+)
 from scaling.errors import InputError, did_you_mean, grouped_reasons, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
@@ -25,13 +32,14 @@ CalibrationFile = Annotated[
     typer.Option("--calibration", "-c", help="calibration.json; without it data-sheet numbers."),
 ]
 Rows = Annotated[
-    Path, typer.Argument(metavar="ROWS", help="Measured rows: CSV, Parquet, or a rows/ folder.")
+    Path,
+    typer.Argument(metavar="ROWS", help="Measured rows: CSV, JSON, Parquet, or a rows/ folder."),
 ]
 
 
 def predict(
     points: Annotated[
-        Path, typer.Argument(metavar="POINTS", help="CSV or Parquet, one layout per row.")
+        Path, typer.Argument(metavar="POINTS", help="CSV, JSON or Parquet, one layout per row.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The Parquet file to write.")],
     calibration: CalibrationFile = None,
@@ -45,6 +53,9 @@ def predict(
     from scaling.predict.read.points import points_of
     from scaling.record.files import write_table
 
+    check_output(out, points, calibration)
+    if out.suffix == ".csv":  # which would be no CSV
+        raise InputError(f"{out}: a prediction is Parquet; name it {out.with_suffix('.parquet')}")
     parameters = read_calibration(calibration) if calibration else None
     columns = Columns(read_rows(points), str(points))
     models, clusters = catalogues()
@@ -72,7 +83,7 @@ def calibrate(
         ),
     ] = None,
     probes: Annotated[
-        Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV or Parquet.")
+        Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV, JSON or Parquet.")
     ] = None,
 ) -> None:
     """Fit the model's parameters, with intervals, to measured rows."""
@@ -88,8 +99,11 @@ def calibrate(
     from scaling.predict.read.observed import impossible_rows, impossible_sentence, observed_of
     from scaling.predict.read.points import points_of
 
+    check_output(out, rows, points, probes)
     table = read_rows(rows)
     wanted = rows_where(table, where, str(rows), "--where")
+    if where is not None and not wanted.any():
+        raise InputError(f"{rows}: --where {shortened(where, 200)!r} leaves no row; widen it")
     if points is not None:
         wanted &= _of_points(table, str(rows), points)
     columns = Columns(table, str(rows)).filter(wanted).in_their_order()  # sums differ by order

@@ -200,6 +200,8 @@ def check(
     ] = "",
 ) -> None:
     """Check this machine before measuring on it: limits, kernels, meters, training, outcomes."""
+    if not out.name:
+        raise InputError(f"{out}: must be a file, such as check.json")
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} to write it in")
     command = [sys.executable, "-m", "scaling.check", str(out.with_suffix(".json"))]

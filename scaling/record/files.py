@@ -7,6 +7,7 @@ import glob
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def replacement(path: Path) -> Iterator[Path]:
     Raises:
         CannotWrite: the system refused; nothing is left behind.
     """
+    if not path.name:  # `.` or `/`
+        raise CannotWrite(f"{path}: cannot be written: {os.strerror(errno.EISDIR)}")
     # in the same folder, under a name that no other writer uses
     part = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
     try:
@@ -160,8 +163,12 @@ def write_points(directory: Path, plan: Plan) -> None:
     """
     paths = StudyPaths(directory)
     _write_table_if_changed(paths.refused, table_of(plan.refusals, REFUSALS))
-    for point in plan.points:
+
+    def write(point: Point) -> None:
         write_text_if_changed(paths.point(point.point_id), point.to_json())
+
+    with ThreadPoolExecutor(16) as pool:  # each write waits for the disk
+        list(pool.map(write, plan.points))
     records = [point_columns(point) for point in plan.points]
     _write_table_if_changed(paths.points_table, pa.Table.from_pylist(records, schema=POINTS))
 

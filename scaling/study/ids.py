@@ -49,8 +49,9 @@ def stored_fields(part: Layout | ModelShape) -> dict[str, Any]:
 
     So an added axis, or an added part of a model, leaves points alone that were measured before.
     """
+    fields = ((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
     return {
         name: value
-        for name, value in dataclasses.asdict(part).items()
+        for name, value in fields
         if name not in _ADDED_LATER or value != _ADDED_LATER[name]
     }

@@ -67,11 +67,12 @@ class Point:
 
     def to_json(self) -> str:
         """The content of points/<point_id>.json."""
-        content = dataclasses.asdict(self)
+        content: dict[str, Any] = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
         content |= {"layout": stored_fields(self.layout), "shape": stored_fields(self.shape)}
-        for field in dataclasses.fields(self):
-            if content[field.name] == field.default:
-                del content[field.name]
         return json.dumps(content, indent=1) + "\n"
 
 

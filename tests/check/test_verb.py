@@ -26,7 +26,14 @@ def test_a_machine_is_checked_whatever_it_lacks(tmp_path):
         assert line["value"] is not None or line["said"], line
 
 
-def test_a_folder_that_is_not_there_is_one_sentence():
-    told = CliRunner().invoke(app, ["check", "no/such/check.json"]).exception
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("no/such/check.json", "there is no folder no/such to write it in"),
+        (".", "must be a file, such as check.json"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_one_sentence(out, sentence):
+    told = CliRunner().invoke(app, ["check", out]).exception
     assert isinstance(told, InputError)
-    assert str(told) == "no/such/check.json: there is no folder no/such to write it in"
+    assert str(told) == f"{out}: {sentence}"

@@ -158,6 +158,7 @@ def test_validate_prints_the_fixed_keys_over_all_and_under_groups(run, sweep_csv
 def test_validate_for_people_is_a_table_with_the_confusion_below(run, sweep_csv):
     said = run("validate", sweep_csv, "--test-where", "model = 'ref-1b'")
     assert "ref-1b" in said
+    assert "reference" in said  # the software, by which rows are grouped too
     assert "data-sheet numbers" in said
     assert "predicted to fit" in said
 
@@ -223,6 +224,26 @@ def test_words_of_a_table_do_not_steer_the_terminal(run, sweep_csv, tmp_path):
     text = run("validate", tmp_path / "rows.csv")
     assert "[b]\\x1b" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("verb", ["predict", "calibrate"])
+def test_a_table_is_never_replaced_by_what_is_made_from_it(run, verb, tmp_path):
+    table = write_csv(tmp_path / "t.csv", [{"model": "gpt2"}])
+    before = table.read_bytes()
+    with pytest.raises(InputError, match=r"t\.csv: would be replaced by what is made from it"):
+        run(verb, table, tmp_path / "." / "t.csv")
+    assert table.read_bytes() == before
+
+
+def test_a_prediction_is_not_written_under_the_name_of_another_format(run, tmp_path):
+    with pytest.raises(InputError, match=r"p\.csv: a prediction is Parquet; name it .*p\.parquet"):
+        run("predict", tmp_path / "t.csv", tmp_path / "p.csv")
+
+
+def test_a_condition_that_leaves_no_row_calibrates_nothing(run, sweep_csv, tmp_path):
+    with pytest.raises(InputError, match="--where 'world_size < 0' leaves no row"):
+        run("calibrate", sweep_csv, tmp_path / "c.json", "--where", "world_size < 0")
+    assert not (tmp_path / "c.json").exists()
 
 
 def test_calibrate_leaves_out_rows_that_cannot_be(run, sweep_csv, tmp_path):

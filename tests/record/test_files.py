@@ -1,5 +1,8 @@
 """Files are whole or not there, and hold what was put in."""
 
+import threading
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -93,6 +96,12 @@ def test_a_name_as_long_as_a_file_system_allows_can_be_written(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_is_no_file_to_write(path):
+    with pytest.raises(store.CannotWrite, match=f"{path}: cannot be written: Is a directory"):
+        store.write_text(Path(path), "x")
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 100, b"PAR1" + b"\x00" * 50 + b"PAR1"])
 def test_a_row_that_cannot_be_read_is_a_sentence_with_its_file(tmp_path, content):
     (tmp_path / "a.parquet").write_bytes(content)
@@ -112,6 +121,21 @@ def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
     refused = pq.read_table(tmp_path / "refused.parquet").to_pylist()
     assert [r["reason"] for r in refused] == [r.reason for r in planned.refusals]
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_points_do_not_wait_for_the_disk_one_after_another(planned, tmp_path, monkeypatch):
+    first, another = threading.Lock(), threading.Event()
+
+    def slow_disk(path):
+        if first.acquire(blocking=False):
+            assert another.wait(5), "no other point is written meanwhile"
+        elif path.suffix == ".part":
+            another.set()
+
+    (tmp_path / "points").mkdir()
+    monkeypatch.setattr(store, "_write_table_if_changed", lambda path, table: None)
+    monkeypatch.setattr(store, "_to_disk", slow_disk)
+    store.write_points(tmp_path, planned)
 
 
 def test_planning_again_leaves_the_files_of_unchanged_points_alone(planned, tmp_path):
