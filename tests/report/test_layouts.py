@@ -72,6 +72,13 @@ def test_what_layouts_share_is_said_once_and_then_only_what_differs():
     ]  # fmt: skip
 
 
+def test_published_layouts_that_differ_in_what_is_stated_alone_are_said_to_be_the_same_so_far():
+    stated, unstated = layout(tp=8), layout(tp=8, zero_stage=None, sequence_parallel=None)
+    assert names_by_change([stated, unstated, stated], 8) == [
+        "tensor parallel 8", *["the same as far as stated"] * 2,
+    ]  # fmt: skip
+
+
 def test_how_stages_are_run_is_not_said_of_a_layout_without_stages():
     plain, staged = layout(virtual_stages=2), layout(pp=2, pipeline_schedule="interleaved")
     axes = ["pipeline_schedule", "virtual_stages"]

@@ -269,5 +269,8 @@ def names_by_change(advised: Sequence[Choices], gpus_per_node: int | None) -> li
     names = [degrees(layout) for layout in advised]
     for number, (before, after) in enumerate(itertools.pairwise(advised), start=1):
         if degrees(before) == degrees(after):
-            names[number] = choice(after, differing_axes([before, after])[0], gpus_per_node)
+            changed = differing_axes([before, after])
+            # two published layouts, of which one states a choice and the other does not
+            same = "the same as far as stated"
+            names[number] = choice(after, changed[0], gpus_per_node) if changed else same
     return names
