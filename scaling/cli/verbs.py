@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from scaling import __version__
 from scaling.cli import accuracy, folders, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
@@ -20,12 +21,27 @@ from scaling.study.paths import RESULTS
 
 app = typer.Typer(
     name="scaling",
-    help="Which parallel layout trains fastest at each GPU count, and what one more GPU buys.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scaling {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Which parallel layout trains fastest at each GPU count, and what one more GPU buys."""
 
 
 @app.command(epilog="Example:  scaling plan quickstart")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scaling import __version__
 from scaling.cli import show
 from scaling.cli.options import print_table
 from scaling.cli.verbs import app, main
@@ -143,3 +144,8 @@ def test_a_reason_cannot_steer_the_terminal(config, write_study, capsys):
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "[2J" in shown
+
+
+def test_the_version_is_said():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"scaling {__version__}\n")
