@@ -210,7 +210,7 @@ def test_ranks_that_start_from_nothing_and_a_cancelled_point_leaves_no_row(study
 
 
 def test_ranks_that_are_told_to_end_leave_no_row_and_their_point_runs_again(study):
-    limits = {"warmup_steps": 1, "measured_steps": 300, "time_limit_s": 100}
+    limits = {"warmup_steps": 1, "measured_steps": 150, "time_limit_s": 200}
     study.write({**STUDY, "layouts": [{"world_size": 2}], "measure": limits})
     stand_in(study.root)
     before = study.lab.submissions()
@@ -219,7 +219,7 @@ def test_ranks_that_are_told_to_end_leave_no_row_and_their_point_runs_again(stud
     (job,) = study.lab.submissions() - before
     study.lab.ask("scancel", "--signal=TERM", job)  # all of its steps: ranks, or who forks them
 
-    assert run.wait(timeout=240) == 0, study.said
+    assert run.wait(timeout=400) == 0, study.said
 
     (row,) = study.rows()
     assert (row["outcome"], row["attempt"], row["job_id"]) == ("ok", 1, job), row["error_message"]
