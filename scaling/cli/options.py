@@ -1,6 +1,7 @@
 """Arguments and options that several verbs share, and functions that print JSON and tables."""
 
 import bisect
+import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Sequence
@@ -76,7 +77,11 @@ def check_output(out: Path, *read: Path | None) -> None:
     Raises:
         InputError: it would.
     """
-    if out.exists() and any(path and path.exists() and out.samefile(path) for path in read):
+    same = False
+    for path in filter(None, read):
+        with contextlib.suppress(OSError, ValueError):  # who opens it says what is wrong
+            same |= out.samefile(path)
+    if same:
         raise InputError(f"{out}: would be replaced by what is made from it; name another file")
 
 
