@@ -153,10 +153,9 @@ def _left_out(tables: Tables) -> str:
     ran = {row["layout_name"] for row in tables["contenders"] if row["outcome"] == "ok"}
     if not ran or layouts == ran:
         return ""
-    more = f"{len(layouts - ran)} more layout{'s' if len(layouts - ran) > 1 else ''}"
-    if tables.series == "predicted":
-        return f"{more} {'fit' if more.endswith('s') else 'fits'} at no size."
-    return f"{more} ran at no size."
+    number = len(layouts - ran)
+    more, fit = ("more layout", "fits") if number == 1 else ("more layouts", "fit")
+    return f"{number} {more} {fit if tables.series == 'predicted' else 'ran'} at no size."
 
 
 def _tie_rule(tables: Tables) -> str:
