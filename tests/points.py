@@ -50,7 +50,7 @@ def tiny_point(
     global_batch_size: int = 8,
     warmup_steps: int = 0,
     measured_steps: int = 10,
-    time_limit_s: float = 120.0,
+    time_limit_s: float = 400.0,
     gpus_per_node: int = 8,
     **layout: Any,
 ) -> Point:

@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import glob
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,8 +56,8 @@ def replacement(path: Path) -> Iterator[Path]:
     """
     if not path.name:  # `.` or `/`
         raise CannotWrite(f"{path}: cannot be written: {os.strerror(errno.EISDIR)}")
-    # in the same folder, under a name that no other writer uses
-    part = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
+    # in the same folder, under a name that no other writer uses, be it a thread or on another host
+    part = path.with_name(f".{path.name[:_LONGEST_STEM]}.{secrets.token_hex(4)}.part")
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

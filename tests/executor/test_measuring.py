@@ -31,7 +31,7 @@ def folder(tmp_path, request):
     (tmp_path / "file").touch()
     measure = f"{sys.executable} -m scaling measure {tmp_path}/point.json {tmp_path}/{row}"
     items = [
-        {"command": command, "limit_s": 120, "environment": {}}
+        {"command": command, "limit_s": 400, "environment": {}}
         for command in (measure, f"touch {tmp_path}/started")
     ]
     folder = tmp_path / "pack"

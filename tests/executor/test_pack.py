@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("keep_signal_handler")
 def pack(tmp_path):
     """Write a pack of commands; returns its folder."""
 
-    def write(*commands, limit_s=30, **environment):
+    def write(*commands, limit_s=300, **environment):
         items = [{"command": c, "limit_s": limit_s, "environment": {}} for c in commands]
         text = json.dumps({"directory": str(tmp_path), "environment": environment, "items": items})
         folder = tmp_path / "pack"
@@ -93,7 +93,7 @@ def test_a_job_that_was_killed_between_its_output_and_its_record_is_not_repeated
 def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_one_runs(
     pack, tmp_path
 ):
-    folder = pack("sleep 300 & echo $! > child; wait", "true", limit_s=1)
+    folder = pack("sleep 300 & echo $! > child; wait", "true", limit_s=4)
 
     Pack(str(folder), 0)()
 
@@ -122,7 +122,7 @@ def test_time_in_which_all_of_it_was_suspended_counts_against_no_limit(pack, tmp
 
 def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.GRACE_S", 0.5)
-    folder = pack("trap '' TERM; while true; do sleep 0.1; done", "true", limit_s=1)
+    folder = pack("trap '' TERM; while true; do sleep 0.1; done", "true", limit_s=4)
 
     Pack(str(folder), 0)()
 

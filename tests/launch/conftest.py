@@ -61,6 +61,13 @@ class Study:
     def log(self, rank: int) -> str:
         return (self.logs / f"rank{rank}.log").read_text()
 
+    def has_stacks(self, *functions: str, ranks: int = 1) -> bool:
+        """Whether each rank left its stacks, with these functions in them."""
+        if not all((self.logs / f"rank{rank}.log").exists() for rank in range(ranks)):
+            return False
+        wanted = ("most recent call first", *(f"in {function}" for function in functions))
+        return all(text in self.log(rank) for rank in range(ranks) for text in wanted)
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
@@ -75,6 +82,15 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> Row:
     """The row of TWO_RANKS, real ones of this machine that start from nothing."""
     study = Study(tmp_path_factory.mktemp("cold"))
     return measure(study.write(TWO_RANKS), study.row_path, start=start_local)
+
+
+def in_time(run: Callable[[float], Row], far_enough: Callable[[Row], object]) -> Row:
+    """The row of a run within a time in which its ranks come far enough, on any machine."""
+    for limit_s in (1.5, 6.0, 24.0, 96.0):
+        row = run(limit_s)
+        if far_enough(row):
+            break
+    return row
 
 
 Measure = Callable[..., Row]

@@ -12,7 +12,8 @@ import pytest
 from scaling.launch import measure
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.choose import choose_starter
-from tests.launch.conftest import Study
+from scaling.record.row import Row
+from tests.launch.conftest import Study, in_time
 from tests.points import tiny_point
 from tests.processes import ended_pid, until
 
@@ -42,11 +43,13 @@ def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
 
 
 def _stacks_of_a_late_rank_hold(study: Study, function: str) -> bool:
-    late = measure(
-        study.write(tiny_point(measured_steps=100_000, time_limit_s=3.0)), study.row_path
-    )
+    def measured(limit_s: float) -> Row:
+        late = tiny_point(measured_steps=100_000, time_limit_s=limit_s)
+        return measure(study.write(late), study.row_path)
+
+    late = in_time(measured, lambda _: study.has_stacks(function))
     assert late.outcome == "timeout", late.error_message
-    return f"in {function}" in study.log(0)
+    return study.has_stacks(function)
 
 
 def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:

@@ -14,7 +14,7 @@ from scaling.cli.verbs import app
 from scaling.launch import NotMeasured, measure
 from scaling.record.files import CannotWrite, write_rows
 from scaling.run.retry import set_aside
-from tests.launch.conftest import Measure, Study
+from tests.launch.conftest import Measure, Study, in_time
 from tests.points import tiny_point
 from tests.processes import is_running, largest_file, until
 from tests.rows import row_of
@@ -121,36 +121,41 @@ def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(
     assert row.duration_s < 200  # it is not told by the hang of the other
 
 
-def test_ranks_that_still_get_further_at_the_limit_are_late(measured: Measure) -> None:
-    row = measured(
-        """
+STEPS_ON = """
 for step in range(10_000):
     files.beat(rank, f"step {step}")
     time.sleep(0.05)
-""",
-        time_limit_s=1.5,
+"""
+
+
+def test_ranks_that_still_get_further_at_the_limit_are_late(measured: Measure) -> None:
+    row = in_time(
+        lambda limit_s: measured(STEPS_ON, time_limit_s=limit_s),
+        lambda row: "rank 0" in str(row.error_message),
     )
     assert row.outcome == "timeout"
-    assert row.error_message is not None
-    assert "the time limit passed while ranks ran (last heard of rank 0: step" in row.error_message
+    said = "the time limit passed while ranks ran (last heard of rank 0: step"
+    assert said in str(row.error_message)
+
+
+WAITS_FOR_EVER = """
+def wait_for_ever():
+    time.sleep(600)
+files.beat(rank, "step 3 of 10")
+wait_for_ever()
+"""
 
 
 def test_ranks_that_get_no_further_hang_and_leave_their_stacks(
     measured: Measure, study: Study
 ) -> None:
-    row = measured(
-        """
-def wait_for_ever():
-    time.sleep(600)
-files.beat(rank, "step 3 of 10")
-wait_for_ever()
-""",
-        dp=2,
-        hang_after_s=1.5,
+    said = "rank 0: step 3 of 10; rank 1: step 3 of 10"
+    row = in_time(
+        lambda limit_s: measured(WAITS_FOR_EVER, dp=2, hang_after_s=limit_s),
+        lambda row: said in str(row.error_message),
     )
     assert row.outcome == "hang"
-    assert row.error_message is not None
-    assert "rank 0: step 3 of 10; rank 1: step 3 of 10" in row.error_message
+    assert said in str(row.error_message)
     assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
 
 

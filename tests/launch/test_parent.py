@@ -70,7 +70,7 @@ def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
     said = json.loads(study.marker.read_text())
     assert said["pid"] == parent.pid
     assert said["host"] == socket.gethostname()
-    assert said["time_limit_s"] == 120.0
+    assert said["time_limit_s"] == 400.0
     assert said["started_at"].endswith("+00:00")
     parent.terminate()
     parent.wait()

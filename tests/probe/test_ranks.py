@@ -56,7 +56,7 @@ def test_two_nodes_leave_a_right_and_timed_row_of_every_collective_group_and_hos
         kind="attention", attention="flash3", batch_size=1, num_heads=2, num_kv_heads=2,
         head_dim=8, seq_length=16,
     )  # fmt: skip
-    plan = small(probe_plan(points, world_size=4, time_limit_s=90), missing)
+    plan = small(probe_plan(points, world_size=4, time_limit_s=300), missing)
     rows = probed(plan, start=on_two_nodes)
     failed = [row for row in rows if row.outcome != "ok"]
     assert {(row.kind, row.outcome, row.seconds) for row in failed} == {
@@ -102,7 +102,7 @@ main()
 def test_a_collective_that_brings_nothing_is_wrong_and_has_no_time(probed, tmp_path):
     program = tmp_path / "broken.py"
     program.write_text(BROKEN)
-    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=60)
+    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=300)
     tasks = [t for t in plan.tasks if t.message_bytes == 1024 and t.group.name == "node"]
     rows = probed(
         dataclasses.replace(plan, tasks=tuple(tasks)), rank_command=[sys.executable, str(program)]
@@ -120,7 +120,7 @@ def test_what_the_time_did_not_suffice_for_says_so(probed):
 
 
 def test_ranks_that_die_leave_a_table_of_outcomes(probed):
-    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=60)
+    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=300)
     rows = probed(plan, rank_command=[sys.executable, "-c", "raise SystemExit('no licence')"])
     assert len(rows) == len(plan.tasks)
     assert {row.outcome for row in rows} == {"launch_failed"}
@@ -128,7 +128,7 @@ def test_ranks_that_die_leave_a_table_of_outcomes(probed):
 
 
 def test_a_buffer_that_does_not_fit_is_out_of_memory_and_stops_nothing(probed):
-    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=60)
+    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=300)
     (one,) = [t for t in plan.tasks if t.kind == "all_reduce" and t.message_bytes == 1024][:1]
     huge = dataclasses.replace(one, message_bytes=2**50)
     copy = Task(kind="memory_copy", message_bytes=MIB)
@@ -137,7 +137,7 @@ def test_a_buffer_that_does_not_fit_is_out_of_memory_and_stops_nothing(probed):
 
 
 def test_ranks_on_another_gpu_than_the_study_says_measure_nothing(probed):
-    plan = probe_plan([tiny_point(dp=1)], world_size=1, time_limit_s=60)
+    plan = probe_plan([tiny_point(dp=1)], world_size=1, time_limit_s=300)
     plan = dataclasses.replace(plan, gpu="h100-80gb", tasks=plan.tasks[:1])
     (row,) = probed(plan)
     assert (row.outcome, row.seconds) == ("error", None)

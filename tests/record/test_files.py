@@ -1,6 +1,7 @@
 """Files are whole or not there, and hold what was put in."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -123,12 +124,26 @@ def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_writers_of_one_file_in_one_process_leave_it_whole(tmp_path):
+    path, both = tmp_path / "a.json", threading.Barrier(2, timeout=60)
+
+    def write(letter):
+        with store.replacement(path) as part:
+            part.write_text(letter * 1000)
+            both.wait()  # each has written its own before either takes the name
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, "ab"))
+    assert path.read_text() in ("a" * 1000, "b" * 1000)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_points_do_not_wait_for_the_disk_one_after_another(planned, tmp_path, monkeypatch):
     first, another = threading.Lock(), threading.Event()
 
     def slow_disk(path):
         if first.acquire(blocking=False):
-            assert another.wait(5), "no other point is written meanwhile"
+            assert another.wait(60), "no other point is written meanwhile"
         elif path.suffix == ".part":
             another.set()
 

@@ -19,7 +19,7 @@ SMALL = {
         "precision": "fp32",
     },
     "layouts": [{"zero_stage": [1, 3]}, {"world_size": 1, "attention": "flash3"}],
-    "measure": {"warmup_steps": 1, "time_limit_s": 90.0},
+    "measure": {"warmup_steps": 1, "time_limit_s": 300.0},
 }
 
 
