@@ -1,6 +1,7 @@
 """The row that one measured point leaves: a field per fact, null for what was not measured."""
 
 import dataclasses
+import functools
 import types
 import typing
 from dataclasses import dataclass
@@ -187,6 +188,7 @@ class Row(PointColumns):
     stack_fingerprint: str
 
 
+@functools.cache
 def fields_of(row_type: type) -> dict[str, tuple[str, bool]]:
     """Map each column to (kind, nullable).
 

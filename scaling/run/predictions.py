@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scaling.layout.layout import Layout
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
@@ -20,11 +21,18 @@ Floats = npt.NDArray[np.float64]
 
 
 def predict_points(
-    study: Study, points: Sequence[Point], calibration: Calibration | None = None
+    study: Study,
+    points: Sequence[Point],
+    calibration: Calibration | None = None,
+    *,
+    layouts: Sequence[Layout] | None = None,
 ) -> tuple[Points, Prediction]:
-    """The points as arrays, and their prediction; from data sheets without a calibration."""
+    """The points as arrays, and their prediction; from data sheets without a calibration.
+
+    `layouts` stand in for the points' own.
+    """
     inputs = inputs_of_layouts(
-        [point.layout for point in points],
+        layouts or [point.layout for point in points],
         [point.shape for point in points],
         models=[point.model for point in points],
         clusters=[point.cluster for point in points],
@@ -54,14 +62,16 @@ def predict_run_s(study: Study, points: Sequence[Point], step_time_s: npt.NDArra
     rows = [row for row, point in enumerate(points) if point.accumulation != "full"]
     if not rows:
         return seconds
+    short = [points[row] for row in rows]
     short_steps_s = []  # of the three short steps of a round
     for turn in range(3):
-        shorter = []
-        for point in [points[row] for row in rows]:
-            count = short_step_sizes(point.layout)[turn]
-            layout = dataclasses.replace(point.layout, gradient_accumulation_steps=count)
-            shorter.append(dataclasses.replace(point, layout=layout))
-        short_steps_s.append(predict_points(study, shorter)[1].step_time_s)
+        layouts = [
+            dataclasses.replace(
+                point.layout, gradient_accumulation_steps=short_step_sizes(point.layout)[turn]
+            )
+            for point in short
+        ]
+        short_steps_s.append(predict_points(study, short, layouts=layouts)[1].step_time_s)
     rounds_s = short_step_rounds(steps) * np.sum(short_steps_s, axis=0)
     also_full = np.array([points[row].accumulation == "both" for row in rows])
     only_short = rounds_s + warmup * short_steps_s[0]

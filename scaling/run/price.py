@@ -108,10 +108,12 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
     # a study that measures has only one cluster
     usd_per_hour = study.clusters[once[0].cluster].usd_per_gpu_hour or math.nan
     hours_per_s = repeats * points.world_size / 3600  # GPU-hours per second of each point
+    full_s, short_s = (
+        predictions.predict_run_s(study, of_way, prediction.step_time_s) for of_way in (full, short)
+    )
     priced = []
     for way in ways:
-        of_way = short if way in ("short", "both") else full
-        run_s = predictions.predict_run_s(study, of_way, prediction.step_time_s)
+        run_s = short_s if way in ("short", "both") else full_s
         runs, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if way in ("guided", "both"):
             guide = guide_of(study, STARTUP_S, run_s, keep=SHOWN_KEEP)

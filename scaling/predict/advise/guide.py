@@ -83,14 +83,16 @@ def choose(
     wanted = [row for *_, row in _wanted(points, prediction, world_size, guide)]
     share = _budget_of_size(points, prediction, world_size, guide, cost, spent_gpu_s)
     chosen = set(affordable(wanted, cost, share))
+    left_out = set(wanted) - chosen
     best = _best_of_setting(points, prediction, points.world_size == world_size)
+    likely_oom = prediction.likely_oom
     choices = []
     for row in np.flatnonzero(points.world_size == world_size).tolist():
         reason = None
-        if row not in chosen and row in wanted:
+        if row in left_out:
             reason = _over_budget(guide, world_size, share, float(cost[row]))
         elif row not in chosen:
-            reason = _not_near(prediction, row, float(best[row]), guide)
+            reason = _not_near(prediction, row, float(best[row]), guide, bool(likely_oom[row]))
         predicted = bool(prediction.predicted[row])
         choices.append(
             Choice(
@@ -208,9 +210,11 @@ def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> st
     )
 
 
-def _not_near(prediction: Prediction, row: int, best: float, guide: Guide) -> str:
+def _not_near(
+    prediction: Prediction, row: int, best: float, guide: Guide, likely_oom: bool
+) -> str:
     need = float(prediction.need_bytes[row] / prediction.capacity_bytes[row])
-    if prediction.likely_oom[row]:
+    if likely_oom:
         return f"predicted memory is {need:.0%} of a GPU's"
     time = float(prediction.step_time_s[row])
     reason = f"predicted {time:.3g} s a step, {time / best - 1:.0%} more than the best of its size"
