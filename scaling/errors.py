@@ -1,4 +1,4 @@
-"""The error that reports a user's mistake in one sentence, and helpers to write that sentence."""
+"""The error that reports a user's mistake in one sentence, and helpers to write sentences."""
 
 import difflib
 import re
@@ -16,6 +16,11 @@ class InputError(ValueError):
 def printable(text: str) -> str:
     """Untrusted text, safe to print on one terminal line: control characters are escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 point`, `5 points`, for a noun whose plural ends in s."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def did_you_mean(value: object, allowed: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.errors import InputError
+from scaling.errors import InputError, counted
 from scaling.study.ids import stored_fields
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def memory(
     if not countable:
         raise InputError(f"{points[0].point_id}: {reasons[0]}")
     for reason, count in Counter(reason for reason in reasons if reason).items():
-        typer.echo(f"{count} of {len(points)} points left out: {reason}", err=True)
+        typer.echo(f"{count} of {counted(len(points), 'point')} left out: {reason}", err=True)
     for point, ranks_memory in _memories(countable, stages):  # prints each as soon as it is known
         if as_json:
             facts = {"point_id": point.point_id, "layout": stored_fields(point.layout)}
@@ -104,7 +104,7 @@ def _show(point: "Point", ranks: "list[RankMemory]", *, owners: bool) -> None:
     for rank in ranks if owners else ():
         console.print(f"rank {rank.rank}, at the peak:")
         for owner in rank.owners:
-            tensors = f"{owner['tensors']} tensor" + ("" if owner["tensors"] == 1 else "s")
+            tensors = counted(owner["tensors"], "tensor")
             console.print(
                 f"  {owner['bytes'] / GIB:8.2f} GiB  {tensors:>12}  {owner['phase']:<9}  "
                 f"{owner['made_by']}"

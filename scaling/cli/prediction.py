@@ -15,7 +15,7 @@ from scaling.cli.options import (
     print_json,
     print_table,
 )
-from scaling.errors import InputError, did_you_mean, grouped_reasons, printable, shortened
+from scaling.errors import InputError, counted, did_you_mean, grouped_reasons, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
@@ -64,7 +64,8 @@ def predict(
     write_table(out, prediction_table(checked, prediction))
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
-    typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
+    asked = counted(len(checked), "point")
+    typer.echo(f"{asked}: {fitting} fit, {left_out} cannot be predicted -> {out}")
     for count, reason in grouped_reasons(checked.note[~prediction.predicted].tolist()):
         typer.echo(f"  not predicted {count}: {printable(reason)}")
     print_assumptions(checked.assumptions)

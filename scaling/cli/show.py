@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
 from scaling.cluster.hardware import Cluster
-from scaling.errors import grouped_reasons, printable
+from scaling.errors import counted, grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
@@ -41,8 +41,9 @@ def show_plan(
     console.print(_counts_table(planned, unit))
     for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
         say(f"  refused {count}: {printable(reason)}")
+    points = counted(len(planned.points), "point")
     if study.mode == "predict":
-        say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
+        say(f"{points}, {study.kind} scaling, predicted only")
         return
     measure, costs = study.measure, costs or Costs()
     ways, cheapest = costs.ways, costs.cheapest
@@ -59,7 +60,7 @@ def show_plan(
     hours = sum(_allocated_gpu_hours(one, cluster) for one in allocations)
     nodes = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     say(
-        f"{len(planned.points)} points, {study.kind} scaling; one after another they take at most "
+        f"{points}, {study.kind} scaling; one after another they take at most "
         f"{longest}, {hours:,.1f} {unit}-hours{nodes}, if every point reaches its time limit "
         f"and needs all {STARTUP_MINUTES} minutes allowed for its start and end"
     )
@@ -190,11 +191,11 @@ def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
         say(f"  {count} {printable(reason)}")
     for host in slow:
         say(
-            f"  {printable(host.host)} is {host.slowdown:.2f} times slower than the median host at "
-            f"{printable(host.kind)} ({host.probes} probes)"
+            f"  {printable(host.host)} takes {host.slowdown:.2f} times as long as the median host "
+            f"for {printable(host.kind)} ({counted(host.probes, 'probe')})"
         )
     if not slow and any(row.slowdown is not None for row in rows):
-        say(f"no host is {SLOW_FROM:g} or more times slower than the median host")
+        say(f"no host takes {SLOW_FROM:g} times as long as the median host, or longer")
 
 
 def _rate(row: Probe) -> tuple[float, str]:
@@ -213,5 +214,7 @@ def _describe_spend(spend: Spend) -> str:
         parts.append(f"at most {spend.energy_j / 3.6e6:,.1f} kWh (every GPU at its TDP)")
     if spend.usd is not None:
         parts.append(f"{spend.usd:,.0f} USD at the cluster's price")
-    unknown = f"; {spend.unpredicted} points cannot be predicted" if spend.unpredicted else ""
+    unknown = ""
+    if spend.unpredicted:
+        unknown = f"; {counted(spend.unpredicted, 'point')} cannot be predicted"
     return ", ".join(parts) + f"; plus the start-up of each point{unknown}"

@@ -16,7 +16,7 @@ from scaling.cli import accuracy, folders, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
-from scaling.errors import InputError, printable
+from scaling.errors import InputError, counted, printable
 from scaling.study.paths import RESULTS
 
 app = typer.Typer(
@@ -199,8 +199,7 @@ def retry(
     folders.report_set_aside_rows(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
-        points = "1 point" if moved == 1 else f"{moved} points"
-        typer.echo(f"{points} will run again: scaling run {shlex.quote(study)}")
+        typer.echo(f"{counted(moved, 'point')} will run again: scaling run {shlex.quote(study)}")
     else:
         typer.echo(f"No point of {loaded.name} ended as {outcome}; nothing to run again.")
 

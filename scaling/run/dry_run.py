@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from scaling.errors import InputError
+from scaling.errors import InputError, counted
 from scaling.run.progress import Watcher
 from scaling.study.plan_file import Allocation
 
@@ -76,12 +76,13 @@ def describe_allocations(
     lines = []
     for (nodes, ranks), packs_of_size in sorted(sizes.items()):
         all_minutes, counts = zip(*packs_of_size, strict=True)
+        allocated = counted(sum(counts), "point")
         lines.append(
-            f"  {len(counts)} of {nodes} nodes, {ranks} ranks on each: {sum(counts)} points, "
+            f"  {len(counts)} of {nodes} nodes, {ranks} ranks on each: {allocated}, "
             f"at most {max(counts)} in one, of {min(all_minutes)} to {max(all_minutes)} min, "
             f"at most {nodes * sum(all_minutes) / 60:,.1f} node-hours"
         )
-    return [f"{len(missing)} points in {len(packs)} allocations:", *lines]
+    return [f"{counted(len(missing), 'point')} in {counted(len(packs), 'allocation')}:", *lines]
 
 
 def _settings(options: Sequence[str]) -> dict[str, Any]:

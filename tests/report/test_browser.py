@@ -238,7 +238,7 @@ def test_every_chart_interval_and_control_is_named(seen):
     assert all(names)
     for chart in ("layout_ranking", "marginal_return"):
         caption = page.inner_text(f"figure[data-chart={chart}] figcaption")
-        assert "95 % interval" in caption
+        assert "95\u202f% interval" in caption
         assert "{" not in caption
 
 

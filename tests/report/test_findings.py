@@ -148,8 +148,8 @@ def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():
 def test_slow_hosts_are_named_with_how_slow_and_from_when_on():
     rows = [{"host": "n3", "kind": "memory_copy", "slowdown": 1.5, "probes": 4, "slow_from": 1.2}]
     assert findings.slow_hosts_note(Tables({"slow_hosts": rows})) == (
-        "Hosts at least 1.2 times slower than the median of their peers: "
-        "n3 is 1.50 times slower at memory copy (4 probes)."
+        "Slow hosts, at least 1.2 times as long as the median of peers: "
+        "n3 takes 1.50 times as long for memory copy (4 probes)."
     )
     assert findings.slow_hosts_note(Tables({"slow_hosts": []})) == ""
 

@@ -156,7 +156,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, looked
     assert page.locator("figure[data-chart=collectives] .panels h3").all_inner_texts() == [
         "all-gather", "all-reduce", "send-recv",
     ]  # fmt: skip
-    assert "node-3 is 1.40 times slower at gemm" in page.inner_text("#collectives")
+    assert "node-3 takes 1.40 times as long for gemm" in page.inner_text("#collectives")
 
 
 @pytest.mark.browser

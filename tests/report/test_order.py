@@ -83,7 +83,7 @@ def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) ->
     for words in (
         "At no size compared is one layout the best with a probability above 95\u202f%</a>",
         "the short ones is off by 0.5\u202f% in the median and 0.5\u202f% at most",
-        "its 80 % interval holds the measured step in",
+        "its 80\u202f% interval holds the measured step in",
         "Drift: over ",
         f"runs on {SLOW_NODE} take ",
         "stopped once the median was precise enough",
@@ -165,7 +165,7 @@ def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> No
     assert said is not None
     assert said["notes"] == [
         "2 points ran full steps beside short ones: the step extended from the short ones is off "
-        "by 2.0\u202f% in the median and 2.0\u202f% at most, and its 80 % interval holds the "
+        "by 2.0\u202f% in the median and 2.0\u202f% at most, and its 80\u202f% interval holds the "
         "measured step in 1 of 1. The short steps of 1 point lay on no line, so full steps were "
         "measured.",
         "No drift is seen: over 9 runs, each compared with the other runs of its layout, a step's "

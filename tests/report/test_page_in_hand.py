@@ -207,7 +207,7 @@ def test_downloads_are_whole_csv_and_svg_files(full):
     rows = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
     assert [row["world_size"] for row in rows] == ["1", "2", "4"]
     assert {(row["study"], row["series"], row["interval"]) for row in rows} == {
-        ("full", "measured", "95 % interval of one run")
+        ("full", "measured", "95\u202f% interval of one run")
     }
     assert rows[0]["title"] == page.inner_text("[data-title=throughput]")
     with page.expect_download() as download:

@@ -148,7 +148,7 @@ def too_large(model):
 
 @of(too_large)
 def test_a_study_in_which_nothing_fits_says_so(told):
-    assert text(told) == "No layout ran: 2 of 2 points failed."
+    assert text(told) == "No layout ran: 2 of 2 points failed (2 oom)."
     assert told["at_size"]["2"]["layouts"] == "At 2 GPUs nothing that was tried ran"
 
 
@@ -177,7 +177,7 @@ def test_a_size_that_ran_in_full_only_is_ranked_with_the_extended_ones_and_said_
     assert "no layout tried ran" not in told["note"]
     assert "Layouts that ran full steps only" in told["note"]
     noise = next(figure for figure in told["figures"] if figure[0] == "Noise")
-    assert noise[2] == "80 % interval of an extended step"
+    assert noise[2] == "80\u202f% interval of an extended step"
 
 
 @of(curve([8.0, 2.0]))

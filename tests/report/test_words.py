@@ -38,15 +38,15 @@ def noise(series, repeated, layouts=4):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([noise("measured", 0)], "95 % interval of one run"),
-        ([noise("measured", 4)], "95 % interval of repeats"),
-        ([noise("measured", 1)], "95 % interval of one run or repeats"),
-        ([noise("predicted", 0)], "80 % interval of a prediction"),
+        ([noise("measured", 0)], "95\u202f% interval of one run"),
+        ([noise("measured", 4)], "95\u202f% interval of repeats"),
+        ([noise("measured", 1)], "95\u202f% interval of one run or repeats"),
+        ([noise("predicted", 0)], "80\u202f% interval of a prediction"),
         (
             [noise("measured", 0), noise("predicted", 0)],
-            "95 % interval of one run or 80 % interval of a prediction",
+            "95\u202f% interval of one run or 80\u202f% interval of a prediction",
         ),
-        ([noise("extended", 0)], "80 % interval of a step extended from short ones"),
+        ([noise("extended", 0)], "80\u202f% interval of a step extended from short ones"),
         ([], ""),
     ],
 )

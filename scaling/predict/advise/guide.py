@@ -210,9 +210,7 @@ def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> st
     )
 
 
-def _not_near(
-    prediction: Prediction, row: int, best: float, guide: Guide, likely_oom: bool
-) -> str:
+def _not_near(prediction: Prediction, row: int, best: float, guide: Guide, likely_oom: bool) -> str:
     need = float(prediction.need_bytes[row] / prediction.capacity_bytes[row])
     if likely_oom:
         return f"predicted memory is {need:.0%} of a GPU's"

@@ -1,10 +1,12 @@
 """What stands around a selection's answer: predictions beyond it, its note and its key figures."""
 
+from collections import Counter
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
+from scaling.errors import counted
 from scaling.report.tables import Record, Tables
-from scaling.report.text import UNKNOWN, amount, gib, interval, listed, percent, significant
+from scaling.report.text import THIN, UNKNOWN, amount, gib, interval, listed, percent, significant
 
 TAIL_STEPS = 20  # fewer say nothing about one step in twenty
 STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
@@ -34,7 +36,13 @@ def why_nothing_ran(tables: Tables) -> str:
     if not progress["failed"]:
         return f"No point has a result yet: {progress['waiting']} wait."
     rest = f"; {progress['waiting']} have no result yet" if progress["waiting"] else ""
-    return f"No layout ran: {progress['failed']} of {progress['points']} points failed{rest}."
+    ended: Counter[str] = Counter()
+    for row in tables["outcomes"]:
+        if row["outcome"] is not None:
+            ended[row["outcome"]] += row["points"]
+    how = ", ".join(f"{number} {outcome}" for outcome, number in ended.most_common())
+    failed = f"{progress['failed']} of {counted(progress['points'], 'point')} failed"
+    return f"No layout ran: {failed} ({how}){rest}."
 
 
 def predicted_beyond(tables: Tables, *, ran: bool = True) -> str:
@@ -120,7 +128,7 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
     if above_peak:
         top = max(above_peak, key=lambda row: float(row["mfu"]))
         sentences.append(
-            f"MFU is {percent(top['mfu'])} on {tables.gpus(top['world_size'])}: above 100 % "
+            f"MFU is {percent(top['mfu'])} on {tables.gpus(top['world_size'])}: above 100{THIN}% "
             "the peak, the FLOP count or the step time of the row is in doubt."
         )
     stacks = {row["stack_fingerprint"] for row in best}
@@ -318,9 +326,11 @@ def _noise_figure(tables: Tables) -> Figure:
         return ("Noise", UNKNOWN, "no interval was measured")
     if noise["series"] == "predicted":
         spread = percent(noise["interval_half_width"], 0)
-        return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
+        return ("Uncertainty", f"±{spread}", f"80{THIN}% interval of the predictions")
     is_extended = noise["series"] == "extended"
-    level = "80 % interval of an extended step" if is_extended else "95 % interval of one run"
+    level = f"80{THIN}% interval of an extended step"
+    if not is_extended:
+        level = f"95{THIN}% interval of one run"
     return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", level)
 
 

@@ -4,6 +4,7 @@ import math
 
 from scaling.analyse.series import firmest
 from scaling.analyse.ties import NOISE_FLOOR
+from scaling.errors import counted
 from scaling.report.sections.answer import advised_memory
 from scaling.report.sections.over_sizes import leaders
 from scaling.report.tables import Record, Tables
@@ -101,8 +102,8 @@ def memory_title(tables: Tables, advised: Tables, size: int) -> str:
         )
     for row in tables["accuracy"]:
         if row["judged"]:
-            right = f"{row['told_right']} of {row['judged']}"
-            parts.append(f"predicted memory is right about what fits for {right} points")
+            right = f"{row['told_right']} of {counted(row['judged'], 'point')}"
+            parts.append(f"predicted memory is right about what fits for {right}")
     if parts:
         sentence = "; ".join(parts)
         series = pairs[0]["series"] if pairs else "measured"
@@ -292,12 +293,12 @@ def slow_hosts_note(tables: Tables) -> str:
     if not rows:
         return ""
     hosts = [
-        f"{row['host']} is {digits(row['slowdown'], 2)} times slower at "
-        f"{str(row['kind']).replace('_', ' ')} ({row['probes']} probes)"
+        f"{row['host']} takes {digits(row['slowdown'], 2)} times as long for "
+        f"{str(row['kind']).replace('_', ' ')} ({counted(row['probes'], 'probe')})"
         for row in rows
     ]
     least = digits(rows[0]["slow_from"], 1)
-    return f"Hosts at least {least} times slower than the median of their peers: {listed(hosts)}."
+    return f"Slow hosts, at least {least} times as long as the median of peers: {listed(hosts)}."
 
 
 def message_size(size_bytes: float) -> str:

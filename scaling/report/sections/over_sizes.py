@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
+from scaling.errors import counted
 from scaling.report.sections.headline import FULL_COST, return_end, returns_in_full
 from scaling.report.tables import Record, Tables
 from scaling.report.text import amount, digits, interval, listed, percent, significant, times
@@ -155,7 +156,7 @@ def law_sentence(tables: Tables) -> str:
     law = next((row for row in tables["laws"] if row["chosen"]), None)
     if law is None:
         return ""
-    sizes = "1 size" if law["held_out"] == 1 else f"{law['held_out']} sizes"
+    sizes = counted(law["held_out"], "size")
     sentence = (
         f"{LAWS[law['law']]} is off by {percent(law['held_out_error'], 1)} at {sizes} it had not "
         "seen"

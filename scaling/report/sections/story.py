@@ -11,7 +11,7 @@ from scaling.report.charts.charts import OFFERED_AS, drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
 from scaling.report.tables import Record, Tables
-from scaling.report.text import with_series
+from scaling.report.text import THIN, with_series
 
 SERIES_KEY = {
     "measured": "● measured",
@@ -168,7 +168,8 @@ def interval_words(tables: Tables) -> str:
         repeated = sum(row["repeated_layouts"] for row in ran)
         single = repeated < sum(row["layouts"] for row in ran)
         runs = ["one run"] * single + ["repeats"] * (repeated > 0)
-        kinds.append(f"95 % interval of {' or '.join(runs)}")
+        kinds.append(f"95{THIN}% interval of {' or '.join(runs)}")
     present = {row["series"] for row in noise}
-    kinds += [f"80 % interval of {what}" for series, what in _EIGHTY.items() if series in present]
+    eighty = [what for series, what in _EIGHTY.items() if series in present]
+    kinds += [f"80{THIN}% interval of {what}" for what in eighty]
     return " or ".join(kinds)

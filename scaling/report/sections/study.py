@@ -13,10 +13,10 @@ from scaling.analyse.being_best import UNRESOLVED
 from scaling.analyse.drift import SIGNIFICANT
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
 from scaling.analyse.series import firmest
-from scaling.errors import InputError
+from scaling.errors import InputError, counted
 from scaling.report.sections.story import batch_short, main_series
 from scaling.report.tables import Record, Tables
-from scaling.report.text import device_words, gpu_count, listed, percent, ratio, with_series
+from scaling.report.text import THIN, device_words, gpu_count, listed, percent, ratio, with_series
 from scaling.study.paths import StudyPaths
 
 MOST_PAIRS = 12  # layouts of a size in the table of engines, the fastest first
@@ -150,18 +150,18 @@ def _extension(rows: list[Record]) -> list[str]:
     if not rows:
         return []
     errors = [abs(row["error"]) for row in rows if row["error"] is not None]
-    ran = "1 point" if len(rows) == 1 else f"{len(rows)} points"
+    ran = counted(len(rows), "point")
     if not errors:
         return [f"{ran} ran short and full steps: nothing could be extended from the short ones."]
     covered = sum(row["covered"] is True for row in rows)
     sentence = (
         f"{ran} ran full steps beside short ones: the step extended from the short ones is off by "
         f"{percent(statistics.median(errors), 1)} in the median and {percent(max(errors), 1)} at "
-        f"most, and its 80 % interval holds the measured step in {covered} of {len(errors)}."
+        f"most, and its 80{THIN}% interval holds the measured step in {covered} of {len(errors)}."
     )
     bent = len(rows) - len(errors)
     if bent:
-        points = "1 point" if bent == 1 else f"{bent} points"
+        points = counted(bent, "point")
         sentence += f" The short steps of {points} lay on no line, so full steps were measured."
     return [sentence]
 
@@ -208,7 +208,7 @@ def _stops(rows: list[Record]) -> list[str]:
     for row in rows:
         total[row["stopped"]] += row["points"]
     parts = [f"{total[name]} {words}" for name, words in _STOPPED.items() if name in total]
-    return [f"Of {total.total()} points {listed(parts)}."]
+    return [f"Of {counted(total.total(), 'point')} {listed(parts)}."]
 
 
 def replication_section(study_dir: Path) -> dict[str, Any] | None:
