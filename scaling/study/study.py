@@ -112,6 +112,11 @@ def check(study: Study) -> None:
             f": cluster {names[0]} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
             "budget_gpu_hours",
         )
+    if "spread" in measure.model_fields_set and not measure.guided:
+        raise wrong(
+            f"measure.spread={measure.spread:g}",
+            f": guides nothing without one of {', '.join(GUIDES)}: all points would run",
+        )
     for key in GUIDES if not by_data_sheet else ():
         value = getattr(measure, key)
         if value is not None:

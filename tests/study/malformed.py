@@ -184,6 +184,10 @@ MALFORMED = {
         measure(repeats={"at_most": 3, "four": "contenders"}),
         "measure.repeats.four: unknown key 'four': did you mean 'for'?",
     ),
+    "a spread of a sweep that nothing guides": (
+        measure(spread=0.02),
+        "measure.spread=0.02: guides nothing without one of keep, budget_gpu_hours, budget_usd",
+    ),
     "a budget of nothing": (measure(budget_usd=0), "measure.budget_usd=0: must be more than 0"),
     "slow nodes that are no flag": (
         measure(exclude_slow_nodes="yes"),
