@@ -3,8 +3,8 @@
 -- Of one series per setting, the first of series_order (scaling/analyse/series.py).
 -- role: 'advised' at some size; else 'simplest': of the layouts that ran at the most sizes the one
 -- with the least tp x pp x cp, then with the fewest choices to name; else 'contender': within the
--- noise of the fastest at most sizes. Contenders fill up to six layouts.   place: order of the
--- layouts.
+-- noise of the fastest at most sizes. Contenders fill up to six layouts; one that coincides with an
+-- advised layout at every size is none.   place: order of the layouts.
 -- outcome: of the layout there, or of a layout that it coincides with there; null: not tried.
 -- share_of_best: tokens_per_s as a share of the fastest of the size; share_low, share_high: its
 -- interval.
@@ -47,6 +47,18 @@ simplest as (
             named_choices, mean_share desc, standings.layout
     ) = 1
 ),
+same_as_advised as (
+    select rivals.setting_id, rivals.series, rivals.layout
+    from rivals
+    join (select distinct setting_id, series, layout from advised) as advised
+        using (setting_id, series)
+    left join coinciding on coinciding.setting_id = rivals.setting_id
+        and coinciding.world_size = rivals.world_size
+        and coinciding.layout = rivals.layout
+        and coinciding.same_as = advised.layout
+    group by rivals.setting_id, rivals.series, rivals.layout, advised.layout
+    having bool_and(coinciding.layout is not null)
+),
 candidates as (
     select
         setting_id, series, layout,
@@ -57,6 +69,7 @@ candidates as (
     from standings
     left join advised using (setting_id, series, layout)
     left join simplest using (setting_id, layout)
+    anti join same_as_advised using (setting_id, series, layout)
     group by setting_id, series, layout
 ),
 roles as (

@@ -83,6 +83,8 @@ def test_sequence_parallel_without_tensor_parallel_is_the_same_training_and_no_r
     (best,) = table("best")
     assert best["runner_up_layout"] is None
     assert table("pairs") == []
+    (decided,) = table("decision")
+    assert decided["role"] == "advised"
 
 
 def test_releases_of_one_framework_are_never_averaged(imported):
