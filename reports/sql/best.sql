@@ -2,6 +2,8 @@
 -- Needs: layouts, ranking, colours, differing_choices, advised, coinciding, names
 -- runner_up_*: the fastest other layout, not one that coincides with the fastest there.
 -- tied: it is not told apart from the fastest.
+-- tied_layouts: layouts not told apart from the fastest, less the advised one; layouts that coincide
+-- there count once.
 -- advised_layout, advised_layout_name: the layout to use, the fastest or one not told apart from
 -- it.
 -- advised_row_layout, _name, _stack: the row that measured it, possibly as a layout it coincides
@@ -29,6 +31,18 @@ with runner_up as (
     qualify row_number() over (
         partition by setting_id, series, world_size order by second.position
     ) = 1
+),
+trainings as (  -- of the layouts not told apart from the fastest; those that coincide share one
+    select setting_id, series, world_size, layout, least(layout, min(same_as)) as training
+    from ranking
+    left join coinciding using (setting_id, world_size, layout)
+    where within_noise
+    group by setting_id, series, world_size, layout
+),
+ties as (
+    select setting_id, series, world_size, count(distinct training) - 1 as tied_layouts
+    from trainings
+    group by setting_id, series, world_size
 ),
 fastest as (
     select layouts.*, ranking.margin
@@ -134,6 +148,7 @@ select
     runner_up.tokens_per_s_low as runner_up_tokens_per_s_low,
     runner_up.tokens_per_s_high as runner_up_tokens_per_s_high,
     runner_up.within_noise as tied,
+    ties.tied_layouts,
     baseline_rate_per_gpu * world_size as ideal_tokens_per_s,
     with_baselines.tokens_per_s / (baseline_rate_per_gpu * baseline_size) as speed_up,
     with_baselines.tokens_per_s / ideal_tokens_per_s as efficiency,
@@ -148,6 +163,7 @@ join (
     from ranking
     group by setting_id, series, world_size, stack_fingerprint
 ) as shares using (setting_id, series, world_size, stack_fingerprint)
+join ties using (setting_id, series, world_size)
 left join runner_up using (setting_id, series, world_size)
 window sizes as (partition by setting_id, series order by world_size)
 order by setting_id, series, world_size

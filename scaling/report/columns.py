@@ -23,7 +23,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "outcomes": ("setting_id", "world_size", "outcome", "points"),
     "noise": (
         "setting_id", "series", "layouts", "interval_half_width", "repeated_layouts",
-        "repeat_half_spread",
+        "repeat_half_spread", "never_ran",
     ),
     "statistics": (
         "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "tokens_per_step", "margin", "advised_layout_name", "advised_row_name",
         "predicted_own_sigma", "predicted_size_sigma", "ideal_tokens_per_s", "speed_up",
         "efficiency", "runner_up_layout_name", "runner_up_tokens_per_s",
-        "runner_up_stack_fingerprint", "tied", "slowest_share", "runs",
+        "runner_up_stack_fingerprint", "tied", "tied_layouts", "slowest_share", "runs",
         "predicted_memory_bytes", "energy_j", "tokens_per_joule", "power_per_gpu_w",
         "stack_fingerprint",
     ),

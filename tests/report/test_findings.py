@@ -52,23 +52,19 @@ def test_where_nothing_is_predicted_to_fit_nobody_is_said_to_have_tried():
 
 def test_what_ties_with_the_fastest_is_not_said_to_tie_with_another_advised_layout():
     best = {
-        "world_size": 8, "layout_name": "a", "advised_layout_name": "b", "tied": True,
-        "runner_up_layout_name": "b",
+        "world_size": 8, "layout_name": "a", "advised_layout_name": "b", "advised_row_name": "b",
+        "runner_up_layout_name": "c", "tied": True,
     }  # fmt: skip
-    tied = [{"world_size": 8, "layout_name": name, "within_noise": True} for name in "abc"]
 
-    def title(rows, **changes):
-        given = Tables(
-            {
-                "best": [best | changes],
-                "contenders": [{"series": "measured", **one} for one in rows],
-            }
-        )
+    def title(number, **changes):
+        given = Tables({"best": [best | changes | {"tied_layouts": number}]})
         return findings.layouts_title(given, 8)
 
-    assert title(tied) == "At 8 GPUs b is advised, one of 2 layouts not told apart from a"
-    assert title(tied[:2]) == "At 8 GPUs b is advised and a is not told apart from it"
-    assert title(tied, advised_layout_name="a") == (
+    assert title(2) == "At 8 GPUs b is advised, one of 2 layouts not told apart from a"
+    assert title(1) == "At 8 GPUs b is advised and a is not told apart from it"
+    fastest = {"advised_row_name": "a"}  # b is a there
+    assert title(1, **fastest) == "At 8 GPUs b is advised and c is not told apart from it"
+    assert title(2, **fastest, advised_layout_name="a") == (
         "At 8 GPUs a is advised and 2 other layouts are not told apart from it"
     )
 

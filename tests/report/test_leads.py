@@ -132,7 +132,7 @@ def note(*rows):
     given = Tables(
         {
             "best": list(best), "contenders": list(contenders), "returns": [], "outcomes": [],
-            "settings": [{"vendor": "nvidia"}], "progress": [{"waiting": 0}],
+            "settings": [{"vendor": "nvidia"}], "noise": [], "progress": [{"waiting": 0}],
         }
     )  # fmt: skip
     return answer.note(given)

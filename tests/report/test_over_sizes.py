@@ -202,6 +202,18 @@ def test_a_loss_that_runs_differ_by_is_no_slower_training_however_narrow_its_int
     )
 
 
+@pytest.mark.parametrize(
+    ("returned", "low", "high", "sentence"),
+    [
+        (0.06, -0.11, 0.26, "The last doubling makes training perhaps 6\u202f% faster."),
+        (0.06, 0.05, 0.07, "The last doubling makes training 6\u202f% faster."),
+        (0.04, None, None, "The last doubling makes training perhaps 4\u202f% faster."),
+    ],
+)
+def test_a_gain_that_may_be_noise_is_perhaps_one(returned, low, high, sentence):
+    assert last_step([step_of(1, 2, returned, low=low, high=high)], "measured") == sentence
+
+
 def test_a_step_of_many_doublings_is_named_with_its_sizes_and_its_factor():
     step = step_of(8, 512, 1.2 / 63, low=0.018, high=0.02)
     assert last_step([step], "measured") == "The step from 8 to 512 makes training 2.2× as fast."

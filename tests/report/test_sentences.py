@@ -1,6 +1,7 @@
 """Sentences are computed from the tables, and say so when the tables cannot carry them."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -157,9 +158,19 @@ def too_large_for_one(model):
     return points, [row(points[0], "oom"), rows[1]]
 
 
+def too_large_for_one_and_four(model):
+    points, (_, ran, _) = curve([8.0, 4.0, 2.0])(model)
+    return points, [row(points[0], "oom"), ran, row(points[2], "hang")]
+
+
+@of(too_large_for_one_and_four)
+def test_sizes_at_which_all_that_was_tried_failed_are_named(told):
+    assert "At 1 and 4 GPUs no layout tried ran." in told["note"]
+
+
 @of(too_large_for_one)
-def test_sizes_below_the_first_that_fits_are_named(told):
-    assert "Below 2 GPUs no layout tried ran." in told["note"]
+def test_a_size_at_which_nothing_fits_is_named(told):
+    assert "At 1 GPU no layout tried ran." in told["note"]
     assert "full steps only" not in told["note"]
     assert "At no size did two layouts run, so the fastest is compared with none." in told["note"]
 
@@ -231,6 +242,22 @@ def one_of_three_fits(model):
 def test_layouts_that_the_decision_leaves_out_because_they_failed_are_counted(told):
     assert [one["name"] for one in told["advice"]["layouts"]] == ["ZeRO 3"]
     assert "2 more layouts ran at no size." in told["note"]
+
+
+def a_hundred(model):
+    """Of a hundred layouts seventy run at one speed."""
+    flags = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
+    points = [
+        some_point(1, model=model, zero_stage=stage, **dict(zip(flags, chosen, strict=True)))
+        for stage, *chosen in itertools.product((0, 1, 2, 3), *[(False, True)] * len(flags))
+    ][:100]
+    return points, [timed_row(p, 1.0) if n < 70 else row(p, "oom") for n, p in enumerate(points)]
+
+
+@of(a_hundred)
+def test_more_layouts_than_the_page_lists_are_counted_all(told):
+    assert "30 more layouts ran at no size." in told["note"]
+    assert "69 other layouts are not told apart from it" in told["at_size"]["1"]["layouts"]
 
 
 @of(curve([8.0, 4.0], without=1))

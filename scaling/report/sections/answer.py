@@ -1,6 +1,7 @@
 """What stands around a selection's answer: predictions beyond it, its note and its key figures."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
@@ -91,7 +92,7 @@ def has_full_steps(everything: Tables, series: str) -> bool:
 
 def note(tables: Tables, *, full_steps: bool = False) -> str:
     """What a reader of the answer must know, in small type; `full_steps` is `has_full_steps`."""
-    setting, best, words = tables["settings"][0], tables["best"], tables.words
+    setting, best = tables["settings"][0], tables["best"]
     sentences = []
     if tables.series == "published" and best:
         sentences.append("Published by others, not measured here.")
@@ -112,10 +113,11 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
             "docs/prediction_accuracy.md has the predictor's errors on published rows."
         )
     tried = [row for row in tables["outcomes"] if row["outcome"] is not None]
-    smaller = [row for row in tried if best and row["world_size"] < best[0]["world_size"]]
     # what ran there in another series is not in `best`
-    if smaller and all(row["outcome"] != "ok" for row in smaller):
-        sentences.append(f"Below {tables.gpus(best[0]['world_size'])} no layout tried ran.")
+    ran = {row["world_size"] for row in tried if row["outcome"] == "ok"}
+    failed = sorted({row["world_size"] for row in tried} - ran)
+    if best and failed:
+        sentences.append(f"At {_gpus(tables, failed)} no layout tried ran.")
     if any(
         row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1
         for row in tables["returns"]
@@ -138,15 +140,15 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
             "them also compare software."
         )
     other = [
-        str(row["world_size"])
+        row["world_size"]
         for row in best
         if row["runner_up_layout_name"] is not None
         and row["runner_up_stack_fingerprint"] != row["stack_fingerprint"]
     ]
     if other:
         sentences.append(
-            f"At {listed(other)} {words['GPU' if other == ['1'] else 'GPUs']} the two fastest "
-            "layouts ran in different software, so their order compares software too."
+            f"At {_gpus(tables, other)} the two fastest layouts ran in different software, so "
+            "their order compares software too."
         )
     waiting = tables["progress"][0]["waiting"]
     if best and waiting:
@@ -155,13 +157,16 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
     return " ".join(filter(None, sentences))
 
 
+def _gpus(tables: Tables, sizes: Sequence[int]) -> str:
+    """`1 rank`, `8 and 16 GPUs`."""
+    return listed([*map(str, sizes[:-1]), tables.gpus(sizes[-1])])
+
+
 def _left_out(tables: Tables) -> str:
     """How many layouts the decision leaves out because they ran, or fit, at no size."""
-    layouts = {row["layout_name"] for row in tables["contenders"]}
-    ran = {row["layout_name"] for row in tables["contenders"] if row["outcome"] == "ok"}
-    if not ran or layouts == ran:
+    number = sum(row["never_ran"] for row in tables["noise"])
+    if not number:
         return ""
-    number = len(layouts - ran)
     more, fit = ("more layout", "fits") if number == 1 else ("more layouts", "fit")
     return f"{number} {more} {fit if tables.series == 'predicted' else 'ran'} at no size."
 
@@ -198,8 +203,7 @@ def _tie_rule(tables: Tables) -> str:
     ties = [row["world_size"] for row in best if row["tied"]]
     if not ties:
         return rule
-    gpus = tables.words["GPU" if ties == [1] else "GPUs"]
-    where = f"At {listed([str(size) for size in ties])} {gpus}"
+    where = f"At {_gpus(tables, ties)}"
     if len(ties) == len(tables["best"]) > 1:
         where = "At every size"
     near = ""

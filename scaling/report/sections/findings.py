@@ -28,25 +28,20 @@ def layouts_title(tables: Tables, size: int) -> str:
         ran = "fits" if best["series"] == "predicted" else "ran"
         return f"{at} only {best['layout_name']} {ran}"
     if best["tied"]:
-        return f"{at} {best['advised_layout_name']} is advised{_rivals(tables, best)}"
+        return f"{at} {best['advised_layout_name']} is advised{_rivals(best)}"
     ratio = best["tokens_per_s"] / best["runner_up_tokens_per_s"]
     ahead = f"{percent(ratio - 1, 1)} ahead" if ratio < 2 else f"{times(ratio)} as fast as the next"
     return f"{at} {best['layout_name']} is fastest, {ahead}"
 
 
-def _rivals(tables: Tables, best: Record) -> str:
+def _rivals(best: Record) -> str:
     """What ties with the fastest, said of the advised layout where that is right of it."""
-    advised, fastest = best["advised_layout_name"], best["layout_name"]
-    names = {
-        row["layout_name"]
-        for row in tables["contenders"]
-        if row["world_size"] == best["world_size"] and row["within_noise"]
-    } - {advised}
-    if len(names) > 1 and advised != fastest:  # two that tie with the fastest may not tie
-        return f", one of {len(names)} layouts not told apart from {fastest}"
-    rivals = "a layout of its kind is"
-    if names:
-        rivals = f"{names.pop()} is" if len(names) == 1 else f"{len(names)} other layouts are"
+    fastest, number = best["layout_name"], best["tied_layouts"]
+    is_fastest = best["advised_row_name"] == fastest
+    if number > 1 and not is_fastest:  # two that tie with the fastest may not tie
+        return f", one of {number} layouts not told apart from {fastest}"
+    rival = best["runner_up_layout_name"] if is_fastest else fastest
+    rivals = f"{number} other layouts are" if number > 1 else f"{rival} is"
     return f" and {rivals} not told apart from it"
 
 

@@ -134,14 +134,15 @@ def last_step(steps: Sequence[Record], series: str) -> str:
     if growth != 2:
         what = f"The step from {step['from_world_size']} to {step['to_world_size']}"
     faster = returned * (growth - 1)
+    sure = return_end(step, "low") > 0
     if return_end(step, "high") < 0:
         change = "slower"
     elif faster <= NOISE_FLOOR:
         change = "no faster"
     elif faster < 0.995:
-        change = f"{percent(faster)} faster"
+        change = f"{'' if sure else 'perhaps '}{percent(faster)} faster"
     else:
-        sure = returned < FULL_COST or returns_in_full(step["step_return_low"])
+        sure &= returned < FULL_COST or returns_in_full(step["step_return_low"])
         change = f"{'' if sure else 'perhaps '}{times(1 + faster)} as fast"
     return f"{what} {'would make' if predicted else 'makes'} training {change}."
 
