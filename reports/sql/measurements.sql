@@ -3,7 +3,7 @@
 -- series: measured | extended | published | predicted; values of different series are never mixed.
 -- extended: a full step derived from short ones. Where these rank layouts, a layout that ran full
 -- steps only (short ones save it little, or were not on a line) stands there with its measured step,
--- so that it is ranked too. beside_measured: the point also ran full steps, which are a row of their
+-- so that it is ranked too, also where all short ones failed. beside_measured: the point also ran full steps, which are a row of their
 -- own, and count once.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null
 -- unless ok.
@@ -20,10 +20,12 @@
 -- hosts: names of the nodes that it ran on; null for predictions.
 -- What the layout chooses on each axis is in `statistics` and `layouts`.
 with short_layouts as (
-    select distinct planned_points.setting_id, planned_points.world_size, planned_points.layout
+    select distinct
+        planned_points.setting_id, planned_points.world_size, planned_points.layout,
+        extended_step_time_s is not null as ran
     from study.latest_rows
     join planned_points using (point_id)
-    where extended_step_time_s is not null
+    where extended_step_time_s is not null or step_time_kind = 'extended'
 ),
 full_only as (
     select point_id
@@ -33,7 +35,7 @@ full_only as (
         step_time_kind = 'measured' and extended_step_time_s is null
         and planned_points.setting_id in (select setting_id from short_layouts)
         and (planned_points.setting_id, planned_points.world_size, planned_points.layout)
-        not in (select (setting_id, world_size, layout) from short_layouts)
+        not in (select (setting_id, world_size, layout) from short_layouts where ran)
 ),
 rows_by_kind as (  -- a row with full steps stands twice where layouts are ranked by short ones
     select

@@ -149,3 +149,12 @@ def test_full_steps_beside_short_ones_are_no_second_curve(tabulated):
         ("extended", 1), ("extended", 4),
     }  # fmt: skip
     assert {one["series"] for one in table("returns") if one["drawn"]} == {"extended"}
+
+
+def test_a_layout_that_ran_in_full_is_the_answer_where_all_short_ones_failed(tabulated):
+    full = timed_row(SLOW, 0.5, step_time_kind="measured")
+    failed = row(FAILED, "oom", step_time_kind="extended")
+    table = tabulated([FAST, SLOW, FAILED], [full, failed])
+    assert {one["series"] for one in table("decision")} == {"extended"}
+    advised = {one["series"]: one["layout"] for one in table("advised")}
+    assert advised["extended"] == SLOW.layout.label
