@@ -5,8 +5,8 @@
 -- size.
 -- efficiency, speed_up: of the larger size against the smallest.
 -- elasticity: d log(tokens_per_s) / d log(world_size), 1 is perfect.
--- per_watt: tokens/s per added watt, which is tokens/J; the power is measured at both ends
--- (watt_from 'measured') or the data sheet's of every GPU ('tdp').   per_usd: tokens per added
+-- per_watt: tokens/s per added watt, which is tokens/J; the power is measured at both ends and at the
+-- smallest size (watt_from 'measured') or the data sheet's of every GPU ('tdp').   per_usd: tokens per added
 -- dollar.
 -- yardstick_*: the same at the smallest size.
 -- step_return: growth of tokens_per_s over growth in GPUs: 1 if twice the GPUs train twice as fast,

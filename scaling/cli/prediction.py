@@ -283,7 +283,7 @@ def print_assumptions(assumptions: Iterable[str]) -> None:
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
     heads = (
         "GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU",
-        "memory left", "fits", "USD / 1M tokens", "J / token",
+        "memory left", "fits", "USD / 1M tokens", "J / token by TDP",
     )  # fmt: skip
     body = [
         (

@@ -173,6 +173,7 @@ def test_recommend_by_name(run):
     ]  # fmt: skip
     said = run("recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "8")
     assert "memory left" in said
+    assert "by TDP" in said  # an upper bound: no meter was read
 
 
 def scaling(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,10 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(seen):
     named = dict(
         line.split(": ") for line in report.page.locator("#not-shown li").all_inner_texts()
     )
-    assert named["marginal watt"] == "energy was not measured at two sizes."
+    assert (
+        named["marginal watt"]
+        == "energy was not measured at the smallest size and at both ends of a step."
+    )
     assert named["collectives"].startswith("no probe of this cluster")
     assert named.keys() | {name.replace("_", " ") for name in drawn(report.page)} == {
         name.replace("_", " ") for name in CHARTS

@@ -83,7 +83,7 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             marginal_watt, "returns", "returns", ("per_watt",), where={"watt_from": ("measured",)},
-            missing="energy was not measured at two sizes.",
+            missing="energy was not measured at the smallest size and at both ends of a step.",
         ),
         Chart(
             memory_time, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
