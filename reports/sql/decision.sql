@@ -1,6 +1,7 @@
 -- Grain: one row per setting, layout among which the decision is, and world_size that was tried.
 -- Needs: advised, rivals, ranking, layouts, coinciding, names, differing_choices, colours
--- Of one series per setting, the first of series_order (scaling/analyse/series.py).
+-- Of one series per setting, the first of series_order (scaling/analyse/series.py) in which a layout
+-- ran; where none ran, the first.
 -- role: 'advised' at some size; else 'simplest': of the layouts that ran at the most sizes the one
 -- with the least tp x pp x cp, then with the fewest choices to name; else 'contender': within the
 -- noise of the fastest at most sizes. Contenders fill up to six layouts; one that coincides with an
@@ -14,7 +15,10 @@ with leading_series as (
     from layouts
     group by setting_id, series
     qualify row_number() over (
-        partition by setting_id order by list_position(getvariable('series_order'), series)
+        partition by setting_id
+        order by
+            bool_or(outcome = 'ok') and series != 'predicted' desc,
+            list_position(getvariable('series_order'), series)
     ) = 1
 ),
 sizes as (

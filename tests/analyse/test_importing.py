@@ -22,6 +22,7 @@ from tests.conftest import published_csv
 from tests.nearly import nearly
 from tests.report.large_study import predict_all
 from tests.report.synthetic_study import point, timed_row
+from tests.report.synthetic_study import row as row_of
 
 pytestmark = pytest.mark.slow
 
@@ -234,3 +235,19 @@ def test_no_table_depends_on_the_order_of_imported_rows(tmp_path):
         if name in ("measurements", "statistics"):  # one row each, in the order of the file
             one[name], other[name] = (sorted(rows, key=str) for rows in (one[name], other[name]))
         assert one[name] == nearly(other[name]), name
+
+
+def test_what_others_published_is_the_answer_where_all_that_was_measured_failed(imported, tmp_path):
+    table = imported({})
+    shape = ModelShape(
+        num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
+        ffn_hidden_size=256, vocab_size=1000, tied_embeddings=True, gated_mlp=False,
+    )  # fmt: skip
+    layout = Layout(
+        tp=2, dp=4, micro_batch_size=2, gradient_accumulation_steps=4, seq_length=128, zero_stage=1
+    )
+    mine = point(layout, model="gpt", shape=shape, cluster="a100-80gb-dgx", gpu="a100-80gb")
+    write_points(tmp_path / "study", Plan(points=(mine,), refusals=()))
+    write_rows(tmp_path / "study" / "rows" / "all.parquet", [row_of(mine, "oom")])
+    assert {one["setting_id"] for one in table("measurements")} == {1}
+    assert [(one["series"], one["advised"]) for one in table("decision")] == [("published", True)]

@@ -277,16 +277,21 @@ def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
 
 
 def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicted_ones():
-    rows = [{"series": series} for series in ("published", "measured", "predicted")]
+    rows = [
+        {"series": series, "outcome": "ok"} for series in ("published", "measured", "predicted")
+    ]
     tables = Tables(
         {"contenders": rows, "returns": rows[:1], "settings": [{"setting_id": 1, "cluster": "c"}]}
     )
     kept = tables.of(1, main_series(tables))
-    assert kept["contenders"] == [{"series": "measured"}]
+    assert kept["contenders"] == [{"series": "measured", "outcome": "ok"}]
     assert kept["returns"] == []
     assert kept["settings"] == [{"setting_id": 1, "cluster": "c"}]
     alone = Tables({"contenders": rows[:1], "returns": rows[:1]})
     assert alone.of(1, main_series(alone))["returns"] == rows[:1]
+    failed = {"series": "measured", "outcome": "oom"}
+    assert main_series(Tables({"contenders": [failed, rows[0]]})) == "published"
+    assert main_series(Tables({"contenders": [failed, rows[2]]})) == "measured"
 
 
 @pytest.mark.parametrize("plan", [gpu_plan, cpu_plan])

@@ -146,11 +146,13 @@ def _caption_words(tables: Tables, interval: str) -> dict[str, str]:
 
 
 def main_series(tables: Tables) -> Series:
-    """The one series that sentences stand on, the firmest there is: series are never mixed.
+    """The one series that sentences stand on, the firmest in which a layout ran: they never mix.
 
-    Predictions beside rows that ran have sentences of their own.
+    Predictions beside rows that ran or failed have sentences of their own.
     """
-    return firmest(tables["contenders"])
+    rows = tables["contenders"]
+    ran = [row for row in rows if row["outcome"] == "ok" and row["series"] != "predicted"]
+    return firmest(ran or rows)
 
 
 def batch_short(setting: Record) -> str:
