@@ -50,6 +50,12 @@ def test_a_token_pays_for_the_experts_it_takes_and_for_the_router(points):
     assert shared.terms["gemm_s"] == pytest.approx(flops / 312e12)
 
 
+def test_a_dense_row_beside_one_with_experts_sends_no_messages_about_experts(points):
+    dense = {"cluster": "h100-80gb-dgx", "dp": 16, "zero_stage": 3}
+    alone, beside = predict(points(dense)), predict(points(dense, {**dense, **EXPERTS}))
+    assert beside.step_time_s[0] == alone.step_time_s[0]
+
+
 def test_each_tp_rank_has_a_key_head_where_there_are_fewer_heads_than_ranks(points):
     row = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 8}
     shared, own = (quiet_step(points({**row, "num_kv_heads": n})).terms["gemm_s"] for n in (2, 8))

@@ -83,7 +83,9 @@ def traffic_of(
             group, f, p, expert_weights, expert_sharding_of(group, f),
             replicas=expert_replicas(f), stride=f.ep * f.etp,
         )  # fmt: skip
-        gradients, gathering = gradients + more_gradients, gathering + more_gathering
+        # a model without experts has no messages about them, not empty ones
+        gradients = gradients + np.where(f.expert_share > 0, more_gradients, 0.0)
+        gathering = gathering + np.where(f.expert_share > 0, more_gathering, 0.0)
     head: Floats = np.zeros(len(f))
     if group.stack.gathered_logits:
         logits = (f.tp - 1) / f.tp * f.tokens * f.vocab_size * f.element_bytes

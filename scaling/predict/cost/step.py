@@ -57,7 +57,9 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     With m micro-batches and pp stages 1F1B takes m slots of the slowest stage, and the time to fill
     and drain the others once (arXiv 2104.04473); v model chunks a rank shorten that by v. In a
     backward of two parts the gradients of weights wait for idle time, which falls by twice their
-    own (arXiv 2401.10241, section 2.3).
+    own (arXiv 2401.10241, section 2.3). But no step is shorter than its first micro-batch takes
+    through all stages, without gradients of weights, and after it the last stage m - 1 passes of a
+    chunk: with fewer micro-batches than stages that is longer.
     """
     stages = stages_of(f, group.stack)
     layer = layer_time(group, f, p)
@@ -76,8 +78,11 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     busy = m * slot
     chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)
     in_parts = (f.schedule >= ZERO_BUBBLE) & group.stack.splits_backward
-    idle = 1 - 2 * in_parts * layers * layer.gemm / (3 + f.full) / slot
-    fill = (first + between + last - slot) * idle / chunks + (f.pp - 1) * message
+    later = in_parts * layers * layer.gemm / (3 + f.full) / slot  # of a slot, weights' gradients
+    others = first + between + last - slot
+    spared = later * (1 - 1 / chunks) + (m - 1) * (1 - (1 - later) / chunks)  # slots
+    fill = np.maximum(others * (1 - 2 * later) / chunks, others * (1 - later) - slot * spared)
+    fill = fill + (f.pp - 1) * message
     bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slot, 0.0)
     # each chunk sends its own messages; interleaved, one chunk's travel while another computes
     sent = np.where(chunks > 1, chunks * _INTERLEAVED_EXPOSED, 1.0)
