@@ -136,12 +136,12 @@ def _tensor_parallel(
 
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Bytes/s of a tp group: the node's links, or its NICs where the group is larger, (n,)."""
-    inside = link(group) * p["link_efficiency"]
+    """Bytes/s of a tp group, (n,): the node's links, or the slower of these and its NICs."""
+    inside = link(group.gpu, np.minimum(f.tp, f.gpus_per_node)) * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
-        return np.full(len(f), inside)
+        return inside
     over = node_bus(group, f.tp / f.gpus_per_node) * TP_NETWORK_EFFICIENCY
-    return np.where(f.tp > f.gpus_per_node, over, inside)
+    return np.where(f.tp > f.gpus_per_node, np.minimum(over, inside), inside)
 
 
 def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
@@ -159,7 +159,8 @@ def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     ranks_on_node = np.clip(f.gpus_per_node / tp, 1.0, cp)
     nodes = cp / ranks_on_node
     held = f.tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
-    inside = held * (ranks_on_node - 1) / cp / (link(group) * p["link_efficiency"])
+    links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
+    inside = held * (ranks_on_node - 1) / cp / links
     nics = node_bus(group, np.maximum(nodes * tp * ranks_on_node / f.gpus_per_node, 1.0))
     leaving = f.gpus_per_node * held * (cp - ranks_on_node) / cp
     across = leaving / (nics * TP_NETWORK_EFFICIENCY)
@@ -182,7 +183,8 @@ def _ring_attention_s(
     tp, cp = f.tp, f.cp
     block = f.tokens * 2 * f.kv_width / tp * f.element_bytes
     across = node_link(group) / f.gpus_per_node * TP_NETWORK_EFFICIENCY
-    bandwidth = np.where(tp * cp > f.gpus_per_node, across, link(group) * p["link_efficiency"])
+    inside = link(group.gpu, 2) * p["link_efficiency"]  # to the next rank alone
+    bandwidth = np.where(tp * cp > f.gpus_per_node, across, inside)
     rounds = (3 + (f.full | f.selective)) * f.attentions  # twice the bytes backward
     moving = rounds * (cp - 1) * block / bandwidth
     return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)
@@ -199,7 +201,7 @@ def _message(group: Group, f: Features, p: Mapping[str, float], crossing: Flags)
     moved = f.tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     moved = moved * np.where(two_streams, 2.0, 1.0)
     nic = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
-    bandwidth = np.where(crossing, nic, link(group) * p["p2p_efficiency_inside"])
+    bandwidth = np.where(crossing, nic, link(group.gpu, 2) * p["p2p_efficiency_inside"])
     latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
     return np.where(f.pp > 1, 2 * (moved / bandwidth + latency), 0.0)
 
@@ -293,4 +295,5 @@ def _ranks(
     nodes = np.maximum(1.0, size / ranks_on_node)
     ring, reducing, waits_s = transport_of(group, nodes, p["network_efficiency"])
     network = (reducing if all_reduce else ring) / groups_on_node
-    return Ranks(size, nodes, link(group) * p["link_efficiency"], network, waits_s)
+    links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
+    return Ranks(size, nodes, links, network, waits_s)

@@ -269,7 +269,7 @@ def _gpu_bound(group: Group, f: Features) -> Floats:
     are free, and such steps are the ones that stall.
     """
     # half the NICs: rings of both directions share them
-    bandwidth = np.where(f.tp > f.gpus_per_node, node_link(group) * 0.5, link(group))
+    bandwidth = np.where(f.tp > f.gpus_per_node, node_link(group) * 0.5, link(group.gpu, f.tp))
     math_s = 6 * f.tokens * multiplied_params(f) / f.tp / (f.peak * 0.45)
     gpu_s = math_s + 16 * f.tokens * f.hidden_size / bandwidth
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & group.cluster.lossy_transport
