@@ -229,7 +229,8 @@ def _data_parallel(
     micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
     gather leave the small group. A pipeline that reduces late scatters once a step, and its
     backward keeps what it gathered for the forward that follows. In whatever order m of each come,
-    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks).
+    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks);
+    one where a second copy on each rank keeps them.
     """
     copies = replicas / sharding.state
     once_a_step: Floats = np.zeros(len(f))
@@ -247,11 +248,12 @@ def _data_parallel(
     if (sharding.state > 1).any():
         in_copy = _ranks(group, f, p, sharding.state, stride)
         reduced = gradients * (2 if group.stack.all_reduces_gradients else 1)
-        at_end = np.where(f.zero_stage == 2, 0.0, reduced) + gathered
+        late = group.stack.reduces_late & (f.pp > 1)
+        scatters_each = (f.zero_stage == 2) & ~late
+        at_end = np.where(scatters_each, 0.0, reduced) + gathered
         zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
         zero_2 = _ring_s(group, f, reduced, in_copy)
         small_group = _ranks(group, f, p, sharding.inside, stride)
-        late = group.stack.reduces_late & (f.pp > 1)
         gathers = np.where(late, 1 + 1 / f.accumulation, 2.0)
         wide_gathers = np.where(sharding.second, 1 / f.accumulation, gathers)
         zero_3 = wide_gathers * _layer_by_layer_s(f, gathered, in_copy)
@@ -261,7 +263,7 @@ def _data_parallel(
         zero_3_late = np.where(late, scatter, 0.0)
         once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, zero_3_late)
         per_micro_batch = np.where(f.zero_stage >= 3, zero_3 + scatter - zero_3_late, 0.0)
-        per_micro_batch = np.where(f.zero_stage == 2, zero_2, per_micro_batch)
+        per_micro_batch = np.where(scatters_each, zero_2, per_micro_batch)
     return once_a_step, per_micro_batch
 
 

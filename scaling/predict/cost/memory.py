@@ -28,7 +28,10 @@ from scaling.predict.cost.own_memory import (
     with_dense_layers,
 )
 from scaling.predict.cost.own_pipelines import (
+    DUALPIPEV,
     ONE_F_ONE_B,
+    ZBV,
+    ZERO_BUBBLE,
     Chunks,
     deepspeed_chunks,
     torch_chunks,
@@ -143,14 +146,16 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
             "buffers_bytes": np.full(len(f), p["buffers_bytes"]),
         }
 
-    first_matrices = np.where(stages.piped, 1.0, f.embeddings)
-    first_logits = np.where(stages.piped, 0.0, logits)
+    # in a V the first rank has the model's first and last chunk
+    is_v = stages.piped & (f.schedule >= ZBV)
+    first_matrices = np.where(stages.piped & ~is_v, 1.0, f.embeddings)
+    first_logits = np.where(stages.piped & ~is_v, 0.0, logits)
     terms = stage_terms(stages.first, first_matrices, in_flight(f, 0.0), first_logits)
     total = first_total = np.asarray(sum(terms.values()))
     no_logits = np.zeros(len(f))
     for has_stage, other in (
         (f.pp > 2, stage_terms(stages.middle, 0.0, in_flight(f, 1.0), no_logits)),
-        (stages.piped, stage_terms(stages.last, 1.0, in_flight(f, f.pp - 1), logits)),
+        (stages.piped & ~is_v, stage_terms(stages.last, 1.0, in_flight(f, f.pp - 1), logits)),
     ):
         other_total = np.asarray(sum(other.values()))
         is_fuller = has_stage & (other_total > total)
@@ -181,10 +186,13 @@ def in_flight(f: Features, rank: Floats | float) -> Floats:
 
     1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
     Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs):
-    pp + (pp - 1 - 2 rank) / v of a whole stage. Never more than there are.
+    pp + (pp - 1 - 2 rank) / v of a whole stage. Where weights' gradients wait, or in a V, all ranks
+    have as many (own_pipelines.passes_in_flight): pp, of DualPipeV's two half stages 2 pp + 1.
+    Never more than there are.
     """
-    interleaved = f.pp + (f.pp - 1 - 2 * rank) / f.virtual
-    return np.minimum(f.accumulation, np.where(f.virtual > 1, interleaved, f.pp - rank))
+    ahead = np.where(f.virtual > 1, f.pp + (f.pp - 1 - 2 * rank) / f.virtual, f.pp - rank)
+    even = f.pp + 0.5 * (f.schedule == DUALPIPEV)
+    return np.minimum(f.accumulation, np.where(f.schedule >= ZERO_BUBBLE, even, ahead))
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
@@ -195,16 +203,20 @@ def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
 def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float], sharding: Sharding
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of weights, gradients and optimizer state per parameter of a rank's stage, (n,)."""
+    """Bytes of weights, gradients and optimizer state per parameter of a rank's stage, (n,).
+
+    Gradients that a pipeline reduces once a step are whole until then.
+    """
     stack, z = group.stack, f.zero_stage
     weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
     gradients = gradient_bytes(group, f) * p["gradient_ratio"]
-    gradients = gradients / np.where(z >= 2, sharding.state, 1.0)
+    whole = (z < 2) | ((f.pp > 1) & stack.reduces_late)
+    gradients = gradients / np.where(whole, 1.0, sharding.state)
     # training in fp32 has no master copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, 8.0, stack.master_bytes)
     state = np.where(f.short_states, 6.0, state)  # all three in 16 bits
     state = np.where(f.offload, 0.0, state)
-    return weights, gradients, state * p["master_ratio"] / sharding.state
+    return weights, gradients, state * p["master_ratio"] / sharding.updates
 
 
 def _low_precision_copies(group: Group, f: Features) -> Floats:
