@@ -74,7 +74,8 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     This project's engines are counted tensor by tensor (own_memory.py), except for what is
     compiled. Other software is modelled:
     weights, gradients: 2 bytes (4 in fp32) and `Stack.gradient_bytes` a parameter, divided by dp
-    from zero_stage 3 and 2 on (arXiv 1910.02054).
+    from zero_stage 3 and 2 on (arXiv 1910.02054); of what is divided, the layer that is computed
+    is whole beside its part.
     optimizer: fp32 copy and two Adam moments, divided by dp from stage 1 on; on the host if
     offloaded.
     activations: what backward needs of each layer (arXiv 2205.05198, section 4, with calibrated
@@ -135,10 +136,16 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     ) -> dict[str, Floats]:
         params = (layers * layer_params(f) + matrices * head_params(f)) / f.tp
         experts = layers * expert_params
+        gathered = layer_params(f) / f.tp * np.minimum(layers * state[3], state[0] + state[3])
+        gathered_experts = np.minimum(layers * expert_state[3], expert_state[0] + expert_state[3])
+        whole = gathered + expert_params * gathered_experts
         # the loss is over when a layer is recomputed
         in_backward = np.where(recomputed > logits, recomputed, 0.0)
         return {
-            "weights_bytes": params * state[0] + experts * expert_state[0] + layers * copies,
+            "weights_bytes": params * state[0]
+            + experts * expert_state[0]
+            + layers * copies
+            + whole,
             "gradients_bytes": params * state[1] + experts * expert_state[1],
             "optimizer_bytes": params * state[2] + experts * expert_state[2],
             "activations_bytes": layers * in_flight * kept + in_backward,
@@ -202,13 +209,15 @@ def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
 
 def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float], sharding: Sharding
-) -> tuple[Floats, Floats, Floats]:
-    """Bytes of weights, gradients and optimizer state per parameter of a rank's stage, (n,).
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Bytes per parameter of a rank's stage, (n,): weights, gradients, optimizer, others' weights.
 
-    Gradients that a pipeline reduces once a step are whole until then.
+    Gradients that a pipeline reduces once a step are whole until then. The last are bytes of
+    weights that the rank gathers from others.
     """
     stack, z = group.stack, f.zero_stage
-    weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
+    share = sharding.weights_share(z)
+    wide = f.element_bytes * p["gradient_ratio"]
     gradients = gradient_bytes(group, f) * p["gradient_ratio"]
     whole = (z < 2) | ((f.pp > 1) & stack.reduces_late)
     gradients = gradients / np.where(whole, 1.0, sharding.state)
@@ -216,7 +225,8 @@ def _bytes_per_weight(
     state = np.where(f.element_bytes > 2, 8.0, stack.master_bytes)
     state = np.where(f.short_states, 6.0, state)  # all three in 16 bits
     state = np.where(f.offload, 0.0, state)
-    return weights, gradients, state * p["master_ratio"] / sharding.updates
+    optimizer = state * p["master_ratio"] / sharding.updates
+    return wide * share, gradients, optimizer, wide * np.maximum(1 - share, 0.0)
 
 
 def _low_precision_copies(group: Group, f: Features) -> Floats:
