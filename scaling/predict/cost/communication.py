@@ -136,12 +136,13 @@ def _tensor_parallel(
 
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Bytes/s of a tp group, (n,): the node's links, or the slower of these and its NICs."""
-    inside = link(group.gpu, np.minimum(f.tp, f.gpus_per_node)) * p["link_efficiency"]
+    """Bytes/s of a tp group, (n,): the links in a node; of a larger one its NICs, if slower."""
+    links = link(group.gpu, np.minimum(f.tp, f.gpus_per_node))
+    inside = links * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return inside
-    over = node_bus(group, f.tp / f.gpus_per_node) * TP_NETWORK_EFFICIENCY
-    return np.where(f.tp > f.gpus_per_node, np.minimum(over, inside), inside)
+    over = np.minimum(node_bus(group, f.tp / f.gpus_per_node), links) * TP_NETWORK_EFFICIENCY
+    return np.where(f.tp > f.gpus_per_node, over, inside)
 
 
 def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
