@@ -36,6 +36,8 @@ class Gpu:
     `peaks`: dense FLOP/s by precision, without sparsity. `memory_bytes` is the capacity and
     `hbm_bytes_per_s` its bandwidth.
     `link_bytes_per_s`: from one device to its peers in the node, one direction, all links together.
+    `link_peers`: peers that each have an equal part of these links to themselves, in a mesh; None
+    if a switch, or the host, lends any peer all of them.
     `link_domain`: GPUs that these links connect across hosts; None if they end at the host.
     `sustained_of_peak`: the share of the peak that a large GEMM can reach under the power limit,
     before its own inefficiency; `sustained_low` replaces it for some precisions.
@@ -51,6 +53,7 @@ class Gpu:
     memory_bytes: int | None = None
     hbm_bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
+    link_peers: int | None = None
     link_domain: int | None = None
     tdp_w: float | None = None
     node: Node | None = None
@@ -152,9 +155,10 @@ _GB200 = replace(
 _MI300X = Gpu(
     name="mi300x-192gb", vendor="amd", generation="cdna3",
     peaks=_peaks(fp32=163.4, fp16=1307.4, fp8=2614.9), sustained_of_peak=0.62,
-    memory_bytes=192 * GIB, hbm_bytes_per_s=5.3 * TERA, link_bytes_per_s=448 * GB_PER_S, tdp_w=750,
-    node=_node(8, 8, 400, "AMD MI300X platform: 8 x 400 Gb/s NICs"),
-    source="AMD Instinct MI300X data sheet (2023), dense rates",
+    memory_bytes=192 * GIB, hbm_bytes_per_s=5.3 * TERA, link_bytes_per_s=448 * GB_PER_S,
+    link_peers=7, tdp_w=750, node=_node(8, 8, 400, "AMD MI300X platform: 8 x 400 Gb/s NICs"),
+    source="AMD Instinct MI300X data sheet (2023), dense rates; 7 links of 64 GB/s, one to each "
+    "other GPU",
 )  # fmt: skip
 _MI350X = replace(
     _MI300X, name="mi350x-288gb", generation="cdna4",
@@ -233,7 +237,7 @@ GPUS: dict[str, Gpu] = {
         ),
         replace(
             _H100, name="h200-nvl-141gb", peaks=_H100_NVL.peaks, memory_bytes=141 * GIB,
-            hbm_bytes_per_s=4.8 * TERA, tdp_w=600,
+            hbm_bytes_per_s=4.8 * TERA, link_peers=3, tdp_w=600,
             node=_node(
                 4, 4, 200, "NVIDIA enterprise reference architecture 2-8-5-200: 200 Gb/s a GPU; "
                 "bridges of NVLink join four GPUs, which are a node here",
@@ -241,7 +245,8 @@ GPUS: dict[str, Gpu] = {
             source="NVIDIA H200 data sheet (NVL, 2024), sparse rates halved; bridges, no NVSwitch",
         ),
         replace(
-            _H100, name="gh200-96gb", memory_bytes=96 * GIB, hbm_bytes_per_s=4.0 * TERA, tdp_w=None,
+            _H100, name="gh200-96gb", memory_bytes=96 * GIB, hbm_bytes_per_s=4.0 * TERA,
+            link_peers=3, tdp_w=None,
             node=_node(4, 4, 200, "HPE Cray EX254n (Alps user guide): 4 x Slingshot a node"),
             source="NVIDIA GH200 data sheet (2023), sparse rates halved; its 450 to 1,000 W are of "
             "the whole superchip, so no power is stated for the GPU; no NVSwitch among four",
@@ -276,10 +281,10 @@ GPUS: dict[str, Gpu] = {
         _MI300X,
         replace(
             _MI300X, name="mi300a-128gb", peaks=_peaks(fp32=122.6, fp16=980.6, fp8=1961.2),
-            memory_bytes=128 * GIB, link_bytes_per_s=384 * GB_PER_S, tdp_w=550,
+            memory_bytes=128 * GIB, link_bytes_per_s=384 * GB_PER_S, link_peers=3, tdp_w=550,
             node=_node(4, 4, 200, "HPE Cray EX255a: 4 x Slingshot a node"),
-            source="AMD Instinct MI300A data sheet (2023), dense rates; 3 x 2 links of 64 GB/s; "
-            "its memory and power are also the host's",
+            source="AMD Instinct MI300A data sheet (2023), dense rates; 2 links of 64 GB/s to each "
+            "of 3 others; its memory and power are also the host's",
         ),
         replace(
             _MI300X, name="mi325x-256gb", sustained_of_peak=0.72, memory_bytes=256 * GIB,

@@ -23,6 +23,7 @@ ROWS = (
     {
         "framework": "NeMo", "cluster": "h100-80gb-dgx", "precision": "fp8", "cp": 2, "tp": 4,
         "pp": 4, "cp_style": "ring", "virtual_stages": 2, "num_layers": 30, "seq_length": 32768,
+        "gradient_accumulation_steps": 8,
     },
     {
         "framework": "Megatron-Core MoE", "cluster": "h100-80gb-dgx", "dp": 16, "ep": 16,

@@ -50,6 +50,12 @@ def test_a_token_pays_for_the_experts_it_takes_and_for_the_router(points):
     assert shared.terms["gemm_s"] == pytest.approx(flops / 312e12)
 
 
+def test_a_dense_row_beside_one_with_experts_sends_no_messages_about_experts(points):
+    dense = {"cluster": "h100-80gb-dgx", "dp": 16, "zero_stage": 3}
+    alone, beside = predict(points(dense)), predict(points(dense, {**dense, **EXPERTS}))
+    assert beside.step_time_s[0] == alone.step_time_s[0]
+
+
 def test_each_tp_rank_has_a_key_head_where_there_are_fewer_heads_than_ranks(points):
     row = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 8}
     shared, own = (quiet_step(points({**row, "num_kv_heads": n})).terms["gemm_s"] for n in (2, 8))
@@ -82,7 +88,9 @@ def test_experts_are_held_by_ep_ranks_and_their_state_by_what_is_left_of_dp(poin
     # 4 ranks hold different experts, so 2 share the state of each: the same bytes in all
     assert dealt["optimizer_bytes"] == pytest.approx(12 * (HELD / 8 + experts / 4 / 2))
     gathered = memory(points({**row, "ep": 4, "zero_stage": 3})).terms
-    assert gathered["weights_bytes"] == pytest.approx(2 * (HELD / 8 + experts / 8))
+    # and of the layer that is computed its experts are gathered from the other of the 2
+    layer = ATTENTION + 8 * EXPERT / 4
+    assert gathered["weights_bytes"] == pytest.approx(2 * (HELD / 8 + experts / 8 + layer))
 
 
 def test_shards_of_a_part_of_dp_hold_the_experts_state_with_the_ranks_of_cp(points):

@@ -37,7 +37,8 @@ def test_state_is_divided_by_the_ranks_that_share_it_not_by_all_of_dp(
     points, zero_stage, bytes_per_parameter
 ):
     row = {"dp": 64, "zero_shard_size": 8, "zero_stage": zero_stage}
-    assert state_bytes(points(row)) == pytest.approx(PARAMS * bytes_per_parameter)
+    gathered = 2 * LAYER * (zero_stage == 3)  # the layer that is computed
+    assert state_bytes(points(row)) == pytest.approx(PARAMS * bytes_per_parameter + gathered)
 
 
 def test_an_empty_cell_shards_over_all_of_dp(points):
@@ -134,6 +135,22 @@ def test_deepspeeds_pipelines_in_bf16_deal_their_state_without_zero_and_gather_w
     assert bf16 == pytest.approx(1.5 * fp16)
     optimizer = step_of(group, f, p, memory_of(group, f, p).total).terms["optimizer_s"]
     assert optimizer[0] == pytest.approx(optimizer[1] / 4)
+
+
+def test_torchtitans_pipelines_keep_weights_and_gradients_for_a_whole_step(points):
+    row = {"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4}
+    found = points({**row, "framework": "torchtitan"})
+    weights, hops = 16 * LAYER + HEAD, 16 * 7 * 3.4e-6
+    moved = traffic(found)
+    # one gather of 16 bits and one scatter of fp32 a step, whatever its micro-batches
+    assert 4 * moved.gathering == pytest.approx(7 / 8 * weights * 2 / 300e9 + hops)
+    assert moved.gradients == pytest.approx(7 / 8 * weights * 4 / 300e9 + hops)
+    (group,) = found.groups
+    terms = memory_of(group, group.features, group.start).terms
+    # whole in 16 bits, and the fp32 shards beside their moments; gradients add up in fp32
+    state = terms["weights_bytes"] + terms["optimizer_bytes"]
+    assert state == pytest.approx(weights * (2 + 12 / 8))
+    assert terms["gradients_bytes"] == pytest.approx(weights * 4)
 
 
 def test_torchtitan_scatters_gradients_in_fp32(points):

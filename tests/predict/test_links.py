@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.predict.cost.links import Ranks, ring_pass
+from scaling.cluster.hardware import GPUS
+from scaling.predict.cost.links import Ranks, link, ring_pass
 from tests.predict.test_memory_arithmetic import UNHURRIED
+from tests.predict.test_step_arithmetic import ideal_step
 
 GB = 1e9
 
@@ -38,3 +40,32 @@ def test_no_ring_beats_the_wire_and_more_bytes_never_cost_less(message, nodes, h
     one, two = (float(ring_pass(np.array([sent]), group)[0]) for sent in (message, 2 * message))
     assert (size - 1) / size * message / (300 * GB) <= one * (1 + 1e-12)
     assert one <= two
+
+
+def test_ranks_of_a_mesh_have_the_links_among_them_and_ranks_on_a_switch_all():
+    mesh, switch = GPUS["mi300x-192gb"], GPUS["h100-80gb"]
+    sizes = np.array([2.0, 4.0, 8.0])
+    assert link(mesh, sizes) == pytest.approx([64 * GB, 3 * 64 * GB, 448 * GB])
+    assert link(switch, sizes) == pytest.approx([450 * GB] * 3)
+    assert link(mesh, 2) == pytest.approx(64 * GB)
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in GPUS.values() if gpu.link_peers is not None])
+def test_a_mesh_joins_the_gpus_of_a_node(gpu):
+    assert gpu.node.gpus == gpu.link_peers + 1
+
+
+def test_two_ranks_of_a_mesh_wait_seven_times_as_long_for_each_byte(points):
+    for name, axes in (("dp_comm_s", {"dp": 2}), ("pp_comm_s", {"pp": 2})):
+        mesh, switch = (
+            ideal_step(points({**axes, "cluster": gpu, "gradient_accumulation_steps": 2}))
+            for gpu in ("mi300x-192gb", "h100-80gb")
+        )
+        assert mesh.terms[name] / switch.terms[name] == pytest.approx(450 / 64, rel=0.01)
+
+
+def test_a_tp_group_over_nodes_is_no_faster_than_inside_one(points):
+    # L40S: 32 GB/s over PCIe, but 8 x 200 Gb/s out of a node
+    row = {"cluster": "l40s-48gb", "attention": "flash2"}
+    steps = ideal_step(points({**row, "tp": 8}, {**row, "tp": 16})).terms["tp_comm_s"]
+    assert steps[1] > steps[0] * (15 / 16) / (7 / 8) * 0.999

@@ -41,7 +41,8 @@ def memory(points: Points, **parameters: float):
 def test_each_zero_stage_divides_one_more_term_by_dp(points, zero_stage, bytes_per_parameter):
     terms = memory(points({"dp": 8, "zero_stage": zero_stage})).terms
     state = terms["weights_bytes"] + terms["gradients_bytes"] + terms["optimizer_bytes"]
-    assert state == pytest.approx(PARAMS * bytes_per_parameter)
+    gathered = 2 * LAYER * (zero_stage == 3)  # the layer that is computed
+    assert state == pytest.approx(PARAMS * bytes_per_parameter + gathered)
 
 
 def test_fp32_keeps_no_second_copy_of_the_weights(points):
@@ -70,6 +71,29 @@ def test_a_compiled_point_has_16_bit_states_and_no_logits_where_it_asks_for_that
     # Liger keeps the gradients of hidden states and head, and works on an fp32 copy of the head's
     working = 4 * HEAD + 2 * HEAD
     assert fused["logits_bytes"] == pytest.approx(2 * 4096 * 4096 + working)
+
+
+def test_compiled_pipelines_hold_the_state_that_their_engines_do(points):
+    """DeepSpeed deals it without ZeRO in bf16; torch has whole gradients until the step's end."""
+    row = {"compile": True, "dp": 8, "pp": 4, "num_layers": 32, "gradient_accumulation_steps": 8}
+    deepspeed = memory(points({**row, "framework": "scaling"})).terms
+    assert deepspeed["optimizer_bytes"] == pytest.approx(12 * (8 * LAYER + HEAD) / 8, rel=0.01)
+    torch = memory(points({**row, "framework": "scaling torch", "zero_stage": 3})).terms
+    assert torch["gradients_bytes"] == pytest.approx(8 * (torch["weights_bytes"] - 2 * LAYER))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "passes"), [("zero_bubble", 4), ("zbv", 4), ("dualpipev", 4.5)]
+)
+def test_a_v_has_embedding_head_and_loss_on_its_first_rank(points, schedule, passes):
+    row = {"pp": 4, "gradient_accumulation_steps": 8, "vocab_size": 320000}
+    row |= {"pipeline_schedule": schedule, "framework": "torchtitan"}
+    found, layer = memory(points(row)), memory(points({"framework": "torchtitan"}))
+    in_v = schedule in ("zbv", "dualpipev")
+    kept = layer.terms["activations_bytes"] / 32 * 8 * passes
+    assert found.terms["activations_bytes"] == pytest.approx(kept)
+    assert found.terms["weights_bytes"] == pytest.approx(2 * (8 * LAYER + 10 * HEAD * (1 + in_v)))
+    assert found.terms["logits_bytes"] > 0
 
 
 def test_tensor_parallelism_divides_weights_and_logits(points):

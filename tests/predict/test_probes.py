@@ -67,6 +67,18 @@ def test_gemms_of_all_precisions_count_alike():
     assert told["gemm_efficiency"] == pytest.approx(0.7 / 2**0.5, rel=0.02)
 
 
+def test_two_gpus_of_a_mesh_are_held_against_the_link_between_them():
+    gib = 2**30
+    pair = {"kind": "all_reduce", "ranks": 2, "nodes": 1, "message_bytes": gib}
+    message = {**pair, "kind": "send_recv"}
+    rows = [{**pair, "seconds": gib / 48e9}, {**message, "seconds": gib / 32e9}]
+    (told,) = probed_parameters(
+        probes(*({**row, "cluster": "mi300x-192gb"} for row in rows))
+    ).values()
+    assert told["link_efficiency"] == pytest.approx(48 / 64)
+    assert told["p2p_efficiency_inside"] == pytest.approx(32 / 64)
+
+
 def test_collectives_tell_latency_and_bandwidth_inside_and_between_nodes():
     gib = 2**30
     inside = 2 * 7 / 8 * gib / 240e9  # 240 GB/s on links of 300

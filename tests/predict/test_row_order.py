@@ -48,6 +48,14 @@ def test_validation_does_not_depend_on_the_order_of_rows(name: str, seed: int, m
     assert one == nearly(other)
 
 
+def test_nor_does_the_calibration_that_a_validation_makes() -> None:
+    table = TABLES["moe_zoo"]
+    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    where = {"calibrate_where": "world_size <= 256", "test_where": "true"}
+    one, other = (trial(each, "moe_zoo", **where).to_dict() for each in (table, shuffled))
+    assert one == nearly(other)
+
+
 def test_a_calibration_is_the_same_file_in_whichever_order_its_rows_came(tmp_path: Path) -> None:
     table, made = TABLES["moe_zoo"], set()
     for seed in range(3):

@@ -83,7 +83,9 @@ def traffic_of(
             group, f, p, expert_weights, expert_sharding_of(group, f),
             replicas=expert_replicas(f), stride=f.ep * f.etp,
         )  # fmt: skip
-        gradients, gathering = gradients + more_gradients, gathering + more_gathering
+        # a model without experts has no messages about them, not empty ones
+        gradients = gradients + np.where(f.expert_share > 0, more_gradients, 0.0)
+        gathering = gathering + np.where(f.expert_share > 0, more_gathering, 0.0)
     head: Floats = np.zeros(len(f))
     if group.stack.gathered_logits:
         logits = (f.tp - 1) / f.tp * f.tokens * f.vocab_size * f.element_bytes
@@ -134,11 +136,12 @@ def _tensor_parallel(
 
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Bytes/s of a tp group: the node's links, or its NICs where the group is larger, (n,)."""
-    inside = link(group) * p["link_efficiency"]
+    """Bytes/s of a tp group, (n,): the links in a node; of a larger one its NICs, if slower."""
+    links = link(group.gpu, np.minimum(f.tp, f.gpus_per_node))
+    inside = links * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
-        return np.full(len(f), inside)
-    over = node_bus(group, f.tp / f.gpus_per_node) * TP_NETWORK_EFFICIENCY
+        return inside
+    over = np.minimum(node_bus(group, f.tp / f.gpus_per_node), links) * TP_NETWORK_EFFICIENCY
     return np.where(f.tp > f.gpus_per_node, over, inside)
 
 
@@ -157,7 +160,8 @@ def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     ranks_on_node = np.clip(f.gpus_per_node / tp, 1.0, cp)
     nodes = cp / ranks_on_node
     held = f.tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
-    inside = held * (ranks_on_node - 1) / cp / (link(group) * p["link_efficiency"])
+    links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
+    inside = held * (ranks_on_node - 1) / cp / links
     nics = node_bus(group, np.maximum(nodes * tp * ranks_on_node / f.gpus_per_node, 1.0))
     leaving = f.gpus_per_node * held * (cp - ranks_on_node) / cp
     across = leaving / (nics * TP_NETWORK_EFFICIENCY)
@@ -180,7 +184,8 @@ def _ring_attention_s(
     tp, cp = f.tp, f.cp
     block = f.tokens * 2 * f.kv_width / tp * f.element_bytes
     across = node_link(group) / f.gpus_per_node * TP_NETWORK_EFFICIENCY
-    bandwidth = np.where(tp * cp > f.gpus_per_node, across, link(group) * p["link_efficiency"])
+    inside = link(group.gpu, 2) * p["link_efficiency"]  # to the next rank alone
+    bandwidth = np.where(tp * cp > f.gpus_per_node, across, inside)
     rounds = (3 + (f.full | f.selective)) * f.attentions  # twice the bytes backward
     moving = rounds * (cp - 1) * block / bandwidth
     return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)
@@ -197,7 +202,7 @@ def _message(group: Group, f: Features, p: Mapping[str, float], crossing: Flags)
     moved = f.tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     moved = moved * np.where(two_streams, 2.0, 1.0)
     nic = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
-    bandwidth = np.where(crossing, nic, link(group) * p["p2p_efficiency_inside"])
+    bandwidth = np.where(crossing, nic, link(group.gpu, 2) * p["p2p_efficiency_inside"])
     latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
     return np.where(f.pp > 1, 2 * (moved / bandwidth + latency), 0.0)
 
@@ -225,7 +230,8 @@ def _data_parallel(
     micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
     gather leave the small group. A pipeline that reduces late scatters once a step, and its
     backward keeps what it gathered for the forward that follows. In whatever order m of each come,
-    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks).
+    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks);
+    one where a second copy on each rank keeps them.
     """
     copies = replicas / sharding.state
     once_a_step: Floats = np.zeros(len(f))
@@ -243,11 +249,12 @@ def _data_parallel(
     if (sharding.state > 1).any():
         in_copy = _ranks(group, f, p, sharding.state, stride)
         reduced = gradients * (2 if group.stack.all_reduces_gradients else 1)
-        at_end = np.where(f.zero_stage == 2, 0.0, reduced) + gathered
+        late = group.stack.reduces_late & (f.pp > 1)
+        scatters_each = (f.zero_stage == 2) & ~late
+        at_end = np.where(scatters_each, 0.0, reduced) + gathered
         zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
         zero_2 = _ring_s(group, f, reduced, in_copy)
         small_group = _ranks(group, f, p, sharding.inside, stride)
-        late = group.stack.reduces_late & (f.pp > 1)
         gathers = np.where(late, 1 + 1 / f.accumulation, 2.0)
         wide_gathers = np.where(sharding.second, 1 / f.accumulation, gathers)
         zero_3 = wide_gathers * _layer_by_layer_s(f, gathered, in_copy)
@@ -257,7 +264,7 @@ def _data_parallel(
         zero_3_late = np.where(late, scatter, 0.0)
         once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, zero_3_late)
         per_micro_batch = np.where(f.zero_stage >= 3, zero_3 + scatter - zero_3_late, 0.0)
-        per_micro_batch = np.where(f.zero_stage == 2, zero_2, per_micro_batch)
+        per_micro_batch = np.where(scatters_each, zero_2, per_micro_batch)
     return once_a_step, per_micro_batch
 
 
@@ -291,4 +298,5 @@ def _ranks(
     nodes = np.maximum(1.0, size / ranks_on_node)
     ring, reducing, waits_s = transport_of(group, nodes, p["network_efficiency"])
     network = (reducing if all_reduce else ring) / groups_on_node
-    return Ranks(size, nodes, link(group) * p["link_efficiency"], network, waits_s)
+    links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
+    return Ranks(size, nodes, links, network, waits_s)

@@ -122,7 +122,8 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     else:
         copies_inside = k * (ranks_on_node - 1) / ep
     nics = node_link(group) / f.gpus_per_node * p["network_efficiency"]
-    inside = tokens * copies_inside * token_bytes / (link(group) * p["link_efficiency"])
+    links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
+    inside = tokens * copies_inside * token_bytes / links
     across = tokens * copies_leaving * token_bytes / nics
     latency = p["tp_latency_s"] * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
     exchanges = 4 + 2 * f.full

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.cluster.hardware import Gpu
 from scaling.foreign.arrays import Floats
 from scaling.predict.read.features import Group
 
@@ -23,7 +24,7 @@ class Ranks:
 
     size: Floats  # ranks
     nodes: Floats
-    link: float  # bus bandwidth inside a node, bytes/s
+    link: Floats | float  # bus bandwidth inside a node, bytes/s
     network: Floats  # share of what a node sends over all its NICs, bytes/s; from two nodes on
     waits_s: Floats | float = 0.0  # what any pass waits beside its hops (`transport_of`)
 
@@ -79,11 +80,18 @@ def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats
     return ring, np.full(len(nodes), best), waits_s
 
 
-def link(group: Group) -> float:
-    """Bytes/s a GPU sends to its peers in the node, one direction."""
-    bandwidth = group.gpu.link_bytes_per_s
+def link(gpu: Gpu, ranks: Floats | float) -> Floats:
+    """Bytes/s a GPU sends to the others of so many ranks in its node, one direction, (n,).
+
+    In a mesh without a switch each peer has a part of the links to itself. A group of n ranks,
+    which exchanges with all its peers at once, has n - 1 of `link_peers` parts, and a message to
+    one peer has one: two MI300X have 64 of 448 GB/s between them.
+    """
+    bandwidth = gpu.link_bytes_per_s
     assert bandwidth is not None
-    return bandwidth
+    if gpu.link_peers is None:
+        return np.full(np.shape(ranks), bandwidth)
+    return np.asarray(bandwidth * np.clip(ranks - 1.0, 1.0, gpu.link_peers) / gpu.link_peers)
 
 
 def node_link(group: Group) -> float:

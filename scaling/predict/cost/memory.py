@@ -28,7 +28,10 @@ from scaling.predict.cost.own_memory import (
     with_dense_layers,
 )
 from scaling.predict.cost.own_pipelines import (
+    DUALPIPEV,
     ONE_F_ONE_B,
+    ZBV,
+    ZERO_BUBBLE,
     Chunks,
     deepspeed_chunks,
     torch_chunks,
@@ -71,7 +74,8 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     This project's engines are counted tensor by tensor (own_memory.py), except for what is
     compiled. Other software is modelled:
     weights, gradients: 2 bytes (4 in fp32) and `Stack.gradient_bytes` a parameter, divided by dp
-    from zero_stage 3 and 2 on (arXiv 1910.02054).
+    from zero_stage 3 and 2 on (arXiv 1910.02054); of what is divided, the layer that is computed
+    is whole beside its part.
     optimizer: fp32 copy and two Adam moments, divided by dp from stage 1 on; on the host if
     offloaded.
     activations: what backward needs of each layer (arXiv 2205.05198, section 4, with calibrated
@@ -132,10 +136,16 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     ) -> dict[str, Floats]:
         params = (layers * layer_params(f) + matrices * head_params(f)) / f.tp
         experts = layers * expert_params
+        gathered = layer_params(f) / f.tp * np.minimum(layers * state[3], state[0] + state[3])
+        gathered_experts = np.minimum(layers * expert_state[3], expert_state[0] + expert_state[3])
+        whole = gathered + expert_params * gathered_experts
         # the loss is over when a layer is recomputed
         in_backward = np.where(recomputed > logits, recomputed, 0.0)
         return {
-            "weights_bytes": params * state[0] + experts * expert_state[0] + layers * copies,
+            "weights_bytes": params * state[0]
+            + experts * expert_state[0]
+            + layers * copies
+            + whole,
             "gradients_bytes": params * state[1] + experts * expert_state[1],
             "optimizer_bytes": params * state[2] + experts * expert_state[2],
             "activations_bytes": layers * in_flight * kept + in_backward,
@@ -143,14 +153,16 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
             "buffers_bytes": np.full(len(f), p["buffers_bytes"]),
         }
 
-    first_matrices = np.where(stages.piped, 1.0, f.embeddings)
-    first_logits = np.where(stages.piped, 0.0, logits)
+    # in a V the first rank has the model's first and last chunk
+    is_v = stages.piped & (f.schedule >= ZBV)
+    first_matrices = np.where(stages.piped & ~is_v, 1.0, f.embeddings)
+    first_logits = np.where(stages.piped & ~is_v, 0.0, logits)
     terms = stage_terms(stages.first, first_matrices, in_flight(f, 0.0), first_logits)
     total = first_total = np.asarray(sum(terms.values()))
     no_logits = np.zeros(len(f))
     for has_stage, other in (
         (f.pp > 2, stage_terms(stages.middle, 0.0, in_flight(f, 1.0), no_logits)),
-        (stages.piped, stage_terms(stages.last, 1.0, in_flight(f, f.pp - 1), logits)),
+        (stages.piped & ~is_v, stage_terms(stages.last, 1.0, in_flight(f, f.pp - 1), logits)),
     ):
         other_total = np.asarray(sum(other.values()))
         is_fuller = has_stage & (other_total > total)
@@ -181,10 +193,13 @@ def in_flight(f: Features, rank: Floats | float) -> Floats:
 
     1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
     Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs):
-    pp + (pp - 1 - 2 rank) / v of a whole stage. Never more than there are.
+    pp + (pp - 1 - 2 rank) / v of a whole stage. Where weights' gradients wait, or in a V, all ranks
+    have as many (own_pipelines.passes_in_flight): pp, of DualPipeV's two half stages 2 pp + 1.
+    Never more than there are.
     """
-    interleaved = f.pp + (f.pp - 1 - 2 * rank) / f.virtual
-    return np.minimum(f.accumulation, np.where(f.virtual > 1, interleaved, f.pp - rank))
+    ahead = np.where(f.virtual > 1, f.pp + (f.pp - 1 - 2 * rank) / f.virtual, f.pp - rank)
+    even = f.pp + 0.5 * (f.schedule == DUALPIPEV)
+    return np.minimum(f.accumulation, np.where(f.schedule >= ZERO_BUBBLE, even, ahead))
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
@@ -194,17 +209,24 @@ def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
 
 def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float], sharding: Sharding
-) -> tuple[Floats, Floats, Floats]:
-    """Bytes of weights, gradients and optimizer state per parameter of a rank's stage, (n,)."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Bytes per parameter of a rank's stage, (n,): weights, gradients, optimizer, others' weights.
+
+    Gradients that a pipeline reduces once a step are whole until then. The last are bytes of
+    weights that the rank gathers from others.
+    """
     stack, z = group.stack, f.zero_stage
-    weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
+    share = sharding.weights_share(z)
+    wide = f.element_bytes * p["gradient_ratio"]
     gradients = gradient_bytes(group, f) * p["gradient_ratio"]
-    gradients = gradients / np.where(z >= 2, sharding.state, 1.0)
+    whole = (z < 2) | ((f.pp > 1) & stack.reduces_late)
+    gradients = gradients / np.where(whole, 1.0, sharding.state)
     # training in fp32 has no master copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, 8.0, stack.master_bytes)
     state = np.where(f.short_states, 6.0, state)  # all three in 16 bits
     state = np.where(f.offload, 0.0, state)
-    return weights, gradients, state * p["master_ratio"] / sharding.state
+    optimizer = state * p["master_ratio"] / sharding.updates
+    return wide * share, gradients, optimizer, wide * np.maximum(1 - share, 0.0)
 
 
 def _low_precision_copies(group: Group, f: Features) -> Floats:
@@ -269,7 +291,7 @@ def _gpu_bound(group: Group, f: Features) -> Floats:
     are free, and such steps are the ones that stall.
     """
     # half the NICs: rings of both directions share them
-    bandwidth = np.where(f.tp > f.gpus_per_node, node_link(group) * 0.5, link(group))
+    bandwidth = np.where(f.tp > f.gpus_per_node, node_link(group) * 0.5, link(group.gpu, f.tp))
     math_s = 6 * f.tokens * multiplied_params(f) / f.tp / (f.peak * 0.45)
     gpu_s = math_s + 16 * f.tokens * f.hidden_size / bandwidth
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & group.cluster.lossy_transport

@@ -9,6 +9,7 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.layout.axes import Precision
+from scaling.predict.cost.links import link
 from scaling.predict.read.attention import flash_gain
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.parameters import PARAMETERS
@@ -116,20 +117,19 @@ def _of_traffic(
     bus = ring_factor * (ranks - 1) / ranks * sent / seconds
     collective, message = here & np.isfinite(bus), here & (kind == "send_recv")
     small, large = sent <= _SMALL_BYTES, sent >= _LARGE_BYTES
-    link, nics = gpu_named(cluster.gpu).link_bytes_per_s, cluster.node_link_bytes_per_s
-    assert link is not None
+    gpu, nics = gpu_named(cluster.gpu), cluster.node_link_bytes_per_s
     assert nics is not None
     of_nics, of_share = bus * groups_of_node / nics, sent / seconds / (nics / cluster.gpus_per_node)
     # stated for 4 ranks, and grows with log2 of them (communication.py)
     latency = seconds * 2 / np.log2(np.maximum(ranks, 2.0))
     measured = {
         "tp_latency_s": latency[collective & small & inside],
-        "link_efficiency": bus[collective & large & inside] / link,
+        "link_efficiency": (bus / link(gpu, ranks))[collective & large & inside],
         "network_efficiency": of_nics[collective & large & across],
         "p2p_latency_s": seconds[message & small & across],
         "p2p_efficiency": of_share[message & large & across],
         "p2p_latency_inside_s": seconds[message & small & inside],
-        "p2p_efficiency_inside": (sent / seconds)[message & large & inside] / link,
+        "p2p_efficiency_inside": (sent / seconds)[message & large & inside] / link(gpu, 2),
     }
     return {name: float(np.median(values)) for name, values in measured.items() if values.size}
 

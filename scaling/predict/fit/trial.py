@@ -72,7 +72,7 @@ def trial(
         )
     calibration = None
     if fitted.any():
-        part = columns.filter(fitted)
+        part = columns.filter(fitted).in_their_order()  # as `calibrate`: folds deal rows in order
         part_points = points_of(part, models=models, clusters=clusters)
         calibration = calibrate(part_points, observed_of(part, part_points), source=source)
     prediction = predict(points, calibration)

@@ -26,6 +26,8 @@ class Stack:
     casts_as_read: bool = False  # fp8 operands are cast for each product, all is saved in 16 bits
     deals_bf16_pipelines: bool = False  # optimizer state over all replicas, also without ZeRO
     second_copy: bool = False  # zero_shard_size adds a copy of ZeRO-3's weights (sharding.py)
+    # its pipelines keep ZeRO-3's weights whole from a step's first micro-batch to its last
+    keeps_weights_in_pipelines: bool = False
     lean_kernels: bool = False  # fused kernels save only what backward reads (memory.py)
     recomputes_modules: bool = False  # its recipes recompute single modules or layers to fit memory
     selective_share: float = 0.0  # of a layer beside its scores that selective mode recomputes

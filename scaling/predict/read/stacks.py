@@ -219,9 +219,14 @@ STACKS = (
         zero_stage=3,
         sequence_parallel=True,
         selective_share=0.5,
+        # torch's stages reduce gradients after a step's last backward, and add them up in fp32
+        reduces_late=True,
+        hides_without_zero=True,
+        keeps_weights_in_pipelines=True,
         also=("torch titan",),
         source="torchtitan: FSDP2, fp32 shards and reductions; selective checkpointing recomputes "
-        "every second matrix product (or layer)",
+        "every second matrix product (or layer); fsdp_reshard_after_forward, by default, is off "
+        "with a pipeline",
     ),
     Stack(
         name="llm-foundry",
