@@ -11,7 +11,7 @@ from scaling.report.charts import marks
 from scaling.report.charts.charts import ALL, CHARTS, drawable
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS, CONFIG
-from scaling.report.charts.steps import AXES
+from scaling.report.charts.steps import AXES, MEMORY
 from scaling.report.charts.svg import VEGA_LITE, specifications, table_names
 from scaling.report.columns import COLUMNS
 from scaling.report.page.page import read_caption
@@ -245,6 +245,22 @@ def test_a_layout_measured_and_published_has_one_memory_text():
     drawn = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
     assert "40 GiB" in drawn
     assert "not measured" not in drawn
+
+
+@pytest.mark.parametrize("parts", [[], ["weights", "activations"]])
+def test_a_legend_lists_the_parts_that_are_drawn_and_leaves_no_gap_for_others(parts):
+    specification = json.loads(specifications()["memory"])
+    layout = {"world_size": 8, "layout_name": "tp 2", "outcome": "ok", "place": 1}
+    size = {"from_bytes": 0, "to_bytes": 2**30, "bytes": 2**30, "total_bytes": 2**31}
+    tables = {name: [] for name in table_names(specification)} | {
+        "contenders": [layout | {"series": "measured", "peak_memory_bytes": 2**31}],
+        "memory_parts": [layout | size | {"part": part} for part in parts],
+    }
+    specification |= {"config": CONFIG, "width": 640, "datasets": tables}
+    drawn = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
+    assert [part for part in MEMORY if f">{part}<" in drawn] == parts
+    height = float(re.search(r'height="([\d.]+)"', drawn).group(1))
+    assert height <= (110 if parts else 90)
 
 
 def test_amounts_below_one_are_numbers_and_no_thousandths():
