@@ -35,7 +35,7 @@ async function draw(figure) {
   const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure), panels = panelsOf(name);
   (views[name] ?? []).forEach(({ view }) => view.finalize()); delete views[name];
   if (figure.hidden) return;
-  $('figcaption', figure).textContent = fillWords(chart.caption);
+  $('figcaption', figure).replaceChildren(...wholeParts(fillWords(chart.caption)));
   box.replaceChildren();
   box.classList.toggle('panels', panels.length > 1);
   try {

@@ -30,7 +30,7 @@ const rowsOf = (rows, story = state.story) => rows.filter(row => 'setting_id' in
 const chosenRows = rows => rowsOf(rows).filter(row => state.series === 'all' || !row.series || state.story.offered_as[row.series] === state.series);
 
 // numbers, in the formats of scaling/report/text.py
-const { unknown, thin, minus, prefixes, digits, grouped_digits } = parsed('formats');
+const { unknown, thin, minus, prefixes, digits, grouped_digits, whole } = parsed('formats');
 const significant = (x, count = digits) => {
   const rounded = Number(x.toPrecision(count));
   const places = Math.max(0, count - 1 - Number(rounded.toExponential().split('e')[1]));
@@ -53,6 +53,8 @@ const tokens = (story = state.story) => state.tokens ?? story.tokens;
 const price = (story = state.story) => state.price ?? story.price;
 
 const element = (tag, text, name) => { const fresh = document.createElement(tag); if (text != null) fresh.textContent = text; if (name) fresh.className = name; return fresh; };
+// A sentence as nodes; no line ends inside every second of them, as `pieces` of scaling/report/text.py
+const wholeParts = text => text.split(new RegExp(`(${whole})`)).map((piece, i) => i % 2 ? element('span', piece, 'whole') : piece);
 const button = (text, click) => { const fresh = element('button', text); fresh.type = 'button'; fresh.onclick = click; return fresh; };
 // Replace the content of an element; focus stays on the control of the same name
 function replaceContent(at, ...content) {
