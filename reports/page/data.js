@@ -47,7 +47,7 @@ const seconds = x => x == null ? unknown : significant(x, 4);
 const gib = x => x == null ? unknown : significant(x / 2 ** 30);
 const plainText = x => x == null ? unknown : typeof x === 'number' && !Number.isInteger(x) ? Number(x.toPrecision(5)) : String(x);
 const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plainText(value);
-const words = () => ({ ...state.story.words, ...state.story.at_size[state.size]?.words, cost: price() ? 'Cost of the run ($)' : `${state.story.words.GPU}-hours of the run` });
+const words = () => ({ ...state.story.words, ...state.story.at_size[state.size]?.words, cost: price() ? 'Cost of the run ($)' : state.story.words.hours });
 const fillWords = text => Object.entries(words()).reduce((filled, [name, word]) => filled.replaceAll(`{${name}}`, word), text);
 const tokens = (story = state.story) => state.tokens ?? story.tokens;
 const price = (story = state.story) => state.price ?? story.price;

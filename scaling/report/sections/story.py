@@ -59,7 +59,8 @@ def story(everything: Tables) -> dict[str, Any]:
     advised = advice(tables)
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
-    cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
+    words["hours"] = f"{words['GPU'][0].upper()}{words['GPU'][1:]}-hours of the run"
+    words["cost"] = "Cost of the run ($)" if price else words["hours"]
     # a title stays above its chart while the reader hides measured values
     say = functools.partial(with_series, measured_too=len(shown) > 1)
     titles = {
@@ -73,7 +74,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "model": setting["model"],
         "cluster": setting["cluster"],
         "batch_short": short,
-        "words": words | {"cost": cost},
+        "words": words,
         "sizes": sizes,
         "tried": tried,
         "shown_size": max(ran or tried, default=None),
