@@ -35,7 +35,7 @@ async function draw(figure) {
   const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure), panels = panelsOf(name);
   (views[name] ?? []).forEach(({ view }) => view.finalize()); delete views[name];
   if (figure.hidden) return;
-  $('figcaption', figure).textContent = fillWords(chart.caption);
+  $('figcaption', figure).replaceChildren(...wholeParts(fillWords(chart.caption)));
   box.replaceChildren();
   box.classList.toggle('panels', panels.length > 1);
   try {
@@ -75,7 +75,9 @@ function showSections() {
   $$('.two').forEach(pair => { const seen = $$('section', pair).filter(section => !section.hidden).length; pair.hidden = !seen; pair.classList.toggle('lonely', seen < 2); });
   $$('.pair').forEach(pair => { const seen = $$('figure', pair).filter(figure => !figure.hidden).length; pair.classList.toggle('lonely', seen < 2); pair.classList.toggle('three', seen === 3); });
   $$('.rail li').forEach(line => { const section = document.getElementById(line.dataset.for); line.hidden = !section || section.hidden; });
-  $('#sizes').hidden = !state.story.tried.length || !Object.keys(drawnHere()).some(name => charts[name].perSize);
+  const sized = ['memory', 'layouts'].filter(id => !document.getElementById(id).hidden).join(' and ');
+  $('#sizes').hidden = state.story.tried.length < 2 || !sized;
+  $('#sized').textContent = `${sized.charAt(0).toUpperCase()}${sized.slice(1)} at`;
   const missing = Object.entries(charts).filter(([name]) => !panelsOf(name).length);
   replaceContent($('#not-shown-list'), ...missing.map(([name, chart]) => { const line = element('li'); line.append(element('b', name.replaceAll('_', ' ')), `: ${fillWords(chart.missing)}`); return line; }));
   $('#not-shown').hidden = !missing.length;

@@ -30,7 +30,7 @@ const rowsOf = (rows, story = state.story) => rows.filter(row => 'setting_id' in
 const chosenRows = rows => rowsOf(rows).filter(row => state.series === 'all' || !row.series || state.story.offered_as[row.series] === state.series);
 
 // numbers, in the formats of scaling/report/text.py
-const { unknown, thin, minus, prefixes, digits, grouped_digits } = parsed('formats');
+const { unknown, thin, minus, prefixes, digits, grouped_digits, whole } = parsed('formats');
 const significant = (x, count = digits) => {
   const rounded = Number(x.toPrecision(count));
   const places = Math.max(0, count - 1 - Number(rounded.toExponential().split('e')[1]));
@@ -47,12 +47,14 @@ const seconds = x => x == null ? unknown : significant(x, 4);
 const gib = x => x == null ? unknown : significant(x / 2 ** 30);
 const plainText = x => x == null ? unknown : typeof x === 'number' && !Number.isInteger(x) ? Number(x.toPrecision(5)) : String(x);
 const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plainText(value);
-const words = () => ({ ...state.story.words, cost: price() ? 'Cost of the run ($)' : `${state.story.words.GPU}-hours of the run` });
+const words = () => ({ ...state.story.words, ...state.story.at_size[state.size]?.words, cost: price() ? 'Cost of the run ($)' : state.story.words.hours });
 const fillWords = text => Object.entries(words()).reduce((filled, [name, word]) => filled.replaceAll(`{${name}}`, word), text);
 const tokens = (story = state.story) => state.tokens ?? story.tokens;
 const price = (story = state.story) => state.price ?? story.price;
 
 const element = (tag, text, name) => { const fresh = document.createElement(tag); if (text != null) fresh.textContent = text; if (name) fresh.className = name; return fresh; };
+// A sentence as nodes; no line ends inside every second of them, as `pieces` of scaling/report/text.py
+const wholeParts = text => text.split(new RegExp(`(${whole})`)).map((piece, i) => i % 2 ? element('span', piece, 'whole') : piece);
 const button = (text, click) => { const fresh = element('button', text); fresh.type = 'button'; fresh.onclick = click; return fresh; };
 // Replace the content of an element; focus stays on the control of the same name
 function replaceContent(at, ...content) {

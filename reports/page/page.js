@@ -55,15 +55,15 @@ function selectors() {
   pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); }, () => true, MOST_BUTTONS < 6 ? 4 : 16);
 }
 function titles() {
-  $$('[data-title]').forEach(at => { at.textContent = titleOf(at.dataset.title); });
-  $$('[data-size-line]').forEach(at => { at.textContent = state.story.at_size[state.size]?.[at.dataset.sizeLine] ?? ''; });
+  $$('[data-title]').forEach(at => at.replaceChildren(...wholeParts(titleOf(at.dataset.title))));
+  $$('[data-size-line]').forEach(at => at.replaceChildren(...wholeParts(state.story.at_size[state.size]?.[at.dataset.sizeLine] ?? '')));
 }
 function sentences() {
   const { story } = state, rows = rowsOf(tables.contenders), present = new Set(rows.filter(row => row.outcome === 'ok').map(row => row.series));
   $$('.selection').forEach(article => { article.hidden = Number(article.dataset.setting) !== story.setting_id; });
   $$('.choose').forEach(link => { link.setAttribute('aria-current', Number(link.dataset.setting) === story.setting_id); });
-  replaceContent($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
-  $$('[data-line]').forEach(at => { at.textContent = story[at.dataset.line] ?? ''; at.hidden = !story[at.dataset.line]; });
+  replaceContent($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); const small = number.appendChild(element('small')); small.append(...wholeParts(what)); box.append(element('dt', name), number); return box; }));
+  $$('[data-line]').forEach(at => { at.replaceChildren(...wholeParts(story[at.dataset.line] ?? '')); at.hidden = !story[at.dataset.line]; });
   $$('[data-word]').forEach(at => { at.textContent = fillWords(`{${at.dataset.word}}`); });
   $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
   $('.reading').hidden = !rows.length;  // nothing is drawn

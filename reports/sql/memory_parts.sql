@@ -33,6 +33,7 @@ select
     peak_phase, peak_memory_bytes,
     capacity_bytes
 from parts
+where bytes > 0
 window parts_before as (
     partition by setting_id, world_size, place order by part_order
     rows between unbounded preceding and 1 preceding

@@ -1,4 +1,5 @@
--- Grain: one row per setting, world_size, and part of a step of the layout advised there.
+-- Grain: one row per setting, world_size, and part of a step of the layout advised there that takes
+-- time.
 -- Needs: spoken, layouts, planned_points, winner_rows
 -- From the profiler if it measured the layout, which needs full steps (exposed communication between
 -- pipeline stages is the bubble; `communication` has kinds and axes), else from the prediction
@@ -62,8 +63,9 @@ predicted as (
         )
 ),
 parts as (
-    select *, greatest(coalesce(seconds, 0), 0) as length
+    select *, seconds as length
     from (from profiled union all by name from predicted)
+    where seconds > 0
 )
 select
     setting_id, world_size, layout_name, series, part_order, part,

@@ -1,5 +1,6 @@
 """Numbers, lists and device names as the report writes them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,11 +25,19 @@ FORMATS: dict[str, Any] = {
     "minus": MINUS,
     "digits": 3,
     "grouped_digits": 4,  # of thousands without a prefix
+    # what no line ends inside: a name with its number, a number with its unit
+    "whole": r"ZeRO[- ]\d|micro-batch \d+|\b[tpce]p \d+|(?:tensor|context) parallel \d+"
+    r"|[\d\u202f.]+ (?:GPUs?|ranks?|W)\b",
     # smallest value, divisor, prefix
     "prefixes": [
         [1e15, 1e15, "P"], [1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"],
     ],
 }  # fmt: skip
+
+
+def pieces(sentence: str) -> list[str]:
+    """A sentence cut so that every second piece is one that no line may end inside."""
+    return re.split(f"({FORMATS['whole']})", sentence)
 
 
 def device_words(vendor: str | None) -> dict[str, str]:

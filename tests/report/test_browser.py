@@ -347,5 +347,5 @@ def test_no_words_of_a_chart_lie_on_one_another(tmp_path, opened, width):
     assert page.evaluate(FAULTS, 10)["clash"] == []
     broken = """() => [...document.querySelectorAll('.whole')]
       .filter(e => e.getClientRects().length > 1).map(e => e.textContent)"""
-    assert page.locator("h2.big .whole").first.inner_text() == "(ZeRO-1)"
+    assert page.locator("h2.big .whole").first.inner_text() == "ZeRO-1"
     assert page.evaluate(broken) == []

@@ -3,16 +3,13 @@
 import json
 import re
 
-import altair as alt
 import pytest
-import vl_convert
 
-from scaling.report.charts import marks
 from scaling.report.charts.charts import ALL, CHARTS, drawable
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
-from scaling.report.charts.palette import COLOURS, CONFIG
+from scaling.report.charts.palette import COLOURS
 from scaling.report.charts.steps import AXES
-from scaling.report.charts.svg import VEGA_LITE, specifications, table_names
+from scaling.report.charts.svg import specifications, table_names
 from scaling.report.columns import COLUMNS
 from scaling.report.page.page import read_caption
 from scaling.report.tables import Tables
@@ -226,31 +223,3 @@ def test_every_part_of_communication_that_is_tabled_has_a_colour():
     """A part that the scale does not know is left out of the bar."""
     query = (REPORTS / "sql" / "communication.sql").read_text(encoding="utf-8")
     assert re.findall(r"'axis'.*'part': '(\w+)'", query) == AXES
-
-
-def test_a_layout_measured_and_published_has_one_memory_text():
-    specification = json.loads(specifications()["memory"])
-    layout = {
-        "world_size": 8,
-        "layout_name": "tp 2",
-        "outcome": "ok",
-        "predicted_memory_bytes": None,
-    }
-    contenders = [
-        {**layout, "series": "published", "place": 1, "peak_memory_bytes": None},
-        {**layout, "series": "measured", "place": 2, "peak_memory_bytes": 40 * 2**30},
-    ]
-    tables = {name: [] for name in table_names(specification)} | {"contenders": contenders}
-    specification |= {"config": CONFIG, "width": 640, "datasets": tables}
-    drawn = vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
-    assert "40 GiB" in drawn
-    assert "not measured" not in drawn
-
-
-def test_amounts_below_one_are_numbers_and_no_thousandths():
-    """d3 alone would write half a GPU-hour as `500m`."""
-    values = alt.Data(values=[{"hours": hours} for hours in (0.5, 0.9)])
-    chart = alt.Chart(values).mark_point().encode(y=alt.Y("hours:Q", axis=marks.AMOUNTS))
-    drawn = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=VEGA_LITE)
-    assert ">0.4<" in drawn
-    assert not re.search(r">\d+m<", drawn)

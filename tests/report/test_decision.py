@@ -5,6 +5,7 @@ import pytest
 from scaling.report.page.decision import (
     cell_words,
     duration,
+    kinds,
     legend,
     overview_title,
     shade,
@@ -85,6 +86,15 @@ def test_a_selection_without_a_result_is_not_called_measured():
     ran, waiting = told(1, "m", "c"), told(2, "n", "c", at_size={})
     assert overview_title([ran, ran]).startswith("2 selections, all measured: ")
     assert overview_title([ran, waiting]).startswith("2 selections: ")
+    assert overview_title([waiting, waiting]) == "2 selections, none with a layout to use"
+
+
+def test_an_overview_of_several_kinds_of_values_marks_each():
+    ran, short = told(1, "m", "c"), told(2, "n", "c") | {"basis": "extended"}
+    waiting = told(3, "o", "c", at_size={}) | {"basis": "predicted"}
+    assert kinds([ran, short, waiting]) == {"measured", "extended"}
+    assert overview_title([ran, short]).startswith("2 selections: ")
+    assert overview_title([short, short]).startswith("2 selections, all measured in short steps: ")
 
 
 def test_where_nothing_ran_the_overview_has_no_numbers():

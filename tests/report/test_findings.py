@@ -127,6 +127,10 @@ def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
     foretold = [row | {"world_size": 64, "series": "predicted"} for row in parts]
     assert findings.time_title(Tables({"time_split": parts + foretold})) == title
     assert findings.time_title(Tables({"time_split": foretold})).startswith("Predicted: at 64")
+    alone = [row for row in parts if row["part"] == "compute"]
+    assert findings.time_title(Tables({"time_split": alone})).startswith(
+        "At 8 GPUs the whole step is compute"
+    )
 
 
 def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():

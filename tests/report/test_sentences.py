@@ -214,6 +214,7 @@ def test_captions_are_silent_about_marks_that_a_selection_lacks(told):
     assert words["used"] == "FLOP/s, then its "
     assert words["memory_marks"] == "A tick is the measured peak of the fullest rank."
     assert words["capacity"] == ""
+    assert words["cost"] == "Rank-hours of the run"
 
 
 def without_intervals(model):

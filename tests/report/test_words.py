@@ -9,7 +9,7 @@ from scaling.analyse.series import SERIES
 from scaling.report.charts.marks import POINTS
 from scaling.report.sections.story import SERIES_KEY, interval_words
 from scaling.report.tables import Tables, _plain, _read, page_text
-from scaling.report.text import with_series
+from scaling.report.text import pieces, with_series
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,12 @@ def test_rows_that_tie_keep_their_order_however_the_file_has_them(tmp_path):
         with duckdb.connect() as connection:
             read.append(_read(connection, path, "statistics", ("series", "point_id")))
     assert read[0] == read[1]
+
+
+def test_no_line_may_end_inside_a_number_with_its_name_or_its_unit():
+    sentence = (
+        "tp 4, micro-batch 2 (ZeRO-1) up to 1\u202f024 GPUs, then tensor parallel 16 at 700 W"
+    )
+    whole = ["tp 4", "micro-batch 2", "ZeRO-1", "1\u202f024 GPUs", "tensor parallel 16", "700 W"]
+    assert pieces(sentence)[1::2] == whole
+    assert "".join(pieces(sentence)) == sentence

@@ -12,10 +12,12 @@ APART = 1.05  # labels of levels nearer than this would overlap: none is drawn
 _RATIO: dict[str, Any] = {
     "title": "Throughput ratio (log scale)",
     "scale": marks.log(24),
-    # fewer over a wide range, or their greedy thinning drops the 1
+    # fewer over a wide range, or their greedy thinning drops the 1; finer over a narrow one
     "axis": alt.Axis(
         values={
             "expr": "domain('x')[1] / domain('x')[0] > 5 ? [0.01, 0.1, 0.3, 1, 3, 10, 100] : "
+            "domain('x')[1] / domain('x')[0] < 1.1 ? "
+            "[0.92, 0.94, 0.96, 0.98, 0.99, 1, 1.01, 1.02, 1.04, 1.06, 1.08] : "
             "[0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 3]"
         },
         format="~g", labelOverlap="greedy", labelSeparation=8,

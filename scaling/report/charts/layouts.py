@@ -15,11 +15,11 @@ def layout_map() -> alt.LayerChart:
     """Map of tp by pp at one size: each cell the best of all other choices, failures hatched."""
     unstated = "isValid(datum.value) ? datum.label : 'not stated'"
     plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False, "labelExpr": unstated}
+    # both titles stand on top: beside a map of one or two rows the second would be cut
+    titles = ["Across: pipeline stages, pp", "Down: tensor-parallel size, tp"]
     base = marks.chart("map").encode(
-        x=alt.X(
-            "pp:O", title="Pipeline stages, pp", axis=alt.Axis(orient="top", labelAngle=0, **plain)
-        ),
-        y=alt.Y("tp:O", title="Tensor-parallel size, tp", axis=alt.Axis(**plain)),
+        x=alt.X("pp:O", title=titles, axis=alt.Axis(orient="top", labelAngle=0, **plain)),
+        y=alt.Y("tp:O", title=None, axis=alt.Axis(**plain)),
     )
     ran = base.transform_filter("datum.status === 'ok'").transform_calculate(
         number="isValid(datum.mfu) ? format(datum.mfu, '.1%') : "

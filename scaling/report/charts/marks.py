@@ -110,9 +110,10 @@ def amounts(
 # One row for each layout; the chart writes the names, since an axis has no room for them.
 _FASTEST_FIRST = alt.EncodingSortField("place", op="min", order="ascending")
 BY_PLACE = alt.Y("layout_name:N", axis=None, sort=_FASTEST_FIRST)
-LOG_TIMES = alt.Axis(  # seconds or days, from left to right
-    values=_log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy", labelSeparation=8
-)
+LOG_TIMES = alt.Axis(  # seconds or days, from left to right; a `format` would drop most labels
+    values=_log_ticks("x"), tickCount=5, labelExpr="format(datum.value, ',.3~r')",
+    labelOverlap="greedy", labelSeparation=8,
+)  # fmt: skip
 
 
 def log(padding: int, **scale: Any) -> alt.Scale:

@@ -244,11 +244,14 @@ def _size_rows() -> alt.Y:
 
 
 def _part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
-    """Colours of the parts of a whole, from the palette's `ramp`, with a legend.
+    """Colours of the parts of a whole, from the palette's `ramp`, with a legend of those drawn.
 
-    The legend is transparent where `table` has no rows, because an empty one has no size.
+    Where `table` has no rows the legend is one entry without words, mark and size, because one
+    without entries leaves the chart without a size.
     """
-    opacity = alt.ExprRef(f"length(data('{table}')) ? 1 : 0")
+    named = f"pluck(data('{table}'), 'part')"
+    drawn = " + ".join(f"(indexof({named}, '{part}') < 0 ? '' : '|{part}')" for part in parts)
+    empty = f"!length(data('{table}'))"
     return alt.Color(
         "part:N",
         scale=alt.Scale(
@@ -256,8 +259,10 @@ def _part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
         ),
         legend=alt.Legend(
             title=None, orient="top", symbolType="square", labelLimit=200,
-            labelFontSize=alt.ExprRef(f"{marks.BOX} < 470 ? 11 : 12"),
-            labelOpacity=opacity, symbolOpacity=opacity,
+            values=alt.ExprRef(f"split(slice({drawn}, 1), '|')"),
+            labelFontSize=alt.ExprRef(f"{empty} ? 0 : {marks.BOX} < 470 ? 11 : 12"),
+            symbolSize=alt.ExprRef(f"{empty} ? 0 : 100"),
+            offset=alt.ExprRef(f"{empty} ? 0 : 18"),
             columns=alt.ExprRef(f"{marks.BOX} < 470 ? 2 : {marks.BOX} < 760 ? 3 : 6"),
         ),
     )  # fmt: skip

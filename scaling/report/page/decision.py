@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from scaling.report.text import THIN, UNKNOWN, amount, digits, percent, significant
+from scaling.report.text import SERIES_LABELS, THIN, UNKNOWN, amount, digits, percent, significant
 
 Story = Mapping[str, Any]
 
@@ -59,13 +59,20 @@ def steps_by_size(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | No
     return {size: steps.get(size) for size in advice["sizes"]}
 
 
+def kinds(stories: Sequence[Story]) -> set[str]:
+    """Which values the answers stand on; a selection without an answer has none."""
+    return {story["basis"] for story in stories if story["advice"]["at_size"]}
+
+
 def overview_title(stories: Sequence[Story]) -> str:
     """What the overview lists; which values its answers stand on, where all have the same."""
-    kinds = {story["basis"] if story["advice"]["at_size"] else None for story in stories}
-    kind = kinds.pop()
-    of = f", all {kind}" if kind and not kinds else ""
-    what = "what to use, where it changes, what the last step returns"
-    return f"{len(stories)} selections{of}: {what}"
+    selections, of = f"{len(stories)} selections", kinds(stories)
+    if not of:
+        return f"{selections}, none with a layout to use"
+    if len(of) == 1 and all(story["advice"]["at_size"] for story in stories):
+        label = SERIES_LABELS[of.pop()].rstrip(":")
+        selections += f", all {label.lower()}"
+    return f"{selections}: what to use, where it changes, what the last step returns"
 
 
 def summary(story: Story) -> list[str]:

@@ -216,10 +216,11 @@ def _pictures(
     opening: int,
 ) -> list[dict[str, str]]:
     """The charts of the first selection as images, for readers without JavaScript."""
-    pictures = []
-    words: Mapping[str, str] = next(
-        (story["words"] for story in stories if story["setting_id"] == opening), {}
-    )
+    pictures, words = [], {}
+    for told in stories:
+        if told["setting_id"] == opening:  # charts of one size are those of `shown_size`
+            at_size = told["at_size"].get(str(told["shown_size"]), {})
+            words = told["words"] | at_size.get("words", {})
     for file_name, svg in svgs.get(opening, {}).items():
         caption = captions[file_name.split("-")[0]]
         encoded = base64.b64encode(svg.encode("utf-8")).decode("ascii")

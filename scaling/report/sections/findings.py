@@ -184,14 +184,16 @@ def time_title(tables: Tables) -> str:
     size = max(row["world_size"] for row in parts)
     parts = [row for row in parts if row["world_size"] == size]
     losses = [row for row in parts if row["part"] != "compute"]
-    worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
-    share = percent(worst["share_to"] - worst["share_from"])
-    at = f"At {tables.gpus(size)}"
-    sentence = f"{at} the largest loss is {worst['part']}, {share} of the step"
-    if worst["series"] == "predicted":
+    sentence = f"At {tables.gpus(size)} the whole step is compute"
+    if losses:
+        worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
+        share = percent(worst["share_to"] - worst["share_from"])
+        loss = f"the largest loss is {worst['part']}, {share} of the step"
+        sentence = f"At {tables.gpus(size)} {loss}"
+    if parts[0]["series"] == "predicted":
         return with_series(sentence, "predicted")
     timed = sum(row["seconds"] or 0 for row in parts)
-    profiled = worst["profiled_s"] or timed
+    profiled = parts[0]["profiled_s"] or timed
     if profiled > timed * (1 + PROFILED):
         longer = times(profiled / timed)
         sentence += f", as shared under the profiler, which made it {longer} as long"

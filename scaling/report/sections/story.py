@@ -10,6 +10,7 @@ from scaling.analyse.series import SERIES, Series, firmest
 from scaling.report.charts.charts import OFFERED_AS, drawable
 from scaling.report.sections import answer, findings, over_sizes
 from scaling.report.sections.advice import DEFAULT_TOKENS, advice
+from scaling.report.sections.captions import caption_words, caption_words_at
 from scaling.report.tables import Record, Tables
 from scaling.report.text import THIN, with_series
 
@@ -45,7 +46,7 @@ def story(everything: Tables) -> dict[str, Any]:
     ran = [row["world_size"] for row in tables["best"]]
     largest = max(sizes, default=1)
     words = {**everything.words} | {"interval": interval or "interval"}
-    words |= _caption_words(everything, interval)
+    words |= caption_words(everything, interval)
     answered = {
         "batch": answer.batch_words(everything),
         "figures": answer.figures(tables),
@@ -58,7 +59,8 @@ def story(everything: Tables) -> dict[str, Any]:
     advised = advice(tables)
     tokens = float(advised["tokens"] or DEFAULT_TOKENS)
     price = float(advised["usd_per_gpu_hour"] or 0)
-    cost = "Cost of the run ($)" if price else f"{words['GPU']}-hours of the run"
+    words["hours"] = f"{words['GPU'][0].upper()}{words['GPU'][1:]}-hours of the run"
+    words["cost"] = "Cost of the run ($)" if price else words["hours"]
     # a title stays above its chart while the reader hides measured values
     say = functools.partial(with_series, measured_too=len(shown) > 1)
     titles = {
@@ -72,7 +74,7 @@ def story(everything: Tables) -> dict[str, Any]:
         "model": setting["model"],
         "cluster": setting["cluster"],
         "batch_short": short,
-        "words": words | {"cost": cost},
+        "words": words,
         "sizes": sizes,
         "tried": tried,
         "shown_size": max(ran or tried, default=None),
@@ -112,36 +114,10 @@ def story(everything: Tables) -> dict[str, Any]:
                 "layouts": say(findings.layouts_title(by_series[here], size), here),
                 "map": findings.map_title(everything, size),
                 "memory": findings.memory_title(everything, tables, size),
+                "words": caption_words_at(everything, size),
             }
             for size, here in firmest_at.items()
         },
-    }
-
-
-def _caption_words(tables: Tables, interval: str) -> dict[str, str]:
-    """What captions say of marks that not every selection has."""
-    contenders, mfu = tables["contenders"], [row["mfu"] for row in tables["best"]]
-    flops = [row["model_flop_per_s_per_gpu"] for row in tables["best"]]
-    capacity, marks, used = "", [], []
-    if tables["settings"][0]["gpu_memory_bytes"]:
-        capacity = f"Red line: the memory of one {tables.words['GPU']}."
-    if tables["memory_parts"]:
-        marks.append(
-            "Bars are predicted, part by part, at the fullest moment of a step (point at one for "
-            "its phase)."
-        )
-    if any(row["peak_memory_bytes"] for row in contenders):
-        marks.append("A tick is the measured peak of the fullest rank.")
-    if any(mfu):
-        used.append("MFU")
-    if any(flop for flop, known in zip(flops, mfu, strict=True) if not known):
-        used.append("FLOP/s")
-    return {
-        "capacity": capacity,
-        "memory_marks": " ".join(filter(None, [*marks, capacity])),
-        "shaded": f"; shaded: its {interval}" if interval else "",
-        "band": f"The shaded band is the fastest's {interval}. " if interval else "",
-        "used": f"{' or '.join(used)}, then its " if used else "",
     }
 
 
