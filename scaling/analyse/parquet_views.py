@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
 from scaling.record.row_files import quoted
+from scaling.study.paths import StudyPaths
 
 
 def make_view(
@@ -79,8 +80,10 @@ def unreadable_error(files: Sequence[Path], error: Exception) -> InputError:
             pq.read_schema(file)
         except (pa.ArrowInvalid, OSError) as reason:
             sentence = str(reason).splitlines()[0].rstrip(".")
+            is_imported = file == StudyPaths(file.parent).published
+            again = "`scaling import` makes it" if is_imported else "it is made"
             return InputError(
-                f"{file}: is no Parquet file of this project: {sentence}; remove it, so that it is "
-                "made again"
+                f"{file}: is no Parquet file of this project: {sentence}; remove it, so that "
+                f"{again} again"
             )
     return InputError(f"{files[0].parent}: its files do not go together: {error}")

@@ -17,9 +17,9 @@ from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
 from scaling.run.price import SHOWN_KEEP, Costs, Price
 from scaling.run.progress import duration
-from scaling.study.grid import Plan
+from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
-from scaling.study.point import STARTUP_MINUTES
+from scaling.study.point import STARTUP_MINUTES, Point
 from scaling.study.study import Study
 
 MOST_SIZES = 7  # that fit as columns of an 80-column terminal; more sizes become lines
@@ -36,16 +36,17 @@ def show_plan(
     """Print points and refusals by model and world size, and what they will cost."""
     console = Console(highlight=False)
     say = _printer(console)
-    unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
+    measure, costs = study.measure, costs or Costs()
+    wanted = [p for p in planned.points if not (measure.repeats.only and p.repeat)]
+    unit = "rank" if all(p.gpu == "cpu" for p in wanted) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
-    console.print(_counts_table(planned, unit))
+    console.print(_counts_table(wanted, planned.refusals, unit))
     for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
         say(f"  refused {count}: {printable(reason)}")
-    points = counted(len(planned.points), "point")
+    points = counted(len(wanted), "point")
     if study.mode == "predict":
         say(f"{points}, {study.kind} scaling, predicted only")
         return
-    measure, costs = study.measure, costs or Costs()
     ways, cheapest = costs.ways, costs.cheapest
     if cheapest is not None and 2 * cheapest[1].gpu_hours <= (full := ways[0].gpu_hours):
         keys, cheap = cheapest
@@ -54,8 +55,8 @@ def show_plan(
         prices = f"about {cheap_hours} GPU-hours instead of {full_hours}"
         say(f"measuring takes {prices} if {study.path} says")
         console.print(f"  measure: {text.strip()}", markup=False, soft_wrap=True)  # to be copied
-    cluster = study.clusters[planned.points[0].cluster]  # a study that measures has only one
-    allocations = [point.allocation for point in planned.points]
+    cluster = study.clusters[wanted[0].cluster]  # a study that measures has only one
+    allocations = [point.allocation for point in wanted]
     longest = duration(60 * sum(one.minutes for one in allocations))
     hours = sum(_allocated_gpu_hours(one, cluster) for one in allocations)
     nodes = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
@@ -84,8 +85,7 @@ def show_plan(
             f"each node found slow makes about {reruns:,.1f} points run once more on other "
             f"nodes{price} (exclude_slow_nodes: false prevents that)"
         )
-    if measure.repeats.only:
-        runs = measure.repeats.at_most
+    if measure.repeats.only and (runs := measure.repeats.at_most) > 1:
         say(f"repeats of contenders come on top: up to {runs} runs of a layout")
     if probe_plan is not None:
         allocation = probe_plan.allocation
@@ -102,11 +102,11 @@ def _printer(console: Console) -> Callable[[str], None]:
     return partial(console.print, markup=False, soft_wrap=not console.is_terminal)
 
 
-def _counts_table(planned: Plan, unit: str) -> Table:
-    sizes = sorted({point.world_size for point in planned.points})
-    points = Counter((point.model, point.world_size) for point in planned.points)
-    refused = Counter(refusal.model for refusal in planned.refusals)
-    models = list(dict.fromkeys(point.model for point in planned.points))
+def _counts_table(planned: Sequence[Point], refusals: Sequence[Refusal], unit: str) -> Table:
+    sizes = sorted({point.world_size for point in planned})
+    points = Counter((point.model, point.world_size) for point in planned)
+    refused = Counter(refusal.model for refusal in refusals)
+    models = list(dict.fromkeys(point.model for point in planned))
     lines: list[Sequence[object]] = [
         ["model", *(f"{size} {unit}{'s' * (size > 1)}" for size in sizes), "refused"],
         *([model, *(points[model, size] for size in sizes), refused[model]] for model in models),

@@ -31,13 +31,15 @@ _SCAN_ERRORS = (duckdb.Error, UnicodeDecodeError)
 class Unusable:
     """A file, or one row of it, that holds no valid row; `reason` says why.
 
-    One that the system `refused` to give may hold a good row.
+    One that the system `refused` to give may hold a good row. A copy holds the row of a point that
+    has it in its own file.
     """
 
     path: Path
     reason: str
     row: int = 0  # counted from 0
     refused: bool = False
+    is_copy: bool = False
 
     def __str__(self) -> str:
         """The sentence with the file and the row."""
@@ -77,6 +79,9 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
     if invalid.num_rows:
         unusable += _unusable(invalid)
         rows = rows.filter(pc.is_null(judged["reason"]))
+    if series == "measured" and (copies := _copies(rows)):
+        unusable += [one for one in copies if one is not None]
+        rows = rows.filter(pa.array([one is None for one in copies]))
     unusable.sort(key=lambda one: (one.path, one.row))
     return Rows(rows.drop_columns(["row_number"]), tuple(unusable))
 
@@ -193,6 +198,21 @@ def _unusable(invalid: pa.Table) -> list[Unusable]:
     ]
 
 
+def _copies(rows: pa.Table) -> list[Unusable | None]:
+    """For each row whether its point has one in its own file too; empty if no point has two."""
+    if pc.count_distinct(rows["point_id"]).as_py() == rows.num_rows:
+        return []
+    ids, numbers = rows["point_id"].to_pylist(), rows["row_number"].to_pylist()
+    files = [Path(file) for file in rows["file"].to_pylist()]
+    own = {point for point, file in zip(ids, files, strict=True) if file.stem == point}
+    return [
+        Unusable(file, f"holds the row of {point}, which has a file of its own", row, is_copy=True)
+        if point in own and file.stem != point
+        else None
+        for point, file, row in zip(ids, files, numbers, strict=True)
+    ]
+
+
 def set_unreadable_aside(folder: Path) -> list[Unusable]:
     """Move files of rows/ without a valid row to rows/unreadable/, so that their points run again.
 
@@ -206,7 +226,7 @@ def set_unreadable_aside(folder: Path) -> list[Unusable]:
     good = set(rows.table["file"].to_pylist())
     moved = []
     for one in rows.unusable:
-        if one.row or one.refused or str(one.path) in good:
+        if one.row or one.refused or one.is_copy or str(one.path) in good:
             continue
         kept = next(  # the first number that is free
             path for n in itertools.count(1) if not (path := unreadable(one.path, n)).exists()

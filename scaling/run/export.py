@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from rocrate.rocrate import ROCrate
 
 import scaling
+from scaling.analyse.parquet_views import unreadable_error
 from scaling.errors import InputError
 from scaling.record.files import write_bytes, write_table, write_text
 from scaling.report.page.page import write_report
@@ -86,8 +87,7 @@ def _scrubbed(path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no table: {reason}; `scaling report` makes it anew") from None
+        raise unreadable_error([path], error) from None
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             cells = [cell and scrub(cell) for cell in table.column(place).to_pylist()]

@@ -8,6 +8,7 @@ from pydantic import Field, create_model, model_validator
 from scaling.cluster.hardware import GPUS
 from scaling.layout.optional_parts import PART_DEFAULTS, PART_SIZES, OptionalParts
 from scaling.layout.shapes import Family
+from scaling.study.problems import GRES
 from scaling.study.schema import Count, File, Flag
 
 # Upper bounds far beyond any model, so that what is counted with them fits into 64 bits.
@@ -133,7 +134,7 @@ class SlurmEntry(File):
     constraint: Annotated[str, Field(strict=True, pattern=r"^[\w&|,*\[\]().-]+$")] | None = None
     reservation: Word | None = None
     exclusive: Flag = False
-    gres: Annotated[str, Field(strict=True, pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
+    gres: Annotated[str, Field(strict=True, pattern=GRES)] | None = None
     cpus_per_task: Count | None = None
     mem_mb: Annotated[int, Field(strict=True, ge=0, le=10**12)] | None = None
     setup: tuple[Line, ...] = ()

@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 from scaling.errors import did_you_mean
 
 SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that are safe in paths and shells
+GRES = r"^[\w.-]+(:[\w.-]+)?$"
 
 _TYPES = {
     "int_type": "must be a whole number",
@@ -74,6 +75,8 @@ def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
 def _pattern_in_words(pattern: str) -> str:
     if "\\s;" in pattern:
         return "must be one word without blanks or signs of the shell"
+    if pattern == GRES:
+        return "must be a name and a type without a count, such as gpu or gpu:h100"
     if SAFE not in pattern:
         return f"must look like {pattern}"
     return (

@@ -212,6 +212,8 @@ class Probing(File):
 
 
 def _as_probing(value: object) -> object:
+    if not isinstance(value, bool | dict | File):
+        raise PydanticCustomError("kind", "must be true or false, or {world_size, time_limit_s}")
     return {"enabled": value} if isinstance(value, bool) else value
 
 

@@ -69,6 +69,20 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     assert f"at most 15 min 00 s, {hours}" in said
 
 
+def test_repeats_that_only_contenders_get_are_not_counted_as_points(config, write_study, capsys):
+    """They come on top, as the sentence below the table says."""
+    once = study_of(config, write_study, measure={})
+    few = study_of(config, write_study, measure={"repeats": {"at_most": 3, "for": "contenders"}})
+    one = study_of(config, write_study, measure={"repeats": {"at_most": 1, "for": "contenders"}})
+    shown = []
+    for study in (once, few, one):
+        show.show_plan(study, fitting_plan(study), None, None)
+        shown.append(capsys.readouterr().out)
+    on_top = "repeats of contenders come on top: up to 3 runs of a layout\n"
+    assert shown[1] == shown[0] + on_top
+    assert shown[2] == shown[0]
+
+
 def test_a_plan_of_nine_sizes_can_be_read_in_eighty_columns(capsys):
     """A line for each size: beside each other they would cut the models' names to three letters."""
     study = load_study(Path("config/studies/hardware_scaling.yaml"), Path("config"))

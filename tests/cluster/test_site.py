@@ -47,7 +47,10 @@ def test_all_memory_is_a_value_and_a_blank_keeps_its_quotes(config):
     [
         ({"partitions": "gpu"}, "unknown key 'partitions': did you mean 'partition'?"),
         ({"partition": "gpu; reboot"}, "must be one word without blanks or signs of the shell"),
-        ({"gres": "gpu:h100:8:9"}, "slurm.gres='gpu:h100:8:9': must look like"),
+        (
+            {"gres": "gpu:h100:8:9"},
+            "slurm.gres='gpu:h100:8:9': must be a name and a type without a",
+        ),
         ({"setup": "module load cuda"}, "slurm.setup='module load cuda': must be a list"),
         ({"cpus_per_task": 0}, "slurm.cpus_per_task=0: must be at least 1"),
     ],

@@ -121,6 +121,16 @@ def test_a_file_with_a_valid_row_beside_an_invalid_one_is_not_said_to_be_set_asi
     assert file_of(folder).exists()
 
 
+def test_a_copy_of_a_row_beside_it_counts_no_second_time_and_stays(folder):
+    """A point with two rows would weigh four times in tables that join rows with rows."""
+    copy = shutil.copy(file_of(folder), folder / "before.parquet")
+    found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
+    assert found.table["file"].to_pylist() == [str(file_of(folder, n)) for n in range(3)]
+    reason = f"holds the row of {POINTS[0].point_id}, which has a file of its own"
+    assert [(one.path, one.reason) for one in found.unusable] == [(copy, reason)]
+    assert row_files.set_unreadable_aside(folder) == []
+
+
 def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
     for _ in range(2):
         halved(file_of(folder))
@@ -161,7 +171,8 @@ def test_failed_points_are_retried_though_another_row_cannot_be_read(folder):
 
 def test_one_bad_file_makes_only_a_few_beside_it_be_read_one_by_one(folder, monkeypatch):
     for number in range(40):
-        write_rows(folder / f"{number}.parquet", [timed_row(POINTS[1], 2.0)])
+        other = dataclasses.replace(POINTS[1], point_id=f"{number}")
+        write_rows(folder / f"{number}.parquet", [timed_row(other, 2.0)])
     middle_gone(file_of(folder))
     monkeypatch.setattr(row_files, "ALONE", 4)
     alone = []
@@ -289,3 +300,10 @@ def test_a_file_of_a_study_that_is_none_is_named_in_a_sentence(tmp_path, name):
         with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project") as told:
             tabulate(tmp_path, SQL)
         assert str(told.value).endswith("; remove it, so that it is made again")
+
+
+def test_imported_rows_that_cannot_be_read_are_said_to_come_from_import_only(tmp_path):
+    """No run makes them again."""
+    (tmp_path / "published.parquet").write_text("half a table")
+    with pytest.raises(InputError, match="remove it, so that `scaling import` makes it again"):
+        tabulate(tmp_path, SQL)

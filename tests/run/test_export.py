@@ -77,7 +77,7 @@ def test_a_crate_says_of_each_file_what_it_is(exported):
 def test_a_table_that_cannot_be_read_is_one_sentence(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "best.parquet").write_text("half a table")
-    with pytest.raises(InputError, match=r"tables/best\.parquet: is no table: "):
+    with pytest.raises(InputError, match=r"tables/best\.parquet: is no Parquet file of "):
         export(tmp_path, tmp_path / "out.zip", tmp_path)
 
 

@@ -155,6 +155,10 @@ MALFORMED = {
         measure(measured_steps="many"),
         "measure.measured_steps='many': must be a whole number, or {at_least, at_most, until}",
     ),
+    "a probe that is said as YAML 1.1 does": (
+        changed(probe="no"),
+        "probe='no': must be true or false, or {world_size, time_limit_s}",
+    ),
     "repeats that are no number": (
         measure(repeats="twice"),
         "measure.repeats='twice': must be a whole number, or {at_most, for: contenders}",
