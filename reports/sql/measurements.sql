@@ -3,8 +3,8 @@
 -- series: measured | extended | published | predicted; values of different series are never mixed.
 -- extended: a full step derived from short ones. Where these rank layouts, a layout that ran full
 -- steps only (short ones save it little, or were not on a line) stands there with its measured step,
--- so that it is ranked too, also where all short ones failed. beside_measured: the point also ran full steps, which are a row of their
--- own, and count once.
+-- so that it is ranked too, also where all short ones failed. beside_measured: the point also ran
+-- full steps, which are a row of their own, and count once.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null
 -- unless ok.
 -- losses_agree: with the other layouts of the same training, see `losses`. A row whose losses do

@@ -1,5 +1,4 @@
--- Grain: one row per setting, world_size, and part of a step of the layout advised there that takes
--- time.
+-- Grain: one row per setting, world_size, and part that takes time of a step of the layout advised.
 -- Needs: spoken, layouts, planned_points, winner_rows
 -- From the profiler if it measured the layout, which needs full steps (exposed communication between
 -- pipeline stages is the bubble; `communication` has kinds and axes), else from the prediction

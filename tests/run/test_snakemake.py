@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -17,7 +18,7 @@ from scaling.launch.fork_server.client import FORK_SERVERS_WANTED
 from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from scaling.run.progress import Progress
-from tests.processes import largest_file
+from tests.processes import largest_file, until
 
 
 @pytest.mark.parametrize("options", [["--profile", "mine"], ["--profile=mine"]])
@@ -99,6 +100,8 @@ def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_i
     Path("snakemake").write_text("import time; time.sleep(60)")
     words = [sys.executable, "snakemake", "--config", f"study={stated}"]
     with subprocess.Popen(words) as first:
+        # a process that has just begun has no command yet
+        until("its command is known", psutil.Process(first.pid).cmdline)
         with pytest.raises(InputError, match=rf"^{name}: runs already, as process {first.pid} of"):
             stop.refuse_second_run(name)
         stop.refuse_second_run("v1")
