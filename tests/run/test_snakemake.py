@@ -77,7 +77,8 @@ def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch):
     assert lock.exists()
 
 
-def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(monkeypatch):
+def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # not where a developer's own study may run, which would be stopped
     runner = Runner(pid=os.getpid(), host="here", since=0.0)
     monkeypatch.setattr(stop, "runners_here", lambda rows: [runner])
     monkeypatch.setattr(stop, "_stop_allocations", lambda prefix, cluster: ([], True))
