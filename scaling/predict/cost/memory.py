@@ -84,17 +84,17 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     They and the layer being recomputed are never there together; the larger one counts.
     buffers: workspaces and communication buffers.
     """
-    modelled = functools.partial(_modelled, group, p=p)
+    modelled = functools.partial(_modelled, group)
     if group.stack.name not in ENGINES:
-        return modelled(f)
-    return split_rows(~f.compiled, f, functools.partial(_counted, group, p=p), modelled)
+        return modelled(f, p)
+    return split_rows(~f.compiled, f, p, functools.partial(_counted, group), modelled)
 
 
 def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the fullest stage of this project's engines."""
     engine = ENGINES[group.stack.name]
 
-    def peak(f: Features, *, piped: bool) -> Memory:
+    def peak(f: Features, p: Mapping[str, float], *, piped: bool) -> Memory:
         stay = engine.whole_gradients(f, piped)
         sizes = Sizes(group, f, piped=piped, whole_gradients=stay)
         moments: list[Moment] = []
@@ -107,10 +107,10 @@ def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 
     piped, whole = (functools.partial(peak, piped=piped) for piped in (True, False))
 
-    def by_schedule(f: Features) -> Memory:
-        return split_rows(f.schedule == ONE_F_ONE_B, f, piped, piped)
+    def by_schedule(f: Features, p: Mapping[str, float]) -> Memory:
+        return split_rows(f.schedule == ONE_F_ONE_B, f, p, piped, piped)
 
-    return split_rows(f.pp > 1, f, by_schedule, whole)
+    return split_rows(f.pp > 1, f, p, by_schedule, whole)
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:

@@ -8,7 +8,7 @@ workspaces, NCCL, blocks that a side stream still reads.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,8 @@ class Held:
 
 TERMS = tuple(Held.__dataclass_fields__)
 Moment = tuple[int, Held]  # index into PHASES
+# By name: one number for all layouts, or in a fit (n,), a value for each.
+Parameters = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Memory:
     phase: Strings | None = None
 
 
-def peak_of(moments: list[Moment], uncounted: float) -> Memory:
+def peak_of(moments: list[Moment], uncounted: Floats | float) -> Memory:
     """The fullest of the moments; `uncounted` bytes, which no rehearsal sees, are added to all."""
     total = moments[0][1].total
     fullest = np.zeros(len(total), dtype=np.int64)
@@ -103,16 +105,23 @@ def peak_of(moments: list[Moment], uncounted: float) -> Memory:
 def split_rows(
     mask: Flags,
     f: Features,
-    where_true: Callable[[Features], Memory],
-    where_false: Callable[[Features], Memory],
+    p: Parameters,
+    where_true: Callable[[Features, Parameters], Memory],
+    where_false: Callable[[Features, Parameters], Memory],
 ) -> Memory:
-    """Memory of the rows under `mask` by one function, of the others by another."""
+    """Memory of the rows under `mask` by one function, of the others by another.
+
+    Parameters with a value a row are split with the rows.
+    """
     if mask.all():
-        return where_true(f)
+        return where_true(f, p)
     if not mask.any():
-        return where_false(f)
+        return where_false(f, p)
     rows = [np.flatnonzero(mask), np.flatnonzero(~mask)]
-    parts = [where_true(f.take(rows[0])), where_false(f.take(rows[1]))]
+    parts = [
+        where(f.take(index), {name: v[index] if np.ndim(v) else v for name, v in p.items()})
+        for where, index in zip((where_true, where_false), rows, strict=True)
+    ]
     order = np.argsort(np.concatenate(rows))
 
     def joined(values: list[Any]) -> Any:
