@@ -35,7 +35,6 @@ function readTokens(text) {  // 140e9, 140G, 140B, 1.5 T; null where empty
 function budget(change) {
   Object.assign(state, change);
   updateBudget(); remember();
-  return draw($('figure[data-chart=cost]'));
 }
 function budgetControls() {
   $('#tokens').value = state.tokens ? amount(state.tokens) : '';

@@ -56,7 +56,6 @@ function selectors() {
 }
 function titles() {
   $$('[data-title]').forEach(at => at.replaceChildren(...wholeParts(titleOf(at.dataset.title))));
-  $$('[data-size-line]').forEach(at => at.replaceChildren(...wholeParts(state.story.at_size[state.size]?.[at.dataset.sizeLine] ?? '')));
 }
 function sentences() {
   const { story } = state, rows = rowsOf(tables.contenders), present = new Set(rows.filter(row => row.outcome === 'ok').map(row => row.series));
@@ -71,10 +70,6 @@ function sentences() {
   $('[data-colours]').hidden = !present.size;
   $('#tokens').placeholder = amount(story.tokens);
   $('#price').placeholder = story.price || 'none';
-  const switches = chosenRows(tables.switches);
-  $('#crossings').hidden = !switches.length;
-  $('#crossings summary').textContent = `Where the advised layout changes: ${switches.length} ${switches.length === 1 ? 'place' : 'places'}`;
-  fillTable($('#crossings table'), asColumns('switches', switches), switches);
 }
 function atSize() {  // what depends on the GPU count chosen
   selectors(); titles(); remember(); showSections();

@@ -48,7 +48,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "returns": (
         "setting_id", "series", "from_world_size", "to_world_size", "from_layout", "to_layout",
-        "same_stack", "marginal_tokens_per_s", "interval_from", "elasticity", "step_return",
+        "same_stack", "marginal_tokens_per_s", "interval_from", "step_return",
         "step_return_low", "step_return_high", "returned", "pays", "per_watt", "per_watt_low",
         "per_watt_high", "yardstick_per_watt", "watt_from",
     ),
@@ -59,20 +59,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "setting_id", "series", "world_size", "layout_name", "tokens_per_s",
         "tokens_per_s_per_gpu", "share_of_best", "efficiency",
     ),
-    "switches": (
-        "setting_id", "series", "from_world_size", "to_world_size", "before_layout", "before_name",
-        "after_layout", "after_name", "gain", "gain_low", "gain_high", "crossing", "crossing_low",
-        "crossing_high", "verdict",
-    ),
     "laws": (
         "setting_id", "series", "law", "chosen", "sizes", "held_out", "held_out_error",
         "fit_error", "leaves_data_at", "peak_world_size", "t1", "t1_low", "t1_high", "serial",
         "serial_low", "serial_high", "coherency", "coherency_low", "coherency_high",
         "communication", "communication_low", "communication_high",
-    ),
-    "law_curves": (
-        "setting_id", "series", "law", "world_size", "tokens_per_s", "tokens_per_s_low",
-        "tokens_per_s_high", "inside_data",
     ),
     "costs": (
         "setting_id", "series", "world_size", "layout_name", "slot", "hours_per_token",
@@ -85,11 +76,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "ratio_at_smallest", "ratio_at_largest", "near_pairs", "near_ratio", "near_low",
         "near_high", "memory_pairs", "memory_ratio", "less_memory", "shown",
     ),
-    "map": (
-        "setting_id", "series", "world_size", "tp", "pp", "status", "margin", "layout_name", "text",
-        "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "exposed_comm_s", "tried",
-        "failed",
-    ),
     "memory_parts": (
         "setting_id", "world_size", "layout_name", "place", "outcome", "series", "part_order",
         "part", "bytes", "from_bytes", "to_bytes", "total_bytes", "peak_phase",
@@ -99,28 +85,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
         "profiled_s", "share_from", "share_to", "hidden_share",
     ),
-    "interactions": (
-        "setting_id", "series", "title", "name", "axis", "level", "level_order", "pairs",
-        "mean_ratio", "worth", "strength", "rank", "shown",
-    ),
-    "communication": (
-        "setting_id", "series", "world_size", "layout_name", "split", "part_order", "part",
-        "seconds", "from_s", "to_s", "comm_s", "exposed_s",
-    ),
-    "peers": (
-        "setting_id", "series", "dimension", "model", "cluster", "seq_length", "total_params",
-        "world_size", "layout_name", "matched", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
-        "itself",
-    ),
     "collectives": (
         "cluster", "kind", "ranks", "stride", "nodes", "at_once", "message_bytes", "probes",
         "seconds", "bus_bytes_per_s", "bus_low", "bus_high",
     ),
     "slow_hosts": ("cluster", "host", "kind", "slowdown", "probes", "slow_from"),
-    "gemms": (
-        "cluster", "precision", "m", "n", "k", "flops", "flop_per_s", "slowest_flop_per_s",
-        "fastest_flop_per_s", "probes",
-    ),
     "engines": (
         "setting_id", "series", "world_size", "from_engine", "to_engine", "layout_name",
         "from_outcome", "to_outcome", "from_tokens_per_s", "to_tokens_per_s", "ratio",
@@ -146,16 +115,6 @@ SENTENCE_COLUMNS: dict[str, tuple[str, ...]] = {
         "setting_id", "compared", "near", "median_error", "judged", "told_right", "predicted_from",
         "published", "unstated",
     ),
-    "optimism": (
-        "setting_id", "series", "world_size", "layout_name", "layouts", "runs", "contenders",
-        "probability_of_winner", "between_run_sigma", "optimism", "stack_fingerprint",
-    ),
-    "extension": ("setting_id", "linear", "error", "covered"),
-    "drift": (
-        "series", "cluster", "test", "host", "residual_of", "runs", "effect", "change", "p_value",
-    ),
-    "stops": ("setting_id", "stopped", "points"),
-    "tails": ("setting_id", "series", "world_size", "steps", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
     "decision": (
         "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",

@@ -30,7 +30,6 @@ _FILTERS = {
     "contenders": f"where drawn and (least(place, position) <= {MOST_LAYOUTS} or slot < 7)",
     "returns": "where drawn",
     "fixed_layout": "where drawn",
-    "switches": "where drawn",
     "costs": "where drawn",
     "losses": "where not agrees",
 }

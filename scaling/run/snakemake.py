@@ -21,7 +21,7 @@ from scaling.record import row_files
 from scaling.record.files import check_room
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
-from scaling.run.status import first_few, use_of_allocations
+from scaling.run.status import first_few
 from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import LOGS, LogPaths
 
@@ -103,8 +103,6 @@ def run_study(
         console.print(f"Nothing to do: {done}.")
     else:
         console.print(f"Finished in {duration(time.monotonic() - started)}: {after.line()}")
-        if (use := use_of_allocations(watcher.paths)) is not None:
-            console.print(use)
     if report.exists():  # options such as --until may end before it
         console.print(f"The report: {report}")
     return 0

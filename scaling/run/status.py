@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from scaling.cluster.hardware import GIB
 from scaling.launch.start.slurm import Queued, queued_jobs
 from scaling.record.files import point_columns
 from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
-from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
 
 _KWH_J = 3.6e6
@@ -62,7 +57,6 @@ class Status:
     gpu_hours_left: float | None
     best: tuple[Best, ...]
     ends_in_s: tuple[float, float] | None  # 80 % interval, from how long points of each size took
-    allocations: str | None = None  # a sentence about their use
     hours_of: str = "GPU-hours"
 
     def to_json(self) -> str:
@@ -86,8 +80,6 @@ class Status:
             lines.append(f"  {nodes} node{'s' * (nodes > 1)} in use")
         if not self.progress.finished:
             lines += self._lines_while_running()
-        if self.allocations is not None:
-            lines.append(f"  {self.allocations}")
         return lines
 
     def _lines_while_running(self) -> list[str]:
@@ -149,7 +141,6 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
         ends_in_s=(interval[0], interval[2]) if missing and interval is not None else None,
-        allocations=use_of_allocations(watcher.paths),
         hours_of="rank-hours" if all(p.gpu == "cpu" for p in watcher.points) else "GPU-hours",
     )
 
@@ -187,35 +178,6 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         of = len({layout for layout, _ in tried})
         best.append(dataclasses.replace(runs[0], tokens_per_s=rate(runs), of=of))
     return best
-
-
-def use_of_allocations(paths: StudyPaths) -> str | None:
-    """A sentence about how many allocations there were, how long, and the share in measured steps.
-
-    Read from tables/allocations.parquet as last made; None if it tells of no allocation.
-    """
-    table = paths.table("allocations")
-    try:
-        allocations = [row for row in pq.read_table(table).to_pylist() if row["span_s"]]
-    except (OSError, pa.ArrowException):  # none yet, or a broken one
-        return None
-    if not allocations:
-        return None
-    span_s = math.fsum(row["span_s"] for row in allocations)
-    in_steps_s = math.fsum(row["in_steps_s"] for row in allocations)
-    least = min(allocations, key=lambda row: row["share_in_steps"])
-    memory = [row["peak_memory_bytes"] for row in allocations if row["peak_memory_bytes"]]
-    energy = [row["energy_j"] for row in allocations if row["energy_j"] is not None]
-    parts = [
-        f"{len(allocations)} allocations, {duration(span_s)} in all: "
-        f"{in_steps_s / span_s:.0%} in measured steps"
-        f" (least: job {least['job_id']}, {least['share_in_steps']:.0%})"
-    ]
-    if memory:
-        parts.append(f"at most {max(memory) / GIB:,.1f} GiB a rank")
-    if energy:
-        parts.append(f"{math.fsum(energy) / _KWH_J:,.3g} kWh in full steps")
-    return ", ".join(parts)
 
 
 def _clock(seconds: float) -> str:

@@ -43,7 +43,6 @@ class StudyPaths:
         self.tables = folder / "tables"
         self.charts = folder / "charts"
         self.report = folder / "report.html"
-        self.multiqc = folder / "scaling_mqc.json"
 
     def point(self, point_id: str) -> Path:
         """The input of a point's job."""

@@ -84,12 +84,9 @@ def test_a_single_run_that_states_no_noise_is_as_uncertain_as_the_tie_rule_says(
     assert best == pytest.approx(NormalDist().cdf(math.log(1.05) / math.sqrt(2) / sigma), abs=1e-3)
 
 
-def test_odds_and_optimism_are_tables(tabulated):
+def test_odds_are_a_table(tabulated):
     points = [some_point(2, zero_stage=1), some_point(2, zero_stage=0), some_point(2, zero_stage=3)]
     rows = [timed_row(p, t, noise=0.002) for p, t in zip(points, (1.0, 1.003, 2.0), strict=True)]
     table = tabulated(points, rows)
     odds = {one["layout"]: one for one in table("odds")}
     assert [one["contender"] for one in odds.values()] == [True, True, False]
-    (size,) = table("optimism")
-    assert (size["layouts"], size["runs"], size["contenders"]) == (3, 3, 2)
-    assert 0 < size["optimism"] < 0.01

@@ -155,38 +155,6 @@ def test_of_fifteen_choices_worth_nothing_all_intervals_hold_that_in_nineteen_of
     assert len(false) <= 14
 
 
-def peers(*rows):
-    """Contenders (setting, layout, rate) at 8 GPUs of settings that differ in seq_length."""
-    settings = [
-        {
-            "setting_id": number, "model": "m", "cluster": "c", "gpu": "g", "study_kind": "strong",
-            "seq_length": 2048 * number, "kept_batch_size": 64, "kept_choices": "",
-            "total_params": 1,
-        }
-        for number in (1, 2)
-    ]  # fmt: skip
-    contenders = [
-        {
-            "setting_id": setting, "series": "measured", "world_size": 8, "layout": layout,
-            "layout_name": layout, "outcome": "ok", "drawn": True, "place": place,
-            "tokens_per_s": rate, "tokens_per_s_per_gpu": rate / 8, "mfu": rate / 1000,
-            "model_flop_per_s_per_gpu": rate,
-        }
-        for place, (setting, layout, rate) in enumerate(rows, 1)
-    ]  # fmt: skip
-    return run_sql("peers", settings=settings, contenders=contenders, best=contenders)
-
-
-def test_contexts_are_compared_at_one_layout_or_not_at_all():
-    found = peers((1, "a", 400.0), (1, "b", 300.0), (2, "b", 310.0))
-    mine = [row for row in found if row["setting_id"] == 1]
-    assert [(row["layout_name"], row["seq_length"], row["mfu"]) for row in mine] == [
-        ("b", 2048, 0.3),
-        ("b", 4096, 0.31),
-    ]
-    assert peers((1, "a", 400.0), (2, "b", 310.0)) == []
-
-
 def test_the_only_layout_of_a_setting_is_named_in_words(tabulated):
     (row,) = tabulated([some_point(2)])("names")
     assert row["layout_name"] == "tp 1, pp 1, ZeRO 1, micro-batch 1, flash2, bf16"
@@ -240,23 +208,6 @@ def test_no_part_of_a_step_is_negative_where_repeats_disagree(tabulated):
     assert {row["part"] for row in parts} == {"compute", "pipeline bubble", "idle and rest"}
     assert min(row["seconds"] for row in parts) > 0
     assert sum(row["seconds"] for row in parts) == pytest.approx(1.0)
-
-
-def test_percentiles_of_the_steps_stand_beside_the_median():
-    times = [1.0] * 18 + [2.0, 3.0]
-    steps = [
-        {
-            "setting_id": 1,
-            "series": "measured",
-            "world_size": 8,
-            "fastest": fast,
-            "step_times_s": part,
-        }
-        for fast, part in ((True, times[:10]), (True, times[10:]), (False, [9.0]))
-    ]
-    (tail,) = run_sql("tails", winner_rows=steps)
-    assert (tail["steps"], tail["step_time_s"]) == (20, 1.0)
-    assert tail["step_time_p95_s"] == pytest.approx(2.05)
 
 
 def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them():

@@ -62,17 +62,6 @@ def test_groups_of_neighbours_and_of_ranks_further_apart_are_not_pooled(probed):
     assert [(row["stride"], row["seconds"]) for row in found] == [(1, 1.0), (2, 3.0)]
 
 
-def test_a_gemm_has_two_flops_per_product_and_the_range_of_its_hosts(probed):
-    one = {"kind": "gemm", "precision": "bf16", "m": 10, "n": 20, "k": 30}
-    (found,) = probed(one | {"host": "a", "seconds": 1e-9}, one | {"host": "b", "seconds": 3e-9})(
-        "gemms"
-    )
-    assert found["flops"] == 12_000
-    assert found["flop_per_s"] == pytest.approx(6e12)
-    assert found["slowest_flop_per_s"] == pytest.approx(4e12)
-    assert found["fastest_flop_per_s"] == pytest.approx(12e12)
-
-
 def test_a_host_that_lags_is_named_and_healthy_ones_are_not(probed):
     found = probed(
         *({"kind": "gemm", "host": host, "m": size, "n": size, "k": size, "seconds": 1.0,
@@ -84,7 +73,7 @@ def test_a_host_that_lags_is_named_and_healthy_ones_are_not(probed):
 
 def test_a_study_without_probes_has_empty_tables(tmp_path):
     write_points(tmp_path, Plan(points=(some_point(1),), refusals=()))
-    names = ("collectives", "gemms", "slow_hosts")
+    names = ("collectives", "slow_hosts")
     tabulate_only(tmp_path, tmp_path / "sql", *names)
     for name in names:
         assert read(tmp_path / "tables" / f"{name}.parquet") == []

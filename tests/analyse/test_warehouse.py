@@ -18,7 +18,6 @@ from tests.analyse.conftest import SQL, layout, read, some_point, tabulate_only
 from tests.processes import largest_file
 from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
-from tests.rows import row_of
 
 pytestmark = pytest.mark.slow
 
@@ -230,29 +229,6 @@ def test_points_that_started_on_a_busy_machine_are_counted(study):
     tabulate_only(study, study / "sql", "busy")
     (machine,) = read(study / "tables" / "busy.parquet")
     assert (machine["own_threads"], machine["busy"]) == (8, 1)
-
-
-def test_an_allocation_says_how_much_of_it_was_measured_steps_and_what_they_took(study):
-    points = tuple(cpu_point(size) for size in (1, 2, 4))
-    write_points(study, Plan(points=points, refusals=()))
-    of_rows = (
-        {"job_id": "7", "started_at": "2026-01-01T00:00:00Z", "duration_s": 40.0, "startup_s": 10.0,
-         "step_times_s": [10.0, 10.0], "step_time_s": 10.0, "energy_j": 5.0, "mean_power_w": 0.5,
-         "peak_memory_bytes": 3},
-        {"job_id": "7", "started_at": "2026-01-01T00:00:50Z", "duration_s": 50.0, "startup_s": 20.0,
-         "step_times_s": [10.0], "step_time_s": 10.0, "short_step_times_s": [5.0, 5.0],
-         "short_accumulations": [1, 1], "peak_memory_bytes": 2},
-        {"job_id": None},
-    )  # fmt: skip
-    for number, (point, changes) in enumerate(zip(points, of_rows, strict=True)):
-        write_rows(study / "rows" / f"{number}.parquet", [row_of(point, **changes)])
-    tabulate_only(study, study / "sql", "allocations")
-    (allocation,) = read(study / "tables" / "allocations.parquet")
-    assert allocation["job_id"] == "7"
-    assert (allocation["points"], allocation["world_size"]) == (2, 2)
-    assert (allocation["span_s"], allocation["startup_s"]) == (100.0, 30.0)
-    assert (allocation["in_steps_s"], allocation["share_in_steps"]) == (40.0, 0.4)
-    assert (allocation["energy_j"], allocation["peak_memory_bytes"]) == (10.0, 3)
 
 
 def test_no_text_of_a_csv_is_taken_for_a_formula_and_numbers_stay_numbers(study, tmp_path):

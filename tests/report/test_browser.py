@@ -67,17 +67,13 @@ def hostile(tmp_path_factory, looked_at):
 def test_every_chart_is_drawn_and_nothing_is_asked_for(seen):
     report = seen
     assert drawn(report.page).keys() == {
-        "throughput", "throughput_per_gpu", "marginal_return", "scaling_law", "memory_time",
-        "memory", "layout_map", "layout_ranking", "factor_effects", "cost",
+        "throughput_per_gpu", "marginal_return", "memory", "layout_ranking", "factor_effects",
     }  # fmt: skip
     report.page.click("#not-shown summary")
     named = dict(
         line.split(": ") for line in report.page.locator("#not-shown li").all_inner_texts()
     )
-    assert (
-        named["marginal watt"]
-        == "energy was not measured at the smallest size and at both ends of a step."
-    )
+    assert named["collectives"] == "no probe of this cluster has left data in this study."
     assert named["collectives"].startswith("no probe of this cluster")
     assert named.keys() | {name.replace("_", " ") for name in drawn(report.page)} == {
         name.replace("_", " ") for name in CHARTS
@@ -130,7 +126,7 @@ def test_axe_finds_nothing_in_the_theme_of_the_system(full, theme, width):
 
 def test_every_axis_has_two_labels_and_none_lies_on_another(narrow):
     axes = narrow.evaluate(AXES)
-    assert len(axes) > 12
+    assert len(axes) >= 5
     for name, labels in axes:
         assert len(labels) >= 2, name
         assert not any("8388608" in text for text, *_ in labels), name
@@ -166,7 +162,7 @@ def test_another_model_redraws_everything(full):
     before = report.page.inner_text(".selection:visible h2")
     report.select("model", "llama-8b")
     assert report.page.inner_text(".selection:visible h2") != before
-    assert "GPUs" in report.page.text_content("figure[data-chart=throughput] svg")
+    assert "GPUs" in report.page.text_content("figure[data-chart=throughput_per_gpu] svg")
     assert "model=llama-8b" in report.page.url
     assert report.errors == []
 
@@ -174,7 +170,7 @@ def test_another_model_redraws_everything(full):
 def test_the_theme_switch_changes_page_and_charts(full):
     page = full(color_scheme="light").page
     surface = "getComputedStyle(document.querySelector('#throughput')).backgroundColor"
-    first = "document.querySelector('figure[data-chart=throughput] svg path[fill*=c1]')"
+    first = "document.querySelector('figure[data-chart=throughput_per_gpu] svg path[fill*=c1]')"
     mark = f"getComputedStyle({first}).fill"
     light = page.evaluate(surface), page.evaluate(mark)
     page.click("#theme")
@@ -296,7 +292,7 @@ def test_without_javascript_answers_and_rows_are_readable(full_study, opened):
     assert [answer[:9] for answer in answers] == ["Measured:"] * 3
     assert page.locator("tbody tr:visible").count() > 100
     pictures = page.locator("noscript img:visible, figure img:visible")
-    assert pictures.count() > 5
+    assert pictures.count() >= 5
     assert all(picture.evaluate("e => e.naturalWidth") > 300 for picture in pictures.all())
     dead = page.locator("input:visible, select:visible, nav:visible, button:visible")
     assert dead.count() == 0

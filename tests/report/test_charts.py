@@ -8,7 +8,6 @@ import pytest
 from scaling.report.charts.charts import ALL, CHARTS, drawable
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
-from scaling.report.charts.steps import AXES
 from scaling.report.charts.svg import specifications, table_names
 from scaling.report.columns import COLUMNS
 from scaling.report.page.page import read_caption
@@ -98,7 +97,7 @@ def test_numbers_stand_above_the_interval_and_cover_neither_it_nor_other_layouts
     assert all(layer["mark"]["dy"] < -10 for layer in numbers)
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "cost"])
+@pytest.mark.parametrize("name", ["throughput_per_gpu"])
 def test_series_decide_the_mark(name):
     drawn = {}
     for layer in layers(name):
@@ -115,7 +114,7 @@ def test_series_decide_the_mark(name):
     )
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu"])
+@pytest.mark.parametrize("name", ["throughput_per_gpu"])
 def test_predicted_lines_are_dashed_and_observed_ones_solid(name):
     dashes = {
         str(step["filter"]): layer["mark"].get("strokeDash")
@@ -130,7 +129,7 @@ def test_predicted_lines_are_dashed_and_observed_ones_solid(name):
     }
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu"])
+@pytest.mark.parametrize("name", ["throughput_per_gpu"])
 def test_no_solid_line_runs_through_a_change_of_layout(name):
     dotted = [1, 3]  # leads the eye from one layout to the next
     lines = [
@@ -146,15 +145,6 @@ def test_no_solid_line_runs_through_a_change_of_layout(name):
     )
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "scaling_law", "cost"])
-def test_no_line_joins_the_series_of_one_size(name):
-    for layer in layers(name):
-        if layer["mark"]["type"] in ("line", "area"):
-            assert "series" in json.dumps(layer["encoding"].get("detail")) or any(
-                step.get("filter") == "datum.order === datum.least" for step in layer["transform"]
-            )
-
-
 def test_a_chart_with_one_tick_is_not_drawn(full_tables):
     mine = full_tables.of(1)
     size = mine["best"][0]["world_size"]
@@ -162,9 +152,9 @@ def test_a_chart_with_one_tick_is_not_drawn(full_tables):
         name: [row for row in rows if row.get("world_size", size) == size]
         for name, rows in mine.records.items()
     }
-    assert {"throughput", "throughput_per_gpu", "cost"} <= drawable(mine)[ALL].keys()
+    assert "throughput_per_gpu" in drawable(mine)[ALL]
     one_size = drawable(Tables(records))[ALL]
-    assert not {"throughput", "throughput_per_gpu", "cost"} & one_size.keys()
+    assert "throughput_per_gpu" not in one_size
     assert "layout_ranking" in one_size
 
 
@@ -192,19 +182,7 @@ def test_the_vocabulary_knows_the_same_series_everywhere():
     assert POINTS.keys() == INTERVALS.keys() == SEGMENTS.keys()
 
 
-def test_throughput_has_its_interval_and_the_ideal_line():
-    fields = [
-        (layer["mark"]["type"], part["field"])
-        for layer in layers("throughput")
-        for part in walk(layer["encoding"])
-        if isinstance(part.get("field"), str)
-    ]
-    assert ("rule", "tokens_per_s_low") in fields
-    assert ("rule", "tokens_per_s_high") in fields
-    assert ("line", "ideal_tokens_per_s") in fields
-
-
-@pytest.mark.parametrize("name", ["throughput_per_gpu", "generations", "memory", "memory_time"])
+@pytest.mark.parametrize("name", ["throughput_per_gpu", "memory"])
 def test_axes_of_amounts_start_at_zero(name):
     assert any(part.get("domainMin") == 0 for part in walk(json.loads(specifications()[name])))
 
@@ -217,9 +195,3 @@ def test_failures_are_hatched_and_have_no_number():
     assert {"filter": "datum.outcome !== 'ok'"} in hatched[0]["transform"]
     fields = {part.get("field") for part in walk(hatched[0]["encoding"])}
     assert not fields & {"tokens_per_s", "memory"}
-
-
-def test_every_part_of_communication_that_is_tabled_has_a_colour():
-    """A part that the scale does not know is left out of the bar."""
-    query = (REPORTS / "sql" / "communication.sql").read_text(encoding="utf-8")
-    assert re.findall(r"'axis'.*'part': '(\w+)'", query) == AXES

@@ -52,21 +52,6 @@ def test_a_legend_lists_the_parts_that_are_drawn_and_leaves_no_gap_for_others(pa
     assert height <= (110 if parts else 90)
 
 
-def test_the_axes_of_the_smallest_map_are_named_in_full():
-    cell = {"tp": 1, "pp": 1, "status": "oom", "world_size": 8, "series": "measured"}
-    svg = drawn("layout_map", map=[cell, cell | {"pp": 2}])
-    assert "pipeline stages, pp" in svg
-    assert "tensor-parallel size, tp" in svg
-    assert "rotate(-90)" not in svg  # a title beside one row is longer than the row is high
-
-
-def test_a_short_axis_of_times_has_more_than_one_label():
-    times = [LAYOUT | {"step_time_s": seconds} for seconds in (0.82, 0.93)]
-    contenders = [row | {"peak_memory_bytes": 2**34, "zero_stage": 1} for row in times]
-    labels = numbers(drawn("memory_time", contenders=contenders))
-    assert sum(0.8 < label < 0.95 for label in labels) >= 3
-
-
 def test_a_short_axis_of_ratios_has_labels_on_both_sides_of_one():
     ratios = {"near_ratio": 1.0, "near_low": 0.98, "near_high": 1.02, "near_pairs": 5, "pairs": 5}
     ends = {"mean_ratio": 1.0, "lowest": 0.98, "highest": 1.02}

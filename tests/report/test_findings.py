@@ -1,4 +1,4 @@
-"""Titles about memory, time, other clusters and probes, on tables written by hand."""
+"""Titles about memory, time and probes, on tables written by hand."""
 
 import pytest
 
@@ -6,39 +6,6 @@ from scaling.report.sections import findings
 from scaling.report.sections.answer import why_nothing_ran
 from scaling.report.tables import Tables
 from scaling.report.text import with_series
-
-
-@pytest.mark.parametrize(
-    ("series", "first"), [("measured", "Tokens"), ("predicted", "Predicted: tokens")]
-)
-def test_clusters_are_compared_at_the_largest_size_both_ran(series, first):
-    row = {"dimension": "cluster", "model": "m", "series": series}
-    rows = [
-        row | {"cluster": "new", "itself": True, "world_size": 8, "tokens_per_s_per_gpu": 300.0,
-               "mfu": 0.4},
-        row | {"cluster": "old", "itself": False, "world_size": 8, "tokens_per_s_per_gpu": 100.0,
-               "mfu": 0.6},
-        row | {"cluster": "new", "itself": True, "world_size": 16, "tokens_per_s_per_gpu": 200.0,
-               "mfu": 0.3},
-    ]  # fmt: skip
-    assert findings.peers_title(Tables({"peers": rows})) == (
-        f"{first} per second of one GPU of new, with the same layout: 3.00 times those of old "
-        "on 8 GPUs (MFU 40\u202f% against 60\u202f%)"
-    )
-
-
-def test_clusters_are_compared_by_what_ran_though_more_is_predicted():
-    row = {"dimension": "cluster", "model": "m", "mfu": None}
-    rows = [
-        row | {"cluster": cluster, "itself": cluster == "new", "world_size": size, "series": series,
-               "tokens_per_s_per_gpu": rate}
-        for size, series, rates in ((8, "measured", (300.0, 100.0)), (64, "predicted", (5.0, 1.0)))
-        for cluster, rate in zip(("new", "old"), rates, strict=True)
-    ]  # fmt: skip
-    assert findings.peers_title(Tables({"peers": rows})) == (
-        "Tokens per second of one GPU of new, with the same layout: 3.00 times those of old on "
-        "8 GPUs"
-    )
 
 
 def test_where_nothing_is_predicted_to_fit_nobody_is_said_to_have_tried():
@@ -67,15 +34,6 @@ def test_what_ties_with_the_fastest_is_not_said_to_tie_with_another_advised_layo
     assert title(2, **fastest, advised_layout_name="a") == (
         "At 8 GPUs a is advised and 2 other layouts are not told apart from it"
     )
-
-
-def test_a_cluster_that_shares_no_size_is_not_compared():
-    row = {"dimension": "cluster", "series": "measured", "tokens_per_s_per_gpu": 1.0, "mfu": None}
-    rows = [
-        row | {"cluster": "new", "itself": True, "world_size": 8},
-        row | {"cluster": "old", "itself": False, "world_size": 16},
-    ]
-    assert findings.peers_title(Tables({"peers": rows})).startswith("No other cluster")
 
 
 def zero(name, ratio, less, pairs):

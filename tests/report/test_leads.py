@@ -32,16 +32,12 @@ def test_leaders_are_the_fastest_and_those_not_told_apart_from_it():
 
 
 def tables(lead):
-    """Two cells, two sizes, two layouts of a size: the second faster by `lead`, a ratio."""
+    """Two sizes, the second faster by `lead`, a ratio."""
     pair = (100.0, 100.0 * (1 + lead))
     noise = margin_of(NOISE_FLOOR)
     common = {"series": "measured", "margin": noise, "status": "ok", "world_size": 8}
     return Tables(
         {
-            "map": [
-                common | {"tp": tp, "pp": 1, "tokens_per_s_per_gpu": rate}
-                for tp, rate in zip((1, 2), pair, strict=True)
-            ],
             "best": [
                 common | {"world_size": size, "tokens_per_s": rate}
                 for size, rate in zip((8, 16), pair, strict=True)
@@ -67,14 +63,12 @@ def shaken(given, seed):
 def test_a_lead_within_noise_is_claimed_by_no_title_however_the_rates_fall(lead):
     for seed in range(20):
         given = shaken(tables(lead), seed)
-        assert "tie" in findings.map_title(given, 8)
         assert "does not change beyond the noise" in over_sizes.throughput_title(given)
 
 
 def test_a_clear_lead_is_claimed_however_the_rates_fall():
     for seed in range(20):
         given = shaken(tables(0.3), seed)
-        assert findings.map_title(given, 8) == "At 8 GPUs the best cell is tp 2, pp 1"
         assert "throughput grows 1.3×" in over_sizes.throughput_title(given)
 
 
@@ -156,18 +150,3 @@ def test_an_order_between_two_software_stacks_is_said_to_be_one():
         f"{KNOWN}. At 8 GPUs the two fastest layouts ran in different software, so their order "
         "compares software too."
     )
-
-
-def test_a_degree_that_a_publisher_leaves_unstated_is_not_named():
-    given = tables(0.3)
-    rows = [row | {"pp": None} for row in given["map"]]
-    assert findings.map_title(Tables({"map": rows}), 8) == "At 8 GPUs the best cell is tp 2"
-
-
-def test_one_empty_cell_holds_and_two_hold_nothing():
-    given = tables(0.3)
-    empty = given["map"][0] | {"tp": 4, "status": "oom"}
-    given["map"].append(empty)
-    assert findings.map_title(given, 8).endswith("; 1 of 3 cells holds nothing that runs")
-    given["map"].append(empty | {"tp": 8})
-    assert findings.map_title(given, 8).endswith("; 2 of 4 cells hold nothing that runs")

@@ -1,4 +1,4 @@
-"""Titles over sizes: what a step returns, what it costs, and how surely."""
+"""Titles over sizes: what a step returns, and how surely."""
 
 import pytest
 
@@ -98,49 +98,6 @@ def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, titl
     given = returns(*steps)
     assert over_sizes.returns_title(given) == title
     assert knee in over_sizes.knee_sentence(given)
-
-
-def costs(series, *rows, noise=0.01):
-    """A fixture of `cost_title`: rows are size, hours and GPU-hours per token."""
-    return Tables(
-        {
-            "costs": [
-                {
-                    "series": series, "world_size": size, "hours_per_token": hours,
-                    "gpu_hours_per_token": gpu_hours,
-                }
-                for size, hours, gpu_hours in rows
-            ],
-            "best": [{"world_size": size, "margin": noise} for size, _, _ in rows],
-        }
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given", "title"),
-    [
-        (costs("measured", (8, 1.0, 8.0)), "What a run costs at other sizes is not known"),
-        (
-            costs("measured", (8, 1.0, 8.0), (16, 0.51, 8.16), (32, 0.3, 9.6)),
-            "32 GPUs finish a run 3.3× as fast as 8, for 20\u202f% more GPU-hours",
-        ),
-        (
-            costs("predicted", (8, 1.0, 8.0), (16, 0.502, 8.03)),
-            "16 GPUs would finish a run 2× as fast as 8, for as many GPU-hours",
-        ),
-        (
-            costs("predicted", (8, 1.0, 8.0), (16, 0.525, 8.4), noise=0.1),
-            "16 GPUs would finish a run 1.9× as fast as 8, for 5\u202f% more GPU-hours, which is "
-            "within the noise",
-        ),
-        (
-            costs("measured", (1, 1.0, 1.0), (4, 1.2, 4.8)),
-            "4 GPUs finish a run no sooner than 1, for 4.8× the GPU-hours",
-        ),
-    ],
-)
-def test_the_title_of_the_cost_says_what_the_largest_size_saves_and_adds(given, title):
-    assert over_sizes.cost_title(given) == title
 
 
 def test_throughput_that_falls_and_grows_again_is_said_of_one_step():
@@ -261,17 +218,8 @@ def test_sizes_are_compared_with_the_error_that_predictions_of_a_size_share():
     best = [
         common | {"world_size": size, "tokens_per_s": rate} for size, rate in ((8, 100), (16, 115))
     ]
-    costs = [
-        {
-            "series": "predicted", "world_size": row["world_size"],
-            "hours_per_token": 1 / row["tokens_per_s"],
-            "gpu_hours_per_token": row["world_size"] / row["tokens_per_s"],
-        }
-        for row in best
-    ]  # fmt: skip
-    given = Tables({"best": best, "costs": costs})
+    given = Tables({"best": best})
     assert "would not change beyond the noise" in over_sizes.throughput_title(given)
-    assert over_sizes.cost_title(given).startswith("16 GPUs would finish a run no sooner")
 
 
 def test_a_step_between_sizes_is_missed_by_what_ran_and_not_by_what_did_not():

@@ -117,7 +117,7 @@ def test_a_link_to_a_section_keeps_the_selection_and_opens_there(full):
     assert abs(again.locator("#layouts").bounding_box()["y"]) < 120
     plain = full(fragment="#method").page
     assert abs(plain.locator("#method").bounding_box()["y"]) < 900
-    assert {"chart-memory", "chart-throughput"} <= set(
+    assert {"chart-memory", "chart-throughput_per_gpu"} <= set(
         page.evaluate("[...document.querySelectorAll('figure a')].map(a => a.hash.slice(1))")
     )
 
@@ -194,8 +194,8 @@ def test_a_column_sorts_both_ways_and_unknown_stays_last(points):
 
 def test_the_table_behind_a_chart_shows_its_rows(full):
     page = full(fragment="#model=tiny").page
-    page.click("figure[data-chart=throughput] summary")
-    rows = page.locator("figure[data-chart=throughput] tbody tr")
+    page.click("figure[data-chart=throughput_per_gpu] summary")
+    rows = page.locator("figure[data-chart=throughput_per_gpu] tbody tr")
     rows.first.wait_for()
     assert rows.count() == 3
 
@@ -203,7 +203,7 @@ def test_the_table_behind_a_chart_shows_its_rows(full):
 def test_downloads_are_whole_csv_and_svg_files(full):
     page = full(fragment="#model=tiny").page
     with page.expect_download() as download:
-        page.click("figure[data-chart=throughput] .tools button:text-is('CSV')")
+        page.click("figure[data-chart=throughput_per_gpu] .tools button:text-is('CSV')")
     rows = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
     assert [row["world_size"] for row in rows] == ["1", "2", "4"]
     assert {(row["study"], row["series"], row["interval"]) for row in rows} == {
@@ -211,14 +211,14 @@ def test_downloads_are_whole_csv_and_svg_files(full):
     }
     assert rows[0]["title"] == page.inner_text("[data-title=throughput]")
     with page.expect_download() as download:
-        page.click("figure[data-chart=throughput] .tools button:text-is('SVG')")
+        page.click("figure[data-chart=throughput_per_gpu] .tools button:text-is('SVG')")
     text = download.value.path().read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert "var(--" not in text
     for word in ("full: tiny on laptop", "● measured", "intervals: 95"):
         assert word in text
     with page.expect_download() as download:
-        page.click("figure[data-chart=throughput] .tools button:text-is('PNG')")
+        page.click("figure[data-chart=throughput_per_gpu] .tools button:text-is('PNG')")
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
     with page.expect_download() as download:
         page.click("#downloads button:has-text('refused.csv')")

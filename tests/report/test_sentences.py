@@ -7,7 +7,6 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
-from scaling.report.sections.answer import _tail_figure
 from scaling.report.sections.story import main_series, story
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
@@ -213,7 +212,6 @@ def test_captions_are_silent_about_marks_that_a_selection_lacks(told):
     words = told["words"]
     assert words["used"] == "FLOP/s, then its "
     assert words["memory_marks"] == "A tick is the measured peak of the fullest rank."
-    assert words["capacity"] == ""
     assert words["cost"] == "Rank-hours of the run"
 
 
@@ -310,26 +308,9 @@ def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
         assert "{" not in str(said["note"])
 
 
-def test_fewer_than_twenty_steps_say_nothing_of_one_in_twenty():
-    tails = [
-        {
-            "world_size": size,
-            "steps": steps,
-            "step_time_s": 2.0,
-            "step_time_p95_s": 2.0 + 0.1 * size,
-        }
-        for size, steps in ((1, 20), (2, 19))
-    ]
-    ((name, value, what),) = _tail_figure(Tables({"tails": tails}))
-    assert (name, value) == ("Slow steps", "+5.0\u202f%")
-    assert what.endswith("at 1 GPU")
-    assert not _tail_figure(Tables({"tails": tails[1:]}))
-
-
 @of(curve([8.0, 4.0]))
-def test_one_layout_is_no_choice_and_one_cell_no_map(told):
+def test_one_layout_is_no_choice(told):
     assert "Choice of layout" not in [name for name, _, _ in told["figures"]]
-    assert told["at_size"]["2"]["map"] == ""
 
 
 def repeated(model):

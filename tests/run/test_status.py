@@ -5,15 +5,14 @@ import json
 import os
 import time
 
-import pyarrow as pa
 import pytest
 
 from scaling.launch.start.slurm import queued_jobs
-from scaling.record.files import write_rows, write_table
+from scaling.record.files import write_rows
 from scaling.record.running import mark_running
 from scaling.run import snakemake
 from scaling.run.progress import Watcher, time_left
-from scaling.run.status import _best, status_of, use_of_allocations
+from scaling.run.status import _best, status_of
 from scaling.study.paths import StudyPaths
 from tests.points import tiny_point
 from tests.processes import write_program
@@ -122,23 +121,6 @@ def test_a_script_gets_it_in_one_line(sweep):
     facts = json.loads(sweep.to_json())
     assert facts["progress"]["left"] == 1
     assert facts["queue"][0]["reason"] == "Resources"
-
-
-def test_what_allocations_were_used_for_is_a_sentence_from_their_table(tmp_path):
-    assert use_of_allocations(StudyPaths(tmp_path)) is None
-    table = StudyPaths(tmp_path).tables / "allocations.parquet"
-    facts = {"peak_memory_bytes": 2**30, "energy_j": 3.6e6}
-    used = [
-        {"job_id": "7", "span_s": 100.0, "in_steps_s": 40.0, "share_in_steps": 0.4, **facts},
-        {"job_id": "8", "span_s": 300.0, "in_steps_s": 240.0, "share_in_steps": 0.8, **facts},
-    ]
-    write_table(table, pa.Table.from_pylist(used))
-    assert use_of_allocations(StudyPaths(tmp_path)) == (
-        "2 allocations, 6 min 40 s in all: 70% in measured steps (least: job 7, 40%), "
-        "at most 1.0 GiB a rank, 2 kWh in full steps"
-    )
-    table.write_text("half a table")
-    assert use_of_allocations(StudyPaths(tmp_path)) is None
 
 
 def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():

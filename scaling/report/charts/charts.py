@@ -11,17 +11,11 @@ from typing import Any
 import altair as alt
 
 from scaling.analyse.series import SERIES
-from scaling.report.charts.comparisons import cost, factor_effects, generations, prediction_error
-from scaling.report.charts.layouts import layout_map, layout_ranking
-from scaling.report.charts.probes import collectives, gemm_rates
-from scaling.report.charts.sizes import (
-    marginal_return,
-    marginal_watt,
-    scaling_law,
-    throughput,
-    throughput_per_gpu,
-)
-from scaling.report.charts.steps import communication, memory, memory_time, step_bounds
+from scaling.report.charts.comparisons import factor_effects, prediction_error
+from scaling.report.charts.layouts import layout_ranking
+from scaling.report.charts.probes import collectives
+from scaling.report.charts.sizes import marginal_return, throughput_per_gpu
+from scaling.report.charts.steps import memory, step_bounds
 from scaling.report.tables import Record, Tables
 
 _NO_PROBE = "no probe of this cluster has left data in this study."
@@ -65,10 +59,6 @@ CHARTS: dict[str, Chart] = {
     one.name: one
     for one in (
         Chart(
-            throughput, "throughput", "best", ("tokens_per_s",), over=("world_size",),
-            missing=_ONE_SIZE,
-        ),
-        Chart(
             throughput_per_gpu, "throughput", "best", ("tokens_per_s",), over=("world_size",),
             missing=_ONE_SIZE,
         ),
@@ -76,19 +66,6 @@ CHARTS: dict[str, Chart] = {
             marginal_return, "returns", "returns", ("marginal_tokens_per_s",),
             over=("to_world_size",),
             missing="it needs two steps; the decision has what one step returns.",
-        ),
-        Chart(
-            scaling_law, "returns", "law_curves", ("tokens_per_s",),
-            missing="a law is fitted where at least four sizes ran.",
-        ),
-        Chart(
-            marginal_watt, "returns", "returns", ("per_watt",), where={"watt_from": ("measured",)},
-            missing="energy was not measured at the smallest size and at both ends of a step.",
-        ),
-        Chart(
-            memory_time, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
-            per_size=True, where={"outcome": ("ok",)}, over=("step_time_s",),
-            missing="it needs two layouts of a size whose time and memory are known.",
         ),
         Chart(
             memory, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
@@ -99,14 +76,6 @@ CHARTS: dict[str, Chart] = {
             missing="the step of the layout advised was not profiled or predicted.",
         ),
         Chart(
-            communication, "time", "communication", ("seconds",), where={"split": ("axis",)},
-            missing="no step of the layout advised was profiled with communication in it.",
-        ),
-        Chart(
-            layout_map, "layouts", "map", ("tp",), per_size=True, over=("tp", "pp"),
-            missing="tp and pp have one value each.",
-        ),
-        Chart(
             layout_ranking, "layouts", "contenders", ("layout_name",), per_size=True,
             over=("layout_name",), missing="no size has two layouts.",
         ),
@@ -115,24 +84,12 @@ CHARTS: dict[str, Chart] = {
             missing="no two layouts that ran differ in one choice only.",
         ),
         Chart(
-            cost, "cost", "costs", ("gpu_hours_per_token",), over=("world_size",),
-            missing=_ONE_SIZE,
-        ),
-        Chart(
             prediction_error, "accuracy", "statistics", ("predicted_tokens_per_s",),
             where={"outcome": ("ok",)}, missing="no point that ran has a prediction.",
         ),
         Chart(
-            generations, "peers", "peers", ("tokens_per_s_per_gpu",), over=("cluster",),
-            where={"dimension": ("cluster",)},
-            missing="no layout of this model and batch ran on two clusters.",
-        ),
-        Chart(
             collectives, "collectives", "collectives", ("bus_bytes_per_s",), panel="kind",
             over=("message_bytes",), missing=_NO_PROBE,
-        ),
-        Chart(
-            gemm_rates, "collectives", "gemms", ("flop_per_s",), over=("flops",), missing=_NO_PROBE
         ),
     )
 }  # fmt: skip

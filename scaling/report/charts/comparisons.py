@@ -1,14 +1,13 @@
-"""Charts of one thing against another: choices, cost and time, predictions, clusters."""
+"""Charts of one thing against another: choices, and predictions."""
 
 from typing import Any
 
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.marks import category, category_points, tooltips
+from scaling.report.charts.marks import tooltips
 
 NEAR = (0.9, 1.1)  # predictions that count as near, as in accuracy.sql
-APART = 1.05  # labels of levels nearer than this would overlap: none is drawn
 _RATIO: dict[str, Any] = {
     "title": "Throughput ratio (log scale)",
     "scale": marks.log(24),
@@ -26,23 +25,9 @@ _RATIO: dict[str, Any] = {
 
 
 def factor_effects() -> alt.LayerChart:
-    """Throughput ratios of matched pairs near the fastest layouts, and the range of all pairs.
-
-    Open circles: the mean at each level of the other choice that changes it most.
-    """
+    """Throughput ratios of matched pairs near the fastest layouts, and the range of all pairs."""
     largest_first = alt.EncodingSortField("worth", op="max", order="descending")
     by_worth = alt.Y("name:N", axis=None, sort=largest_first)
-    at_level = (
-        marks.chart("interactions")
-        .transform_filter("datum.shown")
-        .transform_joinaggregate(first="min(rank)", groupby=["name"])
-        .transform_filter("datum.rank === datum.first")
-        .transform_joinaggregate(low="min(mean_ratio)", high="max(mean_ratio)", groupby=["name"])
-        .transform_calculate(
-            where="datum.axis + ' ' + datum.level", apart=f"datum.high / datum.low > {APART}"
-        )
-        .encode(x=alt.X("mean_ratio:Q"), y=by_worth)
-    )
     rows = (
         marks.chart("effects")
         .transform_filter("datum.shown")
@@ -79,27 +64,6 @@ def factor_effects() -> alt.LayerChart:
         rows.mark_point(
             shape="circle", filled=True, size=64, opacity=1, color=marks.ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
-        at_level.mark_point(
-            shape="circle", fill=marks.SURFACE, stroke=marks.WARN, strokeWidth=1.25, size=30,
-            opacity=1, yOffset=6,
-        ).encode(
-            tooltip=[
-                *tooltips("name where"),
-                alt.Tooltip("mean_ratio:Q", title="mean ratio there", format=".3f"),
-                alt.Tooltip("pairs:Q", title="matched pairs"),
-                *tooltips("series"),
-            ]
-        ),
-        *(
-            layer
-            for end, align, away in (("low", "right", -7), ("high", "left", 7))
-            for layer in marks.halo_text(
-                at_level.transform_filter(
-                    f"datum.mean_ratio === datum.{end} && datum.apart"
-                ).encode(text=alt.Text("where:N")),
-                colour=marks.WARN, fontSize=10, align=align, dx=away, dy=6,
-            )
-        ),
         *marks.halo_text(
             rows.encode(x=marks.LEFT, text=alt.Text("name:N")),
             colour=marks.INK, align="left", dy=-11,
@@ -114,48 +78,6 @@ def factor_effects() -> alt.LayerChart:
         ),
         height=alt.Step(38),
     )  # fmt: skip
-
-
-def cost() -> alt.LayerChart:
-    """Days and cost of a run of the chosen number of tokens, one mark per size.
-
-    The cost is in money where a price is known or given, else in GPU-hours.
-    """
-    rows = marks.chart("costs").transform_calculate(
-        days="tokens_ * datum.hours_per_token / 24",
-        soonest="tokens_ * datum.hours_per_token_low / 24",
-        latest="tokens_ * datum.hours_per_token_high / 24",
-        least="tokens_ * datum.gpu_hours_per_token_low * (price_ > 0 ? price_ : 1)",
-        most="tokens_ * datum.gpu_hours_per_token_high * (price_ > 0 ? price_ : 1)",
-        cost="tokens_ * datum.gpu_hours_per_token * (price_ > 0 ? price_ : 1)",
-        energy="tokens_ * datum.joules_per_token / 3.6e6",
-        name="format(datum.world_size, 'd')",
-    )
-    x = alt.X(
-        "days:Q", title="Time of the run (days, log scale)",
-        scale=marks.log(30),
-        axis=marks.LOG_TIMES,
-    )  # fmt: skip
-    y = marks.amounts("cost", "{cost}")
-    best = rows.encode(x=x, y=y)
-    tips = "world_size layout_name series days cost energy joules_from"
-    return marks.finish(
-        *marks.lines(
-            best.encode(order=alt.Order("world_size:Q"), detail=alt.Detail("series:N")),
-            color=marks.SOFT,
-        ),
-        best.transform_filter("isValid(datum.hours_per_token_low)")
-        .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.LAYOUT_COLOUR),
-        best.transform_filter("isValid(datum.gpu_hours_per_token_low)")
-        .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=marks.LAYOUT_COLOUR),
-        *marks.points(best, tips),
-        *marks.halo_text(
-            best.encode(text=alt.Text("name:N")), colour=marks.INK, align="left", dx=8, dy=-9
-        ),
-        height=300,
-    )
 
 
 def prediction_error() -> alt.LayerChart:
@@ -220,31 +142,4 @@ def prediction_error() -> alt.LayerChart:
             dx=15,
         ),
         height=260,
-    )
-
-
-def generations() -> alt.LayerChart:
-    """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
-    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
-    base = (
-        marks.chart("peers")
-        .transform_filter("datum.dimension === 'cluster'")
-        .encode(x=marks.over_gpus(), y=y)
-    )
-    cluster = category("cluster:N")
-    return marks.finish(
-        *marks.lines(base.encode(color=cluster)),
-        *category_points(
-            base,
-            cluster,
-            "model cluster world_size layout_name series mfu tokens_per_s_per_gpu",
-        ),
-        *marks.halo_text(
-            base.transform_filter("isValid(datum.mfu)").encode(
-                text=alt.Text("mfu:Q", format=".0%")
-            ),
-            colour=marks.SOFT,
-            dy=-14,
-        ),
-        height=280,
     )

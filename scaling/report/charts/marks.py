@@ -110,10 +110,6 @@ def amounts(
 # One row for each layout; the chart writes the names, since an axis has no room for them.
 _FASTEST_FIRST = alt.EncodingSortField("place", op="min", order="ascending")
 BY_PLACE = alt.Y("layout_name:N", axis=None, sort=_FASTEST_FIRST)
-LOG_TIMES = alt.Axis(  # seconds or days, from left to right; a `format` would drop most labels
-    values=_log_ticks("x"), tickCount=5, labelExpr="format(datum.value, ',.3~r')",
-    labelOverlap="greedy", labelSeparation=8,
-)  # fmt: skip
 
 
 def log(padding: int, **scale: Any) -> alt.Scale:
@@ -214,24 +210,6 @@ def observed_or_all(base: alt.Chart) -> alt.Chart:
         "datum.seen === datum.most"
     )
     return kept
-
-
-def category_points(base: alt.Chart, colour: Any, tooltip: str) -> list[alt.Chart]:
-    """One layer of points per series, coloured by a category.
-
-    Hollow points lie on a disc in the surface's colour. All use the channel `color`, so that lines
-    and points share one scale.
-    """
-    layers = []
-    for series, look in POINTS.items():
-        rows, mark = rows_of(base, series), {k: v for k, v in look.items() if k != "fill"}
-        if not look.get("filled"):
-            disc = {"size": POINT_SIZE, "shape": look["shape"], "filled": True}
-            layers.append(rows.mark_point(color=SURFACE, opacity=1, **disc))
-            mark["filled"] = False
-        points = rows.mark_point(size=POINT_SIZE, opacity=1, **mark)
-        layers.append(points.encode(color=colour, tooltip=tooltips(tooltip)))
-    return layers
 
 
 def category(field: str, *, sort: Any = alt.Undefined) -> alt.Color:

@@ -1,4 +1,4 @@
-"""What links and devices reach, from probes."""
+"""What links reach, from probes."""
 
 import altair as alt
 
@@ -42,36 +42,6 @@ def collectives() -> alt.LayerChart:
         base.mark_point(shape="circle", filled=True, size=30, opacity=1).encode(
             color=shape,
             tooltip=tooltips("kind nodes ranks stride at_once message_bytes rate"),
-        ),
-        height=215,
-    )
-
-
-def gemm_rates() -> alt.LayerChart:
-    """FLOP/s of one device against the size of a matrix product, by precision."""
-    base = marks.chart("gemms").encode(
-        x=alt.X(
-            "flops:Q",
-            title="FLOPs of the product, 2·m·n·k (log scale)",
-            scale=marks.log(12),
-            axis=alt.Axis(
-                values=[10**power for power in range(20)], format="~s", grid=False,
-                labelOverlap="greedy",
-            ),
-        ),
-    )  # fmt: skip
-    y = marks.amounts(
-        "flop_per_s",
-        "FLOP/s of one {GPU}",
-        alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
-    )
-    kind = category("precision:N")
-    return marks.finish(
-        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
-            y=alt.Y("slowest_flop_per_s:Q"), y2=alt.Y2("fastest_flop_per_s:Q"), color=kind
-        ),
-        base.mark_point(shape="circle", filled=True, size=50, opacity=0.9).encode(
-            y=y, color=kind, tooltip=tooltips("precision m n k flop_per_s probes")
         ),
         height=215,
     )

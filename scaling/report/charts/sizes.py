@@ -1,6 +1,4 @@
-"""Charts over the number of GPUs: throughput, the return of each step, the scaling law."""
-
-from typing import Any
+"""Charts over the number of GPUs: the rate of one, and the return of each step."""
 
 import altair as alt
 
@@ -11,53 +9,11 @@ _BEST = (
     "world_size layout_name advised_layout_name series tokens_per_s tokens_per_s_low "
     "tokens_per_s_high tokens_per_s_per_gpu efficiency mfu"
 )
-_RATE = "Tokens per second (log scale)"
 _NUMBER = 34  # width in px of the numbers above a point
-# Names stand to the left of their marks on the right half of the chart, else to the right.
-_BESIDE: dict[str, dict[str, Any]] = {
-    "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
-    "datum.right": {"align": "right", "baseline": "bottom", "dx": -7, "dy": -7},
-}
-
-
-def throughput() -> alt.LayerChart:
-    """Tokens per second of the best layout at each size, with the ideal line."""
-    y = marks.amounts("tokens_per_s", _RATE, marks.LOG_AMOUNTS, marks.log(34))
-    base = marks.chart("best").encode(x=marks.over_gpus())
-    ideal = marks.observed_or_all(base).encode(
-        y=alt.Y("ideal_tokens_per_s:Q"), detail=alt.Detail("series:N")
-    )
-    named = (
-        marks.firmest(base)
-        .transform_filter("isValid(datum.label)")
-        .transform_calculate(
-            right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
-            name="replace(datum.label, regexp('[|]', 'g'), ' ')",
-        )
-    )
-    apart = "datum.world_size === sizes_[sizes_.length - 1] && datum.efficiency < 0.9"
-    return marks.finish(
-        ideal.mark_line(color=marks.FAINT, strokeWidth=1),
-        ideal.transform_filter(apart)
-        .mark_text(align="right", dx=-7, dy=-5, color=marks.SOFT)
-        .encode(text=marks.fixed("TextValue", "ideal")),
-        *marks.intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
-        *marks.layout_lines(base.encode(y=y)),
-        *marks.points(base.encode(y=y), f"{_BEST} runner_up_layout_name"),
-        *(
-            layer
-            for side, look in _BESIDE.items()
-            for layer in marks.halo_text(
-                named.transform_filter(side).encode(y=y, text=alt.Text("name:N")),
-                colour=marks.LAYOUT_COLOUR, **look,
-            )
-        ),
-        height=280,
-    )  # fmt: skip
 
 
 def throughput_per_gpu() -> alt.LayerChart:
-    """The same per GPU: above each interval MFU and the share of the smallest size's rate.
+    """Tokens per second per GPU of the best layouts, with MFU and efficiency above the interval.
 
     For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
     layout that is advised at the smallest size, kept throughout.
@@ -129,7 +85,7 @@ def marginal_return() -> alt.LayerChart:
         axis=alt.Axis(format=".1f", tickCount=5),
         number="format(datum.step_return, '.2f')",
         tooltip="from_world_size to_world_size from_layout to_layout series step_return "
-        "step_return_low step_return_high marginal_tokens_per_s elasticity",
+        "step_return_low step_return_high marginal_tokens_per_s",
     )
     return marks.finish(
         one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
@@ -143,66 +99,6 @@ def marginal_return() -> alt.LayerChart:
             y=alt.Y("least:Q"), **marks.ACROSS
         ),
         *segments,
-        height=260,
-    )
-
-
-def scaling_law() -> alt.LayerChart:
-    """The chosen law through the best layouts with its band, dashed beyond the data."""
-    y = marks.amounts("tokens_per_s", _RATE, marks.LOG_AMOUNTS, marks.log(24))
-    x = marks.over_gpus(padding=14, ticks="beyond_")
-    each = alt.Detail("series:N")
-    curve = marks.chart("law_curves").encode(x=x, detail=each)
-    inside = curve.transform_filter("datum.inside_data")
-    leaves = curve.transform_filter("datum.inside_data").transform_aggregate(
-        edge="max(world_size)", groupby=["series"]
-    )
-    beyond = (
-        marks.chart("law_curves")
-        .transform_calculate(inside="datum.inside_data ? datum.world_size : 0")
-        .transform_joinaggregate(edge="max(inside)", groupby=["series"])
-        .transform_filter("datum.world_size >= datum.edge")
-        .encode(x=x, detail=each)
-    )
-    seen = marks.chart("best").transform_filter("datum.series !== 'predicted'").encode(x=x)
-    return marks.finish(
-        curve.mark_area(color=marks.ACCENT, opacity=0.14).encode(
-            y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")
-        ),
-        inside.mark_line(color=marks.ACCENT, strokeWidth=1.5).encode(y=y),
-        beyond.mark_line(color=marks.ACCENT, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y),
-        leaves.mark_rule(color=marks.WARN, strokeWidth=1).encode(
-            x=alt.X("edge:Q"), **marks.UPRIGHT
-        ),
-        leaves.mark_text(
-            text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=marks.WARN
-        ).encode(x=alt.X("edge:Q"), y=marks.FOOT),
-        *marks.intervals(seen, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
-        *marks.points(seen.encode(y=y), "world_size layout_name series tokens_per_s"),
-        height=280,
-    )
-
-
-def marginal_watt() -> alt.LayerChart:
-    """Tokens per second for each added watt, one segment per step."""
-    steps = marks.chart("returns").transform_filter("datum.watt_from === 'measured'")
-    start = marks.observed_or_all(steps).transform_aggregate(start="max(yardstick_per_watt)")
-    return marks.finish(
-        start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
-            y=marks.fixed("YDatum", 0), **marks.ACROSS
-        ),
-        start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
-            y=alt.Y("start:Q"), **marks.ACROSS
-        ),
-        *_segments(
-            steps,
-            "per_watt",
-            title="Tokens per second per added watt",
-            axis=marks.AMOUNTS,
-            number="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
-            tooltip="from_world_size to_world_size to_layout series per_watt per_watt_low "
-            "per_watt_high",
-        ),
         height=260,
     )
 

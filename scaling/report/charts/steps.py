@@ -6,7 +6,7 @@ import altair as alt
 
 from scaling.cluster.hardware import GIB
 from scaling.report.charts import marks
-from scaling.report.charts.marks import category, category_points, tooltips
+from scaling.report.charts.marks import tooltips
 from scaling.report.charts.palette import RAMPS, variable
 
 MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
@@ -14,56 +14,8 @@ TIME = [
     "compute", "tensor parallel", "pipeline transfers", "exposed communication",
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
-AXES = ["tp", "cp", "dp", "pp", "ep"]
 _ON_DARK, _ON_LIGHT = variable("t-ink"), variable("t-ink2")
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
-_TAKEN = (
-    f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
-    f"datum.predicted_memory_bytes) / {GIB}"
-)
-_FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
-
-
-def memory_time() -> alt.LayerChart:
-    """Memory against step time at one size; a line joins the layouts that none beats in both."""
-    capacity = _capacity()
-    rows = (
-        marks.chart("contenders")
-        .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
-        .transform_calculate(
-            memory=_TAKEN, memory_is=_FROM,
-            stage="isValid(datum.zero_stage) ? 'ZeRO ' + datum.zero_stage : 'ZeRO not stated'",
-        )
-        .transform_filter("isValid(datum.memory) && datum.memory > 0")
-    )  # fmt: skip
-    # the front: less memory than every faster layout (a window cannot end before its own row, so
-    # the running minimum is taken from the row before)
-    faster: list[alt.SortField | dict[str, str]] = [
-        alt.SortField("step_time_s"),
-        alt.SortField("memory"),
-    ]
-    front = (
-        rows.transform_window(running="min(memory)", frame=[None, 0], sort=faster)
-        .transform_window(least="lag(running)", sort=faster)
-        .transform_filter("!isValid(datum.least) || datum.memory < datum.least")
-    )
-    x = alt.X(
-        "step_time_s:Q",
-        title="Seconds per step (log scale)",
-        scale=marks.log(20),
-        axis=marks.LOG_TIMES,
-    )
-    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
-    stage = category("stage:N")
-    tips = "world_size layout_name series step_time_s memory memory_is share_of_best"
-    return marks.finish(
-        capacity.encode(y=alt.Y("edge:Q"), **marks.ACROSS),
-        front.mark_line(color=marks.SOFT, strokeWidth=1, interpolate="step-after").encode(
-            x=x, y=y, order=alt.Order("step_time_s:Q")
-        ),
-        *category_points(rows.encode(x=x, y=y), stage, tips),
-        height=300,
-    )
 
 
 def memory() -> alt.LayerChart:
@@ -196,44 +148,6 @@ def step_bounds() -> alt.LayerChart:
             x=marks.RIGHT, text=alt.Text("words:N")
         ),
         height=alt.Step(34),
-    )
-
-
-def communication() -> alt.LayerChart:
-    """Communication per step by axis of parallelism; a tick ends the exposed part."""
-    rows = (
-        marks.chart("communication")
-        .transform_filter("datum.split === 'axis'")
-        .transform_calculate(
-            start="datum.from_s * 1000", end="datum.to_s * 1000",
-            took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
-        )
-        .encode(y=_size_rows())
-    )  # fmt: skip
-    tips = [
-        *tooltips("world_size layout_name part took"),
-        alt.Tooltip("exposed:Q", title="ms exposed, all parts", format=".4~g"),
-        *tooltips("series"),
-    ]
-    one = rows.transform_aggregate(exposed="max(exposed)", groupby=["world_size"])
-    return marks.finish(
-        rows.mark_bar(height=16, stroke=marks.SURFACE, strokeWidth=0.5).encode(
-            x=alt.X(
-                "start:Q",
-                title="Communication (ms per step, hidden or not)",
-                scale=marks.FROM_ZERO,
-                axis=alt.Axis(format=",~r", tickCount=5),
-            ),
-            x2=alt.X2("end:Q"),
-            color=_part_colour(AXES, "t", "communication"),
-            tooltip=tips,
-        ),
-        one.mark_tick(thickness=4, height=22, color=marks.SURFACE).encode(x=alt.X("exposed:Q")),
-        one.mark_tick(thickness=2, height=22, color=marks.INK).encode(
-            x=alt.X("exposed:Q"),
-            tooltip=[alt.Tooltip("exposed:Q", title="ms exposed", format=".4~g")],
-        ),
-        height=alt.Step(30),
     )
 
 

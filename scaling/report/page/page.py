@@ -19,9 +19,8 @@ from scaling.report.charts.charts import CHARTS
 from scaling.report.charts.palette import CONFIG, CSS, FONT
 from scaling.report.charts.svg import bundle, chart_files, fill_words, specifications, write_charts
 from scaling.report.page import decision
-from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story
-from scaling.report.sections.study import engine_section, order_section, replication_section
+from scaling.report.sections.study import engine_section, replication_section
 from scaling.report.tables import COLUMNS, Tables, page_text, read_tables
 from scaling.study.paths import StudyPaths
 
@@ -31,7 +30,6 @@ TEMPLATES = (
     "decision.html.j2",
     "replication.html.j2",
     "engines.html.j2",
-    "order.html.j2",
     "method.html.j2",
 )
 STYLES = ("page.css", "tables.css", "paper.css")
@@ -41,11 +39,10 @@ SCRIPTS = ("data.js", "filter.js", "table.js", "charts.js", "files.js", "budget.
 RAIL = (
     ("answer", "Answer"), ("overview", "All selections"), ("throughput", "Throughput"),
     ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
-    ("layouts", "Layouts of a size"), ("effects", "Effects"), ("cost", "Cost"),
-    ("accuracy", "Prediction"), ("peers", "Other clusters"),
-    ("collectives", "Links and devices"), ("engines", "Engines"), ("order", "Odds and drift"),
-    ("replication", "Replication"),
-    ("statistics", "All points"), ("method", "Method"), ("downloads", "Downloads"),
+    ("layouts", "Layouts of a size"), ("effects", "Effects"),
+    ("accuracy", "Prediction"), ("collectives", "Links"), ("engines", "Engines"),
+    ("replication", "Replication"), ("statistics", "All points"), ("method", "Method"),
+    ("downloads", "Downloads"),
 )  # fmt: skip
 
 
@@ -58,7 +55,7 @@ class Caption:
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
-    """Write report.html, scaling_mqc.json, charts/*.svg and *.png of a study from its tables.
+    """Write report.html, charts/*.svg and *.png of a study from its tables.
 
     Args:
         study_dir: results/<study>, tabulated.
@@ -82,7 +79,6 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
         stories = [story(selection) for selection in selections]
         sections = {
             "engines": engine_section(tables),
-            "order": order_section(tables),
             "replication": replication_section(study_dir),
         }
         svgs: dict[int, dict[str, str]] = {
@@ -117,7 +113,6 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
             embedded=_embedded(tables, stories, captions),
         )
     write_text(paths.report, html)
-    write_multiqc(study_dir, tables)
     return paths.report
 
 

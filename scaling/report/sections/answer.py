@@ -9,7 +9,6 @@ from scaling.errors import counted
 from scaling.report.tables import Record, Tables
 from scaling.report.text import THIN, UNKNOWN, amount, gib, interval, listed, percent, significant
 
-TAIL_STEPS = 20  # fewer say nothing about one step in twenty
 STARVED_RETURN = 1.2  # a higher return says that the smaller size is a poor yardstick
 
 Figure = tuple[str, str, str]  # name, value, what it is
@@ -273,7 +272,6 @@ def figures(tables: Tables) -> list[Figure]:
         _points_figure(progress),
         ("Memory", memory, f"per {tables.words['GPU']}, layout advised {at_last}"),
         _noise_figure(tables),
-        *_tail_figure(tables),
     ]
     return [figure for figure in every if figure[1] != UNKNOWN]
 
@@ -336,14 +334,3 @@ def _noise_figure(tables: Tables) -> Figure:
     if not is_extended:
         level = f"95{THIN}% interval of one run"
     return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", level)
-
-
-def _tail_figure(tables: Tables) -> list[Figure]:
-    """How much longer one step in twenty takes, at the largest size that kept so many steps."""
-    tails = [row for row in tables["tails"] if row["steps"] >= TAIL_STEPS]
-    if not tails:
-        return []
-    last = max(tails, key=lambda row: int(row["world_size"]))
-    longer = last["step_time_p95_s"] / last["step_time_s"] - 1
-    what = f"or more over the median in one of 20 steps, at {tables.gpus(last['world_size'])}"
-    return [("Slow steps", f"+{percent(longer, 1)}", what)]

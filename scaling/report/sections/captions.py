@@ -3,8 +3,6 @@
 A caption names a mark only where it is drawn. Its words in braces are the keys below.
 """
 
-from itertools import pairwise
-
 from scaling.report.charts.marks import SHOWN_LAYOUTS
 from scaling.report.tables import Record, Tables
 
@@ -35,27 +33,9 @@ def caption_words(tables: Tables, interval: str) -> dict[str, str]:
         "shaded": f"; shaded: its {interval}" if interval else "",
         "band": f"The shaded band is the fastest's {interval}. " if interval else "",
         "used": f"{' or '.join(used)}, then its " if used else "",
-        "changes": _changes(tables["best"]),
         "grey": _grey(tables),
         "split": _split(tables["time_split"]),
-        "circles": " Open circles: means at the levels of the choice that changes it most."
-        if any(row["shown"] for row in tables["interactions"])
-        else "",
     }
-
-
-def _changes(best: list[Record]) -> str:
-    """How the curve of throughput shows which layout it is."""
-    steps = [
-        before["advised_layout_name"] == after["advised_layout_name"]
-        for before, after in pairwise(sorted(best, key=lambda row: int(row["world_size"])))
-        if before["world_size"] < after["world_size"]
-    ]
-    if all(steps):
-        return " and with its name"
-    dotted = "a dotted one leads" if any(steps) else "a dotted line leads from each"
-    joined = "a line joins points of one layout, " if any(steps) else ""
-    return f" and with its name where it changes; {joined}{dotted} to the next"
 
 
 def _grey(tables: Tables) -> str:
@@ -80,41 +60,9 @@ def _split(rows: list[Record]) -> str:
 
 def caption_words_at(tables: Tables, size: int) -> dict[str, str]:
     """Of the charts that show one size."""
-    contenders, cells = (
-        [row for row in tables[name] if row["world_size"] == size] for name in ("contenders", "map")
-    )
     failed = any(
-        row["outcome"] != "ok" and (row["place"] or 0) <= SHOWN_LAYOUTS for row in contenders
+        row["outcome"] != "ok" and (row["place"] or 0) <= SHOWN_LAYOUTS
+        for row in tables["contenders"]
+        if row["world_size"] == size
     )
-    return {
-        "cells": _cells(cells),
-        "failed": " Hatched: tried and failed." if failed else "",
-        "front": " The line joins the layouts that no other beats in both."
-        if _has_front(contenders)
-        else "",
-    }
-
-
-def _cells(cells: list[Record]) -> str:
-    """What stands in the cells of the map."""
-    ran = [cell for cell in cells if cell["status"] == "ok"]
-    columns, rows = ({cell[axis] for cell in cells} for axis in ("pp", "tp"))
-    said = [
-        (ran, "Each cell is the best of all other choices, written in it."),
-        (ran, "Darker is closer to the best cell, which is outlined."),
-        (ran != cells, "Hatched: everything there failed, was refused or skipped."),
-        (any(cell["series"] == "predicted" for cell in ran), "Dashed: predicted."),
-        (len(cells) < len(columns) * len(rows), "Empty: not tried."),
-    ]
-    return " ".join(words for there, words in said if there)
-
-
-def _has_front(contenders: list[Record]) -> bool:
-    """Whether a slower layout needs less memory than all faster ones, as in `memory_time`."""
-    known = sorted(
-        (row["step_time_s"], taken)
-        for row in contenders
-        if row["outcome"] == "ok" and row["step_time_s"]
-        if (taken := row["peak_memory_bytes"] or row["predicted_memory_bytes"])
-    )
-    return bool(known) and min(taken for _, taken in known) < known[0][1]
+    return {"failed": " Hatched: tried and failed." if failed else ""}

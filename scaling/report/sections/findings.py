@@ -1,12 +1,10 @@
-"""Titles of the sections about layouts, memory, time, predictions, other clusters and probes."""
+"""Titles of the sections about layouts, memory, time, predictions and probes."""
 
 import math
 
-from scaling.analyse.series import firmest
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.errors import counted
 from scaling.report.sections.answer import advised_memory
-from scaling.report.sections.over_sizes import leaders
 from scaling.report.tables import Record, Tables
 from scaling.report.text import amount, digits, gib, interval, listed, percent, times, with_series
 
@@ -43,32 +41,6 @@ def _rivals(best: Record) -> str:
     rival = best["runner_up_layout_name"] if is_fastest else fastest
     rivals = f"{number} other layouts are" if number > 1 else f"{rival} is"
     return f" and {rivals} not told apart from it"
-
-
-def map_title(tables: Tables, size: int) -> str:
-    """The best cell of the map, and how many hold nothing that runs; empty without a map."""
-    cells = [row for row in tables["map"] if row["world_size"] == size]
-    ran = [row for row in cells if row["status"] == "ok"]
-    at = f"At {tables.gpus(size)}"
-    if len({(row["tp"], row["pp"]) for row in cells}) < 2:
-        return ""
-    if not ran:
-        return f"{at} no cell of tp × pp runs"
-    observed = [row for row in ran if row["series"] != "predicted"]
-    best = leaders(observed or ran, "tokens_per_s_per_gpu")
-    which = "cell" if observed else "predicted cell"
-    names = [
-        ", ".join(f"{axis} {row[axis]}" for axis in ("tp", "pp") if row[axis] is not None)
-        for row in best
-    ]
-    title = f"{at} the best {which} is {names[0]}"
-    if len(best) > MOST_NAMED:
-        title = f"{at} {len(best)} {which}s tie for the best"
-    elif len(best) > 1:
-        title = f"{at} the best {which}s tie: {'; '.join(sorted(names))}"
-    empty = sum(row["status"] not in ("ok", "skipped") for row in cells)
-    hold = "holds" if empty == 1 else "hold"
-    return f"{title}; {empty} of {len(cells)} cells {hold} nothing that runs" if empty else title
 
 
 def memory_title(tables: Tables, advised: Tables, size: int) -> str:
@@ -234,35 +206,6 @@ def accuracy_note(tables: Tables) -> str:
         f"{note} A published point is compared with the prediction that agrees in all that its "
         f"publisher states, though other software ran it{beyond}."
     )
-
-
-def peers_title(tables: Tables) -> str:
-    """What one GPU gives here compared with the same layout on other clusters, in one series."""
-    rows = [row for row in tables["peers"] if row["dimension"] == "cluster"]
-    series = firmest(row for row in rows if not row["itself"])
-    rows = [row for row in rows if row["series"] == series]
-    own = {row["world_size"]: row for row in rows if row["itself"]}
-    compared = []
-    for cluster in sorted({row["cluster"] for row in rows if not row["itself"]}):
-        others = {
-            row["world_size"]: row
-            for row in rows
-            if row["cluster"] == cluster and not row["itself"]
-        }
-        sizes = own.keys() & others.keys()
-        if sizes:
-            size = max(sizes)
-            this, other = own[size], others[size]
-            ratio = digits(this["tokens_per_s_per_gpu"] / other["tokens_per_s_per_gpu"], 2)
-            mfu = ""
-            if this["mfu"] is not None and other["mfu"] is not None:
-                mfu = f" (MFU {percent(this['mfu'])} against {percent(other['mfu'])})"
-            compared.append(f"{ratio} times those of {cluster} on {tables.gpus(size)}{mfu}")
-    if not compared:
-        return "No other cluster ran the same layout at the same size"
-    here = next(iter(own.values()))["cluster"]
-    title = f"Tokens per second of one {tables.words['GPU']} of {here}, with the same layout"
-    return with_series(f"{title}: {listed(compared)}", series)
 
 
 def collectives_title(tables: Tables) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, Z80, margin_of
+from scaling.analyse.ties import UNSTATED_FLOOR, Z80, margin_of
 from scaling.errors import counted
 from scaling.report.sections.headline import FULL_COST, return_end, returns_in_full
 from scaling.report.tables import Record, Tables
@@ -179,53 +179,6 @@ def _parameter(value: float, low: float, high: float) -> str:
     """A parameter with the decimal places that give its high end two digits: `0.03 [0–0.15]`."""
     places = max(2, 1 - math.floor(math.log10(high)))
     return re.sub(r"\b0\.0+\b", "0", interval(value, low, high, places))
-
-
-def cost_title(tables: Tables) -> str:
-    """What the largest size saves in time and adds in GPU-hours, whatever the tokens and price."""
-    sizes = sorted(tables["costs"], key=lambda row: int(row["world_size"]))
-    if len(sizes) < 2:
-        return "What a run costs at other sizes is not known"
-    first, last = sizes[0], sizes[-1]
-    margins = {row["world_size"]: margin(_across_sizes(row)) for row in tables["best"]}
-    noise = math.hypot(margins[first["world_size"]], margins[last["world_size"]])
-    faster = first["hours_per_token"] / last["hours_per_token"]
-    more = last["gpu_hours_per_token"] / first["gpu_hours_per_token"]
-    hours = f"{tables.words['GPU']}-hours"
-    bill = f"for {percent(abs(more - 1))} {'more' if more > 1 else 'fewer'} {hours}"
-    if more >= 2:
-        bill = f"for {times(more)} the {hours}"
-    elif abs(more - 1) < NOISE_FLOOR:
-        bill = f"for as many {hours}"
-    elif abs(math.log(more)) <= noise:
-        bill += ", which is within the noise"
-    finish = "would finish" if sizes[0]["series"] == "predicted" else "finish"
-    how = f"{times(faster)} as fast as {first['world_size']}"
-    if faster < math.exp(noise):
-        how = f"no sooner than {first['world_size']}"
-    return f"{tables.gpus(last['world_size'])} {finish} a run {how}, {bill}"
-
-
-def price_note(tables: Tables) -> str:
-    """Where the price and the energy come from."""
-    setting, costs = tables["settings"][0], tables["costs"]
-    if not costs:
-        return ""
-    price = setting["usd_per_gpu_hour"]
-    money = (
-        "No price is known for this cluster (the budget above takes one)"
-        if price is None
-        else f"At ${significant(price)} a {tables.words['GPU']}-hour (config/clusters.yaml)"
-    )
-    energy = {
-        "measured": "as measured",
-        "tdp": f"by the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the time, "
-        "without the rest of the node",
-    }
-    kinds = {row["joules_from"] for row in costs}
-    sources = [source for kind, source in energy.items() if kind in kinds]
-    known = f"energy in the tooltips {', else '.join(sources)}"
-    return f"{money}; {known if sources else 'energy is not known'}."
 
 
 def margin(row: Record) -> float:

@@ -66,7 +66,6 @@ def story(everything: Tables) -> dict[str, Any]:
     titles = {
         "throughput": say(over_sizes.throughput_title(tables), series),
         "returns": say(over_sizes.returns_title(tables), series),
-        "cost": say(over_sizes.cost_title(tables), series),
     }
     knee = [over_sizes.knee_sentence(tables), over_sizes.law_sentence(tables)]
     return answered | {
@@ -97,7 +96,6 @@ def story(everything: Tables) -> dict[str, Any]:
             "price_": price,
         },
         "knee": " ".join(filter(None, knee)),
-        "price_note": over_sizes.price_note(everything),
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
         "titles": titles
@@ -106,13 +104,11 @@ def story(everything: Tables) -> dict[str, Any]:
             "statistics": statistics,
             "time": say(findings.time_title(everything), "measured"),
             "accuracy": findings.accuracy_title(everything),
-            "peers": findings.peers_title(everything),
             "collectives": findings.collectives_title(everything),
         },
         "at_size": {
             str(size): {
                 "layouts": say(findings.layouts_title(by_series[here], size), here),
-                "map": findings.map_title(everything, size),
                 "memory": findings.memory_title(everything, tables, size),
                 "words": caption_words_at(everything, size),
             }

@@ -1,6 +1,5 @@
-"""Sections about the whole study: pairs of engines, how sure the order is, a paper's findings."""
+"""Sections about the whole study: pairs of engines, and a paper's findings."""
 
-import statistics
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -9,25 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse.being_best import UNRESOLVED
-from scaling.analyse.drift import SIGNIFICANT
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
 from scaling.analyse.series import firmest
-from scaling.errors import InputError, counted
-from scaling.report.sections.story import batch_short, main_series
+from scaling.errors import InputError
 from scaling.report.tables import Record, Tables
-from scaling.report.text import THIN, device_words, gpu_count, listed, percent, ratio, with_series
+from scaling.report.text import listed, ratio, with_series
 from scaling.study.paths import StudyPaths
 
 MOST_PAIRS = 12  # layouts of a size in the table of engines, the fastest first
 IN_PART = "in part"
 _TAG = {REPRODUCED: "measured", IN_PART: "published", NOT_REPRODUCED: "failed"}  # CSS classes
-_STOPPED = {
-    "asked": "ran the steps that were asked for",
-    "precise": "stopped once the median was precise enough",
-    "at_most": "reached the limit of steps before it was",
-    "not_steady": "never became steady",
-}
 
 
 def engine_section(tables: Tables) -> dict[str, Any] | None:
@@ -84,131 +74,6 @@ def _engine_headline(rows: list[Record]) -> str:
         + (f" ({only})" if only else "")
     )
     return with_series(title, series)
-
-
-def order_section(tables: Tables) -> dict[str, Any] | None:
-    """How far the order of the layouts can be trusted; None where nothing was measured.
-
-    `headline`; `sizes`: which layout is likeliest the best, at each size of at least two layouts;
-    `several`: whether the sizes are of several models; `notes`: sentences.
-    """
-    settings = {row["setting_id"]: row for row in tables["settings"]}
-    series = {setting_id: main_series(tables.of(setting_id)) for setting_id in settings}
-    rows = [
-        row
-        for row in tables["optimism"]
-        if row["layouts"] > 1 and row["series"] == series[row["setting_id"]]
-    ]
-    stacks = Counter((row["setting_id"], row["world_size"]) for row in rows)
-    names = _setting_names(settings)
-    sizes = []
-    for row in rows:
-        name = names[row["setting_id"]]
-        if stacks[row["setting_id"], row["world_size"]] > 1:
-            name += f", {(row['stack_fingerprint'] or 'unnamed').removeprefix('published: ')}"
-        words = device_words(settings[row["setting_id"]]["vendor"])
-        size = gpu_count(row["world_size"], words)
-        sizes.append(row | {"model": name, "size": size, "optimism": max(0.0, row["optimism"])})
-    notes = [*_extension(tables["extension"]), *_drift(tables["drift"]), *_stops(tables["stops"])]
-    if not sizes and not notes:
-        return None
-    several = len({row["model"] for row in sizes}) > 1
-    return {"headline": _order_headline(sizes), "sizes": sizes, "several": several, "notes": notes}
-
-
-def _setting_names(settings: dict[int, Record]) -> dict[int, str]:
-    """The model, with the cluster and the batch where those tell settings apart."""
-    models = Counter(setting["model"] for setting in settings.values())
-    clusters = {setting["cluster"] for setting in settings.values()}
-    return {
-        setting_id: ", ".join(
-            [
-                setting["model"],
-                *([setting["cluster"]] if len(clusters) > 1 else []),
-                *([batch_short(setting)] if models[setting["model"]] > 1 else []),
-            ]
-        )
-        for setting_id, setting in settings.items()
-    }
-
-
-def _order_headline(sizes: list[Record]) -> str:
-    if not sizes:
-        return "How the steps were measured"
-    clear = sum(row["probability_of_winner"] > UNRESOLVED[1] for row in sizes)
-    some = f"all {clear}" if clear == len(sizes) else f"{clear} of {len(sizes)}"
-    at = f"At {some} sizes compared one layout is"
-    if not clear:
-        at = "At no size compared is one layout"
-    elif len(sizes) == 1:
-        at = "At the only size compared one layout is"
-    return f"{at} the best with a probability above {percent(UNRESOLVED[1])}"
-
-
-def _extension(rows: list[Record]) -> list[str]:
-    """The error of steps extended from short ones, where full ones ran too."""
-    if not rows:
-        return []
-    errors = [abs(row["error"]) for row in rows if row["error"] is not None]
-    ran = counted(len(rows), "point")
-    if not errors:
-        return [f"{ran} ran short and full steps: nothing could be extended from the short ones."]
-    covered = sum(row["covered"] is True for row in rows)
-    sentence = (
-        f"{ran} ran full steps beside short ones: the step extended from the short ones is off by "
-        f"{percent(statistics.median(errors), 1)} in the median and {percent(max(errors), 1)} at "
-        f"most, and its 80{THIN}% interval holds the measured step in {covered} of {len(errors)}."
-    )
-    bent = len(rows) - len(errors)
-    if bent:
-        points = counted(bent, "point")
-        sentence += f" The short steps of {points} lay on no line, so full steps were measured."
-    return [sentence]
-
-
-def _drift(rows: list[Record]) -> list[str]:
-    """How step times depend on time, hour and node, test by test."""
-    if not rows:
-        return []
-    significant = [row for row in rows if row["p_value"] <= SIGNIFICANT]
-    runs = max(row["runs"] for row in rows)
-    yardsticks = {
-        "repeats": "the other runs of its layout",
-        "prediction": "those of its size by its prediction",
-    }
-    against = listed(sorted({yardsticks[row["residual_of"]] for row in rows}))
-    compared = f"over {runs} runs, each compared with {against}"
-    if not significant:
-        tested = {row["test"] for row in rows}
-        tests = listed([test for test in ("time", "hour", "node") if test in tested])
-        return [
-            f"No drift is seen: {compared}, a step's time shows no dependence on {tests} (shuffled "
-            f"residuals, p above {SIGNIFICANT:g})."
-        ]
-    several = len({row["cluster"] for row in rows}) > 1
-    effects = []
-    for row in significant:
-        ratio = row["change"] if row["test"] == "time" else row["effect"]
-        change = f"{percent(abs(ratio), 1)} {'longer' if ratio > 0 else 'shorter'}"
-        effect = {
-            "time": f"steps become {change} from the first run to the last",
-            "hour": f"between the hours of the runs steps differ by {percent(ratio, 1)}",
-            "node": f"runs on {row['host']} take {change} than elsewhere",
-        }[row["test"]]
-        where = f" on {row['cluster']}" if several and row["test"] != "node" else ""
-        effects.append(f"{effect}{where} (p {max(row['p_value'], 0.0005):.2g})")
-    return [f"Drift: {compared}, {listed(effects)}."]
-
-
-def _stops(rows: list[Record]) -> list[str]:
-    """Why points stopped, unless all ran the steps that were asked for."""
-    if all(row["stopped"] == "asked" for row in rows):
-        return []
-    total: Counter[str] = Counter()
-    for row in rows:
-        total[row["stopped"]] += row["points"]
-    parts = [f"{total[name]} {words}" for name, words in _STOPPED.items() if name in total]
-    return [f"Of {counted(total.total(), 'point')} {listed(parts)}."]
 
 
 def replication_section(study_dir: Path) -> dict[str, Any] | None:
