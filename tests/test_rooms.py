@@ -15,6 +15,7 @@ HELD_BY = {
     "predict.cost.own_memory": "predict/test_own_stack.py",
     "predict.read.precisions": "predict/test_modern_stacks.py",
     "predict.read.stack_facts": "predict/test_modern_stacks.py",
+    "arrays": "importing/test_reader.py",
     "foreign.arrays": "foreign/test_reading.py",
     "launch.fork_server.server": "launch/test_fork_server.py",
     "predict.cost.sharding": "predict/test_hybrid_sharding.py",

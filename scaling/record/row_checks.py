@@ -1,8 +1,9 @@
 """Rules that every row must satisfy, whoever wrote it, each with a sentence for a violation."""
 
 import functools
+import itertools
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import duckdb
 import pyarrow as pa
@@ -11,14 +12,23 @@ from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
-Rules = Iterator[tuple[str, str]]  # SQL: the condition of a violation, and the sentence about it
+Rules = Iterable[tuple[str, str]]  # SQL: the condition of a violation, and the sentence about it
 
-# Columns that no table can do without; others may be null in rows of an older version.
+# Columns that no row can do without; others may be null in rows of an older version.
 NEEDED = (
-    "point_id", "outcome", "attempt", "world_size", "global_batch_size", "seq_length", "duration_s",
-    "started_at", "stack_fingerprint",
+    "point_id",
+    "outcome",
+    "world_size",
+    "global_batch_size",
+    "seq_length",
+    "stack_fingerprint",
+)
+# Columns that no row of ours can do without: axes that every version had, and these.
+OWN_NEEDED = (
+    "attempt", "duration_s", "started_at", "model", "cluster", "layout",
+    *(name for name, axis in AXES.items() if not axis.added_later),
 )  # fmt: skip
-_OWN = ("attempt", "duration_s", "started_at")  # not needed in published rows
+OOM_OR_CRASH = "oom_or_crash"  # the outcome in published sweeps that do not tell the two apart
 
 _SCALARS = {"str": "varchar", "int": "bigint", "float": "double", "bool": "boolean"}
 SQL_TYPES = _SCALARS | {f"list[{kind}]": f"{of}[]" for kind, of in _SCALARS.items()}
@@ -28,32 +38,29 @@ PROBE_COLUMNS = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).i
 _NOT_ABOVE_0 = 'not isfinite("{0}") or "{0}" <= 0'
 _TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
 _EXTENDED = ("extended_step_time_s", "extended_low_s", "extended_high_s")
+_POSITIVE = (*_TIMES, *_EXTENDED, "peak_flop_per_s")
 # coefficients of a line through noisy times, which may be negative
 _SIGNED = ("step_fixed_s", "micro_batch_s")
-_AMOUNTS = tuple(  # seconds, joules, shares, ...
-    name
-    for name, (kind, _) in fields_of(Row).items()
-    if kind == "float" and name not in (*_TIMES, *_EXTENDED, *_SIGNED)
-)
 # Whole numbers that are at least 1: the axes without a list of values, and these.
-_COUNTS = (
+_COUNTS = {
     *(name for name, axis in AXES.items() if axis.values is None),
     "world_size", "dp", "gradient_accumulation_steps", "global_batch_size", "seq_length",
     "tokens_per_step", "attempt", "gpus_per_node", "num_layers", "hidden_size", "num_heads",
-    "num_kv_heads", "vocab_size", "model_flops_per_token", "peak_memory_bytes",
-)  # fmt: skip
-_FROM_ZERO = tuple(
-    name for name, (kind, _) in fields_of(Row).items() if kind == "int" and name not in _COUNTS
-)
+    "num_kv_heads", "head_dim", "vocab_size", "model_flops_per_token", "peak_memory_bytes",
+}  # fmt: skip
+MAX_COUNT = 10_000_000  # the largest size or degree, as in a study file
+_MAX_EXACT = 2**53  # exact in double precision: bytes, parameters, FLOPs, tokens
+_MAX_SECONDS, _MAX_AMOUNT = 1e9, 1e18
+_EXACT = ("_bytes", "_params", "_per_token", "_per_step")
+_ID = "[A-Za-z0-9][A-Za-z0-9._+-]*"
+# Words of other software, which our engines do not have.
+_OF_OTHERS = {"precision": ("mxfp8", "nvfp4"), "outcome": (OOM_OR_CRASH,)}
 _PRODUCTS = (
     ("world_size", "tp", "pp", "cp", "dp"),
     ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "dp"),
 )
 _ANY_BAD = "list_aggregate(list_transform({0}, lambda x: x is null or {1}), 'bool_or')"
 _OTHER_RULES = {
-    "outcome = 'ok' and step_time_s is null"
-    " and (step_time_kind is distinct from 'extended' or extended_step_time_s is null)":
-        "outcome=ok without a step_time_s",
     "step_time_kind = 'extended' and (step_time_s is not null or losses is not null)":
         "step_time_kind=extended with what only full steps have",
     "len(short_step_times_s) != len(short_accumulations)":
@@ -63,16 +70,18 @@ _OTHER_RULES = {
     "len(step_times_s) = 0": "step_times_s: is empty",
     _ANY_BAD.format("losses", "not isfinite(x)"):
         "losses: each must be a finite number; a training that diverged has no speed",
+    _ANY_BAD.format("grad_norms", "not isfinite(x) or x < 0"):
+        "grad_norms: each must be a finite number of at least 0",
 }  # fmt: skip
 
 
 @functools.cache
-def invalid_row_reason_sql() -> str:
+def invalid_row_reason_sql(*, needed: bool = True) -> str:
     """An SQL expression over a row's columns and `series`: why the row is invalid, else null.
 
-    `series` is 'measured' or 'published'. Null columns are not judged, except those in NEEDED.
+    `series` is 'measured' or 'published'. Null columns are not judged, except needed ones.
     """
-    return _first_violation(_rules())
+    return _first_violation(itertools.chain(_needed() if needed else (), _rules()))
 
 
 @functools.cache
@@ -81,12 +90,15 @@ def invalid_probe_reason_sql() -> str:
     return _first_violation(_probe_rules())
 
 
-def invalid_row_reasons(table: pa.Table, *, series: str = "measured") -> list[str | None]:
+def invalid_row_reasons(
+    table: pa.Table, *, series: str = "measured", needed: bool = True
+) -> list[str | None]:
     """Say why each row is invalid, in a sentence that names column and value; None if it is valid.
 
     Args:
         table: rows; missing columns count as null, unknown ones are ignored.
         series: 'measured', or 'published' for rows that others published.
+        needed: whether a row must have what no row can do without.
 
     Raises:
         duckdb.Error: a cell is not of its column's type.
@@ -98,30 +110,43 @@ def invalid_row_reasons(table: pa.Table, *, series: str = "measured") -> list[st
             else f'null::{kind} as "{name}"'
             for name, kind in COLUMNS.items()
         )  # fmt: skip
-        query = f"select {invalid_row_reason_sql()} from (select {typed}, ? as series from given)"
+        reason = invalid_row_reason_sql(needed=needed)
+        query = f"select {reason} from (select {typed}, ? as series from given)"
         return [reason for (reason,) in connection.execute(query, [series]).fetchall()]
+
+
+def _needed() -> Rules:
+    for name in NEEDED:
+        yield f'"{name}" is null', f"'{name} is missing'"
+    for name in OWN_NEEDED:
+        yield f"\"{name}\" is null and series = 'measured'", f"'{name} is missing'"
+    yield (
+        "outcome = 'ok' and step_time_s is null"
+        " and (step_time_kind is distinct from 'extended' or extended_step_time_s is null)",
+        "'outcome=ok without a step_time_s'",
+    )
 
 
 def _rules() -> Rules:
     """The rules for a row; the sentence of the first one it violates is reported."""
-    for name in NEEDED:
-        others = " and series = 'measured'" if name in _OWN else ""
-        yield f"{name} is null{others}", f"'{name} is missing'"
     yield (
-        "try_cast(started_at as timestamptz) is null and series = 'measured'",
+        f"not regexp_full_match(point_id, '{_ID}')",
+        _sentence("point_id", "must be letters, digits and . _ + -", quoted=True),
+    )
+    for name in ("model", "cluster", "layout"):
+        yield f"\"{name}\" = ''", f"'{name} is empty'"
+    yield (
+        "coalesce(year(try_cast(started_at as timestamptz)), 0) not between 1970 and 2199"
+        " and series = 'measured'",
         _sentence("started_at", "must be a time in UTC, ISO 8601", quoted=True),
     )
     yield from _word_rules(Row)
     yield "zero_stage not between 0 and 3", _sentence("zero_stage", "must be 0, 1, 2 or 3")
-    for names, wrong, wanted in (
-        (_COUNTS, '"{}" < 1', "at least 1"),
-        (_FROM_ZERO, '"{}" < 0', "at least 0"),
-        (_AMOUNTS, 'not isfinite("{0}") or "{0}" < 0', "a finite number of at least 0"),
-        (_SIGNED, 'not isfinite("{}")', "a finite number"),
-        ((*_TIMES, *_EXTENDED, "peak_flop_per_s"), _NOT_ABOVE_0, "a finite number above 0"),
-    ):
-        for name in names:
-            yield wrong.format(name), _sentence(name, f"must be {wanted}")
+    for name, (kind, _) in fields_of(Row).items():
+        if kind == "int" and name != "zero_stage":
+            yield from _whole_number_rules(name)
+        if kind == "float":
+            yield from _amount_rules(name)
     for whole, *parts in _PRODUCTS:  # as doubles, which are exact here and do not overflow
         product = " * ".join(f"{part}::double" for part in parts)
         yield f"{whole}::double != {product}", _sentence(whole, f"is not {' x '.join(parts)}")
@@ -171,17 +196,45 @@ def _first_violation(rules: Rules) -> str:
     return f"case {cases} end"
 
 
+def _whole_number_rules(name: str) -> Rules:
+    low = 1 if name in _COUNTS else 0
+    exact = name.endswith(_EXACT) or name in ("global_batch_size", "seed")
+    high = _MAX_EXACT if exact else MAX_COUNT
+    yield f'"{name}" < {low}', _sentence(name, f"must be at least {low}")
+    yield f'"{name}" > {high}', _sentence(name, f"must be at most {high:,}")
+
+
+def _amount_rules(name: str) -> Rules:
+    """Rules for seconds, joules, shares and rates."""
+    high = _MAX_SECONDS if name.endswith("_s") and "_per_" not in name else _MAX_AMOUNT
+    if name in _POSITIVE:
+        yield _NOT_ABOVE_0.format(name), _sentence(name, "must be a finite number above 0")
+    elif name in _SIGNED:
+        yield f'not isfinite("{name}")', _sentence(name, "must be a finite number")
+    else:
+        wrong = f'not isfinite("{name}") or "{name}" < 0'
+        yield wrong, _sentence(name, "must be a finite number of at least 0")
+    yield f'abs("{name}") > {high}', _sentence(name, f"must be at most {high:.0e}")
+
+
 def _word_rules(row_type: type) -> Rules:
-    """Columns whose type lists their words hold one of these."""
-    for name, hint in typing.get_type_hints(row_type).items():
+    """Columns whose axis or type lists their words hold one of these."""
+    words = {name: axis.values for name, axis in AXES.items() if axis.kind is str and axis.values}
+    hints = typing.get_type_hints(row_type)
+    for name, hint in hints.items():
         for part in (hint, *typing.get_args(hint)):
-            words = typing.get_args(part)
-            if typing.get_origin(part) is typing.Literal and isinstance(words[0], str):
-                allowed = ", ".join(f"'{word}'" for word in words)
-                wanted = f"must be one of {', '.join(words)}"
-                # published rows may use formats and schedules that this project does not run
-                whose = " and series = 'measured'" if row_type is Row and name in AXES else ""
-                yield f"{name} not in ({allowed}){whose}", _sentence(name, wanted, quoted=True)
+            if typing.get_origin(part) is typing.Literal and isinstance(part.__args__[0], str):
+                words[name] = typing.get_args(part)
+    for name, allowed in words.items():
+        if name in hints:
+            others = _OF_OTHERS.get(name, ()) if row_type is Row else ()
+            for texts, whose in ((allowed, "measured"), ((*allowed, *others), "published")):
+                listed = ", ".join(f"'{word}'" for word in texts)
+                series = f" and series = '{whose}'" if others else ""
+                wanted = f"must be one of {', '.join(texts)}"
+                yield f'"{name}" not in ({listed}){series}', _sentence(name, wanted, quoted=True)
+                if not others:
+                    break
 
 
 def _sentence(name: str, wanted: str, *, quoted: bool = False) -> str:

@@ -1,0 +1,252 @@
+"""Read a table of our columns, whoever wrote it, as our types: CSV, JSON lines or Parquet."""
+
+import csv
+import difflib
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.arrays import Flags
+from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.record import row_files
+from scaling.record.row_checks import COLUMNS, invalid_row_reasons
+
+# Columns of tables that others publish, besides those of a row -> their SQL types.
+ROW_COLUMNS: Mapping[str, str] = {
+    **COLUMNS, "framework": "varchar", "source": "varchar", "fsdp": "bigint",
+    "attention_kind": "varchar",
+}  # fmt: skip
+# Our names of numbers that tables derive from rows; nothing reads them.
+_DERIVED = {"tokens_per_s", "tokens_per_s_per_gpu", "mfu", "hfu"}
+_MOST_BYTES, _LONGEST_LINE = 2**30, 2**20
+_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_SHORTEST_NEAR, _NEAR = 5, 0.85  # letters of a header that may be misspelt, and how much alike
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a file that are ours, typed, null for an empty cell.
+
+    `ignored` names its other columns; `numbers`, (n,), counts its rows from 1, without a header.
+    """
+
+    rows: pa.Table
+    source: str
+    numbers: npt.NDArray[np.int64]
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def remark(self) -> str | None:
+        """A line that names the ignored columns; None if there are none."""
+        names = ", ".join(shortened(name, 40) for name in self.ignored)
+        return f"{self.source}: ignored columns: {names}" if names else None
+
+    def place(self, row: int) -> str:
+        """The file and the row, for a sentence."""
+        return f"{self.source}: row {self.numbers[row]}"
+
+    def cell_error(self, name: str, row: int, wanted: str) -> InputError:
+        """The error about one cell: file, row, column, value, and what would be right."""
+        value = shortened(self.rows[name][row].as_py())
+        return InputError(f"{self.place(row)}: {name}={value}: {wanted}")
+
+    def filter(self, chosen: Flags) -> "Table":
+        """The rows where `chosen`, (n,), is true."""
+        rows = self.rows.filter(pa.array(chosen))
+        return Table(rows, self.source, self.numbers[chosen], self.ignored)
+
+
+def read_rows(path: Path, *, rename: Mapping[str, str] | None = None) -> Table:
+    """The rows of a table, or of a study's folder rows/, whose invalid rows stderr names.
+
+    Raises:
+        InputError: as `read_table`, or there is nothing to read.
+    """
+    if not path.is_dir():
+        return read_table(path, rename=rename)
+    found = row_files.read_rows(sorted(row_files.row_files_in(path)))
+    sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)
+    rows = found.table.drop_columns(["file"])
+    if not rows.num_rows:
+        raise InputError(f"{path}: holds no valid row; give a table or a study's rows folder")
+    return Table(rows, str(path), np.arange(1, rows.num_rows + 1))
+
+
+def read_table(
+    path: Path,
+    *,
+    columns: Mapping[str, str] = ROW_COLUMNS,
+    rename: Mapping[str, str] | None = None,
+) -> Table:
+    """The columns of a CSV, JSON lines or Parquet file that are ours, checked cell by cell.
+
+    Args:
+        path: of the file.
+        columns: name -> SQL type.
+        rename: header of the file -> our name, or '' to ignore the column.
+
+    Raises:
+        InputError: no such file, a header that is nearly ours or there twice, or a cell that its
+            column cannot hold.
+    """
+    rename = rename or {}
+    raw = _raw(path)
+    given = [header.strip() for header in raw.column_names]
+    for header in set(rename) - {*given}:
+        raise InputError(f"{path}: --rename {shortened(header)}=: {did_you_mean(header, given)}")
+    headers = [rename.get(header, header) for header in given]
+    for name in headers:
+        if name and headers.count(name) > 1:
+            raise InputError(f"{path}: has several columns {shortened(name)}; keep one")
+    ignored = tuple(printable(name) for name in headers if name and name not in columns)
+    if near := [*_near_names(ignored, set(columns) - {*headers})]:
+        raise InputError(
+            f"{path}: column {'; '.join(near)}: name it so, in our unit, or give --rename "
+            "THEIRS=OURS; --rename THEIRS= ignores it"
+        )
+    names = {f"c{place}": name for place, name in enumerate(headers) if name in columns}
+    if not names:
+        raise InputError(f"{path}: has none of our columns but {shortened(', '.join(given), 200)}")
+    raw = raw.rename_columns([f"c{place}" for place in range(len(headers))]).select(list(names))
+    rows = _typed(path, raw, names, columns)
+    table = Table(rows.drop_columns(["row"]), str(path), rows["row"].to_numpy(), ignored)
+    if columns is ROW_COLUMNS:
+        reasons = invalid_row_reasons(table.rows, series="published", needed=False)
+        for row, reason in enumerate(reasons):
+            if reason is not None:
+                raise InputError(f"{table.place(row)}: {reason}")
+    return table
+
+
+def _raw(path: Path) -> pa.Table:
+    """The file's columns by its own headers: text, or a Parquet file's own types."""
+    readers = {".csv": _read_csv, ".parquet": pq.read_table}
+    readers |= dict.fromkeys((".jsonl", ".json"), _read_json)
+    if not path.is_file():
+        problem = "is no file" if path.exists() else "no such file"
+        raise InputError(f"{path}: {problem}; give a CSV, JSON lines or Parquet table")
+    if path.suffix not in readers:
+        raise InputError(f"{path}: must end in one of {', '.join(readers)}")
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError(f"{path}: is larger than {_MOST_BYTES // 2**30} GiB; split it")
+    try:
+        return readers[path.suffix](path)
+    except (duckdb.Error, pa.ArrowException, OSError, ValueError, csv.Error) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = printable(shortened(" ".join(lines[:2]) or type(error).__name__, 200))
+        raise InputError(f"{path}: cannot be read as a table: {reason}") from error
+
+
+def _read_csv(path: Path) -> pa.Table:
+    with path.open(newline="", encoding="utf-8-sig") as text:
+        headers = next(csv.reader(itertools.takewhile(bool, _lines(text))), [])
+    names = ", ".join(f"c{place}: 'varchar'" for place in range(len(headers)))
+    with duckdb.connect() as connection:
+        table = connection.sql(
+            f"from read_csv({row_files.quoted(str(path))}, columns={{{names}}}, header=true, "
+            f"auto_detect=false, delim=',', quote='\"', escape='\"', max_line_size={_LONGEST_LINE})"
+        ).to_arrow_table()
+    return table.rename_columns(headers)
+
+
+def _lines(text: Any) -> Iterator[str]:
+    while True:
+        yield text.readline(_LONGEST_LINE)
+
+
+def _read_json(path: Path) -> pa.Table:
+    with duckdb.connect() as connection:
+        connection.execute(
+            "create table lines as select json from read_json_objects("
+            f"{row_files.quoted(str(path))}, maximum_object_size={_LONGEST_LINE})"
+        )
+        keys = "select distinct unnest(json_keys(json)) as key from lines order by key"
+        names = [name for (name,) in connection.sql(keys).fetchall()]
+        quoted = [row_files.quoted(f"$.{json.dumps(name, ensure_ascii=False)}") for name in names]
+        cells = ", ".join(f"json ->> {name} as c{place}" for place, name in enumerate(quoted))
+        if not names:
+            raise ValueError("each line must be an object with our columns, {...}")
+        return connection.sql(f"select {cells} from lines").to_arrow_table().rename_columns(names)
+
+
+def _near_names(headers: tuple[str, ...], missing: set[str]) -> Iterator[str]:
+    """Say which headers are nearly one of our columns that the file lacks."""
+    ours = {_letters(name): name for name in missing}
+    for header in headers:
+        letters = _letters(header)
+        alike = [letters] if letters in ours else []
+        if not alike and len(letters) >= _SHORTEST_NEAR and header not in _DERIVED:
+            alike = difflib.get_close_matches(letters[:100], ours, n=1, cutoff=_NEAR)
+        yield from (f"{shortened(header, 40)} is nearly {ours[name]}" for name in alike)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _typed(
+    path: Path, raw: pa.Table, names: Mapping[str, str], columns: Mapping[str, str]
+) -> pa.Table:
+    """The columns c0, c1, ... of `raw` by our names and types, and `row`, the number of each row.
+
+    Rows without a cell are left out.
+
+    Raises:
+        InputError: a cell is not of its column's type.
+    """
+    with duckdb.connect() as connection:
+        try:
+            raw = raw.append_column("row", pa.array(np.arange(1, raw.num_rows + 1)))
+            connection.register("given", raw)
+            kinds = {
+                name: str(kind) for name, kind, *_ in connection.sql("describe given").fetchall()
+            }
+            said = {name: f"nullif(trim({name}::varchar), '')" for name in names}
+            cells = {name: _cell(name, kinds[name], columns[ours]) for name, ours in names.items()}
+            for name, cell in cells.items():
+                bad = connection.sql(
+                    f"select row, {said[name]} from given where {said[name]} is not null "
+                    f"and ({cell}) is null order by row limit 1"
+                ).fetchall()
+                for row, text in bad:
+                    kind = {
+                        "bigint": "whole numbers",
+                        "double": "numbers",
+                        "boolean": "true or false",
+                    }
+                    wanted = kind.get(columns[names[name]], columns[names[name]])
+                    value = f"{names[name]}={printable(shortened(text))}"
+                    raise InputError(f"{path}: row {row}: {value}: the column holds {wanted}")
+            listed = ", ".join(f'{cell} as "{names[name]}"' for name, cell in cells.items())
+            any_said = f"coalesce({', '.join(said.values())}) is not null"
+            return connection.sql(
+                f"select {listed}, row from given where {any_said} order by row"
+            ).to_arrow_table()
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: {printable(shortened(error, 200))}") from error
+
+
+def _cell(name: str, given: str, wanted: str) -> str:
+    """SQL for a cell as the wanted type; null if it is empty or not of it."""
+    if given.lower() == wanted or given.endswith("[]") or wanted.endswith("[]"):
+        return f"try_cast({name} as {wanted})"
+    text = f"nullif(trim({name}::varchar), '')"
+    number = f"if(regexp_full_match({text}, '{_NUMBER}'), try_cast({text} as double), null)"
+    is_whole = f"abs({number}) <= 2 ** 53 and {number} = trunc({number})"
+    return {
+        "varchar": text,
+        "double": f"if(isfinite({number}), {number}, null)",
+        "bigint": f"if({is_whole}, ({number})::bigint, null)",
+        "boolean": f"case lower({text}) when 'true' then true when 'false' then false end",
+    }[wanted]
