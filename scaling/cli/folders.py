@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import shlex
+import sys
 from pathlib import Path
 from time import sleep
 from typing import Annotated
@@ -22,13 +23,20 @@ def new(
         Path,
         typer.Argument(metavar="FOLDER", help="A new folder, or one without a config."),
     ],
+    model: Annotated[
+        str | None, typer.Option(help="Your model's config.json, its folder, or a cached hub name.")
+    ] = None,
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
+    from scaling.cli.model import model_of
     from scaling.cluster.slurm_site import query_slurm
     from scaling.run.new_folder import make_folder
 
-    site = query_slurm()
-    for path in make_folder(folder, site):
+    if model is None and sys.stdin.isatty():
+        asked = "Your model's config.json (Enter: a small model)"
+        model = typer.prompt(asked, default="", show_default=False)
+    site, found = query_slurm(), model_of(model) if model else None
+    for path in make_folder(folder, site, found):
         typer.echo(path)
     content = "this site's cluster as Slurm describes it" if site else "this machine: no Slurm here"
     there = shlex.quote(str(folder))

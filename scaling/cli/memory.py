@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.errors import InputError, counted
+from scaling.errors import InputError, counted, shortened
 from scaling.study.ids import stored_fields
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def memory(
     ranks: Annotated[
         str, typer.Option(help="Pipeline stages: first, middle, last; separated by commas.")
     ] = ",".join(_STAGES),
+    model: Annotated[
+        str | None, typer.Option(help="Another model for the study's layouts, or its config.json.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each point.")] = False,
 ) -> None:
     """Count the bytes of a rank, phase by phase, by running the engine on tensors without data.
@@ -40,7 +43,7 @@ def memory(
     for stage in stages:
         if stage not in _STAGES:
             raise InputError(f"--ranks: {stage!r} is no stage; one of {', '.join(_STAGES)}")
-    points = _points(what)
+    points = _points(what, model)
     reasons = [memory_refusal(point) for point in points]
     countable = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
     if not countable:
@@ -56,15 +59,17 @@ def memory(
             _show(point, ranks_memory, owners=len(points) == 1)
 
 
-def _points(what: str) -> "list[Point]":
+def _points(what: str, model: str | None) -> "list[Point]":
     from scaling.launch.point_files import read_point
     from scaling.study.grid import expand_grid
     from scaling.study.load import load_study
 
     path = Path(what)
     if path.suffix == ".json":
+        if model is not None:
+            raise InputError(f"--model {shortened(model)}: {path} states its model; give a study")
         return [read_point(path)]
-    return list(expand_grid(load_study(what)).points)
+    return list(expand_grid(load_study(what, model=model)).points)
 
 
 def _memories(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from scaling.cli.model import ModelOption, model_of
 from scaling.cli.options import (
     AsJson,
     check_choice,
@@ -15,7 +16,7 @@ from scaling.cli.options import (
     print_json,
     print_table,
 )
-from scaling.errors import InputError, counted, did_you_mean, grouped_reasons, printable, shortened
+from scaling.errors import InputError, counted, grouped_reasons, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
@@ -168,7 +169,7 @@ def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
 
 
 def recommend(
-    model: Annotated[str, typer.Option(help="A model of config/models.yaml.")],
+    model: ModelOption,
     cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
     gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
     global_batch_size: Annotated[
@@ -205,16 +206,12 @@ def recommend(
     from scaling.predict.read.inputs import OWN_FRAMEWORK
 
     parameters = read_calibration(calibration) if calibration else None
-    known_models, clusters = catalogues()
-    models, counts = known_models or {}, _counts(gpus)
+    found, (_, clusters), counts = model_of(model), catalogues(), _counts(gpus)
     if precision is not None:
         check_choice("--precision", precision, get_args(Precision))
-    if model not in models:
-        hint = did_you_mean(model[:60], models)
-        raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
     work: dict[str, Any] = {
-        "model": model,
-        "shape": models[model],
+        "model": found.name,
+        "shape": found.shape,
         "seq_length": seq_length,
         "global_batch_size": global_batch_size,
         "framework": framework or OWN_FRAMEWORK,

@@ -41,6 +41,9 @@ def show_plan(
     unit = "rank" if all(p.gpu == "cpu" for p in wanted) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts_table(wanted, planned.refusals, unit))
+    for model in study.model_files:
+        for what in model.left_out:
+            say(f"  {model.name} without {printable(what)}")
     for count, reason in grouped_reasons(refusal.reason for refusal in planned.refusals):
         say(f"  refused {count}: {printable(reason)}")
     points = counted(len(wanted), "point")

@@ -14,6 +14,7 @@ import typer
 from scaling import __version__
 from scaling.cli import accuracy, folders, tables
 from scaling.cli import memory as exact
+from scaling.cli import model as models
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
 from scaling.errors import InputError, counted, printable
@@ -242,6 +243,7 @@ for verb, example in (
         "convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
         "--column model=llama3_8b",
     ),
+    (models.model, "model ~/models/Qwen3-8B/config.json"),
     (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):
     app.command(verb.__name__.rstrip("_"), epilog=f"Example:  scaling {example}")(verb)

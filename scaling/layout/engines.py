@@ -44,6 +44,9 @@ _UNTRAINED = {
     "window": "attention over a window",
     "attention_sinks": "attention with sinks",
     "linear_biases": "attention with biases and rotary positions",
+    "query_key_value_biases": "attention with biases and rotary positions",
+    "whole_query_key_norm": "a norm over all heads at once",
+    "router_bias": "a router with a bias",
 }
 
 
@@ -57,7 +60,10 @@ def engine_refusals(
         layout: one that `layout.refusals` allows.
         gradient_clipping: the norm above which gradients are scaled down; 0: never.
     """
-    name = next((name for name in _UNTRAINED if getattr(shape, name)), None)
+    parts = {name for name in _UNTRAINED if getattr(shape, name)}
+    if layout.seq_length <= shape.window:  # which then cuts nothing off
+        parts.discard("window")
+    name = next((name for name in _UNTRAINED if name in parts), None)
     if name is not None:
         yield (
             f"{name}={str(getattr(shape, name)).lower()}: no engine trains {_UNTRAINED[name]}; "

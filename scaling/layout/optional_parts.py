@@ -27,8 +27,10 @@ class OptionalParts:
     that part of the key), and the value has `value_head_dim`.
 
     Windows: in `windowed_layers` layers a token attends to the last `window` tokens only.
-    `query_key_norm`: query and key of each head are normalised. `attention_sinks`: one learned
-    score per head that attends to nothing. `linear_biases`: in attention, router and experts.
+    `query_key_norm`: query and key of each head are normalised; `whole_query_key_norm`: over all
+    heads at once. `attention_sinks`: one learned score per head that attends to nothing.
+    `linear_biases`: in attention, router and experts; `query_key_value_biases`: those three only.
+    `router_bias`: one number per expert that balances the choice (arXiv 2408.15664).
     """
 
     num_experts: int = 0
@@ -47,6 +49,9 @@ class OptionalParts:
     query_key_norm: bool = False
     attention_sinks: bool = False
     linear_biases: bool = False
+    whole_query_key_norm: bool = False
+    query_key_value_biases: bool = False
+    router_bias: bool = False
 
 
 PART_DEFAULTS = {each.name: each.default for each in dataclasses.fields(OptionalParts)}

@@ -104,16 +104,18 @@ class ModelShape(OptionalParts):
 
         A gpt has biases in all linear layers, `linear_biases` in attention, router and experts.
         """
-        heads = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim + self.hidden_size
-        sinks = self.num_layers * self.num_heads if self.attention_sinks else 0
+        heads = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        single = self.num_layers * self.num_heads if self.attention_sinks else 0
         if self.family == "gpt":
             mlp = (2 if self.gated_mlp else 1) * self.ffn_hidden_size + self.hidden_size
-            return self.num_layers * (heads + mlp) + sinks
+            return self.num_layers * (heads + self.hidden_size + mlp) + single
+        if self.router_bias:
+            single += self.expert_layers * self.num_experts
         if not self.linear_biases:
-            return sinks
+            return single + (self.num_layers * heads if self.query_key_value_biases else 0)
         chosen = self.experts_per_token + self.shared_experts
         routed = self.expert_layers * (self.num_experts + chosen * self._expert_bias_params)
-        return self.num_layers * heads + routed + sinks
+        return self.num_layers * (heads + self.hidden_size) + routed + single
 
     @property
     def _expert_bias_params(self) -> int:
@@ -133,7 +135,8 @@ class ModelShape(OptionalParts):
         """Scales of norms, and their shifts (gpt only).
 
         Two norms per layer, three in a t5 decoder layer, one after each stack. Normalised queries
-        and keys add two vectors of `head_dim` per layer, latents one of their rank each.
+        and keys add two vectors of `head_dim` per layer, or of their whole width, latents one of
+        their rank each.
         """
         per_norm = (2 if self.family == "gpt" else 1) * self.hidden_size
         if self.family == "t5":
@@ -141,6 +144,8 @@ class ModelShape(OptionalParts):
         else:
             norms = 2 * self.num_layers + 1
         inside = 2 * self.head_dim if self.query_key_norm else 0
+        if self.whole_query_key_norm:
+            inside = (self.num_heads + self.num_kv_heads) * self.head_dim
         return norms * per_norm + self.num_layers * (inside + self.query_rank + self.key_value_rank)
 
     @property

@@ -66,6 +66,9 @@ class _PlannedColumns:
     query_key_norm: bool | None = None
     attention_sinks: bool | None = None
     linear_biases: bool | None = None
+    whole_query_key_norm: bool | None = None
+    query_key_value_biases: bool | None = None
+    router_bias: bool | None = None
     active_params: int | None = None  # used for one token; total_params without experts
 
     # where

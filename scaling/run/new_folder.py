@@ -9,14 +9,19 @@ from scaling.cluster.hardware import GPUS
 from scaling.cluster.slurm_site import Partition, SlurmSite
 from scaling.errors import InputError
 from scaling.foreign.spellings import find_gpu
+from scaling.study.config_json import FILE, ConfigModel
 from scaling.study.paths import SHIPPED
 
 _TEMPLATES = "workflow/new"
 _CHANGE = "CHANGE-ME"
 
 
-def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
+def make_folder(
+    folder: Path, site: SlurmSite | None, model: ConfigModel | None = None
+) -> list[Path]:
     """Write Snakefile, config/ and profiles into a new folder, or one that has none of them.
+
+    The first study is about `model`, whose config.json is copied.
 
     Returns:
         What was written, in reading order.
@@ -27,9 +32,11 @@ def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
     texts = {
         "Snakefile": _text("Snakefile"),
         "config/clusters.yaml": clusters_text(site),
-        "config/studies/first.yaml": _render("first.yaml.j2", **_study_facts(site)),
+        "config/studies/first.yaml": _render("first.yaml.j2", **_study_facts(site, model)),
         ".gitignore": _text("gitignore"),
     }
+    if model is not None and model.path.suffix == ".json":
+        texts[f"config/{model.name}/{FILE}"] = model.path.read_text(encoding="utf-8")
     copies = {"config/models.yaml", "config/profiles/local", "config/profiles/slurm"}
     existing = sorted(name for name in {*texts, *copies} if (folder / name).exists())
     if existing:
@@ -75,12 +82,16 @@ def gpu_lines(partition: Partition) -> tuple[str, str]:
     return alike[0], origin
 
 
-def _study_facts(site: SlurmSite | None) -> dict[str, object]:
+def _study_facts(site: SlurmSite | None, model: ConfigModel | None) -> dict[str, object]:
     on_gpus = site is not None and site.best.gpus_per_node > 0
     per_node, nodes = (site.best.gpus_per_node, site.best.nodes) if site and on_gpus else (2, 1)
     sizes = [size for size in (1, 2, 4, 8, 16) if size < per_node]
     sizes += [per_node * count for count in (1, 2, 4) if count <= nodes]
-    return {"on_gpus": on_gpus, "sizes": sizes, "cluster": "mine" if on_gpus else "local"}
+    name = "tinyllama_1b" if on_gpus else "tiny"
+    if model is not None:
+        name = f"../{model.name}" if model.path.suffix == ".json" else model.name
+    cluster = "mine" if on_gpus else "local"
+    return {"on_gpus": on_gpus, "sizes": sizes, "cluster": cluster, "model": name}
 
 
 def _text(name: str) -> str:

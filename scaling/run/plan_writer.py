@@ -69,6 +69,8 @@ def write_plan(planned: StudyPlan) -> None:
             files.write_text_if_changed(paths.probe_plan, planned.probe_plan.to_json())
             written.append(paths.probe_plan)
         digests = {path.name: digest for path in written if (digest := digest_of(path))}
+        models = [model.path.absolute() for model in planned.study.model_files]
+        digests |= {str(path): digest for path in models if (digest := digest_of(path))}
         content = dataclasses.asdict(dataclasses.replace(plan, files=digests))
         files.write_text_if_changed(paths.plan, json.dumps(content, indent=1) + "\n")
         # last and file by file, so that a valid choice is never missing

@@ -7,7 +7,7 @@ from pydantic import Field, create_model, model_validator
 
 from scaling.cluster.hardware import GPUS
 from scaling.layout.optional_parts import PART_DEFAULTS, PART_SIZES, OptionalParts
-from scaling.layout.shapes import Family
+from scaling.layout.shapes import Family, ModelShape
 from scaling.study.problems import GRES
 from scaling.study.schema import Count, File, Flag
 
@@ -83,6 +83,17 @@ class ModelEntry(_Parts):
             raise ValueError(errors[0])
         return self
 
+    @property
+    def shape(self) -> ModelShape:
+        """The model's shape, with every default filled in."""
+        sizes = self.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
+        return ModelShape(
+            **sizes,
+            num_kv_heads=self.num_kv_heads or self.num_heads,
+            head_dim=self.head_dim or self.hidden_size // self.num_heads,
+            gated_mlp=self.family != "gpt" if self.gated_mlp is None else self.gated_mlp,
+        )
+
 
 def part_errors(parts: Any) -> list[str]:
     """Contradictions among the fields of `OptionalParts` and num_layers: one sentence each."""
@@ -114,6 +125,12 @@ def part_errors(parts: Any) -> list[str]:
             f"window={parts.window} and windowed_layers={parts.windowed_layers}: "
             "give both or neither"
         )
+    for one, other in (
+        ("query_key_norm", "whole_query_key_norm"),
+        ("linear_biases", "query_key_value_biases"),
+    ):
+        if getattr(parts, one) and getattr(parts, other):
+            errors.append(f"{one} and {other}: give one of them")
     if parts.windowed_layers > parts.num_layers:
         errors.append(
             f"windowed_layers={parts.windowed_layers} is more than num_layers={parts.num_layers}"

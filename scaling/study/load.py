@@ -7,7 +7,7 @@ key, the value and what would be right.
 """
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -21,10 +21,11 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import ClusterEntry, ModelEntry
+from scaling.study.config_json import ConfigModel, model_named
 from scaling.study.inputs import study_path
 from scaling.study.paths import CONFIG
 from scaling.study.problems import SAFE, first_problem, quoted
-from scaling.study.schema import Mode, Name, StudyFile
+from scaling.study.schema import Block, Mode, Name, StudyFile
 from scaling.study.study import Study, check, on_one_cluster
 
 T = TypeVar("T")
@@ -53,11 +54,12 @@ def load_study(
     *,
     mode: str | None = None,
     cluster: str | None = None,
+    model: str | None = None,
 ) -> Study:
     """The study of that name in `config/studies`, or in that YAML file.
 
-    `mode` and `cluster` replace those of the file. With `cluster`, blocks of `layouts` for other
-    GPUs are dropped, unless that would drop all.
+    `mode`, `cluster` and `model` replace those of the file. With `cluster`, blocks of `layouts` for
+    other GPUs are dropped, unless that would drop all.
 
     Raises:
         InputError: there is no such study, or it is invalid.
@@ -75,13 +77,44 @@ def load_study(
     layouts = tuple(block.stated() for block in file.layouts)
     if cluster is not None:
         axes, layouts = on_one_cluster(axes, layouts, cluster, clusters)
+    if model is not None:
+        axes, layouts = (
+            axes | {"model": (model,)},
+            tuple({key: block[key] for key in block if key != "model"} for block in layouts),
+        )
+    beside, said = (path.parent, f"{path}: model") if model is None else (Path(), "--model")
+    (axes, *rest), models, model_files = _with_config_files((axes, *layouts), models, beside, said)
+    layouts = tuple(rest)
     if mode is not None and mode not in get_args(Mode):
         raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
     keys = {name: getattr(file, name) for name in StudyFile.model_fields}
     keys |= {"mode": mode or file.mode, "axes": axes, "layouts": layouts}
-    loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **keys)
+    keys |= {"models": models, "model_files": model_files, "clusters": clusters}
+    loaded = Study(name=path.stem, path=path, **keys)
     check(loaded)
     return loaded
+
+
+def _with_config_files(
+    blocks: Sequence[Block], models: dict[str, ModelShape], beside: Path, said: str
+) -> tuple[list[Block], dict[str, ModelShape], tuple[ConfigModel, ...]]:
+    """Blocks that name every model, all models by name, and those of a config.json."""
+    found: dict[str, ConfigModel] = {}
+    for text in dict.fromkeys(text for block in blocks for text in block.get("model", ())):
+        known = models | {one.name: one.shape for one in found.values()}
+        if (read := model_named(text, known, beside, said)) is not None:
+            found[text] = read
+    named = [
+        {
+            key: tuple(dict.fromkeys(found[v].name if v in found else v for v in values))
+            if key == "model"
+            else values
+            for key, values in block.items()
+        }
+        for block in blocks
+    ]
+    models = models | {one.name: one.shape for one in found.values()}
+    return named, models, tuple(found.values())
 
 
 def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
@@ -109,16 +142,8 @@ def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
     Raises:
         InputError: the file is missing or invalid.
     """
-    shapes = {}
-    for name, entry in load_yaml(path, dict[Name, ModelEntry]).items():
-        sizes = entry.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
-        shapes[name] = ModelShape(
-            **sizes,
-            num_kv_heads=entry.num_kv_heads or entry.num_heads,
-            head_dim=entry.head_dim or entry.hidden_size // entry.num_heads,
-            gated_mlp=entry.family != "gpt" if entry.gated_mlp is None else entry.gated_mlp,
-        )
-    return shapes
+    entries = load_yaml(path, dict[Name, ModelEntry])
+    return {name: entry.shape for name, entry in entries.items()}
 
 
 class _StrictLoader(yaml.SafeLoader):

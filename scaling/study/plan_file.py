@@ -34,7 +34,7 @@ class PlanFile:
     """A plan as Snakemake sees it. The digests make Snakemake rerun what depends on them."""
 
     made_from: str  # digest of all files and options that the plan depends on
-    files: dict[str, str]  # name in the study's folder -> SHA-256 of its content
+    files: dict[str, str]  # name in the study's folder, or a model's path -> SHA-256 of its content
     study: str  # the YAML file
     points: dict[str, Allocation]  # by point_id; small sizes first, random order within a size
     contended: int  # repeats that only contenders get; 0: all points get all repeats

@@ -43,6 +43,11 @@ Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
 _LISTED = (BeforeValidator(_as_list), Field(min_length=1))  # one value or a list of them
 Counts = Annotated[list[Count], *_LISTED]
 Names = Annotated[list[Name], *_LISTED]
+# A name of models.yaml, the path of a config.json or of its folder, or a name in the hub cache.
+ModelName = Annotated[
+    str, Field(strict=True, min_length=1, max_length=4096), AfterValidator(_printable)
+]
+Models = Annotated[list[ModelName], *_LISTED]
 
 
 UNSET: Any = None  # placeholder only: a null in the file is a value, which overrides `axes`
@@ -57,7 +62,7 @@ class File(BaseModel):
 class _Grid(File):
     """Values of the grid's axes; a block of `layouts` overrides `axes`."""
 
-    model: Names = UNSET
+    model: Models = UNSET
     cluster: Names = UNSET
     world_size: Counts = UNSET
     global_batch_size: Counts = UNSET

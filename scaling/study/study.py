@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.layout.shapes import ModelShape
+from scaling.study.config_json import ConfigModel
 from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import StudyPaths
 from scaling.study.point import StudyKind
-from scaling.study.problems import first_problem
+from scaling.study.problems import first_problem, quoted
 from scaling.study.schema import GUIDES, Block, Measure, Mode, Name, Probing, Reporting
 
 
@@ -34,6 +35,7 @@ class Study:
     replicates: str | None  # a folder of reports/replication
     models: dict[str, ModelShape]
     clusters: dict[str, Cluster]
+    model_files: tuple[ConfigModel, ...] = ()  # models by a config.json
 
     @property
     def is_predictable(self) -> bool:
@@ -94,7 +96,7 @@ def check(study: Study) -> None:
         for key, entries in (("model", study.models), ("cluster", study.clusters)):
             for value in axes[key]:
                 if value not in entries:
-                    hint = f": unknown {key} {value!r}: {did_you_mean(value, entries)}"
+                    hint = f": unknown {key} {quoted(value)}: {did_you_mean(value, entries)}"
                     raise wrong(f"{places[key]}.{key}", hint)
     names, measure = study.cluster_names, study.measure
     by_data_sheet = study.is_predictable

@@ -184,6 +184,7 @@ EXPERTS = "  num_experts: 8\n  experts_per_token: 2\n  expert_ffn_hidden_size: 3
         ("  window: 8\n", "window=8 and windowed_layers=0: give both or neither"),
         ("  window: 8\n  windowed_layers: 5\n", "windowed_layers=5 is more than num_layers=4"),
         ("  family: gpt\n  max_positions: 9\n" + EXPERTS, "is a part of family llama only"),
+        ("  linear_biases: true\n  query_key_value_biases: true\n", "give one of them"),
         ("  router: best\n", "router='best'"),
         ("  num_experts: -1\n", "num_experts=-1"),
     ],

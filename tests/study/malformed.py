@@ -113,13 +113,10 @@ MALFORMED = {
         axes(cluster=["here", "there"]),
         "axes.cluster=['here', 'there']: a study with mode: measure runs on one",
     ),
-    "a model that leaves its folder": (
-        axes(model="../../x"),
-        "axes.model[0]='../../x': a name is letters, digits",
-    ),
+    "a model that is nowhere": (axes(model="../../x"), "model=../../x: there is no config.json"),
     "a model with a shell in it": (
         axes(model="a; rm -rf ~"),
-        "axes.model[0]='a; rm -rf ~': a name is letters",
+        "axes.model: unknown model 'a; rm -rf ~': allowed: mini",
     ),
     "no world size": (
         without("world_size"),
@@ -232,7 +229,9 @@ MALFORMED = {
         changed() + "max_points: 9223372036854775808\n",
         "line 12, column 13: not valid YAML: '9223372036854775808' has more than 18 digits",
     ),
-    "a long name": (axes(model="m" * 300), "a name is letters"),
+    "a long name": (axes(cluster="m" * 300), "a name is letters"),
+    "a long model": (axes(model="m" * 300), "mmmmmm...: allowed: mini"),
+    "a model with an escape": (axes(model="a\x1b[2J"), "one line without control characters"),
     "a long key": (changed(**{"k" * 300: 1}), "unknown key 'kkkk"),
     "a key with an escape": (changed(**{"k\x1b[2J": 1}), "unknown key 'k\\x1b[2J'"),
     "a title with an escape": (changed(title="a\x1b[2Jb"), "one line without control characters"),

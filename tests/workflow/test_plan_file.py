@@ -145,6 +145,19 @@ def test_a_plan_is_stale_when_a_file_it_follows_from_says_something_else(planned
     assert inputs.inputs_digest(path, paths.CONFIG, mode="predict", cluster=None) != before
 
 
+def test_a_plan_is_stale_when_a_models_config_json_says_something_else(planned):
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8}
+    sizes |= {"num_hidden_layers": 4, "intermediate_size": 128, "vocab_size": 256}
+    config = planned / "config" / "studies" / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", "name": "mine", **sizes}))
+    edit(planned, "quickstart", lambda study: study["axes"].update(model="."))
+    plan(planned, "quickstart")
+    results = planned / "results" / "quickstart"
+    assert plan_file.read_plan(results, made_from()) is not None
+    config.write_text(json.dumps({"model_type": "llama", "name": "yours", **sizes}))
+    assert plan_file.read_plan(results, made_from()) is None
+
+
 def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(planned):
     before = plan_of(planned)
     clusters = planned / "config" / "clusters.yaml"
