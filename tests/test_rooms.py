@@ -17,7 +17,6 @@ HELD_BY = {
     "predict.read.stack_facts": "predict/test_modern_stacks.py",
     "arrays": "importing/test_reader.py",
     "foreign.arrays": "foreign/test_reading.py",
-    "launch.fork_server.server": "launch/test_fork_server.py",
     "predict.cost.sharding": "predict/test_hybrid_sharding.py",
     "predict.fit.folds": "predict/test_calibration.py",
     "predict.cost.own_torch": "check/test_oracle.py",

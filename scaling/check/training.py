@@ -16,7 +16,7 @@ import torch
 from scaling import launch
 from scaling.check.lines import Line, failed_point, not_here, pass_or_fail
 from scaling.errors import printable
-from scaling.launch.fork_server.client import local_fork_server
+from scaling.launch.start.forked import local_fork_server
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.row import Row
@@ -125,7 +125,7 @@ def warm_server(machine: Machine) -> Iterator[psutil.Process]:
         mock.patch.dict(os.environ, variables),
     ):
         folder = Path(next(iter(variables.values())))
-        yield psutil.Process(int((folder / "pid").read_text().split()[0]))
+        yield psutil.Process(int((folder / "pid").read_text()))
 
 
 def reference_losses(point: Point, device: torch.device) -> Sequence[float]:

@@ -29,7 +29,6 @@ from scaling.launch.start import slurm
 from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
-from scaling.launch.start.torchrun import nodes_of
 from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
 from scaling.record.row import Row
@@ -206,10 +205,7 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     """
     if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
         return None
-    in_slurm = slurm.job_id(environment) is not None
-    if in_slurm and not node.is_on_a_node(environment):
-        return None
-    if not in_slurm and len(nodes_of(environment)) > 1:
+    if slurm.job_id(environment) is not None and not node.is_on_a_node(environment):
         return None
     gpus, reason = node.nvidia_gpus()
     if not gpus and _AMD_DRIVER.exists():

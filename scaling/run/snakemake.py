@@ -15,11 +15,11 @@ from rich.live import Live
 from rich.text import Text
 
 from scaling.errors import InputError, printable
-from scaling.launch.fork_server.client import local_fork_server
+from scaling.launch.start.forked import local_fork_server
 from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
 from scaling.record.files import check_room
-from scaling.run import dry_run, plan_writer, planning, stop
+from scaling.run import plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import first_few
 from scaling.study.inputs import local_or_shipped
@@ -58,10 +58,9 @@ def run_study(
     loaded, points = planned.study, planned.plan.points
     watcher = watch_study(loaded, points, planned.folder)
     overrides = {"mode": mode, "cluster": cluster}
-    if dry_run.is_asked_for(options):
-        command = _command(loaded.path, dry_run.without_job_files(options), overrides)
-        return dry_run.show(command, options, watcher)
     command = _command(loaded.path, options, overrides)
+    if any(re.match("(--dry-?run|-n[a-zA-Z]*)$", word) for word in options):  # `-np` is `-n -p`
+        return subprocess.run(command, check=False).returncode
     stop.refuse_second_run(loaded.name)
     stop.clear_stale_lock(Path.cwd(), console)
     on_cluster = _names_profile(options)

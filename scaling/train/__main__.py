@@ -26,6 +26,8 @@ def main() -> None:
     bind_rank(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
     rank_id = rank_id_of(os.environ)
     try:
+        import torch
+
         from scaling.train.program import run
 
         engine_module(point.layout.engine, "engine")
@@ -36,6 +38,8 @@ def main() -> None:
             rank, RankFailure(outcome="launch_failed", message=message, failed_at=time.time())
         )
         sys.exit(1)
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))  # which a forked rank's imports read too early
     run(point, files, rank_id)
 
 

@@ -77,9 +77,8 @@ def test_a_node_without_the_points_gpus_is_named_so_that_another_may_be_tried(
         (8, {**ON_A_NODE, "CUDA_VISIBLE_DEVICES": "0"}),
         (1, {**ON_A_NODE, "CUDA_VISIBLE_DEVICES": ",".join(f"MIG-{n}" for n in range(8))}),
         (0, {"SLURM_JOB_ID": "7"}),
-        (0, {"SCALING_NODES": "n1,n2"}),
     ],
-    ids=["all", "one for each rank", "slices", "from a login node", "ranks on other hosts"],
+    ids=["all", "one for each rank", "slices", "from a login node"],
 )
 def test_nothing_is_missing_where_ranks_can_have_their_gpus_or_nothing_is_known(
     monkeypatch: pytest.MonkeyPatch, count: int, environment: dict[str, str]

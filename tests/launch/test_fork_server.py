@@ -1,10 +1,8 @@
 """Ranks of a fork server train, fail and end like ranks that start as fresh processes."""
 
-import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,10 +15,9 @@ import psutil
 import pytest
 
 from scaling.launch import NotMeasured, measure
-from scaling.launch.fork_server import protocol
-from scaling.launch.fork_server.client import NoForkServer, order_ranks, start_on_fork_servers
-from scaling.launch.fork_server.protocol import ForkServer, Order
+from scaling.launch.fork_server import Lines
 from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.forked import AGENT, ForkedRanks, NoForkServer, start_on_fork_servers
 from scaling.launch.start.starter import Launch
 from scaling.record.row import Row
 from tests.launch.conftest import TWO_RANKS, Study, in_time
@@ -30,19 +27,24 @@ from tests.processes import is_running, until, write_program, writers_of
 pytestmark = pytest.mark.ranks
 
 
+def start_agent(folder: Path) -> subprocess.Popen[bytes]:
+    """An agent on this machine, started as srun would start it on a node."""
+    environment = {**rank_environment(tiny_point(), os.environ), "SLURMD_NODENAME": "localhost"}
+    for name in ("orders", "node0"):
+        (folder / name).touch(mode=0o600)
+    agent = subprocess.Popen([*AGENT, str(folder)], env=environment)
+    (folder / "pid").write_text(str(agent.pid))
+    return agent
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a fork server on this machine, started as srun would start it on a node."""
-    place = tmp_path_factory.mktemp("server")
-    environment = {**rank_environment(tiny_point(), os.environ), "SLURMD_NODENAME": "localhost"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scaling.launch.fork_server.server", str(place)], env=environment
-    )
-    until("it serves", lambda: (place / "node0.json").exists() or process.poll() is not None)
-    assert process.poll() is None
-    yield place
-    process.kill()
-    process.wait()
+    """The folder of an agent."""
+    folder = tmp_path_factory.mktemp("server")
+    agent = start_agent(folder)
+    yield folder
+    agent.terminate()
+    agent.wait()
 
 
 @pytest.fixture
@@ -112,89 +114,129 @@ ORDER = """
 import sys
 from pathlib import Path
 from scaling.launch import measure
-from scaling.launch.fork_server.client import start_on_fork_servers
+from scaling.launch.start.forked import start_on_fork_servers
 measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
+
+
+def test_a_fork_server_that_is_killed_is_named_and_replaced_for_the_next_point(
+    study: Study, forked: partial[Row]
+) -> None:
+    path = study.write(tiny_point(measured_steps=100_000))
+    threading.Thread(target=lambda: os.kill(process_of(study, 0).ppid(), signal.SIGKILL)).start()
+    row = forked(path)
+    said = "rank 0 was lost with its fork server, which died"
+    assert (row.outcome, row.error_message) == ("error", said)
+    assert forked(study.write(tiny_point())).outcome == "ok"
 
 
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (
-            signal.SIGKILL,
-            "rank 0 was lost with its fork server on localhost, which died",
-        ),
+        (signal.SIGKILL, "rank 0 was lost with its fork server, which died"),
         (signal.SIGTERM, "rank 0 was killed by SIGTERM"),
     ],
     ids=["killed", "preempted"],
 )
-def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
-    study: Study, forked: partial[Row], number: signal.Signals, said: str
+def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
+    study: Study,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: signal.Signals,
+    said: str,
 ) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    folder = study.logs.parent / ".hosts-1-0"
+    folder.mkdir(mode=0o700, parents=True)
+    agent = start_agent(folder)
     path = study.write(tiny_point(measured_steps=100_000))
-    threading.Thread(target=lambda: os.kill(process_of(study, 0).ppid(), number)).start()
+
+    def end() -> None:
+        process_of(study, 0)
+        agent.send_signal(number)
+        agent.wait()
+
+    threading.Thread(target=end).start()
     if number == signal.SIGKILL:
-        row = forked(path)
+        row = measure(path, study.row_path, start=start_on_fork_servers)
         assert (row.outcome, row.error_message) == ("error", said)
     else:
         with pytest.raises(NotMeasured, match=said):
-            forked(path)
+            measure(path, study.row_path, start=start_on_fork_servers)
         assert not study.row_path.exists()
-    assert forked(study.write(tiny_point())).outcome == "ok"
 
 
-def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
-    study: Study, server: Path, forked: partial[Row]
+def test_the_process_that_forks_ranks_has_one_thread(study: Study, forked: partial[Row]) -> None:
+    threads: list[int] = []
+    path = study.write(tiny_point(measured_steps=100_000))
+
+    def look() -> None:
+        rank = process_of(study, 0)
+        parent = rank.parent()
+        threads.append(0 if parent is None else parent.num_threads())
+        rank.kill()
+
+    threading.Thread(target=look).start()
+    forked(path)
+    assert threads == [1]
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o604], ids=["group", "others"])
+def test_lines_that_others_could_have_written_or_read_are_refused(
+    tmp_path: Path, mode: int
 ) -> None:
-    said = protocol.read_record(server / "node0.json", ForkServer)
-    assert (server / "node0.json").stat().st_mode & 0o077 == 0
-    with contextlib.ExitStack() as opened:
-        silent = [
-            opened.enter_context(socket.create_connection((said.name, said.port), timeout=60))
-            for _ in range(3)
-        ]
-        silent[0].sendall(b"\xff\xff\xff\xff")  # the start of a very long message
-        with pytest.raises(OSError, match="is not our fork server any more"):
-            protocol.connect(dataclasses.replace(said, key="guessed"))
+    tmp_path.chmod(0o700)
+    lines = Lines(tmp_path / "orders")
+    lines.add(order="a")
+    assert lines.new() == [{"order": "a"}]
+    (tmp_path / "orders").chmod(mode)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        lines.new()
+
+
+def test_a_folder_that_a_group_may_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        Lines(tmp_path / "orders").add(order="a")
+
+
+def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    lines = Lines(tmp_path / "orders")
+    lines.add(order="a")
+    with (tmp_path / "orders").open("a") as file:
+        file.write('{"order": ')
+    assert lines.new() == [{"order": "a"}]
+    with (tmp_path / "orders").open("a") as file:
+        file.write('"b"}\n')
+    assert lines.new() == [{"order": "b"}]
+
+
+def test_the_environment_of_ranks_is_readable_by_their_user_only(
+    study: Study, server: Path, forked: partial[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    before = os.umask(0o002)
+    try:
         assert forked(study.write(tiny_point())).outcome == "ok"
-        for connection in silent:
-            with contextlib.suppress(ConnectionResetError):
-                while connection.recv(4096):  # its challenge, then the end: none is kept for ever
-                    pass
+    finally:
+        os.umask(before)
+    assert "a secret" in (server / "orders").read_text()
+    for file in (server, server / "orders", server / "node0"):
+        assert file.stat().st_mode & 0o077 == 0
 
 
-def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_path: Path) -> None:
-    heard: list[object] = []
-    with socket.create_server(("localhost", 0)) as server:
-        there = ForkServer(name="localhost", port=server.getsockname()[1], key="k", gpus=0)
-
-        def answer() -> None:
-            taken, _ = server.accept()
-            heard.append(protocol.accept(taken, "k").recv())
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        command = ["rank", "point.json", str(tmp_path)]
-        ranks = order_ranks(
-            [there], Launch(command, tiny_point(), {"HF_TOKEN": "secret"}, tmp_path)
-        )
-        thread.join()
-        ranks.kill()
-    (path,) = tmp_path.glob("order*.json")
-    assert heard == [str(path)]
-    assert path.stat().st_mode & 0o077 == 0
-    assert protocol.read_record(path, Order).environment == {"HF_TOKEN": "secret"}
-
-
-def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:
-    there = ForkServer(name="localhost", port=1, key="k", gpus=1)
+def test_agents_with_too_few_gpus_get_no_order(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "pid").write_text(str(os.getpid()))
+    Lines(tmp_path / "node0").add(name="localhost", gpus=1)
     point = dataclasses.replace(tiny_point(dp=2), gpu="h100-80gb")
-    launch = Launch(["rank", "point.json", str(tmp_path)], point, {}, tmp_path)
     with pytest.raises(NoForkServer, match="1 of 2 GPUs"):
-        order_ranks([there], launch)
+        ForkedRanks(tmp_path, Launch(["rank", "point.json", "x"], point, {}, tmp_path))
+    assert not (tmp_path / "orders").exists()
 
 
-def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
+def test_agents_that_never_served_are_not_started_again(
     study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -204,26 +246,24 @@ def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
     environment = {"SLURM_JOB_ID": "2", "PATH": str(tmp_path)}
     launch = Launch(["rank", "point", "directory"], tiny_point(), environment, study.logs)
 
-    for _ in range(2):
-        with pytest.raises(NoForkServer, match="fork servers did not start"):
-            start_on_fork_servers(launch)
+    with pytest.raises(TimeoutError, match="no fork server answers"):
+        start_on_fork_servers(launch)
+    with pytest.raises(NoForkServer, match="fork servers did not start"):
+        start_on_fork_servers(launch)
 
     assert (tmp_path / "tries").read_text() == "tried\n"
 
 
-def test_folders_of_earlier_starts_of_the_job_and_old_ones_go_when_it_starts_its_own(
-    tmp_path: Path,
-) -> None:
-    folders = {name: tmp_path / f".hosts-{name}" for name in ("2-0", "2-1", "22-0", "3-0")}
-    for name, folder in folders.items():
-        if name != "2-1":
-            folder.mkdir()
+def test_folders_of_old_agents_are_removed(tmp_path: Path) -> None:
+    folders = {name: tmp_path / f".hosts-{name}" for name in ("2-0", "3-0")}
+    for folder in folders.values():
+        folder.mkdir()
     month_ago = time.time() - 31 * 86400
     os.utime(folders["3-0"], (month_ago, month_ago))
     environment = {"SLURM_JOB_ID": "2", "SLURM_RESTART_COUNT": "1", "PATH": str(tmp_path)}
     (tmp_path / "srun").symlink_to("/bin/false")
 
-    with pytest.raises(NoForkServer, match="did not start"):
+    with pytest.raises(TimeoutError, match="no fork server answers"):
         start_on_fork_servers(Launch(["rank"], tiny_point(), environment, tmp_path / "tiny"))
 
-    assert {name for name, folder in folders.items() if folder.exists()} == {"2-1", "22-0"}
+    assert {name for name, folder in folders.items() if folder.exists()} == {"2-0"}

@@ -1,7 +1,6 @@
 """The host that a run on this machine keeps for its points."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +9,12 @@ import psutil
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.choose import choose_starter
+from scaling.launch.start.forked import local_fork_server
 from scaling.record.row import Row
 from tests.launch.conftest import Study, in_time
 from tests.points import tiny_point
-from tests.processes import ended_pid, until
+from tests.processes import until
 
 pytestmark = pytest.mark.ranks
 
@@ -27,11 +26,11 @@ def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
     logs = study.root / "logs" / "tiny"
     with local_fork_server(point, logs) as found:
         (place,) = logs.glob(".host-*")
-        host = psutil.Process(int((place / "pid").read_text().split()[0]))
+        host = psutil.Process(int((place / "pid").read_text()))
         monkeypatch.setenv("SCALING_HOST", found["SCALING_HOST"])
         row = measure(study.write(point), study.row_path)
         assert row.outcome == "ok", row.error_message
-        assert _stacks_of_a_late_rank_hold(study, "_fork")
+        assert _stacks_of_a_late_rank_hold(study, "_run_rank")
     assert not host.is_running()
     assert not place.exists()
 
@@ -58,8 +57,8 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
     place = study.root / "place"
     until("the run has a host", place.exists)
     folder = Path(place.read_text())
-    host = psutil.Process(int((folder / "pid").read_text().split()[0]))
-    until("the host serves", (folder / "node0.json").exists)
+    host = psutil.Process(int((folder / "pid").read_text()))
+    until("the host serves", lambda: (folder / "node0").read_text())
     run.kill()
     run.wait()
     host.wait(timeout=300)
@@ -69,7 +68,7 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
 KEEPS = """
 import sys, time
 from pathlib import Path
-from scaling.launch.fork_server.client import local_fork_server
+from scaling.launch.start.forked import local_fork_server
 from scaling.study.point import point_from_json
 root = Path(sys.argv[2])
 with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
@@ -78,19 +77,6 @@ with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as 
     part.rename(root / "place")
     time.sleep(100)
 """
-
-
-def test_what_a_run_left_that_was_killed_with_its_host_goes_when_the_next_begins(
-    study: Study,
-) -> None:
-    gone, elsewhere = study.root / ".host-gone", study.root / ".host-elsewhere"
-    ended = ended_pid()
-    for left, machine in ((gone, socket.gethostname()), (elsewhere, "another")):
-        left.mkdir()
-        (left / "pid").write_text(f"{ended} {machine}")
-    with local_fork_server(tiny_point(), study.root):
-        assert not gone.exists()
-        assert elsewhere.exists()  # may well live
 
 
 def test_ranks_start_from_nothing_where_that_is_asked_for(

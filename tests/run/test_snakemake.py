@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from scaling.errors import InputError
-from scaling.launch.fork_server.client import FORK_SERVERS_WANTED
+from scaling.launch.start.forked import FORK_SERVERS_WANTED
 from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from scaling.run.progress import Progress

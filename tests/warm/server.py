@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import NoReturn
 
 COLD = (
-    "-m submitit.", "-u -m submitit.", "-m scaling.launch.", "-m scaling.train", "-m scaling.probe",
+    "-m submitit.", "-u -m submitit.", "-m scaling.launch.", "-c from scaling.launch.",
+    "-m scaling.train", "-m scaling.probe",
 )  # fmt: skip
 IMPORTED = (
     "duckdb",

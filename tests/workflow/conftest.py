@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scaling.launch.fork_server.client import FORK_SERVERS_WANTED
+from scaling.launch.start.forked import FORK_SERVERS_WANTED
 
 SMALL = {
     "title": "Five points",

@@ -1,1 +1,1 @@
-"""Ways to start the ranks of a point: on this machine, by srun, by torchrun."""
+"""Ways to start the ranks of a point: on this machine, by srun."""

@@ -3,29 +3,26 @@
 import sys
 from collections.abc import Mapping
 
-from scaling.launch.fork_server.client import (
+from scaling.launch.start import slurm
+from scaling.launch.start.forked import (
     FORK_SERVER,
     FORK_SERVERS_WANTED,
     NoForkServer,
     start_on_fork_servers,
     start_on_local_fork_server,
 )
-from scaling.launch.start import slurm
 from scaling.launch.start.local import start_local
 from scaling.launch.start.starter import Launch, Ranks, Starter
-from scaling.launch.start.torchrun import nodes_of, start_by_torchrun
 
 
 def choose_starter(environment: Mapping[str, str]) -> Starter:
     """Choose how to start ranks here.
 
-    Inside a Slurm allocation, as a step of it. Without srun, by a torchrun on each node of a job of
-    several nodes. Otherwise as processes of this machine, by the run's fork server if there is one.
+    Inside a Slurm allocation, as a step of it. Otherwise as processes of this machine, by the run's
+    fork server if there is one.
     """
     if slurm.can_start_steps(environment):
         return start_in_allocation
-    if len(nodes_of(environment)) > 1:
-        return start_by_torchrun
     return start_here if FORK_SERVER in environment else start_local
 
 

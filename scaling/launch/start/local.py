@@ -22,9 +22,11 @@ def start_local(launch: Launch) -> "LocalRanks":
         LaunchError: the point needs more than one node, or a process could not be started.
     """
     if launch.nodes > 1:
+        job = launch.environment.get("SLURM_JOB_ID")
+        why = "these ranks are started on one machine" if job is None else f"job {job} has no srun"
         raise LaunchError(
             f"world_size={launch.world_size} needs more than one node of {launch.per_node} GPUs, "
-            "and these ranks are started on one machine"
+            f"and {why}"
         )
     ranks = LocalRanks()
     with all_or_none(ranks):

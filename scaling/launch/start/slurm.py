@@ -154,14 +154,9 @@ def node_number(environment: Mapping[str, str]) -> int:
     return int(environment.get("SLURM_NODEID", "0"))
 
 
-def node_names(environment: Mapping[str, str]) -> list[str]:
-    """The nodes of the job; empty outside a job, and where scontrol is missing."""
-    scontrol = shutil.which("scontrol", path=environment.get("PATH"))
-    listed = environment.get("SLURM_JOB_NODELIST")
-    if not listed or not scontrol:
-        return []
-    command = [scontrol, "show", "hostnames", listed]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+def nodes_of_step(environment: Mapping[str, str]) -> int:
+    """The number of nodes of this step; 1 outside a step."""
+    return int(environment.get("SLURM_STEP_NUM_NODES", "1"))
 
 
 def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
@@ -211,7 +206,7 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
     cpus = min(map(int, on_nodes), default=launch.per_node * int(per_task))
     return _srun(
         launch.environment,
-        place / "node%t.log",
+        place / "agent%t.log",
         f"--nodes={launch.nodes}",
         f"--ntasks={launch.nodes}",
         "--ntasks-per-node=1",

@@ -1,14 +1,6 @@
-"""Decide which waiting jobs share an allocation; also a command, to know it beforehand.
-
-    python -m snakemake_executor_plugin_submitit.packing < jobs.json
-
-reads `{"most": 8, "most_minutes": 240, "jobs": [[nodes, ranks on each, minutes], ...]}` and prints
-`[[nodes, ranks on each, minutes, jobs], ...]`, one entry per pack.
-"""
+"""Decide which waiting jobs share an allocation."""
 
 import dataclasses
-import json
-import sys
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -38,22 +30,3 @@ def packs_of(
                 continue
         alike.append((request, [job]))
     return [pack for alike in packs.values() for pack in alike]
-
-
-def main() -> None:
-    """Run the command described above."""
-    wanted = json.load(sys.stdin)
-    waiting = []
-    for nodes, ranks, minutes in wanted["jobs"]:
-        options = (("nodes", nodes), ("ntasks-per-node", ranks))
-        request = Request(
-            runtime_min=minutes, nodes=nodes, gpus=0, options=options, setup=(), environment=()
-        )
-        waiting.append((request, (nodes, ranks)))
-    packs = packs_of(waiting, most=wanted["most"], most_minutes=wanted["most_minutes"])
-    records = [[*jobs[0], request.minutes, len(jobs)] for request, jobs in packs]
-    print(json.dumps(records))  # noqa: T201 (a command)
-
-
-if __name__ == "__main__":
-    main()

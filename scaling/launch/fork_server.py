@@ -1,0 +1,190 @@
+"""Fork ranks from a process that has imported torch and the engines once for all points.
+
+`main` is the agent of one node, with FOLDER and perhaps PARENT as arguments; `start/forked.py`
+starts it and sends it orders. FOLDER, which only its owner can use, holds
+
+    orders     lines of launchers: ranks to start, or a signal for those of an order
+    node<n>    lines of the agent of node n: that it serves, what it started, how ranks ended
+
+Lines of JSON are appended to one file, as a shared file system shows new files late.
+"""
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from scaling.cluster.node import host_name
+from scaling.launch.start import slurm
+from scaling.launch.start.rank_exits import oom_kills
+from scaling.launch.start.starter import die_with_parent
+from scaling.layout.engines import ENGINES
+
+DIED = 255  # exit code of a rank whose fork server has died
+_NO_GPU = 254  # exit code: a forked process cannot use the GPUs
+# For the imports: torch must not ask CUDA, and no thread may start; neither survives a fork.
+_IMPORTING = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+_FORKED = multiprocessing.get_context("forkserver")  # it has one thread
+
+
+class Lines:
+    """A file of JSON lines; an OSError says that it cannot be used, or that others can write it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read_bytes = path, 0
+
+    def add(self, **record: Any) -> None:
+        """Append a line."""
+        with self._open(os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+
+    def new(self) -> list[dict[str, Any]]:
+        """The lines since the last call."""
+        with self._open(os.O_RDONLY, "rb") as file:
+            file.seek(self._read_bytes)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(whole + end)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _open(self, flags: int, mode: str) -> Any:
+        handle = os.open(self._path, flags | os.O_NOFOLLOW, 0o600)
+        for found in (os.fstat(handle), self._path.parent.stat()):  # who writes here runs code
+            if found.st_uid != os.getuid() or found.st_mode & 0o077:
+                os.close(handle)
+                raise PermissionError(f"{self._path} is not this user's alone")
+        return os.fdopen(handle, mode)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process of this machine runs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def pid_space() -> str:
+    """Names the processes among which ids are unique."""
+    return f"{os.uname().nodename} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def main() -> None:
+    """Serve until the allocation ends; with PARENT, until that process has ended and no rank runs.
+
+    All agents of an allocation together read the orders about 500 times a second.
+    """
+    folder, parent = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
+    os.environ.update(_IMPORTING)
+    engines = [f"{package}.engine" for package in ENGINES.values()]
+    _FORKED.set_forkserver_preload(["scaling.train.program", *engines])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server inherits this
+    counting = _FORKED.Process(target=_count_gpus)
+    counting.start()
+    counting.join()
+    if counting.exitcode in (_NO_GPU, DIED):
+        sys.exit("a forked process cannot use the GPUs here; ranks start as fresh processes")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    agent = _Agent(folder, slurm.node_number(os.environ))
+    name = "localhost" if parent else host_name(os.environ)
+    agent.said.add(name=name, gpus=counting.exitcode)
+    try:
+        while parent is None or os.getppid() == parent or agent.ranks:
+            agent.serve()
+            time.sleep(0.02 + slurm.nodes_of_step(os.environ) / 500)
+    finally:
+        agent.end()
+    shutil.rmtree(folder, ignore_errors=True)  # the run was killed and cannot remove it
+
+
+class _Agent:
+    """The ranks that run on one node, by order and number."""
+
+    def __init__(self, folder: Path, node: int) -> None:
+        self._node, self._kills_before = node, 0
+        self._orders, self.said = Lines(folder / "orders"), Lines(folder / f"node{node}")
+        self.ranks: dict[tuple[str, int], BaseProcess] = {}
+        self._launchers: dict[str, list[Any]] = {}  # by order
+
+    def serve(self) -> None:
+        """Start and signal ranks as ordered since the last call, and report how ranks ended."""
+        for line in self._orders.new():
+            if "signal" in line:
+                self._signal(line["order"], line["signal"])
+            else:
+                self._start(line)
+        for (order, rank), process in list(self.ranks.items()):
+            if (code := process.exitcode) is not None:
+                del self.ranks[order, rank]
+                _kill(process, signal.SIGKILL)  # what it has left in its group
+                full = code == -signal.SIGKILL and oom_kills() > self._kills_before
+                self.said.add(order=order, rank=rank, code=code, out_of_memory=full)
+        for order in {order for order, _ in self.ranks}:
+            space, pid = self._launchers[order]
+            if space == pid_space() and not runs(pid):
+                self._orders.add(order=order, signal=signal.SIGKILL)  # to all agents
+
+    def _start(self, order: dict[str, Any]) -> None:
+        name = order["order"]
+        self._launchers[name], self._kills_before = order["launcher"], oom_kills()
+        for local in range(order["per_node"]):
+            rank = self._node * order["per_node"] + local
+            process = _FORKED.Process(target=_run_rank, args=(order, rank, local))
+            process.start()
+            self.ranks[name, rank] = process
+        self.said.add(started=name)
+
+    def _signal(self, order: str, number: int) -> None:
+        for (of, _), process in self.ranks.items():
+            if of == order:
+                _kill(process, number)
+
+    def end(self) -> None:
+        """Kill the ranks, and report them as ended from outside."""
+        for (order, rank), process in self.ranks.items():
+            self.said.add(order=order, rank=rank, code=-signal.SIGTERM, out_of_memory=False)
+            _kill(process, signal.SIGKILL)
+
+
+def _kill(process: BaseProcess, number: int) -> None:
+    """Signal a rank, and its group, which may not be there yet or outlive it."""
+    for send in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError):
+            send(process.pid or 0, number)
+
+
+def _count_gpus() -> NoReturn:
+    """Exit with the number of GPUs that a forked process can use."""
+    torch, code = importlib.import_module("torch"), _NO_GPU
+    with contextlib.suppress(Exception):
+        count: int = torch.cuda.device_count()
+        if count:
+            torch.zeros(1, device="cuda")
+        code = count
+    os._exit(code)
+
+
+def _run_rank(order: dict[str, Any], rank: int, local_rank: int) -> None:
+    """Take environment, process group and log of a fresh process, and do what one does."""
+    with contextlib.suppress(PermissionError):
+        os.setpgid(0, 0)
+    die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # variables about this node and its devices outrank those of the node the order came from
+    kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}
+    os.environ.clear()
+    os.environ.update(order["environment"] | {"RANK": f"{rank}", "LOCAL_RANK": f"{local_rank}"})
+    os.environ.update(kept)
+    with Path(order["logs"], f"rank{rank}.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.argv[1:] = order["arguments"]
+    importlib.import_module("scaling.train.__main__").main()

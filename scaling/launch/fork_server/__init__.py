@@ -1,1 +1,0 @@
-"""Fork ranks from a process that has imported torch: clients, protocol and server."""
