@@ -3,9 +3,12 @@
 `bind_rank` must run before torch is imported, which reads thread counts from the environment.
 """
 
+import contextlib
 import os
 import re
 import socket
+import stat
+import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +132,26 @@ def interface_to(master: str) -> str | None:
     return None
 
 
+def compile_cache(disk: Path) -> Path:
+    """A folder for compiled kernels that only this user can write to, since ranks run them.
+
+    On this node's disk; in the home if somebody else has made that folder.
+    """
+    folder = disk / f"scaling-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.getuid()
+            and not found.st_mode & 0o077
+        ):
+            return folder
+    return Path.home() / ".cache" / "scaling"
+
+
 def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
-    """Bind this process to the cores near its GPU, and set threads, device and interface.
+    """Bind this process to the cores near its GPU; set threads, device, interface and caches.
 
     Args:
         environment: the rank's environment, with RANK, LOCAL_RANK etc.; it is changed. If each rank
@@ -143,6 +164,9 @@ def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
     ):
         # by default gloo uses the address of the host's name, which other nodes may not reach
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    cache = compile_cache(Path(tempfile.gettempdir()))
+    environment.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
     if not on_gpu:
         return
     node_cpus = int(environment.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)))

@@ -10,6 +10,7 @@ Lines of JSON are appended to one file, as a shared file system shows new files 
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import multiprocessing
@@ -31,6 +32,7 @@ from scaling.launch.start.starter import die_with_parent
 from scaling.layout.engines import ENGINES
 
 DIED = 255  # exit code of a rank whose fork server has died
+_PROGRAM = "scaling.train.__main__"
 _NO_GPU = 254  # exit code: a forked process cannot use the GPUs
 # For the imports: torch must not ask CUDA, and no thread may start; neither survives a fork.
 _IMPORTING = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -85,7 +87,7 @@ def main() -> None:
     folder, parent = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
     os.environ.update(_IMPORTING)
     engines = [f"{package}.engine" for package in ENGINES.values()]
-    _FORKED.set_forkserver_preload(["scaling.train.program", *engines])
+    _FORKED.set_forkserver_preload([__name__, _PROGRAM, "scaling.train.program", *engines])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server inherits this
     counting = _FORKED.Process(target=_count_gpus)
     counting.start()
@@ -134,13 +136,14 @@ class _Agent:
 
     def _start(self, order: dict[str, Any]) -> None:
         name = order["order"]
-        self._launchers[name], self._kills_before = order["launcher"], oom_kills()
+        self._launchers[name] = order["launcher"]
         for local in range(order["per_node"]):
             rank = self._node * order["per_node"] + local
             process = _FORKED.Process(target=_run_rank, args=(order, rank, local))
             process.start()
             self.ranks[name, rank] = process
         self.said.add(started=name)
+        self._kills_before = oom_kills()
 
     def _signal(self, order: str, number: int) -> None:
         for (of, _), process in self.ranks.items():
@@ -174,6 +177,7 @@ def _count_gpus() -> NoReturn:
 
 def _run_rank(order: dict[str, Any], rank: int, local_rank: int) -> None:
     """Take environment, process group and log of a fresh process, and do what one does."""
+    gc.freeze()  # a collection would copy all that was imported
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     die_with_parent()
@@ -187,4 +191,4 @@ def _run_rank(order: dict[str, Any], rank: int, local_rank: int) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     sys.argv[1:] = order["arguments"]
-    importlib.import_module("scaling.train.__main__").main()
+    importlib.import_module(_PROGRAM).main()

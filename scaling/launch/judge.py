@@ -43,6 +43,14 @@ class Evidence:
     timed: frozenset[int] = frozenset()  # ranks that only had steps under the profiler left
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Memory of a node, as the job may use it."""
+
+    is_device: bool = False  # ranks on a CPU: it is their device's memory too
+    limit_bytes: int | None = None  # of the job; None: it has no limit of its own
+
+
 class _ClockWithoutSuspensions:
     """A clock that stands still while this process is suspended."""
 
@@ -174,15 +182,19 @@ class Verdict:
 
     outcome: Outcome
     message: str | None = None
+    memory_limit_bytes: int | None = None  # of the job, if it killed a rank
 
 
-def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdict:
+def verdict(
+    evidence: Evidence, last_error: Callable[[int], str | None], memory: HostMemory
+) -> Verdict:
     """Judge one run: causes first, then what may be their effect on other ranks.
 
     A rank that ended without leaving a record comes before errors that its peers raised. Of those
     errors, ones with a cause of their own come before reports that a peer is gone.
 
-    `last_line` gives the last line of a rank's log, for a rank that left no record.
+    `last_error` gives the last line of a rank's log that is an error, for a rank that left no
+    record.
 
     Raises:
         KilledFromOutside: somebody ended the ranks, which says nothing about the point.
@@ -198,13 +210,15 @@ def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdi
     failures = sorted(evidence.failures.items(), key=lambda item: item[1].failed_at)
     with_cause = [item for item in failures if item[1].outcome != "error"]
     first_hand = [item for item in failures if not _reports_lost_peer(item[1].message)]
-    cause = _out_of_memory(evidence) or _killed(unexplained, _CRASHES) or _failed(with_cause)
+    cause = (
+        _out_of_memory(evidence, memory) or _killed(unexplained, _CRASHES) or _failed(with_cause)
+    )
     if cause is None and (interrupted := _killed(unexplained, _FROM_OUTSIDE)):
         raise KilledFromOutside(interrupted.message)
     return (
         cause
         or _killed(unexplained, {signal.SIGKILL})
-        or _exited_without_result(unexplained, last_line, started=evidence.beats.keys())
+        or _exited_without_result(unexplained, last_error, started=evidence.beats.keys())
         or _failed(first_hand)
         or _killed(unexplained)
         or _failed(failures)
@@ -212,11 +226,20 @@ def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdi
     )
 
 
-def _out_of_memory(evidence: Evidence) -> Verdict | None:
+def _out_of_memory(evidence: Evidence, memory: HostMemory) -> Verdict | None:
+    """The verdict if a rank died for lack of host memory.
+
+    Only the device's memory says something about the layout. A job's limit is a setting.
+    """
     for rank, end in sorted(evidence.exits.items()):
-        if end.code == -signal.SIGKILL and end.out_of_memory:
-            message = f"rank {rank} was killed by the kernel: out of memory on the host"
-            return Verdict(outcome="oom", message=message)
+        if end.code != -signal.SIGKILL or not end.out_of_memory:
+            continue
+        if (limit := memory.limit_bytes) is not None:
+            said = f"the job's memory limit (--mem, {limit / 2**30:.3g} GiB) killed rank {rank}"
+            message = f"{said}; set slurm: mem_mb"
+            return Verdict(outcome="error", message=message, memory_limit_bytes=limit)
+        message = f"rank {rank} was killed by the kernel: out of memory on the host"
+        return Verdict(outcome="oom" if memory.is_device else "error", message=message)
     return None
 
 
@@ -244,16 +267,17 @@ def _reports_lost_peer(message: str) -> bool:
 
 
 def _exited_without_result(
-    exits: Exits, last_line: Callable[[int], str | None], *, started: Set[int]
+    exits: Exits, last_error: Callable[[int], str | None], *, started: Set[int]
 ) -> Verdict | None:
     """The verdict on the first rank that exited by itself, without a result or a failure record."""
     for rank, end in exits.items():
         if end.code < 0:
             continue
-        message = f"rank {rank} ended with exit code {end.code} and no result"
-        if last := last_line(rank):
-            message += f": {last}"
-        return Verdict(outcome="error" if rank in started else "launch_failed", message=message)
+        why = last_error(rank) or "no line of its log is an error"
+        return Verdict(
+            outcome="error" if rank in started else "launch_failed",
+            message=f"rank {rank} ended with exit code {end.code} and no result: {why}",
+        )
     return None
 
 

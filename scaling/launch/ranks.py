@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling.cluster.node import host_name
-from scaling.launch.judge import Limits, Verdict, verdict, watch
+from scaling.launch.judge import HostMemory, Limits, Verdict, verdict, watch
 from scaling.launch.not_measured import KilledFromOutside
-from scaling.launch.start.rank_exits import last_line
-from scaling.launch.start.slurm import lost_nodes
+from scaling.launch.start.rank_exits import last_error
+from scaling.launch.start.slurm import lost_nodes, memory_limit_bytes
 from scaling.launch.start.starter import Launch, LaunchError, Starter
 from scaling.record.rank_files import RankFiles, RankResult, Stack
 
@@ -63,7 +63,14 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
             ranks.kill()
         run = dataclasses.replace(run, suspensions_s=evidence.suspensions_s)
         try:
-            judged = verdict(evidence, lambda rank: last_line(launch.logs / f"rank{rank}.log"))
+            judged = verdict(
+                evidence,
+                lambda rank: last_error(launch.logs / f"rank{rank}.log"),
+                HostMemory(
+                    is_device=launch.task.gpu == "cpu",
+                    limit_bytes=memory_limit_bytes(os.environ),
+                ),
+            )
         except KilledFromOutside as why:
             judged, interrupted = Verdict(outcome="error", message=str(why)), why
     if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):

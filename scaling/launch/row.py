@@ -63,6 +63,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
             "attempt": attempt,
             "outcome": run.verdict.outcome,
             "error_message": run.verdict.message,
+            "memory_limit_bytes": run.verdict.memory_limit_bytes,
             "duration_s": run.duration_s,
             "load_average": run.load_average,
             "threads_per_rank": threads if point.gpu == "cpu" else None,

@@ -19,11 +19,12 @@ from scaling.errors import InputError, shortened
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record import files
+from scaling.run.retry import set_aside_for_memory
 from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
 from scaling.study.inputs import digest_of
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import PlanFile
+from scaling.study.plan_file import PlanFile, read_json_object
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import Study
 
@@ -72,6 +73,9 @@ def write_plan(planned: StudyPlan) -> None:
         models = [model.path.absolute() for model in planned.study.model_files]
         digests |= {str(path): digest for path in models if (digest := digest_of(path))}
         content = dataclasses.asdict(dataclasses.replace(plan, files=digests))
+        earlier = read_json_object(paths.plan).get("resources", {})
+        if (mem_mb := plan.resources.get("mem_mb")) not in (None, earlier.get("mem_mb")):
+            set_aside_for_memory(paths.folder, int(mem_mb))
         files.write_text_if_changed(paths.plan, json.dumps(content, indent=1) + "\n")
         # last and file by file, so that a valid choice is never missing
         for path in paths.chosen.glob("*.parquet"):

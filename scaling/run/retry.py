@@ -2,7 +2,9 @@
 
 import itertools
 import typing
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row import Outcome
@@ -27,10 +29,24 @@ def outcomes(text: str) -> set[str]:
 
 def set_aside(study_dir: Path, outcomes: set[str]) -> int:
     """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; their number."""
+    return _set_aside(study_dir, lambda row: row["outcome"] in outcomes)
+
+
+def set_aside_for_memory(study_dir: Path, mem_mb: int) -> int:
+    """Set aside rows of points that a smaller memory limit of the job killed; their number.
+
+    `mem_mb` is what jobs ask for now; 0 is all of a node.
+    """
+    asked = mem_mb * 2**20 or float("inf")
+    return _set_aside(study_dir, lambda row: (row["memory_limit_bytes"] or asked) < asked)
+
+
+def _set_aside(study_dir: Path, again: Callable[[dict[str, Any]], bool]) -> int:
     moved = 0
     rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
-    for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
-        if row["outcome"] in outcomes:
+    names = ["file", "outcome", "attempt", "memory_limit_bytes"]
+    for row in rows.table.select(names).to_pylist():
+        if again(row):
             path = Path(row["file"])
             kept = next(  # its own number, unless that is taken
                 kept

@@ -54,7 +54,7 @@ def failure_of(error: BaseException) -> RankFailure:
         outcome = "kernel_unavailable"
         message = "compile and the fused_* kernels need a C compiler on every GPU node (gcc, or CC)"
     elif not isinstance(error, Diverged):
-        message = f"{type(error).__name__}: {message}"
+        message = f"{type(error).__name__}: {message or 'no memory was left, or no reason given'}"
     if is_out_of_memory(error):
         outcome = "oom"
     return RankFailure(outcome=outcome, message=message, failed_at=time.time())

@@ -14,6 +14,7 @@ from scaling.cluster.node import (
     NvidiaGpu,
     as_indices,
     bind_rank,
+    compile_cache,
     interface_to,
     near_cpus,
     rank_threads,
@@ -131,11 +132,32 @@ def test_a_rank_that_slurm_has_bound_elsewhere_stays_there(cores: Cores) -> None
     assert environment["OMP_NUM_THREADS"] == "8"
 
 
+def test_compiled_kernels_lie_in_a_folder_of_this_user_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / f"scaling-{os.getuid()}"
+    assert compile_cache(tmp_path) == folder
+    assert folder.stat().st_mode & 0o077 == 0
+    home = Path.home() / ".cache" / "scaling"
+    folder.chmod(0o777)
+    assert compile_cache(tmp_path) == home
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    assert compile_cache(tmp_path) == home
+    folder.unlink()
+    folder.mkdir(mode=0o700)
+    owner = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: owner + 1)
+    folder.rename(tmp_path / f"scaling-{owner + 1}")  # as if another user had made it
+    assert compile_cache(tmp_path) == home
+
+
 def test_a_rank_on_a_cpu_is_left_as_it_is(cores: Cores) -> None:
     environment = seated(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     before = dict(environment)
     bind_rank(environment, on_gpu=False)
-    assert environment == before
+    caches = {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+    assert {name: environment[name] for name in environment.keys() - caches} == before
 
 
 def test_gloo_is_told_the_interface_that_leads_to_the_master(

@@ -5,16 +5,22 @@ from typing import Any
 
 import pytest
 
-from scaling.launch.judge import Evidence, Verdict, verdict
+from scaling.launch.judge import Evidence, HostMemory, Verdict, verdict
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import exit_code_from_shell
 from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFailure
 
+ON_A_CPU = HostMemory(is_device=True)
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 
 
-def judge(*, exits: dict[int, int | RankExit] | None = None, **known: Any) -> Verdict:
+def judge(
+    *,
+    exits: dict[int, int | RankExit] | None = None,
+    memory: HostMemory = ON_A_CPU,
+    **known: Any,
+) -> Verdict:
     """The verdict on two ranks; an exit is a code, or a `RankExit` to say more."""
     ends = {
         rank: end if isinstance(end, RankExit) else RankExit(end)
@@ -30,7 +36,7 @@ def judge(*, exits: dict[int, int | RankExit] | None = None, **known: Any) -> Ve
         "silence_s": 0.0,
         "longest_silence_s": 2.0,
     }
-    return verdict(Evidence(**(nothing | known)), {}.get)
+    return verdict(Evidence(**(nothing | known)), {}.get, memory)
 
 
 def test_every_result_is_ok_even_if_a_rank_then_aborts() -> None:
@@ -56,6 +62,27 @@ def test_sigkill_while_the_kernels_oom_killer_struck_is_oom() -> None:
     judged = judge(exits={1: RankExit(-signal.SIGKILL, out_of_memory=True)}, failures={0: GONE})
     assert judged.outcome == "oom"
     assert judged.message == "rank 1 was killed by the kernel: out of memory on the host"
+
+
+def test_host_memory_is_not_the_memory_of_a_gpu() -> None:
+    killed = {1: RankExit(-signal.SIGKILL, out_of_memory=True)}
+    judged = judge(exits=killed, failures={0: GONE}, memory=HostMemory())
+    assert judged.outcome == "error"
+    assert judged.message == "rank 1 was killed by the kernel: out of memory on the host"
+
+
+@pytest.mark.parametrize("is_device", [False, True], ids=["gpu", "cpu"])
+def test_a_jobs_memory_limit_says_nothing_about_the_layout(is_device: bool) -> None:
+    judged = judge(
+        exits={0: 1, 3: RankExit(-signal.SIGKILL, out_of_memory=True)},
+        failures={0: GONE},
+        memory=HostMemory(is_device=is_device, limit_bytes=2 * 2**30),
+    )
+    assert judged == Verdict(
+        outcome="error",
+        message="the job's memory limit (--mem, 2 GiB) killed rank 3; set slurm: mem_mb",
+        memory_limit_bytes=2 * 2**30,
+    )
 
 
 def test_sigkill_without_it_is_an_error_and_outweighs_what_its_peers_saw() -> None:
@@ -161,6 +188,6 @@ def test_a_host_that_was_killed_is_told_from_a_rank_that_was() -> None:
 def test_a_shells_code_beyond_all_signals_is_an_exit_code() -> None:
     assert (
         judge(exits={0: exit_code_from_shell(255)}).message
-        == "rank 0 ended with exit code 255 and no result"
+        == "rank 0 ended with exit code 255 and no result: no line of its log is an error"
     )
     assert exit_code_from_shell(143) == -signal.SIGTERM

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge import Evidence, Limits, verdict, watch
+from scaling.launch.judge import Evidence, HostMemory, Limits, verdict, watch
 from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, point_limits
@@ -49,7 +49,7 @@ def test_ranks_that_step_until_the_limit_are_late_however_long_their_stacks_take
     ranks = SlowToSignal(files, steps)
     limits = Limits(limit_s=20.0, hang_after_s=30.0, start_hang_after_s=90.0)
     evidence = watch(ranks, files, 1, limits, clock=lambda: ranks.now, sleep=ranks.sleep)
-    assert verdict(evidence, {}.get).outcome == "timeout"
+    assert verdict(evidence, {}.get, HostMemory()).outcome == "timeout"
 
 
 Watched = Callable[..., tuple[Evidence, float]]  # and when it was over

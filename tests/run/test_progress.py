@@ -157,6 +157,15 @@ def test_a_row_that_is_set_aside_is_wanted_again(points, tmp_path):
     assert len(list(kept.parent.glob("*.parquet"))) == 2
 
 
+@pytest.mark.parametrize(("mem_mb", "again"), [(2048, 0), (4096, 1), (0, 1)])
+def test_a_point_killed_by_the_memory_limit_runs_again_once_more_is_asked(
+    points, tmp_path, mem_mb, again
+):
+    put(tmp_path, points[0], outcome="error", memory_limit_bytes=2 * 2**30)
+    put(tmp_path, points[1], outcome="error")
+    assert retry.set_aside_for_memory(tmp_path, mem_mb) == again
+
+
 def test_outcomes_to_retry_are_named_or_told_wrong():
     assert retry.outcomes("timeout, node_failed") == {"timeout", "node_failed"}
     with pytest.raises(InputError, match="'time-out' is no failure: did you mean 'timeout'"):

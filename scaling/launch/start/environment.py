@@ -1,9 +1,6 @@
 """Environment variables that all ranks of a point share."""
 
-import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
 from scaling.errors import InputError, shortened
@@ -44,10 +41,6 @@ def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[
         environment["DS_ACCELERATOR"] = "cpu"
         environment["CUDA_VISIBLE_DEVICES"] = ""
         return environment
-    # compiled kernels go to a local disk: Triton's default is the home that all nodes share
-    cache = Path(tempfile.gettempdir()) / f"scaling-{os.getuid()}"
-    environment.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
-    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
     if gpu_named(point.gpu).vendor == "nvidia":
         environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML and the kernel count
         # fragmented memory runs out well below the device's size

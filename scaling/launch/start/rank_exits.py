@@ -6,6 +6,7 @@ out-of-memory killer has ended there meanwhile. All it needs is a folder that al
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -19,6 +20,12 @@ from scaling.launch.start.starter import RankExit, spawn, wait_until
 
 _LISTING_LAG_S = 5.0  # until a shared file system lists a new file
 _EXIT_S = 20.0
+# A line of a log that is an error: it names an exception, or has a word of a program or a shell.
+_ERROR = re.compile(
+    r"^(?!.*[Ww]arn).*(?:[A-Za-z](?:Error|Exception)\b|(?i:\b(?:error|fatal|panic|abort(?:ed)?|killed"
+    r"|segmentation fault|core dumped|terminate called|not found|no such file|permission denied"
+    r"|cannot|failed)\b))"
+)
 
 # Kills by the kernel's out-of-memory killer are counted beside the rank (by its parent on this
 # machine, its fork server, or the shell around it), as a step of a Slurm allocation has a memory
@@ -151,13 +158,18 @@ def exit_code_from_shell(code: int) -> int:
     return 128 - code if 128 < code <= 192 else code
 
 
-def last_line(log: Path) -> str | None:
-    """The last line of a log that is not blank; None if there is no such line or log."""
+def last_line(log: Path, pattern: re.Pattern[str] = re.compile("")) -> str | None:
+    """The last line of a log that is not blank and has the pattern; None if there is none."""
     if not log.exists():
         return None
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else None
+    return next((line for line in reversed(lines) if pattern.search(line)), None)
+
+
+def last_error(log: Path) -> str | None:
+    """The last line of a log that is an error; None if there is none."""
+    return last_line(log, _ERROR)
 
 
 def oom_kills(root: Path | None = None) -> int:

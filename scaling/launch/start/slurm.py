@@ -159,6 +159,15 @@ def nodes_of_step(environment: Mapping[str, str]) -> int:
     return int(environment.get("SLURM_STEP_NUM_NODES", "1"))
 
 
+def memory_limit_bytes(environment: Mapping[str, str]) -> int | None:
+    """The memory that this job may use on a node; None if it has no limit."""
+    if (per_node := environment.get("SLURM_MEM_PER_NODE")) is not None:
+        return int(per_node) * 2**20 or None  # 0: all that the node has
+    per_cpu = environment.get("SLURM_MEM_PER_CPU")
+    cpus = environment.get("SLURM_CPUS_ON_NODE")
+    return int(per_cpu) * int(cpus) * 2**20 if per_cpu and cpus else None
+
+
 def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     """The allocation's nodes that Slurm calls lost, each with its state.
 
