@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 from scaling.launch.start.rank_exits import oom_kills
+from scaling.launch.start.slurm import job_id
 from scaling.launch.start.starter import (
     Launch,
     LaunchError,
@@ -22,7 +23,7 @@ def start_local(launch: Launch) -> "LocalRanks":
         LaunchError: the point needs more than one node, or a process could not be started.
     """
     if launch.nodes > 1:
-        job = launch.environment.get("SLURM_JOB_ID")
+        job = job_id(launch.environment)
         why = "these ranks are started on one machine" if job is None else f"job {job} has no srun"
         raise LaunchError(
             f"world_size={launch.world_size} needs more than one node of {launch.per_node} GPUs, "
