@@ -7,8 +7,8 @@
 -- full steps, which are a row of their own, and count once.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null
 -- unless ok.
--- losses_agree: with the other layouts of the same training, see `losses`. A row whose losses do
--- not agree has the outcome error, and so no rate: a step of another training does not compare.
+-- losses_agree: with the other layouts of the same training, see `losses`. false is a mark for the
+-- reader: the row stays measured.
 -- tokens_per_s: of the whole job. _low and _high follow from the interval of the step time: 95 % of
 -- one measured run, 80 % in the series extended and predicted.
 -- step_time_p95_s: 95 % quantile of the measured steps; null for published rows and predictions.
@@ -66,12 +66,7 @@ observed as (
         planned_points.dp, planned_points.global_batch_size,
         planned_points.gradient_accumulation_steps,
         point_id, if(is_extended, 'extended', rows.series) as series, beside_measured, attempt,
-        if(agrees is false and rows.series = 'measured', 'error', outcome) as outcome,
-        if(agrees is false and rows.series = 'measured', format(
-            'its losses differ by {:.2g} % at step {} from the median of {} layouts of this '
-            'training, of which {:g} % is rounding: it may not train the same',
-            100 * largest_gap, at_step, layouts, 100 * tolerance
-        ), error_message) as error_message,
+        outcome, error_message,
         if(rows.series = 'measured', agrees, null) as losses_agree,
         if(is_extended, extended_step_time_s, step_time_s) as step_time_s,
         if(is_extended, extended_low_s, step_time_low_s) as step_time_low_s,
@@ -88,7 +83,7 @@ observed as (
         rows.model_flops_per_token, rows.hardware_flops_per_token, rows.peak_flop_per_s
     from rows_by_kind as rows
     join planned_points using (point_id)
-    left join losses using (point_id)
+    left join (select point_id, agrees from losses) using (point_id)
 ),
 predicted as (
     select

@@ -106,7 +106,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "busy": ("cluster", "own_threads", "rows_told", "busy", "highest_load_average"),
     "left_out": ("reason", "rows_left_out"),
-    "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
+    "losses": (
+        "point_id", "setting_id", "world_size", "layout", "layouts", "differs_in", "at_step", "gap",
+        "bound",
+    ),
 }  # fmt: skip
 
 # Tables that only sentences are made from; the page does not hold them.

@@ -19,8 +19,9 @@ from scaling.check.training import (
     ALONE,
     SHAPE,
     TOGETHER,
+    Curve,
     Machine,
-    reference_losses,
+    reference_curve,
     training_line,
     training_lines,
     warm_server,
@@ -30,7 +31,7 @@ from scaling.record.row import Row
 from tests.rows import row_of
 
 CPU = torch.device("cpu")
-EXACT = [5.5, 5.4, 5.3, 5.2]
+EXACT = Curve([5.5, 5.4, 5.3, 5.2], [1.0, 1.1, 1.2, 1.3])
 
 
 @pytest.fixture
@@ -43,7 +44,8 @@ def row(machine: Machine, **facts: object) -> Row:
         ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s", "tp_comm_s"), 0.1
     )
     made = row_of(machine.point({"tp": 2}))
-    return dataclasses.replace(made, **({"outcome": "ok", "losses": EXACT} | split | facts))
+    ran = {"outcome": "ok", "losses": EXACT.losses, "grad_norms": EXACT.grad_norms}
+    return dataclasses.replace(made, **(ran | split | facts))
 
 
 def test_every_layout_of_the_check_can_run(machine: Machine) -> None:
@@ -52,10 +54,12 @@ def test_every_layout_of_the_check_can_run(machine: Machine) -> None:
         assert machine.point(layout).layout.global_batch_size == 8
 
 
-def test_the_reference_learns(machine: Machine) -> None:
-    losses = reference_losses(machine.point({}), CPU)
-    assert losses[0] == pytest.approx(math.log(256), abs=0.1)
-    assert losses[-1] < losses[0]
+def test_the_reference_starts_from_the_loss_of_a_model_that_knows_nothing(
+    machine: Machine,
+) -> None:
+    curve = reference_curve(machine.point({}), CPU)
+    assert curve.losses[0] == pytest.approx(math.log(256), abs=0.1)
+    assert min(curve.grad_norms) > 0.1
 
 
 def test_a_layout_passes_with_the_right_losses_and_a_whole_split(machine: Machine) -> None:
@@ -66,6 +70,8 @@ def test_a_layout_passes_with_the_right_losses_and_a_whole_split(machine: Machin
     ("facts", "state", "said"),
     [
         ({"losses": [5.5, 5.4, 5.3, 5.1]}, "fail", "from the losses"),
+        ({"grad_norms": [2.0, 2.2, 2.4, 2.6]}, "fail", "gradient norms 1 apart, at most 0.001"),
+        ({"grad_norms": None}, "pass", "no gradient norm is kept"),
         ({"tp_comm_s": None}, "fail", "null: tp_comm_s"),
         ({"outcome": "hang", "error_message": "silent"}, "fail", "hang: silent"),
         ({"outcome": "kernel_unavailable", "error_message": "no fp16"}, "not here", "no fp16"),

@@ -193,9 +193,12 @@ def test_points_whose_losses_are_not_those_of_their_training_are_named_on_the_pa
         write_rows(study / "rows" / f"{number}.parquet", [timed_row(one, 1.0, losses=losses)])
     tabulate(study, REPORTS / "sql")
     page = write_report(study, REPORTS, charts=False).read_text(encoding="utf-8")
-    said = f"<code>{same[0].point_id}</code>: 16.67\u202f% from the median of 3 layouts at step 2"
+    said = (
+        f"<code>{same[0].point_id}</code>: loss 16.67\u202f% from the median of 3 layouts at step 2"
+    )
     assert said in page
     assert f"<code>{same[1].point_id}</code>: " not in page
+    assert "differ from those of the same training: check before you use it." in page
 
 
 def test_a_file_is_named_by_words_of_others_without_leaving_its_folder():

@@ -20,7 +20,10 @@ from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point, point_from_json
+from scaling.train.engines.deepspeed import engine as deepspeed_engine
+from scaling.train.engines.torch import optimizer_step
 from scaling.train.program import run
+from tests.train.reference import LEARNING_RATE
 from tests.train.together import trained_together
 
 
@@ -44,13 +47,15 @@ def _be(point: Point, directory: Path, rank: int) -> NoReturn:
 def main() -> None:
     for name in ENGINES:
         engine_module(name, "engine")
+    deepspeed_engine.LEARNING_RATE = optimizer_step.LEARNING_RATE = LEARNING_RATE
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
     gc.freeze()  # ranks that collect would walk, and thereby copy, all that was imported
     for line in sys.stdin:
         asked = json.loads(line)
         if "points" in asked:
-            curves = trained_together([point_from_json(each) for each in asked["points"]])
+            points = [point_from_json(each) for each in asked["points"]]
+            curves = trained_together(points, asked.get("fault"))
             sys.stdout.write(json.dumps(curves) + "\n")
             sys.stdout.flush()
             continue

@@ -11,12 +11,14 @@ import torch
 
 from scaling.study.point import Point
 from scaling.train.data import draw, sequences
-from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.engines.trainer import BETAS, WEIGHT_DECAY
 from scaling.train.model.blueprint import Blueprint, initial_weight
 from scaling.train.model.decoder import Decoder
 from scaling.train.model.encoder_decoder import EncoderDecoder
 from scaling.train.parallel.tensor import TensorParallel
 
+# A hundred times the rate of a study: an update that is wrong shows in the second or third loss.
+LEARNING_RATE = 1e-3
 Weights = dict[str, torch.Tensor]
 CPU = torch.device("cpu")
 
@@ -27,14 +29,16 @@ class Curve:
     grad_norms: list[float]
 
 
-def reference_curve(point: Point, *, drawn_on: torch.device = CPU) -> Curve:
+def reference_curve(
+    point: Point, *, drawn_on: torch.device = CPU, learning_rate: float = LEARNING_RATE
+) -> Curve:
     """Losses and gradient norms of the first steps, in fp32 on the CPU.
 
     The weights are those that ranks on `drawn_on` draw: each kind of device draws other numbers.
     """
     weights = drawn_weights(point, drawn_on)
     optimizer = torch.optim.AdamW(
-        list(weights.values()), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
+        list(weights.values()), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     losses, grad_norms = [], []
     for step in range(point.warmup_steps + point.measured_steps):

@@ -14,7 +14,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.study.point import Point
 from tests.points import tiny_point
-from tests.train.reference import reference_curve
+from tests.train.reference import LEARNING_RATE, reference_curve
 
 OVERFLOWING = 2.0**40  # a loss scale with which fp16 has no gradients
 
@@ -33,7 +33,9 @@ point = point_from_json(sys.argv[1])
 os.environ.update(rank_variables(0, 1))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 engine_module("deepspeed", "rehearsal").act_like_cuda(lambda kind: None)
-engine_module("deepspeed", "engine").join(0)
+engine = engine_module("deepspeed", "engine")
+engine.LEARNING_RATE = {LEARNING_RATE}
+engine.join(0)
 groups = Groups(0, point.layout, timeout_s=60)
 feed = Feed(point, groups.place, [1] * 99, first=0, device=torch.device("cpu"))
 losses, skipped = [], []

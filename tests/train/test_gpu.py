@@ -20,6 +20,7 @@ from scaling.layout.kernels import ATTENTION
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult, Stack
 from scaling.study.point import Point
 from scaling.train.device import catalogued_gpu
+from scaling.train.engines.trainer import LEARNING_RATE
 from scaling.train.measure.power import SHORTEST_S, PowerLog, meter_of
 from tests.points import tiny_point
 from tests.train.reference import CPU, reference_curve
@@ -90,7 +91,7 @@ def test_ranks_on_nccl_train_what_plain_fp32_code_trains(
     tmp_path: Path, layout: dict[str, int]
 ) -> None:
     point = gpu_point("bf16", **layout)
-    expected = reference_curve(point, drawn_on=GPU).losses
+    expected = reference_curve(point, drawn_on=GPU, learning_rate=LEARNING_RATE).losses
     for result in trained(point, tmp_path).values():
         assert result.losses == pytest.approx(expected, abs=0.05)
         assert result.clock == "cuda_event"

@@ -29,6 +29,7 @@ from scaling.train.data import Feed
 from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
+from tests.train.faults import FAULTS
 
 _CPU = torch.device("cpu")
 _TIMEOUT_S = 60.0
@@ -36,20 +37,23 @@ _TIMEOUT_S = 60.0
 Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or why there are none
 
 
-def trained_together(points: Sequence[Point]) -> list[Curves]:
-    """The curves of each point's ranks; all points have the same number of ranks."""
+def trained_together(points: Sequence[Point], fault: str | None = None) -> list[Curves]:
+    """The curves of each point's ranks; all points have the same number of ranks.
+
+    `fault`: of FAULTS, in every rank.
+    """
     curves: list[Curves] = []
     with tempfile.TemporaryDirectory() as directory:
         while len(curves) < len(points):
-            curves += _launched(points[len(curves) :], Path(directory) / str(len(curves)))
+            curves += _launched(points[len(curves) :], Path(directory) / str(len(curves)), fault)
     return curves
 
 
-def _launched(points: Sequence[Point], directory: Path) -> list[Curves]:
+def _launched(points: Sequence[Point], directory: Path, fault: str | None) -> list[Curves]:
     """Up to the first point that fails, which is the last of the list then."""
     directory.mkdir()
     world_size = points[0].layout.world_size
-    ranks = [_fork(points, directory, rank) for rank in range(world_size)]
+    ranks = [_fork(points, directory, rank, fault) for rank in range(world_size)]
     waiting = set(ranks)
     while waiting:
         process, status = os.wait()
@@ -67,14 +71,14 @@ def _launched(points: Sequence[Point], directory: Path) -> list[Curves]:
     return done
 
 
-def _fork(points: Sequence[Point], directory: Path, rank: int) -> int:
+def _fork(points: Sequence[Point], directory: Path, rank: int, fault: str | None) -> int:
     child = os.fork()
     if not child:
-        _be(points, directory, rank)
+        _be(points, directory, rank, fault)
     return child
 
 
-def _be(points: Sequence[Point], directory: Path, rank: int) -> NoReturn:
+def _be(points: Sequence[Point], directory: Path, rank: int, fault: str | None) -> NoReturn:
     index, code = 0, 1
     world_size = points[0].layout.world_size
     os.environ.update(rank_variables(rank, world_size))
@@ -83,6 +87,8 @@ def _be(points: Sequence[Point], directory: Path, rank: int) -> NoReturn:
         os.dup2(log.fileno(), 2)
     own = RankId(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
     try:
+        if fault is not None:
+            FAULTS[fault]()
         port = rendezvous(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S)
         for index, point in enumerate(points):
             _leave(directory / f"{index}.{rank}.json", _curve(point, rank, port))

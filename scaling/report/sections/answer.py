@@ -105,7 +105,7 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
             "Layouts that ran full steps only (short ones would have saved them little, or were "
             "not on a line) are ranked by these."
         )
-    sentences += [_tie_rule(tables), _left_out(tables)]
+    sentences += [_tie_rule(tables), _left_out(tables), _other_losses(tables)]
     if tables.series == "predicted":
         sentences.append(
             "Nothing ran that these predictions could be compared with; "
@@ -159,6 +159,24 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
 def _gpus(tables: Tables, sizes: Sequence[int]) -> str:
     """`1 rank`, `8 and 16 GPUs`."""
     return listed([*map(str, sizes[:-1]), tables.gpus(sizes[-1])])
+
+
+def _other_losses(tables: Tables) -> str:
+    """Which layouts may train something else, the advised ones by their sizes."""
+    marked = {(row["world_size"], row["layout"]) for row in tables["losses"]}
+    if tables.series == "predicted" or not marked:
+        return ""
+    advised = {
+        row["world_size"]
+        for row in tables["decision"]
+        if row["advised"] and (row["world_size"], row["layout"]) in marked
+    }
+    which = "of a layout"
+    if advised:
+        which = f"of the advised layout at {_gpus(tables, sorted(advised))}"
+    elif len(marked) > 1:
+        which = f"of {len(marked)} layouts"
+    return f"The losses {which} differ from those of the same training: check before you use it."
 
 
 def _left_out(tables: Tables) -> str:
