@@ -32,7 +32,6 @@ HELD_BY = {
     "train.engines.deepspeed.engine": "train/test_parity.py",
     "train.engines.torch.sharding": "train/test_parity.py",
     "train.engines.torch.optimizer_step": "train/test_parity.py",
-    "train.engines.trainer": "train/test_engines.py",
     "train.parallel": "train/test_parity.py",
     "train.rehearsal.limits": "check/test_oracle.py",
     "train.rehearsal.waits": "train/test_rehearsal.py",
