@@ -157,7 +157,8 @@ def reference_curve(point: Point, device: torch.device) -> Curve:
         optimizer.zero_grad()
         loss = model(ids, labels)
         loss.backward()
-        norm = torch.nn.utils.get_total_norm([w.grad for w in model.parameters()])
+        gradients = [w.grad for w in model.parameters() if w.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
         optimizer.step()
         losses.append(loss.item())
         grad_norms.append(norm.item())

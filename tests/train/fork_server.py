@@ -47,7 +47,8 @@ def _be(point: Point, directory: Path, rank: int) -> NoReturn:
 def main() -> None:
     for name in ENGINES:
         engine_module(name, "engine")
-    deepspeed_engine.LEARNING_RATE = optimizer_step.LEARNING_RATE = LEARNING_RATE
+    for module in (deepspeed_engine, optimizer_step):
+        vars(module)["LEARNING_RATE"] = LEARNING_RATE
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
     gc.freeze()  # ranks that collect would walk, and thereby copy, all that was imported
