@@ -1,4 +1,4 @@
-"""Verbs from rows to a report: tables, the page, rows and logs of others, comparisons."""
+"""Verbs from rows to a report: tables, the page, rows of others, comparisons."""
 
 import datetime
 import shlex
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.cli.options import AsJson, NewStudyDir, OtherStudyDir, StudyDir, check_choice
-from scaling.errors import InputError, printable, shortened
+from scaling.errors import InputError, counted, shortened
 from scaling.study.inputs import local_or_shipped
 
 if TYPE_CHECKING:
@@ -57,49 +57,69 @@ def report(
 
 
 def import_(
-    rows: Annotated[
-        Path, typer.Argument(metavar="ROWS", help="Published rows: CSV, JSON or Parquet.")
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Rows as CSV, JSON lines or Parquet.")
     ],
     study_dir: NewStudyDir,
-) -> None:
-    """Import rows that others published into a study, as a separate series."""
-    from scaling.analyse import importing
-    from scaling.cli.prediction import catalogues
-
-    models, _ = catalogues()
-    imported = importing.import_rows(rows, study_dir, _clusters(), models)
-    for sentence in imported.sentences:
-        typer.echo(printable(sentence), err=True)
-    following = f"scaling report {shlex.quote(str(study_dir))}"
-    typer.echo(f"{imported.rows} published rows -> {study_dir}; next: {following}")
-
-
-def convert(
-    logs: Annotated[list[Path], typer.Argument(metavar="LOG... OUT", help="Logs, then the table.")],
-    tool: Annotated[str, typer.Option(help="megatron, nemo, mlperf, torchtitan or nccl-tests.")],
-    cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
-    column: Annotated[
-        list[str] | None, typer.Option(help="A value that the logs lack, NAME=VALUE; repeatable.")
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="THEIRS=OURS", help="Our name of a column; empty: ignore it."),
+    ] = None,
+    nccl_tests: Annotated[
+        str | None,
+        typer.Option(metavar="CLUSTER", help="FILE is the output of nccl-tests on this cluster."),
+    ] = None,
+    collective: Annotated[
+        str | None, typer.Option(help="Of nccl-tests whose output does not name it.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=2, help="Of nccl-tests whose output does not tell.")
     ] = None,
 ) -> None:
-    """Convert logs of other tools to rows, or nccl-tests to probes, as a Parquet table."""
-    from scaling.foreign.logs.tools import TOOLS, read_logs
-    from scaling.record.files import write_table
+    """Import rows in our columns and units into a study, as a series of their own.
 
-    check_choice("--tool", tool, TOOLS)
-    *sources, out = logs
-    if not sources or out.suffix != ".parquet":  # which would replace the last log
-        raise InputError(f"{out}: give at least one log, and last the table to write: OUT.parquet")
-    stated = {"cluster": cluster}
-    for pair in column or []:
-        name, equals, value = pair.partition("=")
+    The output of nccl-tests becomes the study's probes.
+    """
+    following = f"next: scaling report {shlex.quote(str(study_dir))}"
+    if nccl_tests is not None:
+        probes = _import_probes(file, study_dir, nccl_tests, collective, ranks)
+        typer.echo(f"{counted(probes, 'probe')} -> {study_dir}; {following}")
+        return
+    from scaling.cli.prediction import catalogues
+    from scaling.importing.rows import import_rows
+
+    names = {}
+    for pair in rename or []:
+        theirs, equals, ours = pair.rpartition("=")
         if not equals:
-            raise InputError(f"--column {shortened(pair)}: give NAME=VALUE")
-        stated[name] = value
-    table = read_logs(sources, tool, stated)
-    write_table(out, table)
-    kind = "probes" if tool == "nccl-tests" else "rows"
-    typer.echo(f"{len(sources)} logs: {table.num_rows} {kind} -> {out}")
+            raise InputError(f"--rename {shortened(pair)}: give THEIRS=OURS")
+        names[theirs] = ours
+    models, _ = catalogues()
+    table = import_rows(file, study_dir, _clusters(), models or {}, rename=names)
+    if table.remark:
+        typer.echo(table.remark, err=True)
+    typer.echo(f"{counted(table.rows.num_rows, 'row')} -> {study_dir}; {following}")
+
+
+def _import_probes(
+    file: Path, study_dir: Path, cluster: str, collective: str | None, ranks: int | None
+) -> int:
+    """Write probes.parquet of a study; returns the number of probes."""
+    from scaling.probe.nccl_tests import read_nccl_tests
+    from scaling.record.files import arrow_schema, table_of, write_table
+    from scaling.record.probe_row import Probe
+    from scaling.study.paths import StudyPaths
+
+    clusters, out = _clusters(), StudyPaths(study_dir).probes
+    check_choice("--nccl-tests", cluster, clusters)
+    if out.exists():
+        raise InputError(f"{out}: exists; remove it, or give a folder of another study")
+    gpu, per_node = clusters[cluster].gpu, clusters[cluster].gpus_per_node
+    probes = read_nccl_tests(
+        file, cluster=cluster, gpu=gpu, gpus_per_node=per_node, collective=collective, ranks=ranks
+    )
+    write_table(out, table_of(probes, arrow_schema(Probe)))
+    return len(probes)
 
 
 def compare(

@@ -238,11 +238,6 @@ for verb, example in (
     (predicting.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
     (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
     (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
-    (
-        tables.convert,
-        "convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
-        "--column model=llama3_8b",
-    ),
     (models.model, "model ~/models/Qwen3-8B/config.json"),
     (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):

@@ -327,3 +327,11 @@ class Cluster:
     usd_per_gpu_hour: float | None = None
     slurm: Slurm = field(default_factory=Slurm)
     source: str
+
+
+def gpu_of_cluster(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:
+    """The GPU of a cluster; of an unknown cluster the GPU that its name starts with, if any."""
+    if cluster in clusters:
+        return clusters[cluster].gpu
+    prefixes = [gpu for gpu in GPUS if f"{cluster}-".startswith(f"{gpu}-")]
+    return max(prefixes, key=len, default=None)

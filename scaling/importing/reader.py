@@ -24,7 +24,7 @@ from scaling.record.row_checks import COLUMNS, invalid_row_reasons
 
 # Columns of tables that others publish, besides those of a row -> their SQL types.
 ROW_COLUMNS: Mapping[str, str] = {
-    **COLUMNS, "framework": "varchar", "source": "varchar", "fsdp": "bigint",
+    **COLUMNS, "framework": "varchar", "release": "varchar", "source": "varchar", "fsdp": "bigint",
     "attention_kind": "varchar",
 }  # fmt: skip
 # Our names of numbers that tables derive from rows; nothing reads them.

@@ -253,3 +253,20 @@ def hardware_flops_per_token(
     core = 4 * width * keys
     recomputed = core if activation_checkpointing == "selective" else 2 * layers + core
     return model + recomputed // tokens_per_pair
+
+
+def counts_per_token(
+    shape: ModelShape, seq_length: int, activation_checkpointing: ActivationCheckpointing | None
+) -> dict[str, int]:
+    """The columns of a row that follow from its shape; recomputation only if it is stated."""
+    counts = {
+        "total_params": shape.total_params,
+        "active_params": shape.active_params,
+        "model_flops_per_token": model_flops_per_token(shape, seq_length),
+        "matmul_flops_per_token": matmul_flops_per_token(shape, seq_length),
+    }
+    if activation_checkpointing is not None:
+        counts["hardware_flops_per_token"] = hardware_flops_per_token(
+            shape, seq_length, activation_checkpointing
+        )
+    return counts

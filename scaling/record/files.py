@@ -16,11 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
-from scaling.layout.shapes import (
-    hardware_flops_per_token,
-    matmul_flops_per_token,
-    model_flops_per_token,
-)
+from scaling.layout.shapes import counts_per_token
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths, retried
@@ -209,12 +205,6 @@ def point_columns(point: Point) -> dict[str, Any]:
         "global_batch_size": layout.global_batch_size,
         # a model without experts has no router
         **({} if shape.num_experts else {"router": None, "normalised_router": None}),
-        "total_params": shape.total_params,
-        "active_params": shape.active_params,
         "tokens_per_step": layout.global_batch_size * shape.tokens_per_sequence(layout.seq_length),
-        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
-        "hardware_flops_per_token": hardware_flops_per_token(
-            shape, layout.seq_length, layout.activation_checkpointing
-        ),
-        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
+        **counts_per_token(shape, layout.seq_length, layout.activation_checkpointing),
     }

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.analyse import catalogue
-from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
+from scaling.importing.rows import import_rows
 from scaling.layout.layout import Layout
 from scaling.record.files import point_columns, write_points, write_rows
 from scaling.record.row import Row

@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
+from scaling.importing.rows import import_rows
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.published.table import published_table

@@ -12,7 +12,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scaling.analyse.importing import import_rows
 from scaling.cli import accuracy
 from scaling.cli import prediction as cli
 from scaling.errors import InputError
@@ -20,6 +19,7 @@ from scaling.foreign import conditions
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.foreign.reading import read_rows
+from scaling.importing.rows import import_rows
 from scaling.predict.advise.recommend import recommend, record_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
+from scaling.importing.rows import import_rows
 from scaling.record.files import point_columns, write_points, write_rows
 from scaling.report.page.page import write_report
 from tests.predict.reference import write_csv

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scaling.analyse.importing import import_rows
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.analyse.warehouse import tabulate
+from scaling.importing.rows import import_rows
 from scaling.record.files import write_points
 from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
+from scaling.importing.rows import import_rows
 from scaling.record.files import write_rows
 from scaling.report.charts.svg import file_name
 from scaling.report.page.page import RAIL, write_report
