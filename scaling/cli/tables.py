@@ -31,7 +31,9 @@ def tabulate(
     from scaling.analyse import replication, warehouse
     from scaling.study.study import read_study_info
 
-    for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
+    for unusable in warehouse.tabulate(
+        study_dir, sql, clusters=site_clusters(), knee_share=knee_share
+    ):
         typer.echo(f"Left out: {unusable}", err=True)
     replicates = read_study_info(study_dir).replicates
     if replicates is not None:
@@ -95,7 +97,7 @@ def import_(
             raise InputError(f"--rename {shortened(pair)}: give THEIRS=OURS")
         names[theirs] = ours
     models, _ = catalogues()
-    table = import_rows(file, study_dir, _clusters(), models or {}, rename=names)
+    table = import_rows(file, study_dir, site_clusters(), models or {}, rename=names)
     if table.remark:
         typer.echo(table.remark, err=True)
     typer.echo(f"{counted(table.rows.num_rows, 'row')} -> {study_dir}; {following}")
@@ -110,7 +112,7 @@ def _import_probes(
     from scaling.record.probe_row import Probe
     from scaling.study.paths import StudyPaths
 
-    clusters, out = _clusters(), StudyPaths(study_dir).probes
+    clusters, out = site_clusters(), StudyPaths(study_dir).probes
     check_choice("--nccl-tests", cluster, clusters)
     if out.exists():
         raise InputError(f"{out}: exists; remove it, or give a folder of another study")
@@ -146,7 +148,7 @@ def compare(
     comparison.show(records, as_json=as_json)
 
 
-def _clusters() -> "dict[str, Cluster]":
+def site_clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
     from scaling.study.load import load_clusters
     from scaling.study.paths import CONFIG

@@ -164,9 +164,8 @@ def _tell_apart(records: list[dict[str, Any]]) -> None:
         if len(depths[record["model"]]) > 1 and record["num_layers"]:
             record["model"] += f"-{record['num_layers']}-layers"
         unstated = [axis for axis in stated if record[axis] is None]
-        record["layout"] = " ".join(
-            [layout_label(record), *(f"{axis}-unstated" for axis in unstated)]
-        )
+        said = [layout_label(record), *(f"{axis}-unstated" for axis in unstated)]
+        record["layout"] = " ".join(filter(None, said)) or "unnamed"
         facts = record["point_id"]
         record["repeat"] = repeats[facts]
         repeats[facts] += 1

@@ -130,7 +130,7 @@ def _needed() -> Rules:
 def _rules() -> Rules:
     """The rules for a row; the sentence of the first one it violates is reported."""
     yield (
-        f"not regexp_full_match(point_id, '{_ID}')",
+        f"not regexp_full_match(point_id, '{_ID}') and series = 'measured'",
         _sentence("point_id", "must be letters, digits and . _ + -", quoted=True),
     )
     for name in ("model", "cluster", "layout"):

@@ -1,135 +1,162 @@
-"""`scaling export`: pack a study's results into one file, with a description of it (RO-Crate).
+"""`scaling export`: pack a study's tables and page for others, without what may be private.
 
-It holds nothing private: tables and page are made from copies in which absolute paths are cut to
-their last part and the user's name becomes `user`. Host names stay, as the report is about them.
-Rows and logs are left out, as they hold whatever a rank printed.
+All of it is made anew of rows that keep what is known to be safe: numbers, times, choices, versions
+and the names of models, clusters and GPUs. Hosts are numbered. Free text is left out unless it is
+asked for, and so are rows and logs.
 """
 
-import getpass
 import json
 import re
-import shlex
-import shutil
 import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rocrate.rocrate import ROCrate
+import yaml
 
-import scaling
 from scaling.analyse.parquet_views import unreadable_error
+from scaling.analyse.replication import FOLDER, replicate
+from scaling.analyse.warehouse import tabulate
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
+from scaling.layout.axes import AXES
 from scaling.record.files import write_bytes, write_table, write_text
+from scaling.record.row_files import read_rows, row_files_in
 from scaling.report.page.page import write_report
 from scaling.study.paths import StudyPaths
-from scaling.study.study import read_study_info
+from scaling.study.study import StudyInfo, read_study_info
 
-# An absolute path of at least two parts, not the tail of a URL or of a relative path.
-_PATH = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]+)")
+# Columns of text, besides axes and versions, that hold names, words of ours, digests and times.
+_SAFE = {
+    "study", "study_kind", "point_id", "model", "family", "router", "cluster", "gpu", "gpu_name",
+    "layout", "outcome", "clock", "memory_meter", "step_time_kind", "stopped", "git_commit",
+    "started_at", "stack_fingerprint", "parameters_from", "predicted_peak_phase", "kind", "group",
+    "reason",  # of a refusal, which we word
+}  # fmt: skip
+_HOSTS = {"host", "peer_host", "hosts", "excluded_hosts"}
+_MESSAGES = {"error_message"}
+# Text that may be a path, a mail address or a home; `org/model` is none of them.
+_PRIVATE = re.compile(r"[\\~]|\S@|(^|\s|:|\w/[^\s/]*)/|-I/")
 _STUDY = "study.yaml"
-_KINDS = {".html": "text/html", ".parquet": "application/vnd.apache.parquet"}
-_SHORTEST_NAME = 3  # of a user that is replaced; shorter names, and root, are ordinary words
+_PRIVATE_KEYS = ("title", "slurm")
 
 
-def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
-    """Write a study's tables, page and study file into a zip with `ro-crate-metadata.json`.
+def export(
+    study_dir: Path,
+    out: Path,
+    reports: Path,
+    *,
+    clusters: Mapping[str, Cluster] | None = None,
+    with_messages: bool = False,
+) -> list[str]:
+    """Write a zip of a study's tables, page, plan and study file, and return its names.
 
-    Returns:
-        The names of the files in it.
+    Args:
+        study_dir: results/<study>, measured or imported.
+        out: the zip.
+        reports: SQL, captions and page.
+        clusters: by name, for their prices.
+        with_messages: keep messages of errors, the title and the comments of the study file.
 
     Raises:
-        InputError: the study has no tables or a broken one, or `out` is no .zip in an existing
-            folder.
+        InputError: the study is not planned, holds a broken file, or `out` is no .zip in an
+            existing folder.
     """
-    paths = StudyPaths(study_dir)
-    if not any(paths.tables.glob("*")):
-        raise InputError(
-            f"{paths.tables}: empty; `scaling tabulate {shlex.quote(str(study_dir))}` fills it"
-        )
     if out.suffix != ".zip" or not out.absolute().parent.is_dir():
         raise InputError(f"{out}: must be a .zip in an existing folder")
+    source = StudyPaths(study_dir)
+    if not source.points_table.exists() and not source.published.exists():
+        raise InputError(f"{study_dir}: holds no study; `scaling plan` and `scaling run` make one")
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / study_dir.resolve().name
-        _copy(paths, StudyPaths(copy))
-        write_report(copy, reports, charts=False)
-        names = _describe(copy, read_study_info(study_dir).title or copy.name, reports / "sql")
-        packed = shutil.make_archive(str(Path(folder) / "packed"), "zip", copy)
-        write_bytes(out, Path(packed).read_bytes())
+        copy = StudyPaths(Path(folder) / study_dir.resolve().name)
+        about = _copy(source, copy, with_messages=with_messages)
+        tabulate(copy.folder, reports / "sql", clusters=clusters)
+        if about.replicates is not None:
+            replicate(copy.folder, reports / FOLDER / about.replicates)
+        write_report(copy.folder, reports, charts=False)
+        names = sorted(
+            str(path.relative_to(copy.folder))
+            for path in copy.folder.rglob("*")
+            if path.is_file() and copy.rows not in path.parents and path.suffix != ".csv"
+        )
+        packed = Path(folder) / "packed.zip"
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in names:
+                archive.write(copy.folder / name, name)
+        write_bytes(out, packed.read_bytes())
     return names
 
 
-def scrub(text: str, user: str | None = None) -> str:
-    """The text with absolute paths cut to their last part and the user's name made `user`."""
-    user = user or getpass.getuser()
-    text = _PATH.sub(r"\1", text)
-    if len(user) < _SHORTEST_NAME or user == "root":
-        return text
-    return re.sub(rf"(?<![\w-]){re.escape(user)}(?![\w-])", "user", text)
-
-
-def _copy(source: StudyPaths, copy: StudyPaths) -> None:
-    copy.tables.mkdir(parents=True)
-    for path in sorted(source.tables.glob(source.table("*").name)):
-        write_table(copy.tables / path.name, _scrubbed(path))
-    for path in (source.points_table, source.refused, source.published, source.predictions):
-        if path.exists():
-            write_table(copy.folder / path.name, _scrubbed(path))
+def _copy(source: StudyPaths, copy: StudyPaths, *, with_messages: bool) -> StudyInfo:
+    """Write what tables and page are made of, without what may be private."""
+    hosts: dict[str, str] = {}
+    rows = read_rows(sorted(row_files_in(source.rows))).table.drop_columns(["file"])
+    tables = {copy.rows / "all.parquet": rows} if rows.num_rows else {}
+    files = (source.points_table, source.refused, source.published, source.predictions)
+    for path in (*files, source.probes, *sorted(source.chosen.glob("*.parquet"))):
+        if path.is_file():
+            try:
+                tables[copy.folder / path.relative_to(source.folder)] = pq.read_table(path)
+            except pa.ArrowException as error:
+                raise unreadable_error([path], error) from None
+    for path, table in tables.items():
+        write_table(path, _safe_table(table, hosts, with_messages=with_messages))
     about = read_study_info(source.folder)
-    facts = about.model_dump() | {"file": about.file and Path(about.file).name}
-    write_text(copy.study, scrub(json.dumps(facts, indent=1)) + "\n")
-    if about.file and Path(about.file).is_file():
-        text = Path(about.file).read_text(encoding="utf-8")
-        write_text(copy.folder / _STUDY, scrub(text))
+    file = Path(about.file) if about.file else None
+    facts = about.model_dump() | {"file": _STUDY if file else None}
+    if file is not None and file.is_file():
+        text = file.read_text(encoding="utf-8")
+        if not with_messages:
+            text = yaml.safe_dump(_safe_study(yaml.safe_load(text)), sort_keys=False)
+        write_text(copy.folder / _STUDY, text)
+    if not with_messages:
+        facts["title"] = None
+    write_text(copy.study, json.dumps(facts, indent=1) + "\n")
+    return about
 
 
-def _scrubbed(path: Path) -> pa.Table:
-    try:
-        table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise unreadable_error([path], error) from None
+def _safe_table(table: pa.Table, hosts: dict[str, str], *, with_messages: bool) -> pa.Table:
+    """The table with null in place of text that may be private, and numbers of hosts."""
     for place, field in enumerate(table.schema):
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            cells = [cell and scrub(cell) for cell in table.column(place).to_pylist()]
-            table = table.set_column(place, field, pa.array(cells, field.type))
+        is_list = pa.types.is_list(field.type)
+        if not pa.types.is_string(field.type.value_type if is_list else field.type):
+            continue
+        cells = table.column(place).to_pylist()
+        name = field.name
+        if name in _HOSTS:
+            cells = [_numbered(cell, hosts) for cell in cells]
+        elif name in _SAFE or name in AXES or name.endswith("_version"):
+            cells = [cell if cell is None else _safe_name(cell) for cell in cells]
+        elif not (with_messages and name in _MESSAGES):
+            cells = [None] * table.num_rows
+        table = table.set_column(place, field.with_nullable(True), pa.array(cells, field.type))
     return table
 
 
-def _describe(folder: Path, title: str, sql: Path) -> list[str]:
-    """Write ro-crate-metadata.json for the folder; returns the names of all files."""
-    paths = StudyPaths(folder)
-    meanings = {
-        paths.report: "The page: answers, charts and every point",
-        paths.study: "What the study said to its report",
-        folder / _STUDY: "The study as it was asked",
-        paths.points_table: "Every point that was asked for",
-        paths.refused: "Combinations that could not run, and why",
-    }
-    crate = ROCrate()
-    crate.name = f"Scaling study: {title}"
-    crate.description = (
-        "Measured and predicted training steps of parallel layouts over GPU counts; tables are "
-        "Parquet, report.html is one page that needs no network."
-    )
-    program = {"@id": "#training-scaling", "@type": "SoftwareApplication"}
-    facts = {"name": "training-scaling", "softwareVersion": scaling.__version__}
-    crate.root_dataset["generator"] = crate.add_jsonld(program | facts)
-    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    for name in names:
-        entry = {
-            "name": name,
-            "description": meanings.get(folder / name) or _grain(sql / f"{Path(name).stem}.sql"),
-            "encodingFormat": _KINDS.get(Path(name).suffix),
-        }
-        known = {key: fact for key, fact in entry.items() if fact}
-        crate.add_file(folder / name, name, properties=known)
-    crate.metadata.write(folder)
-    return [*names, "ro-crate-metadata.json"]
-
-
-def _grain(sql: Path) -> str | None:
-    """The description in the first line of a table's SQL file; None for other tables."""
-    if not sql.is_file():
+def _numbered(cell: str | Sequence[str] | None, hosts: dict[str, str]) -> Any:
+    """A host, or a list of them, as `host-1`."""
+    if cell is None:
         return None
-    first = sql.read_text(encoding="utf-8").splitlines()[0]
-    return first.removeprefix("--").strip().removeprefix("Grain:").strip()
+    if not isinstance(cell, str):
+        return [_numbered(host, hosts) for host in cell]
+    return hosts.setdefault(cell, f"host-{len(hosts) + 1}")
+
+
+def _safe_name(text: str) -> str:
+    return "private" if _PRIVATE.search(text) else text
+
+
+def _safe_study(content: Any) -> Any:
+    """The study without its title, its Slurm keys, comments and paths."""
+    if isinstance(content, dict):
+        return {
+            _safe_study(key): _safe_study(value)
+            for key, value in content.items()
+            if key not in _PRIVATE_KEYS
+        }
+    if isinstance(content, list):
+        return [_safe_study(value) for value in content]
+    return _safe_name(content) if isinstance(content, str) else content

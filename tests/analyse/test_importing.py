@@ -132,7 +132,7 @@ def test_published_tables_give_the_best_layouts_that_the_rows_themselves_give(tm
             key = (row["model"], row["cluster"], int(row["world_size"]))
             tokens = int(row["global_batch_size"]) * int(row["seq_length"])
             fastest[key] = max(fastest.get(key, 0.0), tokens / float(row["step_time_s"]))
-    assert import_rows(source, tmp_path, {}).rows == len(rows)
+    assert import_rows(source, tmp_path, {}).rows.num_rows == len(rows)
     tabulate_only(tmp_path, tmp_path / "sql", "settings", "best")
     settings = {row["setting_id"]: row for row in read(tmp_path / "tables" / "settings.parquet")}
     found: dict[tuple[str, str, int], dict] = {}

@@ -210,8 +210,10 @@ def test_a_file_is_named_by_words_of_others_without_leaving_its_folder():
 
 
 def test_what_a_publisher_leaves_unstated_is_called_unknown_and_not_none(tmp_path):
-    rows = "model,cluster,world_size,seq_length,global_batch_size,step_time_s,total_params\n"
-    rows += "foo,Frontier,8,2048,64,10,7e9\n"
+    rows = (
+        "model,cluster,world_size,seq_length,global_batch_size,outcome,step_time_s,total_params\n"
+    )
+    rows += "foo,Frontier,8,2048,64,ok,10,7e9\n"
     (tmp_path / "rows.csv").write_text(rows, encoding="utf-8")
     import_rows(tmp_path / "rows.csv", tmp_path / "study", {})
     tabulate(tmp_path / "study", REPORTS / "sql")

@@ -1,86 +1,107 @@
-"""`scaling export`: what others get holds the answer and nothing of whose machine it was."""
+"""`scaling export`: others get the answer, and nothing of whose machine it was."""
 
+import dataclasses
 import io
 import json
 import zipfile
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
-from scaling.run.export import export, scrub
+from scaling.record.files import write_rows
+from scaling.run.export import export
+from scaling.study.paths import StudyPaths
 from tests.conftest import PROJECT
-from tests.report.synthetic_study import cpu_plan, write_study
+from tests.report.synthetic_study import cpu_plan, measured, write_study
 
 pytestmark = pytest.mark.slow
 
 REPORTS = PROJECT / "reports"
+# What a message of a rank may hold of a person, each from a line that was once printed.
+SECRETS = (
+    "/home/alice/x.py", "nfs01:/export/proj/u", "file:///home/bob/", "-I/home/bob/",
+    r"C:\Users\bob", "~bob", "bob@lab.org", "hf_AbCdEfGh", "zz-node17",
+)  # fmt: skip
+STUDY = """\
+title: Bob's study at /home/bob
+kind: strong  # as bob@lab.org says
+axes: {model: [tiny], cluster: [h100]}
+"""
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """The crate of a small study one of whose points failed in somebody's home; and the study."""
-    study = write_study(tmp_path_factory.mktemp("alice") / "one", cpu_plan())
-    tabulate(study, REPORTS / "sql")
-    path = study / "tables" / "measurements.parquet"
-    table = pq.read_table(path)
-    place = table.schema.get_field_index("error_message")
-    message = pa.array(["/home/alice/sweeps/x.py: killed"] * table.num_rows, pa.string())
-    pq.write_table(table.set_column(place, table.schema.field(place), message), path)
+def study(tmp_path_factory):
+    """A study whose rows name hosts, and whose failures quote what is private."""
+    folder = write_study(tmp_path_factory.mktemp("alice") / "one", cpu_plan())
+    paths = StudyPaths(folder)
+    for path in paths.rows.glob("*.parquet"):
+        path.unlink()
+    for row in measured(cpu_plan().points):
+        said = " ".join(SECRETS) if row.error_message else None
+        row = dataclasses.replace(row, hosts=["zz-node17"], error_message=said, job_id="bob-7")
+        write_rows(paths.row(row.point_id), [row])
+    (folder / "bob.yaml").write_text(STUDY)
+    about = {"title": "Bob's study", "file": str(folder / "bob.yaml")}
+    paths.study.write_text(json.dumps(about))
+    return folder
+
+
+def contents(archive: zipfile.ZipFile) -> str:
+    """All files as one text, tables as their cells."""
+    return "\n".join(
+        json.dumps(pq.read_table(io.BytesIO(archive.read(name))).to_pylist(), default=str)
+        if name.endswith(".parquet")
+        else archive.read(name).decode()
+        for name in archive.namelist()
+    )
+
+
+def test_an_export_holds_tables_page_plan_and_study_and_nothing_private(study):
     out = study.parent / "one.zip"
-    export(study, out, REPORTS)
+    names = export(study, out, REPORTS)
     with zipfile.ZipFile(out) as archive:
-        yield archive, study
+        assert archive.namelist() == names
+        text = contents(archive)
+    assert {"report.html", "study.json", "study.yaml", "points.parquet"} <= {*names}
+    assert "tables/best.parquet" in names
+    assert not any("rows/" in name or name.endswith(".csv") for name in names)
+    for private in (*SECRETS, str(study.parent), "bob-7", "Bob's study"):
+        assert private not in text, private
+    assert "host-1" in text
+    assert "kind: strong" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "handed_on"),
-    [
-        ("No such file: /home/alice/sweeps/x.py:12", "No such file: x.py:12"),
-        ("alice@node1 ran out of memory", "user@node1 ran out of memory"),
-        ("malice is no name", "malice is no name"),
-        ("https://a.org/b/c and tokens/s/GPU stay", "https://a.org/b/c and tokens/s/GPU stay"),
-        ("'~/sweeps/results/rows' is full", "'rows' is full"),
-    ],
-)
-def test_paths_end_in_their_last_name_and_the_user_is_nobody(text, handed_on):
-    assert scrub(text, "alice") == handed_on
+def test_messages_title_and_comments_are_kept_if_they_are_asked_for(study):
+    out = study.parent / "told.zip"
+    export(study, out, REPORTS, with_messages=True)
+    with zipfile.ZipFile(out) as archive:
+        text = contents(archive)
+    assert "Bob's study" in text
+    assert "as bob@lab.org says" in text
+    assert "nfs01:/export/proj/u" in text
 
 
-def test_a_crate_holds_tables_page_and_study_and_no_path_of_this_machine(exported):
-    archive, study = exported
-    names = set(archive.namelist())
-    tables = {f"tables/{path.name}" for path in (study / "tables").glob("*.parquet")}
-    assert tables | {"report.html", "study.json", "points.parquet"} <= names
-    assert not any("rows/" in name or "logs" in name for name in names)
-    for name in names:
-        content = archive.read(name)
-        if name.endswith(".parquet"):
-            table = pq.read_table(io.BytesIO(content))
-            content = json.dumps(table.to_pylist(), default=str).encode()
-        assert str(study.parent).encode() not in content, name
-        assert b"/home/alice" not in content, name
+def test_numbers_of_an_export_are_those_of_the_study(study):
+    from scaling.analyse.warehouse import tabulate
+
+    out = study.parent / "same.zip"
+    export(study, out, REPORTS)
+    tabulate(study, REPORTS / "sql")
+    with zipfile.ZipFile(out) as archive:
+        exported = pq.read_table(io.BytesIO(archive.read("tables/layouts.parquet")))
+    own = pq.read_table(study / "tables" / "layouts.parquet").drop_columns(["error_message"])
+    assert exported.drop_columns(["error_message"]).to_pylist() == own.to_pylist()
 
 
-def test_a_crate_says_of_each_file_what_it_is(exported):
-    archive, _ = exported
-    graph = json.loads(archive.read("ro-crate-metadata.json"))["@graph"]
-    entities = {entity["@id"]: entity for entity in graph}
-    parts = {part["@id"] for part in entities["./"]["hasPart"]}
-    files = {name for name in archive.namelist() if not name.endswith("/")}
-    assert parts == files - {"ro-crate-metadata.json"}
-    assert "fastest" in entities["tables/best.parquet"]["description"]
+def test_a_broken_file_is_one_sentence(tmp_path):
+    (tmp_path / "points.parquet").write_text("half a table")
+    with pytest.raises(InputError, match=r"points\.parquet: is no Parquet file of "):
+        export(tmp_path, tmp_path / "out.zip", REPORTS)
 
 
-def test_a_table_that_cannot_be_read_is_one_sentence(tmp_path):
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "best.parquet").write_text("half a table")
-    with pytest.raises(InputError, match=r"tables/best\.parquet: is no Parquet file of "):
-        export(tmp_path, tmp_path / "out.zip", tmp_path)
-
-
-def test_a_study_without_tables_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match="empty; `scaling tabulate"):
+def test_a_folder_without_a_study_and_an_output_that_is_no_zip_are_sentences(tmp_path):
+    with pytest.raises(InputError, match="holds no study; `scaling plan`"):
         export(tmp_path / "none", tmp_path / "out.zip", REPORTS)
+    with pytest.raises(InputError, match=r"must be a \.zip in an existing folder"):
+        export(tmp_path, tmp_path / "none" / "out.zip", REPORTS)

@@ -18,7 +18,6 @@ from tests.conftest import PROJECT
 
 # What may name DeepSpeed outside its room, and why.
 MAY_NAME = {
-    "scaling/foreign/logs/megatron.py": "Megatron-DeepSpeed, whose logs are read",
     "scaling/layout/axes.py": "the default of the axis",
     "scaling/layout/engines.py": "the table of engines",
     "scaling/launch/row.py": "the row's deepspeed_version",

@@ -1,0 +1,59 @@
+"""`scaling import` takes rows and probes of others into a study, or says what is wrong."""
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from scaling.cli import tables
+from scaling.errors import InputError
+from tests.analyse.conftest import PAPER_ROW
+from tests.conftest import PROJECT
+from tests.predict.reference import write_csv
+from tests.probe.test_nccl_tests import NCCL
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Runs `scaling import` in a folder with this project's config."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").symlink_to(PROJECT / "config")
+    app = typer.Typer()
+    app.command()(tables.import_)
+
+    def run(*arguments):
+        done = CliRunner().invoke(app, [*map(str, arguments)])
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == 0
+        return done
+
+    return run
+
+
+def test_rows_with_a_renamed_column_become_a_series_and_ignored_ones_are_named(imported, tmp_path):
+    row = {"TP": "2", "remarks": "x", **{k: v for k, v in PAPER_ROW.items() if k != "tp"}}
+    file = write_csv(tmp_path / "rows.csv", [row])
+    done = imported(file, "study", "--rename", "TP=tp")
+    assert "1 row -> study; next: scaling report study" in done.stdout
+    assert "rows.csv: ignored columns: remarks" in done.stderr
+    assert pq.read_table("study/published.parquet")["tp"].to_pylist() == [2]
+
+
+def test_a_rename_without_an_equals_sign_is_refused(imported, tmp_path):
+    file = write_csv(tmp_path / "rows.csv", [PAPER_ROW])
+    with pytest.raises(InputError, match="--rename tp: give THEIRS=OURS"):
+        imported(file, "study", "--rename", "tp")
+
+
+def test_output_of_nccl_tests_becomes_the_probes_of_a_study_once(imported, tmp_path):
+    (tmp_path / "nccl.txt").write_text(NCCL)
+    imported("nccl.txt", "study", "--nccl-tests", "h100-80gb-dgx")
+    probes = pq.read_table("study/probes.parquet")
+    assert probes["gpu"].to_pylist() == ["h100-80gb"] * 3
+    with pytest.raises(InputError, match=r"probes\.parquet: exists; remove it"):
+        imported("nccl.txt", "study", "--nccl-tests", "h100-80gb-dgx")
+    with pytest.raises(InputError, match="--nccl-tests h100-80gb-dgxx: did you mean"):
+        imported("nccl.txt", "other", "--nccl-tests", "h100-80gb-dgxx")
