@@ -14,8 +14,8 @@ from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster, gpu_of_cluster
 from scaling.errors import InputError
 from scaling.importing.reader import Table, read_table
-from scaling.layout.axes import AXES
-from scaling.layout.layout import layout_label
+from scaling.layout.axes import AXES, REPLICA_AXES
+from scaling.layout.layout import layout_label, replica_size
 from scaling.layout.optional_parts import PART_SIZES, stated_parts
 from scaling.layout.shapes import ModelShape, counts_per_token
 from scaling.record.files import ROWS, write_table
@@ -86,9 +86,8 @@ def _record(
 ) -> dict[str, Any]:
     """A row of what the table states and of what follows."""
     facts = {**stated, **_model(stated, models)}
-    degrees = [facts.get(name) for name in ("tp", "pp", "cp")]
-    if "dp" not in facts and None not in degrees:
-        facts["dp"] = facts["world_size"] // (degrees[0] * degrees[1] * degrees[2])
+    if "dp" not in facts and all(name in facts for name in REPLICA_AXES):
+        facts["dp"] = facts["world_size"] // replica_size(facts)
     if "dp" in facts and "micro_batch_size" in facts:
         batch = facts["global_batch_size"] // (facts["micro_batch_size"] * facts["dp"])
         facts.setdefault("gradient_accumulation_steps", batch)

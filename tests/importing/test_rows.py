@@ -24,7 +24,9 @@ def published(tmp_path):
     def run(*changes, drop=(), **options):
         rows = [{k: v for k, v in (PAPER_ROW | one).items() if k not in drop} for one in changes]
         source = write_csv(tmp_path / "rows.csv", rows)
-        run.table = import_rows(source, tmp_path / "study", {}, **options)
+        run.table = import_rows(  # type: ignore[attr-defined]
+            source, tmp_path / "study", {}, **options
+        )
         return pq.read_table(tmp_path / "study" / "published.parquet").to_pylist()
 
     return run
