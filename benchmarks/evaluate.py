@@ -1,0 +1,354 @@
+"""The accuracy of predictions on published tables, and what each mechanism is worth.
+
+    python -m benchmarks.evaluate FOLDER [--without NAME | --ablate]
+    python -m benchmarks.evaluate FOLDER --validation "WHY I LOOK"
+
+Rules and constants are chosen on the development tables. The validation tables show whether they
+hold on rows that nobody tuned to: each look is written into benchmarks/looks.md with its date,
+commit, reason and result, and there are at most ten. Both lists were fixed before any change.
+
+A task calibrates on some rows and predicts others. `unknown` predicts a table from data sheets as
+if its software were unheard of. Errors are percentages of |predicted / measured - 1|; regret is how
+much slower the chosen layout is than the best of its setting.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+
+from scaling.cluster.hardware import Cluster
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
+from scaling.foreign.reading import read_table
+from scaling.predict.cost import communication, step
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.stages import Stages
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.fit.validation import Scores, validate
+from scaling.predict.read.features import Features, Group, Points
+from scaling.predict.read.observed import Observed, observed_of
+from scaling.predict.read.points import points_of
+from scaling.study.load import load_clusters
+
+LOOKS = Path(__file__).with_name("looks.md")
+MOST_LOOKS = 10
+CLUSTERS_OF_TABLES = "clusters_of_new_rows.yaml"
+UNHEARD_OF = "unheard of"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """Rows of `table` where `test`, predicted by a fit to the rows of `learn_from` where `fit`.
+
+    Without `fit` data sheets predict. `learn_from` is the same table unless stated.
+    """
+
+    table: str
+    fit: str | None = None
+    test: str | None = None
+    learn_from: str | None = None
+    unknown: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its line."""
+        by = "unknown software" if self.unknown else "data sheet"
+        if self.fit is not None:
+            by = f"{self.learn_from or ''} {'all rows' if self.fit == 'true' else self.fit}".strip()
+        return f"{self.table}{f' ({self.test})' if self.test else ''}: {by}"
+
+
+def _tasks(table: str, *fits: str | None, test: str | None = None) -> list[Task]:
+    sheets = [Task(table=table, test=test), Task(table=table, test=test, unknown=True)]
+    return sheets + [Task(table=table, fit=fit, test=test) for fit in fits]
+
+
+_H100 = "cluster like 'h100%'"
+DEVELOPMENT = (
+    *_tasks(
+        "llama_layouts_a100", "hash(row_index) % 2 = 0", "hash(row_index) % 8 = 1",
+        "world_size < 128", "seq_length = 2048", "seq_length = 8192",
+    ),
+    *_tasks(
+        "llama_layouts_h100", "hash(row_index) % 2 = 0", "world_size <= 32", "world_size <= 8",
+        "model != 'nanotron-llama-3b'", "model != 'nanotron-llama-80b'",
+    ),
+    *_tasks(
+        "gpt_layouts_a100", "hash(row_index) % 19 = 0", "world_size < 8", "hidden_size = 1024",
+    ),
+    *_tasks("mpt_zero3", "world_size <= 16", "cluster = 'a100-40gb-dgx'", "seq_length <= 2048"),
+    *_tasks("modern_dgxc", "world_size <= 128", "hidden_size < 8000", "hash(row_index) % 4 = 0"),
+    *_tasks("modern_megatron_bridge", test=_H100),
+)  # fmt: skip
+VALIDATION = (
+    *_tasks("llama_layouts_h100_128"),
+    Task(table="llama_layouts_h100_128", learn_from="llama_layouts_h100", fit="true"),
+    *_tasks("gpt_layouts_a100_64"),
+    Task(table="gpt_layouts_a100_64", learn_from="gpt_layouts_a100", fit="true"),
+    *_tasks("modalities_fsdp_leonardo", "world_size <= 64"),
+    *_tasks("internevo_7b_a100", "world_size <= 64"),
+    *_tasks("kempner_h200_mfu"),
+    *_tasks("modern_mlperf"),
+    *_tasks("modern_megatron_bridge", test="cluster not like 'h100%'"),
+)
+
+
+class Tables:
+    """The tables of a folder, read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clusters: dict[str, Cluster] = load_clusters()
+        if (more := folder / CLUSTERS_OF_TABLES).is_file():
+            self.clusters |= load_clusters(more)
+        self._read: dict[tuple[str, bool], tuple[pa.Table, Columns, Points, Observed]] = {}
+
+    def points(self, name: str, unknown: bool) -> tuple[pa.Table, Columns, Points, Observed]:
+        """The rows, and what is known of them; of unknown software if asked."""
+        if (name, unknown) not in self._read:
+            table = read_table(self.folder / f"{name}.csv")
+            if unknown:
+                kept = [n for n in table.column_names if n not in ("framework", "release")]
+                names = pa.array([UNHEARD_OF] * table.num_rows)
+                table = table.select(kept).append_column("framework", names)
+            columns = Columns(table, name)
+            points = points_of(columns, clusters=self.clusters)
+            self._read[name, unknown] = table, columns, points, observed_of(columns, points)
+        return self._read[name, unknown]
+
+    def scores(self, task: Task) -> Scores:
+        """Run a task."""
+        table, columns, points, observed = self.points(task.table, task.unknown)
+        tested = rows_where(table, task.test, task.table, "test")
+        fitted, source = None, task.learn_from or task.table
+        if task.fit is not None:
+            from_table, from_columns, *_ = self.points(source, unknown=False)
+            fitted = rows_where(from_table, task.fit, source, "fit")
+            part = from_columns.filter(fitted).in_their_order()
+            of_part = points_of(part, clusters=self.clusters)
+            calibration = calibrate(of_part, observed_of(part, of_part), source=source)
+            if task.learn_from is None:
+                tested = tested & ~fitted
+        prediction = predict(points, None if task.fit is None else calibration)
+        return validate(points, observed, prediction, tested)[0]
+
+
+HEADS = (
+    "task", "rows", "MAPE", "median", "RMS", "bias", "rank", "regret", "regret median",
+    "false fits", "false OOM", "fit accuracy", "steps covered", "ratios covered",
+)  # fmt: skip
+
+
+def cells_of(name: str, s: Scores) -> list[str]:
+    """A line of the table."""
+    t, m, r = s.step_time, s.memory, s.regret
+    rank = t["rank_correlation"]
+    return [
+        name,
+        f"{t['rows']:.0f}",
+        *(_percent(t[key]) for key in ("mape", "median_ape", "rms", "bias")),
+        "–" if rank is None else f"{rank:.2f}",
+        *(_percent(r[key]) for key in ("mean", "median")),
+        *(_percent(m[key]) for key in ("false_fit_rate", "false_oom_rate", "balanced_accuracy")),
+        _percent(s.coverage_80),
+        _percent(s.coverage_80_ratios),
+    ]
+
+
+def _percent(value: float | int | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def mean_of(scored: Sequence[Scores]) -> list[str]:
+    """The means over all tasks, each with the same weight."""
+
+    def mean(values: Iterator[float | int | None]) -> str:
+        known = [value for value in values if value is not None]
+        return _percent(float(np.mean(known))) if known else "–"
+
+    times = [mean(s.step_time[key] for s in scored) for key in ("mape", "median_ape", "rms", "bias")]
+    regrets = [mean(s.regret[key] for s in scored) for key in ("mean", "median")]
+    memory = ("false_fit_rate", "false_oom_rate", "balanced_accuracy")
+    return [
+        "mean", str(sum(int(s.step_time["rows"] or 0) for s in scored)), *times, "", *regrets,
+        *(mean(s.memory[key] for s in scored) for key in memory),
+        mean(s.coverage_80 for s in scored), mean(s.coverage_80_ratios for s in scored),
+    ]  # fmt: skip
+
+
+def markdown_of(cells: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, heads first."""
+    heads, *body = cells
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *body))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Without:
+    """How to turn a mechanism off: parameters, facts of the software, features, or code."""
+
+    start: Mapping[str, float | Callable[[Mapping[str, float]], float]] = dataclasses.field(
+        default_factory=dict
+    )
+    stack: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    features: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    code: tuple[tuple[Any, str, Any], ...] = ()
+
+    def of(self, points: Points) -> Points:
+        """The same points without the mechanism."""
+        return dataclasses.replace(points, groups=tuple(map(self._of_group, points.groups)))
+
+    def _of_group(self, group: Group) -> Group:
+        neutral = {
+            name: value(group.start) if callable(value) else value
+            for name, value in self.start.items()
+        }
+        arrays: dict[str, Any] = {
+            name: np.full(len(group.features), value) for name, value in self.features.items()
+        }
+        return dataclasses.replace(
+            group,
+            start={**group.start, **neutral},
+            stack=dataclasses.replace(group.stack, **self.stack),
+            features=dataclasses.replace(group.features, **arrays),
+        )
+
+
+def _none(*parts: Any, **_: Any) -> np.ndarray:
+    """Zero seconds for each layout, whichever of `parts` are Features."""
+    (f,) = (part for part in parts if isinstance(part, Features))
+    return np.zeros(len(f))
+
+
+def _equal(f: Features, _: object) -> Stages:
+    each = f.num_layers / f.pp
+    return Stages(each, each, each, f.pp > 1)
+
+
+MECHANISMS: Mapping[str, Without] = {
+    "GEMM edge effects": Without(start={"gemm_half_size": 0.0}),
+    "flash speed by GPU generation": Without(features={"flash_gain": 1.0}),
+    "FlashAttention 1 slower than 2": Without(
+        start={"flash1_efficiency": lambda p: p["flash2_efficiency"]}
+    ),
+    "torch softmax slower than fused": Without(start={"math_passes": lambda p: p["fused_passes"]}),
+    "unfused norms slower than fused": Without(
+        start={"norm_passes": lambda p: p["norm_passes_fused"]}
+    ),
+    "low-precision casts": Without(features={"cast_bytes": 0.0}),
+    "passes over logits": Without(start={"logit_passes": 0.0}),
+    "optimizer update": Without(code=((step, "optimizer_seconds", _none),)),
+    "kernel launches by the host": Without(
+        start=dict.fromkeys(("host_layer_s", "host_collective_s", "host_softmax_s"), 1e-9)
+    ),
+    "collective launches": Without(start={"host_collective_s": 1e-9}),
+    "softmax launches": Without(start={"host_softmax_s": 1e-9}),
+    "extra launch cost over EFA": Without(start={"host_transport_s": 0.0}),
+    "host and GPU phases within a layer": Without(start={"host_sharpness": 12.0}),
+    "tp overlap": Without(start={"tp_exposed": 1.0}),
+    "tp latency": Without(start={"tp_latency_s": 0.0}),
+    "tp latency across nodes": Without(start={"tp_network_latency_s": 0.0}),
+    "unequal pipeline stages": Without(code=((step, "stages_of", _equal),)),
+    "messages between stages": Without(code=((communication, "_message", _none),)),
+    "interleaved stages": Without(features={"virtual": 1.0}),
+    "one gradient message per layer": Without(stack={"layer_messages": False}),
+    "gradient overlap": Without(start={"dp_exposed": 1.0}),
+    "ZeRO-3 gather overlap": Without(start={"zero3_exposed": 1.0}),
+    "pipeline stalls over EFA": Without(code=((step, "expected_stall_s", _none),)),
+    "stalls near full memory": Without(start={"stall_s": 0.0}),
+    "constant per step": Without(start={"step_overhead_s": 0.0}),
+    "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
+    "grouped GEMM efficiency": Without(start={"expert_gemm_efficiency": 1.0}),
+    "token permutation": Without(start={"expert_passes": 0.0}),
+    "host waits for token counts": Without(start={"host_waits_s": 0.0}),
+    "all-to-all overlap": Without(start={"ep_exposed": 1.0}),
+}
+
+
+def worth(tables: Tables) -> Iterator[list[str]]:
+    """The mean error of data sheets without each mechanism, in points above that with all."""
+    yield ["without", "mean", "most", "least"]
+    tasks = [task for task in DEVELOPMENT if task.fit is None]
+    read = []
+    for task in tasks:
+        table, _, points, observed = tables.points(task.table, task.unknown)
+        tested = rows_where(table, task.test, task.table, "test") & observed.timed
+        read.append((points, tested, observed.step_time_s))
+
+    def mapes(without: Without) -> np.ndarray:
+        with ExitStack() as patched:
+            for place in without.code:
+                patched.enter_context(mock.patch.object(*place))
+            steps = [predict(without.of(points)).step_time_s for points, _, _ in read]
+        return np.array([
+            100 * np.nanmean(np.abs(step_s[tested] / measured[tested] - 1))
+            for step_s, (_, tested, measured) in zip(steps, read, strict=True)
+        ])  # fmt: skip
+
+    before = mapes(Without())
+    for name, without in MECHANISMS.items():
+        change = mapes(without) - before
+        ends = (f"{change[i]:+.1f} {tasks[i].name}" for i in (change.argmax(), change.argmin()))
+        yield [name, f"{change.mean():+.2f}", *ends]
+
+
+def evaluated(tables: Tables, tasks: Sequence[Task], *, show: bool = True) -> str:
+    """The table of all tasks and their mean, as Markdown."""
+    scored, lines = [], [list(HEADS)]
+    for task in tasks:
+        scored.append(tables.scores(task))
+        lines.append(cells_of(task.name, scored[-1]))
+        if show:
+            print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
+    lines.append(mean_of(scored))
+    return markdown_of(lines)
+
+
+def looked(tables: Tables, why: str) -> str:
+    """The validation table, once it is logged that somebody looks."""
+    text = LOOKS.read_text(encoding="utf-8") if LOOKS.exists() else "# Looks at validation tables\n"
+    number = text.count("\n## ") + 1
+    if number > MOST_LOOKS:
+        sys.exit(f"{LOOKS}: {MOST_LOOKS} looks are over")
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
+    LOOKS.write_text(f"{text}\n## {number}. {now} at {commit}: {why}\n", encoding="utf-8")
+    result = evaluated(tables, VALIDATION)
+    with LOOKS.open("a", encoding="utf-8") as file:
+        file.write(f"\n{result}\n")
+    return result
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="tables as CSV")
+    parser.add_argument("--validation", metavar="WHY", help="look at the validation tables")
+    parser.add_argument("--ablate", action="store_true", help="what each mechanism is worth")
+    parser.add_argument("--only", default="", help="development tables whose name contains this")
+    parser.add_argument("--sheets", action="store_true", help="only tasks without a calibration")
+    asked = parser.parse_args()
+    tables = Tables(asked.folder)
+    if asked.validation:
+        print(looked(tables, asked.validation))
+    elif asked.ablate:
+        print(markdown_of(list(worth(tables))))
+    else:
+        tasks = [task for task in DEVELOPMENT if asked.only in task.table]
+        tasks = [task for task in tasks if not (asked.sheets and task.fit)]
+        print(evaluated(tables, tasks))
+
+
+if __name__ == "__main__":
+    main()
