@@ -128,7 +128,7 @@ class Tables:
 
     def scores(self, task: Task) -> Scores:
         """Run a task."""
-        table, columns, points, observed = self.points(task.table, task.unknown)
+        table, _, points, observed = self.points(task.table, task.unknown)
         tested = rows_where(table, task.test, task.table, "test")
         fitted, source = None, task.learn_from or task.table
         if task.fit is not None:
@@ -176,7 +176,9 @@ def mean_of(scored: Sequence[Scores]) -> list[str]:
         known = [value for value in values if value is not None]
         return _percent(float(np.mean(known))) if known else "–"
 
-    times = [mean(s.step_time[key] for s in scored) for key in ("mape", "median_ape", "rms", "bias")]
+    times = [
+        mean(s.step_time[key] for s in scored) for key in ("mape", "median_ape", "rms", "bias")
+    ]
     regrets = [mean(s.regret[key] for s in scored) for key in ("mean", "median")]
     memory = ("false_fit_rate", "false_oom_rate", "balanced_accuracy")
     return [

@@ -9,8 +9,7 @@ come from `scaling memory`, which runs the engine on tensors without data, for t
 last stage. `--depth` keeps this share of each model's layers, at least two per stage, since the
 exact peak of 80 layers takes minutes. Layouts in `--rows` are not run again, so that an interrupted
 run can continue; their predictions are recomputed. `--known` runs nothing and reports all rows of
-the file; `--spread` then writes the errors of random layouts, by kind, to the table from which
-predictions take their intervals. Prints the ten worst layouts, median and worst error of each
+the file. Prints the ten worst layouts, median and worst error of each
 group, and the seconds per layout.
 """
 
@@ -18,7 +17,6 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import math
 import random
 import statistics
 import time
@@ -31,9 +29,7 @@ from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.predict.cost import memory_odds
 from scaling.predict.cost.memory import memory_of
-from scaling.predict.cost.memory_odds import LAYOUT_KINDS, TABLE, kinds_of, sigma_by_kind
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.study.grid import expand_grid
@@ -178,8 +174,8 @@ def cut(point: Point, depth: float) -> Point:
     return dataclasses.replace(point, shape=fewer)
 
 
-def judged(rows: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """Of each row the relative error of the predicted peak, its software and its kind.
+def judged(rows: list[dict[str, Any]]) -> list[float]:
+    """The relative error of each row's predicted peak.
 
     Of the peak less what a rehearsal does not see.
     """
@@ -190,22 +186,13 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
         models=[point.model for point in points],
         clusters=[point.cluster for point in points],
     )
-    errors: dict[int, tuple[float, str, str]] = {}
+    errors: dict[int, float] = {}
     for group in points_from(inputs, load_clusters()).groups:
         memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
-        kinds = kinds_of(group.features)
-        for index, total, kind in zip(group.rows, memory.total, kinds, strict=True):
+        for index, total in zip(group.rows, memory.total, strict=True):
             exact = max(rank["peak_bytes"] for rank in rows[index]["ranks"])
-            errors[index] = float(total / exact - 1), group.stack.name, LAYOUT_KINDS[kind]
+            errors[index] = float(total / exact - 1)
     return [errors[index] for index in range(len(rows))]
-
-
-def spread_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The spread of the errors of random layouts, by software and kind."""
-    errors: dict[str, dict[str, list[float]]] = {}
-    for error, software, kind in judged([r for r in rows if r["point"]["study"] == RANDOM]):
-        errors.setdefault(software, {}).setdefault(kind, []).append(math.log1p(error))
-    return {software: sigma_by_kind(kinds) for software, kinds in sorted(errors.items())}
 
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
@@ -239,15 +226,11 @@ def main() -> None:
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
     parser.add_argument("--known", action="store_true")
-    parser.add_argument("--spread", action="store_true")
     given = parser.parse_args()
     lines = given.rows.read_text(encoding="utf-8").splitlines() if given.rows.exists() else []
     rows = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
     if given.known:
         report(list(rows.values()))
-        if given.spread:
-            text = json.dumps(spread_table(list(rows.values())), indent=1)
-            Path(memory_odds.__file__).with_name(TABLE).write_text(text + "\n", encoding="utf-8")
         return
     depth = 1.0 if given.random else given.depth
     points = random_points(given.random, given.seed) or drawn(
@@ -274,7 +257,7 @@ def group_of(row: dict[str, Any]) -> str:
 
 def report(rows: list[dict[str, Any]]) -> None:
     """Print the ten worst layouts, then the errors by group and of all."""
-    each = zip((error for error, _, _ in judged(rows)), rows, strict=True)
+    each = zip(judged(rows), rows, strict=True)
     errors = sorted(each, key=lambda one: -abs(one[0]))
     for error, row in errors[:10]:
         print(f"{error:+.1%}  {row['point_id']}")

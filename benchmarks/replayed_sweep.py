@@ -94,7 +94,7 @@ def play(
         if (measured & (observed.timed | observed.out_of_memory)).any():
             part = columns.filter(measured)
             some = points_of(part, models=models, clusters=clusters)
-            calibration = calibrate(some, observed_of(part), source=source, bands=False)
+            calibration = calibrate(some, observed_of(part), source=source)
         prediction = predict(points, calibration)
         return prediction, dataclasses.replace(guide, run_s=steps * prediction.step_time_s)
 

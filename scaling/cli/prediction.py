@@ -183,9 +183,6 @@ def recommend(
         str | None,
         typer.Option(help="fp32, bf16, fp16 or fp8; default: bf16, or fp16 on GPUs without it."),
     ] = None,
-    framework: Annotated[
-        str | None, typer.Option(help="The software, as rows name it; default: this project's.")
-    ] = None,
     engine: Annotated[
         str,
         typer.Option(help=f"The engine whose layouts to search: {' or '.join(ENGINES)}."),
@@ -200,26 +197,19 @@ def recommend(
     """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
     from scaling.predict.advise.recommend import NoLayoutError, record_of
     from scaling.predict.advise.recommend import recommend as search
-    from scaling.predict.advise.remarks import remarks
     from scaling.predict.read.calibration import read_calibration
-    from scaling.predict.read.clusters import cluster_named
-    from scaling.predict.read.inputs import OWN_FRAMEWORK
 
     parameters = read_calibration(calibration) if calibration else None
     found, (_, clusters), counts = model_of(model), catalogues(), _counts(gpus)
     if precision is not None:
         check_choice("--precision", precision, get_args(Precision))
-    work: dict[str, Any] = {
-        "model": found.name,
-        "shape": found.shape,
-        "seq_length": seq_length,
-        "global_batch_size": global_batch_size,
-        "framework": framework or OWN_FRAMEWORK,
-        "engine": check_choice("--engine", engine, ENGINES),
-    }
     asked = functools.partial(
         search,
-        **work,
+        model=found.name,
+        shape=found.shape,
+        seq_length=seq_length,
+        global_batch_size=global_batch_size,
+        engine=check_choice("--engine", engine, ENGINES),
         cluster=cluster,
         clusters=clusters,
         precision=cast("Precision | None", precision),
@@ -237,14 +227,12 @@ def recommend(
         raise without[0]
     for none in without:
         typer.echo(printable(str(none)), err=True)
-    for sentence in remarks(
-        **work,
-        gpu=cluster_named(cluster, clusters).gpu,
-        gpus=sorted(best),
-        precision=best[min(best)][0].layout.precision,
-    ):
-        typer.echo(printable(sentence), err=True)
-    records = [record_of(one, work["framework"]) for several in best.values() for one in several]
+    if global_batch_size is None:
+        for count, (first, *_) in best.items():
+            batch = first.layout.global_batch_size
+            tokens = f"{batch * seq_length / 1e6:.3g} M tokens"
+            typer.echo(f"assumed: {count} GPUs: {batch:,} sequences, {tokens} a step", err=True)
+    records = [record_of(one) for several in best.values() for one in several]
     if as_json:
         print_json(records)
     else:

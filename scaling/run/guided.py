@@ -149,6 +149,6 @@ def _calibrate_on(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibra
     if paths.probes.exists():
         probes = Columns(read_rows(paths.probes), str(paths.probes))
         probed = probed_parameters(probes, clusters)
-    calibration = calibrate(points, observed, source=str(paths.rows), bands=False, probes=probed)
+    calibration = calibrate(points, observed, source=str(paths.rows), probes=probed)
     others = f"; {(~kept).sum()} have other software" if not kept.all() else ""
     return calibration, f"calibrated on {kept.sum()} rows of {whose}{others}"

@@ -63,7 +63,7 @@ def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
         return dataclasses.replace(planned, points=points), None
     measure = study.measure
     asked, prediction = predictions.predict_points(study, planned.points)
-    reasons = {} if measure.measure_oom else memory_refusals(asked, prediction)
+    reasons = {} if measure.measure_oom else memory_refusals(prediction)
     refused = [
         Refusal(
             **refusal_columns(planned.points[row]),

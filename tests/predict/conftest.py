@@ -1,6 +1,6 @@
 """Points of Llama-7B on A100s, and a sweep that a reference model made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
+from scaling.predict.cost import communication, compute, experts, step
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Points
@@ -44,6 +45,28 @@ def checked(*rows: dict[str, Any], **more: Any) -> Points:
 @pytest.fixture
 def points() -> Callable[..., Points]:
     return checked
+
+
+@pytest.fixture(scope="module")
+def no_overheads() -> Iterator[None]:
+    """Constants of the formulas as on a machine whose links and kernels lose nothing."""
+    nothing = {
+        communication: {
+            "TP_LATENCY_S": 0.0,
+            "_TP_NETWORK_LATENCY_S": 0.0,
+            "_MESSAGE_LATENCY_S": 0.0,
+        },
+        compute: {"_LOGIT_PASSES": 0.0},
+        experts: {"TP_LATENCY_S": 0.0, "_PASSES": 0.0, "_HOST_WAITS_S": 0.0},
+        step: {"_RETRY_S": 0.0},
+    }
+    whole = {communication: {"_MESSAGE_EFFICIENCY": 1.0}, experts: {"_GROUPED": 1.0}}
+    with pytest.MonkeyPatch.context() as patch:
+        for constants in (nothing, whole):
+            for module, values in constants.items():
+                for name, value in values.items():
+                    patch.setattr(module, name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
-"""Parameters and odds that a calibration learns of rows, and the file that holds them."""
+"""Parameters that a calibration learns of rows, and the file that holds them."""
 
-import dataclasses
 import json
 import math
 
@@ -12,14 +11,12 @@ from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.memory_odds import EVEN_ODDS, LEARNED_ODDS, fit_odds
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import (
-    fit_outcomes,
     of_commonest_fingerprints,
     one_fingerprint_per_stack,
 )
-from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import trial
 from scaling.predict.read.calibration import (
     read_calibration,
     write_calibration,
@@ -52,8 +49,9 @@ def test_world_sizes_never_seen_are_predicted(sweep):
 
 def test_a_model_never_seen_is_predicted(sweep):
     scores = trial(sweep, "sweep", calibrate_where="model != 'ref-7b'").overall
-    # wider than all models seen, so the fit is followed a part of the way (trust.py)
-    assert scores.step_time["mape"] < 0.09
+    sheet = trial(sweep, "sweep", test_where="model = 'ref-7b'").overall
+    # wider than all models seen, so the fit is followed half the way
+    assert scores.step_time["mape"] < 0.6 * sheet.step_time["mape"]
 
 
 def test_fit_or_out_of_memory_is_learned_from_outcomes_alone(sweep):
@@ -70,7 +68,7 @@ def test_a_dozen_rows_help(sweep):
 
 def test_what_the_rows_cannot_tell_stays_at_its_default_and_says_so(calibrated):
     p = only(calibrated).parameters
-    for name in ("flash1_efficiency", "math_passes", "zero3_exposed", "tp_network_latency_s"):
+    for name in ("score_passes", "zero3_exposed", "host_transport_s", "ep_exposed"):
         assert not p[name].identified
         assert p[name].value == pytest.approx(PARAMETERS[name].default, rel=0.02)
         assert p[name].reason
@@ -86,16 +84,16 @@ def test_a_fit_is_the_same_whatever_number_of_threads_its_machine_gives(sweep):
     texts = set()
     for threads in (1, 2):
         with threadpool_limits(threads, "blas"):
-            texts.add(fitted_on(sweep, bands=False).to_json())
+            texts.add(fitted_on(sweep).to_json())
     assert len(texts) == 1
 
 
 def test_one_stalled_row_does_not_move_the_fit(sweep):
-    calm = only(fitted_on(sweep, bands=False)).values
+    calm = only(fitted_on(sweep)).values
     times = [s if s is None else 10 * s if i == 3 else s
              for i, s in enumerate(sweep["step_time_s"].to_pylist())]  # fmt: skip
     at = sweep.schema.get_field_index("step_time_s")
-    stalled = only(fitted_on(sweep.set_column(at, "step_time_s", pa.array(times)), bands=False))
+    stalled = only(fitted_on(sweep.set_column(at, "step_time_s", pa.array(times))))
     assert stalled.values["gemm_efficiency"] == pytest.approx(calm["gemm_efficiency"], rel=0.03)
 
 
@@ -140,7 +138,7 @@ def test_a_calibration_comes_back_from_its_file_as_it_was(tmp_path, calibrated, 
 def test_the_file_says_what_each_number_means(tmp_path, calibrated):
     write_calibration(tmp_path / "c.json", calibrated)
     record = json.loads((tmp_path / "c.json").read_text())
-    assert (record["schema"], record["version"]) == ("scaling.calibration", 1)
+    assert (record["schema"], record["version"]) == ("scaling.calibration", 2)
     (stack,) = record["stacks"].values()
     assert stack["rows_timed"] > 50
     for parameter in stack["parameters"].values():
@@ -150,7 +148,7 @@ def test_the_file_says_what_each_number_means(tmp_path, calibrated):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda r: r.update(version=2), "version=2, this program reads 1"),
+        (lambda r: r.update(version=1), "version=1, this program reads 2"),
         (lambda r: r.update(schema="other"), "this is no calibration file"),
         (lambda r: r.pop("stacks"), "c.json: stacks: Field required; calibrate again"),
         (
@@ -158,6 +156,14 @@ def test_the_file_says_what_each_number_means(tmp_path, calibrated):
                 value=7
             ),
             "gemm_efficiency=7.0 is outside 0.4 to 0.9",
+        ),
+        (
+            lambda r: next(iter(r["stacks"].values()))["errors"].update(rest=-1),
+            "errors.rest=-1.0 is no standard deviation",
+        ),
+        (
+            lambda r: next(iter(r["stacks"].values()))["ranges"].update(seq_length=[4, 2]),
+            "ranges.seq_length is no range",
         ),
     ],
 )
@@ -206,60 +212,3 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
     assert source(cluster="a100-80gb-dgx") == "reference|a100-40gb-dgx (other cluster)"
     assert source(cluster="h100-80gb-dgx") == "data sheet"
     assert source(framework="someone else's") == "data sheet"
-
-
-def needing(shares, ran, kernel="flash2"):
-    """Rows of one stack whose data-sheet need is about these shares of the capacity."""
-    rows = [
-        {"framework": "plain", "tp": 1, "dp": 8, "zero_stage": 1, "micro_batch_size": 1,
-         "gradient_accumulation_steps": 4, "attention": kernel, "precision": "bf16",
-         "num_layers": layers, "model": f"of {layers}", "outcome": "ok" if fine else "oom",
-         "step_time_s": 1.0 if fine else None}
-        for layers, fine in zip(shares, ran, strict=True)
-    ]  # fmt: skip
-    columns = Columns(table_of(*rows), "rows")
-    (group,) = points_of(columns).groups
-    return group, observed_of(columns).take(group.rows)
-
-
-def test_outcomes_say_from_which_need_a_layout_fits():
-    layers = list(range(4, 44))
-    group, seen = needing(layers, [count < 24 for count in layers])
-    odds = fit_outcomes(group, seen, group.start)
-    assert 0 < odds["sigma"] < 0.1
-    assert odds["math"] == pytest.approx(0, abs=1e-4)  # no row runs it: the prior
-    few, rest = needing(layers[:12], [True] * 6 + [False] * 6)
-    assert fit_outcomes(few, rest, few.start) == {}
-
-
-def test_a_false_fit_weighs_more_where_odds_are_learned(calibrated, points):
-    group = points({"framework": "NeMo"}).groups[0]
-    stack = dataclasses.replace(
-        only(calibrated),
-        cluster=group.cluster_name,
-        outcomes={"sigma": 0.1, "offset": -0.02, "math": 0.0},
-    )
-    counted = np.array([False])
-    sigma, offset, fit_threshold = fit_odds(group, stack, counted)
-    assert (sigma[0], offset[0], fit_threshold) == (0.1, -0.02, LEARNED_ODDS)
-    elsewhere = dataclasses.replace(stack, cluster="another")
-    assert fit_odds(group, elsewhere, counted)[2] == EVEN_ODDS
-    sheet = fit_odds(group, None, counted)[0]
-    own = points({"framework": "scaling"}).groups[0]
-    assert fit_odds(own, None, ~counted)[0] < sheet
-
-
-@pytest.mark.parametrize(
-    ("part", "value", "sentence"),
-    [
-        ("outcomes", {"sigma": 0.0, "offset": 0.0}, "outcomes has no finite offset, or no sigma"),
-        ("seen", {"tp": [0.0]}, "seen.tp is no range of two numbers"),
-    ],
-)
-def test_odds_and_ranges_that_are_none_are_refused(tmp_path, calibrated, part, value, sentence):
-    record = json.loads(calibrated.to_json())
-    for stack in record["stacks"].values():
-        stack[part] = {**stack[part], **value}
-    (tmp_path / "c.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=sentence):
-        read_calibration(tmp_path / "c.json")

@@ -22,6 +22,8 @@ from tests.predict.conftest import table_of
 from tests.predict.test_step_arithmetic import IDEAL
 from tests.shipped import CLUSTERS
 
+pytestmark = pytest.mark.usefixtures("no_overheads")
+
 TABLES = {
     "interleaved": schedules.ScheduleInterleaved1F1B,
     "zero_bubble": schedules.ScheduleInterleavedZeroBubble,
@@ -83,7 +85,7 @@ def test_a_pipeline_idles_as_long_as_torchs_schedule(
         "virtual_stages": 1 if schedule in ("zbv", "dualpipev") else virtual,
     }  # fmt: skip
     (group,) = points(row).groups
-    quiet = {**group.start, **IDEAL, "p2p_efficiency_inside": 1e9}
+    quiet = {**group.start, **IDEAL}
     terms = step_of(group, group.features, quiet, np.zeros(1)).terms
     slot = sum(terms[name] for name in TIME_TERMS[:7]) / rounds
     passes = 4 if checkpointing == "full" else 3

@@ -124,9 +124,9 @@ def foretold(prediction, own=0.05, low=0.9, high=1.1):
         prediction,
         low=low * steps,
         high=high * steps,
-        own_sigma=np.full(len(steps), own),
+        layout_sigma=np.zeros(len(steps)),
+        rest_sigma=np.full(len(steps), own),
         memory_sigma=np.full(len(steps), 0.05),
-        memory_offset=np.zeros(len(steps)),
     )
 
 

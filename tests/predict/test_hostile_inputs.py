@@ -24,7 +24,7 @@ from scaling.predict.advise.recommend import recommend, record_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import trial
 from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
@@ -150,7 +150,7 @@ def calibration_record(sweep_csv):
     rows = columns.numbers("world_size") <= 8
     some = columns.filter(rows)
     points = points_of(some, clusters=CLUSTERS)
-    return json.loads(calibrate(points, observed_of(some), source="t", bands=False).to_json())
+    return json.loads(calibrate(points, observed_of(some), source="t").to_json())
 
 
 def test_calibrations_are_read_or_refused_and_what_is_read_predicts(

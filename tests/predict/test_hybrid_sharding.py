@@ -15,6 +15,8 @@ from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, memory
 from tests.predict.test_step_arithmetic import IDEAL
 
+pytestmark = pytest.mark.usefixtures("no_overheads")
+
 STATE = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 
 

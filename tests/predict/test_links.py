@@ -10,6 +10,8 @@ from scaling.predict.cost.links import Ranks, link, ring_pass
 from tests.predict.test_memory_arithmetic import UNHURRIED
 from tests.predict.test_step_arithmetic import ideal_step
 
+pytestmark = pytest.mark.usefixtures("no_overheads")
+
 GB = 1e9
 
 

@@ -118,10 +118,10 @@ def test_the_last_stage_decides_when_its_logits_weigh_more(points):
 
 def test_full_checkpointing_keeps_two_bytes_a_token_and_hidden_element_of_each_layer(points):
     row = {"activation_checkpointing": "full", "vocab_size": 100}
-    none = memory(points(row), recompute_layers=0.3).terms
+    none = memory(points(row)).terms
     kept = 32 * 2 * 4096 * 4096
     one_layer = memory(points({"activation_checkpointing": "none"})).terms["activations_bytes"] / 32
-    assert none["activations_bytes"] == pytest.approx(kept + 0.3 * one_layer)
+    assert none["activations_bytes"] == pytest.approx(kept + one_layer)
 
 
 def test_the_loss_and_the_recomputed_layer_never_share_the_peak(points):
@@ -150,8 +150,7 @@ def test_a_gpt_layer_without_flash_keeps_what_korthikanti_counts(points):
 
 def test_sequence_parallelism_shards_what_tensor_parallelism_replicates(points):
     without, with_it = (
-        memory(points({"tp": 4, "sequence_parallel": sp}), kept_gathered=0.1, late_release=0.2)
-        for sp in (False, True)
+        memory(points({"tp": 4, "sequence_parallel": sp}), late_release=0.2) for sp in (False, True)
     )
     assert with_it.terms["activations_bytes"] < 0.7 * without.terms["activations_bytes"]
 

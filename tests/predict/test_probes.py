@@ -70,37 +70,23 @@ def test_gemms_of_all_precisions_count_alike():
 def test_two_gpus_of_a_mesh_are_held_against_the_link_between_them():
     gib = 2**30
     pair = {"kind": "all_reduce", "ranks": 2, "nodes": 1, "message_bytes": gib}
-    message = {**pair, "kind": "send_recv"}
-    rows = [{**pair, "seconds": gib / 48e9}, {**message, "seconds": gib / 32e9}]
+    rows = [{**pair, "seconds": gib / 48e9}]
     (told,) = probed_parameters(
         probes(*({**row, "cluster": "mi300x-192gb"} for row in rows))
     ).values()
     assert told["link_efficiency"] == pytest.approx(48 / 64)
-    assert told["p2p_efficiency_inside"] == pytest.approx(32 / 64)
 
 
-def test_collectives_tell_latency_and_bandwidth_inside_and_between_nodes():
+def test_collectives_tell_bandwidth_inside_and_between_nodes():
     gib = 2**30
     inside = 2 * 7 / 8 * gib / 240e9  # 240 GB/s on links of 300
     between = 2 * 15 / 16 * gib / 120e9  # 120 GB/s on nodes of 200
-    rows = [all_reduce(gib, 1, inside), all_reduce(1024, 1, 30e-6), all_reduce(gib, 2, between)]
+    rows = [all_reduce(gib, 1, inside), all_reduce(gib, 2, between)]
     (told,) = probed_parameters(probes(*rows)).values()
     assert told == {
-        "tp_latency_s": pytest.approx(20e-6),  # of 8 ranks 1.5 times that of 4
         "link_efficiency": pytest.approx(0.8),
         "network_efficiency": pytest.approx(0.6),
     }
-
-
-def test_messages_tell_what_a_pipeline_pays():
-    gib = 2**30
-    rows = [
-        {"kind": "send_recv", "nodes": 2, "message_bytes": gib, "seconds": gib / 20e9},
-        {"kind": "send_recv", "nodes": 2, "message_bytes": 8, "seconds": 40e-6},
-    ]
-    (told,) = probed_parameters(probes(*rows)).values()
-    # a GPU's share of the node's 200 GB/s is 25
-    assert told == {"p2p_efficiency": pytest.approx(0.8), "p2p_latency_s": pytest.approx(40e-6)}
 
 
 def test_groups_that_share_a_nodes_links_are_counted_together():
@@ -114,29 +100,19 @@ def test_groups_that_share_a_nodes_links_are_counted_together():
     assert alone == {}
 
 
-def test_a_message_alone_on_a_node_says_nothing_of_a_gpus_share_of_its_nics():
-    pair = {"kind": "send_recv", "ranks": 2, "nodes": 2, "message_bytes": 2**30}
-    together = {**pair, "groups": 8, "seconds": 2**30 / 15e9}
-    alone = {**pair, "groups": 1, "seconds": 2**30 / 100e9}
-    (told,) = probed_parameters(probes(together, alone, alone)).values()
-    assert told == {"p2p_efficiency": pytest.approx(15 / 25)}
-
-
 def test_hosts_that_gpu_links_join_are_one_node():
     sent = {"cluster": "rack", "kind": "all_reduce", "message_bytes": 2**30, "groups": 1}
     pairs = {**sent, "ranks": 2, "stride": 4, "nodes": 2, "groups": 4, "seconds": 2**30 / 720e9}
     rack = {**sent, "ranks": 72, "stride": 1, "nodes": 18}
     rack["seconds"] = 2 * 71 / 72 * 2**30 / 720e9
     racks = {**pairs, "stride": 72, "nodes": 2, "groups": 72, "seconds": 2**30 / 25e9}
-    sends = {**pairs, "kind": "send_recv", "seconds": 2**30 / 540e9}
     described = Cluster(
         gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=200e9, source="test"
     )
-    (told,) = probed_parameters(probes(pairs, rack, racks, sends), {"rack": described}).values()
+    (told,) = probed_parameters(probes(pairs, rack, racks), {"rack": described}).values()
     assert told == {
         "link_efficiency": pytest.approx(0.8),
         "network_efficiency": pytest.approx(0.5),
-        "p2p_efficiency_inside": pytest.approx(0.6),
     }
 
 
@@ -158,20 +134,22 @@ def test_the_table_a_probe_leaves_is_read_as_it_is():
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
     row = {**nothing, "cluster": "a100-80gb-dgx", "gpu": "a100-80gb", "gpus_per_node": 8}
     row |= {"precision": "bf16", "started_at": "2026-01-01T00:00:00+00:00"}
-    measured = Probe(**{**row, "outcome": "ok", **all_reduce(1024, 1, 30e-6), "groups": 1})
+    measured = Probe(
+        **{**row, "outcome": "ok", **all_reduce(2**30, 1, 2 * 7 / 8 * 2**30 / 240e9), "groups": 1}
+    )
     failed = Probe(**{**row, "kind": "gemm", "outcome": "oom", "error_message": "no room"})
     records = [dataclasses.asdict(one) for one in (measured, failed)]
     table = pa.Table.from_pylist(records, schema=arrow_schema(Probe))
     (told,) = probed_parameters(Columns(table, "probes.parquet")).values()
-    assert told == {"tp_latency_s": pytest.approx(20e-6)}
+    assert told == {"link_efficiency": pytest.approx(0.8)}
 
 
 def test_what_probes_tell_stays_where_rows_say_nothing():
     columns = Columns(table_of({"dp": 8, "step_time_s": 1.0, "tp": 1}), "rows")
-    told = {"a100-80gb-dgx": {"tp_latency_s": 77e-6}}
+    told = {"a100-80gb-dgx": {"network_efficiency": 0.77}}
     found = calibrate(points_of(columns), observed_of(columns), source="rows", probes=told)
     (stack,) = found.stacks.values()
-    assert stack.values["tp_latency_s"] == pytest.approx(77e-6)
+    assert stack.values["network_efficiency"] == pytest.approx(0.77)
 
 
 def test_an_impossible_probe_stays_inside_physical_bounds():

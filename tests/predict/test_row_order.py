@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.coverage import narrow
 from scaling.cli.prediction import calibrate
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
 from scaling.predict.fit import rivals
-from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import trial
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.published.table import published_table
@@ -108,20 +107,3 @@ def test_of_very_many_pairs_a_sample_stands_for_all() -> None:
     with_both_large = np.isin(place, [1, 2]).all(axis=0).mean()
     assert with_both_large == pytest.approx(180 / 270, abs=0.02)
     assert len(setting.rows) == len(rows)
-
-
-def test_narrow_hold_outs_calibrate_on_one_value_or_few_rows() -> None:
-    rows = [*runs(1.0, 1.0, tp=2), *runs(2.0, tp=1), *runs(3.0, tp=1, pp=1)]
-    columns = {"pp": pa.array([1] * 4), "micro_batch_size": pa.array([1, 1, 2, 2])}
-    table = table_of(*rows).drop_columns(["pp"])
-    for name, values in columns.items():
-        table = table.append_column(name, values)
-    found = [(kind, task.calibrate_where) for kind, task in narrow({"t": table})]
-    assert found[:4] == [
-        ("one tp", "tp = 1"),
-        ("one tp", "tp = 2"),
-        ("one micro_batch_size", "micro_batch_size = 1"),
-        ("one micro_batch_size", "micro_batch_size = 2"),
-    ]
-    few = [where for kind, where in found[4:] if kind == "1 to 7 rows"]
-    assert [where.count(",") + 1 for where in few] == [1, 2, 3]

@@ -13,7 +13,7 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import trial
 from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE, checked, table_of
@@ -213,7 +213,6 @@ def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
     found = points_of(Columns(pa.Table.from_pylist([row, {**ROW, "source": ""}]), "t"))
     assert {
         "num_kv_heads is not given in 1 rows: taken as num_heads",
-        "virtual_stages is not given in 2 rows: taken as the software's",
         "ep is not given in 1 rows of models with experts: taken as 1",
         "framework is not given in 1 rows: taken as software usual for their GPUs",
     } <= set(found.assumptions)

@@ -16,7 +16,7 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
-from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import trial
 from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import observed_of
@@ -310,24 +310,6 @@ def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
     assert seen.out_of_memory.tolist() == [False, True, False, False, False]
     assert seen.ambiguous.tolist() == [False, False, True, False, False]
     assert np.isnan(seen.peak_memory_bytes).all()
-
-
-@pytest.mark.parametrize("framework", ["DeepSpeed ZeRO-3", "PyTorch FSDP2", "llm-foundry"])
-def test_a_framework_that_shards_everything_says_the_stage_that_no_column_does(framework):
-    row = {"dp": 8, "framework": framework}
-    stages = [checked({**row, **more}).groups[0].features.zero_stage
-              for more in ({}, {"zero_stage": 0})]  # fmt: skip
-    assert [stage.tolist() for stage in stages] == [[3], [0]]
-
-
-@pytest.mark.parametrize(
-    ("release", "named"),
-    [("26.08 NeMo", "26.06"), ("v26.06", "26.06"), ("NeMo 26.02", ""), ("0.3", ""), ("", "")],
-)
-def test_a_release_is_found_wherever_its_cell_has_it(release: str, named: str) -> None:
-    row = {"dp": 8, "cluster": "gb200-186gb", "framework": "Megatron-Bridge", "release": release}
-    (group,) = checked(row).groups
-    assert group.stack.since == named
 
 
 def test_rows_that_only_failed_are_not_taken_for_ours() -> None:

@@ -31,7 +31,7 @@ def test_money_needs_a_price():
 def test_hopeless_points_are_refused_with_the_memory_term_by_term(points):
     found = points({"dp": 8, "zero_stage": 3}, {"dp": 1})
     prediction = predict(found)
-    refused = memory_refusals(found, prediction)
+    refused = memory_refusals(prediction)
     assert list(refused) == [1]
     assert prediction.likely_oom.tolist() == [False, True]
     assert "GiB is" in refused[1]

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
+from scaling.predict.cost import communication
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
@@ -15,16 +16,13 @@ from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, LAYER, UNHURRIED, layouts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_overheads")]
 
-# A machine without overheads: every rate at the data sheet, every latency gone.
+# A machine without overheads: every rate at the data sheet, every latency gone (`no_overheads`).
 IDEAL = {
-    "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_latency_s": 0.0, "tp_exposed": 1.0,
-    "link_efficiency": 1.0, "network_efficiency": 1.0, "dp_exposed": 1.0, "p2p_efficiency": 1.0,
-    "dp_exposed_inside": 1.0, "p2p_efficiency_inside": 1.0, "p2p_latency_inside_s": 0.0,
-    "p2p_latency_s": 0.0, "host_layer_s": 1e-12, "host_collective_s": 0.0, "host_softmax_s": 0.0,
-    "host_transport_s": 0.0, "step_overhead_s": 0.0, "stall_s": 0.0, "norm_passes": 0.0,
-    "norm_passes_fused": 0.0, "logit_passes": 0.0,
+    "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_exposed": 1.0, "link_efficiency": 1.0,
+    "network_efficiency": 1.0, "dp_exposed": 1.0, "host_layer_s": 1e-12, "host_collective_s": 0.0,
+    "host_transport_s": 0.0, "step_overhead_s": 0.0, "norm_passes": 0.0, "norm_passes_fused": 0.0,
 }  # fmt: skip
 
 
@@ -83,7 +81,7 @@ def test_sequence_parallelism_gathers_again_for_backward_unless_it_kept_that(
 def test_tensor_parallelism_over_nodes_has_the_nics_that_its_software_is_known_by(points):
     # vTrain's nodes have 4 x 200 Gb/s
     (group,) = points({"tp": 16, "framework": "Megatron-DeepSpeed"}).groups
-    f, p = group.features, {**group.start, **IDEAL, "tp_network_latency_s": 0.0}
+    f, p = group.features, {**group.start, **IDEAL}
     traffic = traffic_of(group, f, p, stages_of(f, group.stack))
     ring = 2 * 15 / 16 * 4096 * 4096 * 2 / (0.6 * 100e9)
     assert traffic.per_layer == pytest.approx(4 * ring)
@@ -149,12 +147,11 @@ def test_a_slow_host_bounds_a_step_of_small_kernels(points):
     assert prediction.step_time_s[0] == pytest.approx(35 * 2.0e-3, rel=0.2)
 
 
-def test_a_pipeline_over_efa_stalls_without_zero_in_nanotron_and_not_with_it():
+def test_a_pipeline_over_efa_stalls_without_zero_and_not_with_it():
     base = {"cluster": "h100-80gb-efa", "pp": 4, "dp": 16, "gradient_accumulation_steps": 16}
     rows = [
         {**base, "framework": "nanotron", "zero_stage": 0},
         {**base, "framework": "nanotron", "zero_stage": 1},
-        {**base, "framework": "scaling", "zero_stage": 0},
         {**base, "framework": "nanotron", "zero_stage": 0, "cluster": "h100-80gb-dgx"},
     ]
     prediction = predict(points_of(Columns(table_of(*rows), "t")))
@@ -224,11 +221,10 @@ def test_context_parallelism_shards_activations_and_trades_tokens_for_heads(poin
 
 
 def test_a_context_group_over_nodes_shares_the_nics_and_a_tp_group_beside_it_does_not_leave(points):
-    ideal = {**IDEAL, "tp_network_latency_s": 0.0}
     held = 4096 / 4 * 2 * (4096 + 1024) / 4 * 2
     (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
     f = group.features
-    traffic = traffic_of(group, f, {**group.start, **ideal}, stages_of(f, group.stack))
+    traffic = traffic_of(group, f, {**group.start, **IDEAL}, stages_of(f, group.stack))
     # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 0.6 x 200 GB/s
     across = 2 * 8 * held * 2 / 4 / (0.6 * 200e9)
     rings = 4 * 2 * 3 / 4 * 1024 * 4096 * 2 / 300e9
@@ -314,13 +310,13 @@ def test_a_decoder_alone_says_nothing_of_an_encoder(points):
     assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
 
 
-def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points):
+def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, monkeypatch):
     # 8 nodes of 8: twice around a ring of 64, and 0.6 of the NICs
     row = {"tp": 64, "num_heads": 64, "seq_length": 64}
     (group,) = points(row, {**row, "sequence_parallel": True}).groups
-    latency = {**group.start, **IDEAL, "tp_network_latency_s": 1e-3}
-    f = group.features
-    traffic = traffic_of(group, f, latency, stages_of(f, group.stack))
+    monkeypatch.setattr(communication, "_TP_NETWORK_LATENCY_S", 1e-3)
+    f, p = group.features, {**group.start, **IDEAL}
+    traffic = traffic_of(group, f, p, stages_of(f, group.stack))
     ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 200e9)
     reduced, scattered = traffic.per_layer
     assert reduced == pytest.approx(4 * (ring + 128e-3))

@@ -9,8 +9,7 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.trial import trial
-from scaling.predict.fit.validation import validate
+from scaling.predict.fit.validation import trial, validate
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.study.load import load_models
@@ -67,7 +66,7 @@ def test_top_three_regret_is_that_of_the_best_of_the_first_three():
 
 def test_what_all_layouts_share_leaves_every_ratio_inside():
     # all 40 % slower than predicted: no step time is inside its interval, every ratio is
-    own = {"own_sigma": [0.01, 0.01, 0.01]}
+    own = {"layout_sigma": [0.0] * 3, "rest_sigma": [0.01] * 3}
     overall, _ = scores(measured(1.4, 2.8, 4.2), [1.0, 2.0, 3.0], **own)
     assert overall.coverage_80 == 0.0
     assert overall.coverage_80_ratios == 1.0
@@ -76,7 +75,9 @@ def test_what_all_layouts_share_leaves_every_ratio_inside():
 def test_a_ratio_is_covered_within_both_layouts_own_errors():
     # ln(1.1) = 0.095 is outside of 1.28 sqrt(2) 0.05 = 0.09, inside of 1.28 sqrt(2) 0.06 = 0.11
     for own, covered in ((0.05, 1 / 3), (0.06, 1.0)):
-        overall, _ = scores(measured(1.0, 1.0, 1.1), [1.0] * 3, own_sigma=[own] * 3)
+        overall, _ = scores(
+            measured(1.0, 1.0, 1.1), [1.0] * 3, layout_sigma=[0.0] * 3, rest_sigma=[own] * 3
+        )
         assert overall.coverage_80_ratios == pytest.approx(covered)
 
 

@@ -1,4 +1,4 @@
-"""Every layout of a model on a number of GPUs that an engine, or a named framework, can run."""
+"""Every layout of a model on a number of GPUs that an engine can run."""
 
 import dataclasses
 import itertools
@@ -23,10 +23,8 @@ _FEWEST_TOKENS_A_RANK = 2048
 class Search:
     """What is searched.
 
-    `engine` is the one whose refusals count. None stands for a framework of which only arithmetic
-    is known; every axis that can be predicted is searched for it. `gpus_per_node` bounds what is
-    sharded inside a node. `ring`: the framework's cp ranks pass keys and values around. `setting`:
-    choices on the axes that belong to the work, the same in all layouts.
+    `gpus_per_node` bounds what is sharded inside a node. `setting`: choices on the axes that belong
+    to the work, the same in all layouts.
     """
 
     shape: ModelShape
@@ -34,9 +32,8 @@ class Search:
     global_batch_size: int  # sequences
     seq_length: int
     precision: Precision
-    engine: str | None
+    engine: str
     gpus_per_node: int
-    ring: bool = False
     setting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -64,7 +61,6 @@ def candidates(search: Search) -> Iterator[Layout]:
                 tp=tp,
                 pp=pp,
                 cp=cp,
-                cp_style="ring" if cp > 1 and search.ring else "all_to_all",
                 dp=dp,
                 sequence_parallel=tp > 1 and search.seq_length % (tp * cp) == 0,
                 micro_batch_size=micro_batch,
@@ -77,8 +73,8 @@ def candidates(search: Search) -> Iterator[Layout]:
 def why_none(search: Search) -> str | None:
     """Why no layout at all is a candidate, None if only sizes and batch do not go together."""
     plain = dataclasses.replace(_on_one_gpu(search), zero_stage=1)  # which no precision refuses
-    of_engine = engine_refusals(search.shape, plain) if search.engine is not None else ()
-    return next(itertools.chain(refusals(search.shape, plain), of_engine), None)
+    reasons = itertools.chain(refusals(search.shape, plain), engine_refusals(search.shape, plain))
+    return next(reasons, None)
 
 
 def _on_one_gpu(search: Search) -> Layout:
@@ -86,7 +82,7 @@ def _on_one_gpu(search: Search) -> Layout:
         seq_length=search.seq_length,
         attention="math" if search.shape.family == "t5" else "flash2",
         precision=search.precision,
-        engine=search.engine or "deepspeed",
+        engine=search.engine,
         **search.setting,
     )
 
@@ -105,30 +101,26 @@ def _variants(search: Search, layout: Layout) -> Iterator[Layout]:
             ep=ep,
             activation_checkpointing=checkpointing,
         )
-        refused = next(refusals(search.shape, variant), None)
-        if refused is None and search.engine is not None:
-            refused = next(engine_refusals(search.shape, variant), None)
-        if refused is None:
+        if next(refusals(search.shape, variant), None) is None and _runs(search, variant):
             yield variant
 
 
 def _sharding(search: Search, layout: Layout) -> Iterator[tuple[ZeroStage, int | None]]:
     """ZeRO stages, and stage 3 inside a node with copies across nodes, as (stage, shard size)."""
     for zero in _ZERO:
-        if layout.pp > 1 and zero > 1 and search.engine is None:
-            continue  # no such framework gathers weights behind a pipeline's micro-batches
         yield zero, None
         inside = search.gpus_per_node // (layout.tp * layout.cp)  # other stages lie on other nodes
         if zero == 3 and 1 < inside < layout.dp and layout.dp % inside == 0:
             yield zero, inside
-        if layout.dp * layout.cp == 1 and _runs(search, layout, zero):
+        if layout.dp * layout.cp == 1 and _runs(
+            search, dataclasses.replace(layout, zero_stage=zero)
+        ):
             return  # nothing to shard over: further stages are the same
 
 
-def _runs(search: Search, layout: Layout, zero: ZeroStage) -> bool:
-    """Whether the engine trains the layout at that stage."""
-    staged = dataclasses.replace(layout, zero_stage=zero)
-    return search.engine is None or next(engine_refusals(search.shape, staged), None) is None
+def _runs(search: Search, layout: Layout) -> bool:
+    """Whether the engine trains the layout."""
+    return next(engine_refusals(search.shape, layout), None) is None
 
 
 def _chunks(search: Search, layout: Layout) -> Iterator[int]:

@@ -18,9 +18,8 @@ from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
-from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts, own_framework
+from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
-from scaling.predict.read.stacks import stack_of
 
 # A layout with less of its memory left may not start: it must be clearly faster than one that
 # surely does.
@@ -55,8 +54,10 @@ class Recommendation:
     risky: bool
     fits_chance: float
     beats_first: float
-    predicted_own_sigma: float
-    predicted_size_sigma: float
+    common_sigma: float
+    layout_sigma: float
+    size_sigma: float
+    rest_sigma: float
     usd_per_million_tokens: float | None
     joules_per_token: float | None
 
@@ -76,7 +77,6 @@ def recommend(
     global_batch_size: int | None = None,
     precision: Precision | None = None,
     calibration: Calibration | None = None,
-    framework: str = OWN_FRAMEWORK,
     engine: str = "deepspeed",
     setting: Mapping[str, str] | None = None,
     top: int = 3,
@@ -95,8 +95,7 @@ def recommend(
         global_batch_size: sequences of a step; `usual_batch` if None.
         precision: if None, bf16, or fp16 on a GPU that has no bf16.
         calibration: if None, data-sheet numbers.
-        framework: whose stack to predict. Unless it is this project's, every axis is searched.
-        engine: of this project, whose refusals count where no other framework is named.
+        engine: whose layouts to search.
         setting: choices on the axes that belong to the work, where not the default (routing).
         top: layouts at most.
 
@@ -111,13 +110,10 @@ def recommend(
     # of hosts, where the links of GPUs join several of them to a node
     _check_size(gpus, cluster, clusters.get(cluster, site))
     checked_setting = _checked(setting or {}, shape)
-    is_own = framework == OWN_FRAMEWORK
-    trained_by = own_framework(engine) if is_own else framework
     batch = global_batch_size or usual_batch(seq_length, gpus)
     search = Search(
         shape=shape, gpus=gpus, global_batch_size=batch, seq_length=seq_length,
-        precision=precision, engine=engine if is_own else None,
-        gpus_per_node=site.gpus_per_node, ring=stack_of(trained_by, gpu).ring,
+        precision=precision, engine=engine, gpus_per_node=site.gpus_per_node,
         setting=checked_setting,
     )  # fmt: skip
     layouts = list(candidates(search))
@@ -126,14 +122,12 @@ def recommend(
             raise InputError(f"--model {model}: {reason}")
         raise NoLayoutError(
             f"--gpus {gpus}: no layout of {model} runs on {gpus} GPUs with "
-            f"global_batch_size={batch}; try a batch divisible by more GPUs, another "
-            "engine, or a framework that is only predicted"
+            f"global_batch_size={batch}; try a batch divisible by more GPUs or another engine"
         )
     n = len(layouts)
     points = points_from(
         inputs_of_layouts(
-            layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
-            framework=trained_by,
+            layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n
         ),
         clusters,
     )  # fmt: skip
@@ -211,8 +205,7 @@ def _best(
     best: list[Recommendation] = []
     for rank, row in enumerate(order[: min(top, int(prediction.fits.sum()))], 1):
         tokens_per_s = float(points.tokens_per_step[row] / step_s[row])
-        apart = _axes_apart(layouts[row], layouts[first])
-        sigma = ratio_sigma(own[row], own[first], axes_apart=apart)
+        sigma = ratio_sigma(own[row], own[first])
         best.append(
             Recommendation(
                 gpus=gpus,
@@ -228,8 +221,10 @@ def _best(
                 risky=bool(risky[row]),
                 fits_chance=float(prediction.fits_chance[row]),
                 beats_first=float(chance_faster(step_s[row], step_s[first], sigma)),
-                predicted_own_sigma=float(own[row]),
-                predicted_size_sigma=float(prediction.size_sigma[row]),
+                common_sigma=float(prediction.common_sigma[row]),
+                layout_sigma=float(prediction.layout_sigma[row]),
+                size_sigma=float(prediction.size_sigma[row]),
+                rest_sigma=float(prediction.rest_sigma[row]),
                 usd_per_million_tokens=(
                     None if price is None else price * gpus / 3600 / tokens_per_s * 1e6
                 ),
@@ -239,23 +234,8 @@ def _best(
     return best
 
 
-def _axes_apart(a: Layout, b: Layout) -> int:
-    """On how many axes two layouts differ."""
-    return sum(getattr(a, name) != getattr(b, name) for name in AXES)
-
-
-# Choices that are this project's own: other software has its own kernels and states none here.
-_OF_OUR_ENGINES = (
-    "engine", "compile", "fp8_scaling", "fused_norm", "fused_rope", "fused_mlp",
-    "fused_cross_entropy",
-)  # fmt: skip
-
-
-def record_of(recommendation: Recommendation, framework: str = OWN_FRAMEWORK) -> dict[str, Any]:
-    """A recommendation as a JSON record, the layout's axes and batch beside its own fields.
-
-    For another `framework` the choices that only this project's engines have are None.
-    """
+def record_of(recommendation: Recommendation) -> dict[str, Any]:
+    """A recommendation as a JSON record, the layout's axes and batch beside its own fields."""
     record = {
         name: getattr(recommendation, name)
         for name in Recommendation.__dataclass_fields__
@@ -263,7 +243,4 @@ def record_of(recommendation: Recommendation, framework: str = OWN_FRAMEWORK) ->
     }
     layout = recommendation.layout
     names = (*AXES, "dp", "gradient_accumulation_steps", "global_batch_size")
-    axes = {name: getattr(layout, name) for name in names}
-    if framework != OWN_FRAMEWORK:
-        axes |= dict.fromkeys(_OF_OUR_ENGINES)
-    return {**record, "label": layout.label, **axes}
+    return {**record, "label": layout.label, **{name: getattr(layout, name) for name in names}}

@@ -7,8 +7,11 @@ import numpy as np
 
 from scaling.cluster.hardware import GIB
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.model import REFUSE_ABOVE, REFUSE_COUNTED_ABOVE, Prediction
+from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
+
+# Chance to fit below which a point is not started unless the study measures what does not fit.
+REFUSE_BELOW = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +64,10 @@ def spend_of(
     )
 
 
-def memory_refusals(
-    points: Points, prediction: Prediction, *, above: float = REFUSE_ABOVE
-) -> dict[int, str]:
-    """Row -> why it is not worth starting: the memory it needs, term by term.
-
-    Args:
-        points: the points.
-        prediction: their predictions.
-        above: share of the capacity above which a point is refused. Where bytes are counted and not
-            modelled the limit is lower: one standard deviation of the count's error.
-    """
+def memory_refusals(prediction: Prediction) -> dict[int, str]:
+    """Row -> why it is not worth starting: the memory it needs, term by term."""
     ratio = prediction.need_bytes / prediction.capacity_bytes
-    counted = np.array([phase is not None for phase in prediction.peak_phase], dtype=bool)
-    of_counted = np.maximum(np.exp(prediction.memory_sigma), REFUSE_COUNTED_ABOVE)
-    limit = np.where(counted, np.minimum(of_counted, above), above)
-    refused = np.flatnonzero(prediction.predicted & (ratio > limit))
+    refused = np.flatnonzero(prediction.predicted & (prediction.fits_chance < REFUSE_BELOW))
     return {row: _reason(prediction, row, float(ratio[row])) for row in refused.tolist()}
 
 

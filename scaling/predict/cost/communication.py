@@ -13,6 +13,7 @@ import numpy as np
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.experts import all_to_all_s, has_experts
 from scaling.predict.cost.links import (
+    TP_LATENCY_S,
     TP_NETWORK_EFFICIENCY,
     Ranks,
     link,
@@ -36,6 +37,11 @@ from scaling.predict.cost.stages import (
     weights_of_heaviest_stage,
 )
 from scaling.predict.read.features import Features, Group
+
+# Judgement: no published table tells these apart.
+_TP_NETWORK_LATENCY_S = 60e-6  # per rank and round of a tp collective over nodes
+_MESSAGE_EFFICIENCY = 0.6  # share of a link, or of a GPU's share of the NICs, between stages
+_MESSAGE_LATENCY_S = 100e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ def traffic_of(
         all_to_all=all_to_all,
         host_per_layer=host,
         head=head,
-        message=_message(group, f, p, crossing),
+        message=_message(group, f, crossing),
         gradients=gradients,
         gathering=gathering,
         stage_weights=weights,
@@ -125,8 +131,8 @@ def _tensor_parallel(
     # every rank waits for the last one to arrive; latencies are stated for 4 ranks
     meeting = np.log2(np.maximum(tp, 2.0)) / 2
     # twice around the ring of a group over nodes, in one collective or in two
-    over_nodes = np.where(tp > f.gpus_per_node, 2 * p["tp_network_latency_s"] * tp, 0.0)
-    latency = p["tp_latency_s"] * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
+    over_nodes = np.where(tp > f.gpus_per_node, 2 * _TP_NETWORK_LATENCY_S * tp, 0.0)
+    latency = TP_LATENCY_S * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
     seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
     seconds = p["tp_exposed"] * seconds
     host = count * p["host_collective_s"] * meeting
@@ -191,7 +197,7 @@ def _ring_attention_s(
     return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)
 
 
-def _message(group: Group, f: Features, p: Mapping[str, float], crossing: Flags) -> Floats:
+def _message(group: Group, f: Features, crossing: Flags) -> Floats:
     """Seconds of activations forward and their gradient back between stages, (n,); 0 without pp.
 
     An encoder-decoder sends both of its streams, whole: its messages also carry the position bias,
@@ -201,10 +207,9 @@ def _message(group: Group, f: Features, p: Mapping[str, float], crossing: Flags)
     scattered = f.sequence_parallel | (group.stack.scattered_messages & ~two_streams)
     moved = f.tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     moved = moved * np.where(two_streams, 2.0, 1.0)
-    nic = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
-    bandwidth = np.where(crossing, nic, link(group.gpu, 2) * p["p2p_efficiency_inside"])
-    latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
-    return np.where(f.pp > 1, 2 * (moved / bandwidth + latency), 0.0)
+    nic = node_link(group) / f.gpus_per_node
+    bandwidth = _MESSAGE_EFFICIENCY * np.where(crossing, nic, link(group.gpu, 2))
+    return np.where(f.pp > 1, 2 * (moved / bandwidth + _MESSAGE_LATENCY_S), 0.0)
 
 
 def _data_parallel(
@@ -240,10 +245,10 @@ def _data_parallel(
     if (copies > 1).any():
         among_copies = _ranks(group, f, p, copies, stride * sharding.state, all_reduce=True)
         # an all-reduce is a reduce-scatter and an all-gather
-        once_a_step = 2 * _ring_s(group, f, gradients / sharding.state, among_copies)
+        once_a_step = 2 * ring_pass(gradients / sharding.state, among_copies)
     if (sharding.updates > sharding.state).any():
         updating = _ranks(group, f, p, sharding.updates, stride)
-        updated = _ring_s(group, f, gathered, updating)
+        updated = ring_pass(gathered, updating)
         updated = np.where(sharding.updates > sharding.state, updated, 0.0)
         once_a_step = once_a_step + updated
     if (sharding.state > 1).any():
@@ -252,8 +257,8 @@ def _data_parallel(
         late = group.stack.reduces_late & (f.pp > 1)
         scatters_each = (f.zero_stage == 2) & ~late
         at_end = np.where(scatters_each, 0.0, reduced) + gathered
-        zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
-        zero_2 = _ring_s(group, f, reduced, in_copy)
+        zero_1_or_2 = ring_pass(at_end, in_copy)
+        zero_2 = ring_pass(reduced, in_copy)
         small_group = _ranks(group, f, p, sharding.inside, stride)
         gathers = np.where(late, 1 + 1 / f.accumulation, 2.0)
         wide_gathers = np.where(sharding.second, 1 / f.accumulation, gathers)
@@ -275,12 +280,6 @@ def _layer_by_layer_s(f: Features, message: Floats, ranks: Ranks) -> Floats:
     """
     moving = (ranks.size - 1) / ranks.size * message / ranks.bus
     return moving + f.num_layers / f.pp * (ring_latency_s(ranks) + ranks.waits_s)
-
-
-def _ring_s(group: Group, f: Features, moved: Floats, ranks: Ranks) -> Floats:
-    """Seconds of a ring pass of `moved` bytes, in one message per layer where the stack does so."""
-    messages = np.maximum(f.num_layers / f.pp, 1.0) if group.stack.layer_messages else 1.0
-    return np.asarray(messages * ring_pass(moved / messages, ranks))
 
 
 def _ranks(

@@ -16,6 +16,11 @@ from scaling.predict.read.features import Features, Group
 # Share of the data sheet's HBM bandwidth that streaming kernels reach (STREAM on A100 and H100).
 _HBM_EFFICIENCY = 0.85
 
+_LOGIT_PASSES = 8.0  # over the fp32 logits, forward and backward
+_FLASH1 = 0.6  # efficiency of FlashAttention 1 over that of 2
+_MATH = 1.8  # passes of torch's softmax over the scores, over those of a fused one
+_SCORE_EFFICIENCY = 0.35  # of the peak, score matmuls without flash
+
 # Judgement: what copies reach over PCIe 4.0 x16, and what two sockets of DDR4 stream.
 _HOST_LINK_BYTES_PER_S = 25e9
 _HOST_BYTES_PER_S = 150e9
@@ -46,20 +51,20 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
         gemm=gemm,
         attention=_attention_s(f, p, scores_recomputed, hbm),
         elementwise=elementwise,
-        host=p["host_layer_s"] * (1 + recomputed / 3) + f.math * p["host_softmax_s"],
+        host=p["host_layer_s"] * (1 + recomputed / 3),
     )
 
 
 def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     """Seconds of the head and its loss for one micro-batch, (n,); the embedding counts for nothing.
 
-    A GEMM of (tokens, h) with (h, vocabulary / tp), and `logit_passes` over fp32 logits.
+    A GEMM of (tokens, h) with (h, vocabulary / tp), and several passes over fp32 logits.
     """
     columns = f.vocab_size / f.tp
     logits = f.tokens * (f.vocab_size if group.stack.gathered_logits else columns)
     rate = f.peak * p["gemm_efficiency"]
     gemm = _gemm_flops(f.tokens, columns, f.hidden_size, p["gemm_half_size"]) * 3 / rate
-    return np.asarray(gemm + logits * 4 * p["logit_passes"] / _hbm(group))
+    return np.asarray(gemm + logits * 4 * _LOGIT_PASSES / _hbm(group))
 
 
 def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
@@ -121,12 +126,12 @@ def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: f
     """
     forward = 4 * f.seq_length * f.seq_length * f.query_width / (f.tp * f.cp) * f.micro_batch_size
     forward = forward * f.attentions
-    efficiency = np.where(f.flash1, p["flash1_efficiency"], p["flash2_efficiency"] * f.flash_gain)
+    efficiency = p["flash2_efficiency"] * np.where(f.flash1, _FLASH1, f.flash_gain)
     flash = forward * f.causal * (3.5 + recomputed) / (f.peak * efficiency)
     scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
-    passes = np.where(f.math, p["math_passes"], p["fused_passes"]) * f.attentions
+    passes = p["score_passes"] * np.where(f.math, _MATH, 1.0) * f.attentions
     moved = scores * f.element_bytes * passes * (1 + recomputed / 3) / hbm
-    unfused = forward * (3 + recomputed) / (f.peak * p["score_efficiency"]) + moved
+    unfused = forward * (3 + recomputed) / (f.peak * _SCORE_EFFICIENCY) + moved
     return np.where(f.math | f.fused_softmax, unfused, flash)
 
 

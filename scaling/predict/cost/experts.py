@@ -12,8 +12,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.links import link, node_link
+from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
+
+_GROUPED = 0.9  # efficiency of a large grouped GEMM over that of a plain one
+_PASSES = 8.0  # over a token's k copies, permuted and summed
+_HOST_WAITS_S = 0.5e-3  # of a layer with experts, for the number of tokens of each expert
+KEPT_MLP = 8.0  # bytes kept per token and element of a gated feed-forward's width
+_KEPT_ROUTED = 4.0  # bytes kept per copy of a token and h: inputs and outputs of the experts
 
 
 def has_experts(f: Features) -> bool:
@@ -73,7 +79,7 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
 
     GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
     token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise:
-    `expert_passes` over the k copies of a token (permute and weighted sum, with their gradients),
+    eight passes over the k copies of a token (permute and weighted sum, with their gradients),
     the activation's over an expert's width as in a dense layer, and the casts of what low-precision
     GEMMs read.
     """
@@ -85,9 +91,9 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
     m, half = copies * f.etp / experts, p["expert_half_size"]
     up = 2 * experts * (m + half) * (h + half) * (f.mlp_inputs * width + half)
     down = 2 * experts * (m + half) * (width + half) * (h + half)
-    rate = f.gemm_peak * p["gemm_efficiency"] * p["expert_gemm_efficiency"]
+    rate = f.gemm_peak * p["gemm_efficiency"] * _GROUPED
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
-    passed = p["expert_passes"] * h * f.etp + ffn_passes(f) * f.expert_ffn
+    passed = _PASSES * h * f.etp + ffn_passes(f) * f.expert_ffn
     moved = copies * f.element_bytes * passed
     # what the GEMMs read: forward h and the width, backward the gradients of both outputs
     cast = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
@@ -106,7 +112,7 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     it is routed to: with even routing over N nodes N (1 - (1 - 1 / N)^k) (N - 1) / N copies leave.
     Inside a node it goes once to each rank, by the same formula over the ep ranks.
     Links of the node and NICs work at the same time, so the slower one counts. Each exchange also
-    takes a latency that grows with log2(ep). In a layer with experts the host waits `host_waits_s`
+    takes a latency that grows with log2(ep). In a layer with experts the host waits
     for the number of tokens of each expert; grouped GEMMs in bf16 do not need it (grouped_mm).
     """
     ep, k = f.ep, f.experts_per_token
@@ -125,11 +131,11 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
     inside = tokens * copies_inside * token_bytes / links
     across = tokens * copies_leaving * token_bytes / nics
-    latency = p["tp_latency_s"] * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
+    latency = TP_LATENCY_S * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
     exchanges = 4 + 2 * f.full
     seconds = p["ep_exposed"] * exchanges * (np.maximum(inside, across) + latency)
     waits = (ep > 1) | group.stack.waits_without_ep | ~f.bf16
-    waiting = waits * p["host_waits_s"] * (1 + f.full / 3)
+    waiting = waits * _HOST_WAITS_S * (1 + f.full / 3)
     return np.asarray(f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting))
 
 
@@ -141,11 +147,13 @@ def _reached(places: Floats, k: Floats) -> Floats:
 def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     """Bytes per micro-batch that routed experts of the average layer keep for backward, (n,).
 
-    Per copy of a token: `kept_routed` bytes per element of h (input and output of the experts), and
-    `kept_mlp` per element of the expert's width, as in a dense feed-forward.
+    Per copy of a token the inputs and outputs of the experts, and per element of the expert's width
+    as much as in a dense feed-forward.
     """
     copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
     saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision
-    per_copy = (p["kept_routed"] - saved) * f.hidden_size * f.etp
-    per_copy = per_copy + (p["kept_mlp"] * kept_of_ffn(group, f) - saved) * f.expert_ffn
+    per_copy = (_KEPT_ROUTED - saved) * f.hidden_size * f.etp
+    per_copy = (
+        per_copy + (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.expert_ffn
+    )
     return np.asarray(f.expert_share * copies * per_copy)

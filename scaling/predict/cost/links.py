@@ -15,6 +15,7 @@ RING_NODE_HOP_S = 14e-6
 RING_LINK_HOP_S = 3.4e-6
 # Share of the NICs that tp and cp ranks reach over nodes: judgement; no published table moved it.
 TP_NETWORK_EFFICIENCY = 0.6
+TP_LATENCY_S = 25e-6  # of a collective of four ranks on the GPU
 _MEASURED_BYTES = 256e6  # of the all-reduces whose bus bandwidth clusters.yaml states
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost import own_deepspeed, own_torch
 from scaling.predict.cost.experts import (
+    KEPT_MLP,
     has_experts,
     held_expert_params,
     kept_expert_bytes,
@@ -63,6 +64,10 @@ ENGINES = {
     own_framework("deepspeed"): Engine(own_deepspeed.moments_of, deepspeed_chunks, lambda *_: None),
     own_framework("torch"): Engine(own_torch.moments_of, torch_chunks, own_torch.whole_gradients),
 }
+
+# Bytes that a layer keeps in 16 bits: per token, h / tp of q, k, v and output; per token, h more
+# without a fused norm; per score of torch's and of a fused softmax.
+_KEPT_ATTENTION, _KEPT_UNFUSED, _KEPT_MATH, _KEPT_FUSED = 14.0, 16.0, 5.0, 4.0
 
 # Share of the capacity that a recipe fills that recomputes until its model fits.
 _FILLED = 0.95
@@ -217,15 +222,15 @@ def _bytes_per_weight(
     """
     stack, z = group.stack, f.zero_stage
     share = sharding.weights_share(z)
-    wide = f.element_bytes * p["gradient_ratio"]
-    gradients = gradient_bytes(group, f) * p["gradient_ratio"]
+    wide = f.element_bytes * p["state_ratio"]
+    gradients = gradient_bytes(group, f) * p["state_ratio"]
     whole = (z < 2) | ((f.pp > 1) & stack.reduces_late)
     gradients = gradients / np.where(whole, 1.0, sharding.state)
     # training in fp32 has no master copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, 8.0, stack.master_bytes)
     state = np.where(f.short_states, 6.0, state)  # all three in 16 bits
     state = np.where(f.offload, 0.0, state)
-    optimizer = state * p["master_ratio"] / sharding.updates
+    optimizer = state * p["state_ratio"] / sharding.updates
     return wide * share, gradients, optimizer, wide * np.maximum(1 - share, 0.0)
 
 
@@ -249,14 +254,14 @@ def _activations_of_layer(
     if has_experts(f):
         without_scores = without_scores + wide * kept_expert_bytes(group, f, p)
     scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
-    per_score = f.math * p["kept_math"] + f.fused_softmax * p["kept_fused"]
+    per_score = p["kept_scores"] * (f.math * _KEPT_MATH + f.fused_softmax * _KEPT_FUSED)
     everything = without_scores + wide * per_score * scores * f.attentions
     # full checkpointing keeps the layer's input alone; selective leaves scores out, and as much of
     # the rest as the stack recomputes
     layer_input = wide * 2 * f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
     selective = without_scores + group.stack.selective_share * (layer_input - without_scores)
     kept = np.where(f.full, layer_input, np.where(f.selective, selective, everything))
-    recomputed = np.where(f.full, everything * p["recompute_layers"], 0.0)
+    recomputed = np.where(f.full, everything, 0.0)
     return kept, recomputed + np.where(f.selective, everything - selective, 0.0)
 
 
@@ -272,13 +277,15 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
     h, tp = f.hidden_size, f.tp
     attention_share = 8 / 14 if group.stack.lean_kernels else np.where(f.mlp_inputs > 1, 1.0, 0.7)
     saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
-    attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
+    attention = (
+        _KEPT_ATTENTION * p["kept_sharded"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
+    )
     attention = attention * attention_share
     attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
-    ffn = (p["kept_mlp"] * kept_of_ffn(group, f) - saved) * f.ffn_hidden_size / tp
-    norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, p["kept_unfused"]) - 2 * saved
+    ffn = (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.ffn_hidden_size / tp
+    norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, _KEPT_UNFUSED) - 2 * saved
     norms = norms * h / np.where(f.sequence_parallel, tp, 1.0)
-    gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f)
+    gathered = p["late_release"] * _gpu_bound(group, f)
     return norms + attention + ffn + np.where(f.sequence_parallel & (tp > 1), gathered * h, 0.0)
 
 

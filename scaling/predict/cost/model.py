@@ -7,68 +7,45 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.predict.cost.interval import (
-    distance_beyond,
-    error_spread,
-    is_confounded,
-    normal_cdf,
-    own_error_factor,
-)
+from scaling.predict.cost.interval import errors_of, normal_cdf, own_error_factor
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
-from scaling.predict.cost.memory_odds import fit_odds
 from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.calibration import NO_ROW_DEPENDS, Calibration, StackCalibration
-from scaling.predict.read.features import BLOCK, Group, Points
+from scaling.predict.read.calibration import HALVED, Calibration, StackCalibration
+from scaling.predict.read.features import BLOCK, Features, Group, Points
 from scaling.predict.read.parameters import TIME
 from scaling.predict.read.residual import places_of
-from scaling.predict.read.trust import (
-    expected_residual,
-    james_stein_trust,
-    new_values,
-    parameters_at_trust,
-    trust_of_rows,
-)
 
-_NUDGE = 1.1  # factor on a parameter, to measure how much a step time depends on it
-
-# Two limits, because two mistakes differ in price.
-# A plan refuses a point for good, on data-sheet numbers: above this share of the capacity. It hits
-# 0 of 165, 7 of 673 and 0 of 139 published layouts that ran, and 159 of 257 and 812 of 1,031 that
-# did not (benchmarks/refusals.py).
-REFUSE_ABOVE = 1.3
-# This project's engine on DeepSpeed has its tensors counted to 2 % (benchmarks/memory.py). From
-# here on they alone exceed the capacity: 1.03 of the need is fragmentation.
-REFUSE_COUNTED_ABOVE = 1.05
-# A choice among layouts only prefers another one that surely starts. Once calibrated, need above
-# this share was out of memory in all but 2 of 395 published rows.
-LIKELY_OOM_ABOVE = 1.05
+# Standard deviation of ln(need)'s error: published outcomes are told as well with this number as
+# with offsets and widths of their own. Whether software that has no entry keeps fp32 gradients or
+# gathers its logits is a fifth of the need of many layouts.
+MEMORY_SIGMA, MEMORY_SIGMA_UNKNOWN = 0.08, 0.2
+# P(fits) from which a layout is called a fit, and below which no other choice would prefer it.
+_EVEN, _UNLIKELY = 0.5, 0.27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """One value per point, NaN (None in words) where a point cannot be predicted.
 
-    A measured step lies between `low` and `high` 8 times in 10. `own_sigma` and `size_sigma` are
-    the parts of its error that a layout shares with no other layout, and with its size alone
-    (interval.py). `risk_adjusted_s` ranks layouts: likely time plus what a stall may cost.
-    `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers. `memory_sigma` is
-    the standard deviation of ln(need_bytes)'s error, `memory_offset` its mean as outcomes show it,
-    and `fit_threshold` the odds from which a point is called a fit (memory_odds.py).
+    A measured step lies between `low` and `high` 8 times in 10. The sigmas are the standard
+    deviations of the parts of ln(step time)'s error (interval.py). `risk_adjusted_s` ranks layouts:
+    likely time plus what a stall may cost. `need_bytes` is memory with fragmentation,
+    `capacity_bytes` what a GPU offers, `fits_chance` how likely the point fits.
     """
 
     step_time_s: Floats
     low: Floats
     high: Floats
-    own_sigma: Floats
+    common_sigma: Floats
+    layout_sigma: Floats
     size_sigma: Floats
+    rest_sigma: Floats
     risk_adjusted_s: Floats
     memory_bytes: Floats
     need_bytes: Floats
     capacity_bytes: Floats
     memory_sigma: Floats
-    memory_offset: Floats
-    fit_threshold: Floats
     memory_terms: dict[str, Floats]
     peak_phase: Strings  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
@@ -76,20 +53,24 @@ class Prediction:
     parameters_from: Strings
 
     @property
-    def fits(self) -> Flags:
-        """Whether the point is expected to run; False too where it cannot be predicted."""
-        return np.asarray(self.fits_chance >= self.fit_threshold)
+    def own_sigma(self) -> Floats:
+        """Standard deviation of what a layout shares with no other layout of its size."""
+        return np.hypot(self.layout_sigma, self.rest_sigma)
 
     @property
     def fits_chance(self) -> Floats:
         """How likely the point fits: ln(need) has a normal error."""
-        margin = np.log(self.capacity_bytes / self.need_bytes) + self.memory_offset
-        return np.asarray(normal_cdf(margin / self.memory_sigma))
+        return normal_cdf(np.log(self.capacity_bytes / self.need_bytes) / self.memory_sigma)
+
+    @property
+    def fits(self) -> Flags:
+        """Whether the point is expected to run; False too where it cannot be predicted."""
+        return np.asarray(self.fits_chance >= _EVEN)
 
     @property
     def likely_oom(self) -> Flags:
         """Whether the need is likely above the capacity, so that any other point is preferred."""
-        return self.need_bytes > LIKELY_OOM_ABOVE * self.capacity_bytes
+        return np.asarray(self.fits_chance < _UNLIKELY)
 
     @property
     def memory_margin(self) -> Floats:
@@ -114,134 +95,81 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        new, trust, residual, unfitted = _use_of_fit(points, group, stack, p)
-        unfollowed = _predict_group(group, stack, p, trust, residual, out)
         out.predicted[group.rows] = True
         out.parameters_from[group.rows] = parameters_from
-        _set_errors(group, out, stack, new, trust, unfollowed, unfitted)
+        halved = _beyond_ranges(group.features, stack)
+        for beyond in {*halved.tolist()}:
+            rows = np.flatnonzero(halved == beyond)
+            if len(rows) > BLOCK:
+                # similar rows in one block: what none of them has is not computed
+                f = group.features
+                rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
+            for begin in range(0, len(rows), BLOCK):
+                _predict_block(group, rows[begin : begin + BLOCK], stack, p, out, half=beyond)
     return out
 
 
-def axis_values(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
-    """The group's values of the axes in which a row can be new to a calibration."""
-    return {
-        "world_size": points.world_size[group.rows],
-        "seq_length": points.seq_length[group.rows],
-        "model": points.model[group.rows],
-        "hidden_size": group.features.hidden_size,
-    }
+def _beyond_ranges(f: Features, stack: StackCalibration | None) -> Flags:
+    """Mask, (n,): rows with a sequence length or a width beyond those calibrated."""
+    beyond = np.zeros(len(f), dtype=bool)
+    for name in HALVED if stack is not None and stack.ranges else ():
+        assert stack is not None
+        least, largest = stack.ranges[name]
+        values = getattr(f, name)
+        beyond |= (values < least) | (values > largest)
+    return beyond
 
 
-def _use_of_fit(
-    points: Points, group: Group, stack: StackCalibration | None, p: Mapping[str, float]
-) -> tuple[dict[str, Flags], Floats, Floats, Floats]:
-    """How a calibration is applied to the rows of a group, (n,) each.
-
-    New: rows whose value was not calibrated, by axis; empty without a calibration of this cluster,
-    whose errors are those of data sheets.
-    Trust: how far its parameters are followed, 0 to 1. Residual: ln(measured / predicted) of
-    neighbouring rows. Unfitted: standard deviation of ln(step) by parameters on which no calibrated
-    row depends.
-    """
-    n = len(group.rows)
-    trust: Floats = np.ones(n)
-    residual: Floats = np.zeros(n)
-    unfitted = np.zeros(n)
-    if stack is None:
-        return {}, trust, residual, unfitted
-    axes = axis_values(points, group)
-    new = new_values(stack, axes, distance_beyond(group.features, stack.seen))
-    # a precision can be new too; its range is in doublings, as in `layout_ranges`
-    peak = np.log2(group.features.gemm_peak)
-    confounded = is_confounded(group.features, stack.seen)
-    trust = trust_of_rows(stack, {**axes, "gemm_peak": peak}, new, confounded)
-    if stack.sheet_error is not None:
-        new_rows = np.flatnonzero(np.any([*new.values()], axis=0))
-        unfitted[new_rows] = _unfitted_sigma(group, new_rows, stack, p)
-        trust = np.minimum(trust, james_stein_trust(stack.sheet_error, unfitted))
-        unfitted = np.minimum(unfitted, stack.sheet_error)
-    if stack.cluster != group.cluster_name:
-        return {}, trust, residual, np.zeros(n)
-    if stack.residual is not None:
-        residual = expected_residual(stack, new, trust, places_of(group.features))
-    return new, trust, residual, unfitted
-
-
-def _unfitted_sigma(
-    group: Group, rows: npt.NDArray[np.int64], stack: StackCalibration, p: Mapping[str, float]
-) -> Floats:
-    """Standard deviation of ln(step) of the rows by parameters that no calibrated row felt, (n,).
-
-    The priors of those parameters times d ln(step) / d ln(parameter), by finite differences. Rows
-    whose step does not change when all of them are nudged together have 0.
-    """
-    unfelt = [q for q in TIME if stack.parameters[q.name].reason == NO_ROW_DEPENDS]
-    variance = np.zeros(len(rows))
-    for block in range(0, len(rows), BLOCK):
-        f = group.features.take(rows[block : block + BLOCK])
-        used = memory_of(group, f, p).total / group.capacity_bytes
-        step_s = step_of(group, f, p, used).total
-        nudged = {**p, **{q.name: p[q.name] * _NUDGE for q in unfelt}}
-        moved = np.flatnonzero(step_of(group, f, nudged, used).total != step_s)
-        f, used, step_s = f.take(moved), used[moved], step_s[moved]
-        for q in unfelt if moved.size else ():
-            nudged_s = step_of(group, f, {**p, q.name: p[q.name] * _NUDGE}, used).total
-            slope = np.log(nudged_s / step_s) / np.log(_NUDGE)
-            variance[block + moved] += np.square(slope * q.spread)
-    return np.sqrt(variance)
-
-
-def _predict_group(
-    group: Group,
-    stack: StackCalibration | None,
-    p: dict[str, float],
-    trust: Floats,
-    residual: Floats,
-    out: Prediction,
-) -> Floats:
-    """Write the group's times and memory; return ln(step by the whole fit / predicted step), (n,).
-
-    Rows are evaluated in blocks of equal trust, and so of equal parameters.
-    """
-    start = group.start if stack is None else {**group.start, **stack.starts}
-    unfollowed = np.zeros(len(group.rows))
-    f = group.features
-    for share in np.unique(trust).tolist():
-        followed_p = parameters_at_trust(p, start, share, None if stack is None else stack.cautious)
-        rows = np.flatnonzero(trust == share)
-        if len(rows) > BLOCK:
-            # similar rows in one block: what none of them has is not computed
-            rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
-        for begin in range(0, len(rows), BLOCK):
-            block = rows[begin : begin + BLOCK]
-            _predict_block(group, block, followed_p, residual[block], out)
-            if share < 1:
-                index = group.rows[block]
-                used = out.memory_bytes[index] / group.capacity_bytes
-                by_fit_s = step_of(group, f.take(block), p, used).total
-                unfollowed[block] = np.log(by_fit_s / out.step_time_s[index])
-    return unfollowed
+def followed_half(p: Mapping[str, float], start: Mapping[str, float]) -> dict[str, float]:
+    """Time parameters at half the logarithmic distance from `start`, others as fitted."""
+    return {**p, **{q.name: (p[q.name] * start[q.name]) ** 0.5 for q in TIME}}
 
 
 def _predict_block(
     group: Group,
     rows: npt.NDArray[np.int64],
-    p: dict[str, float],
-    residual: Floats,
+    stack: StackCalibration | None,
+    fitted: Mapping[str, float],
     out: Prediction,
+    *,
+    half: bool,
 ) -> None:
-    """Write times and memory of some rows of the group under parameters `p`."""
-    is_whole_group = len(rows) == len(group.rows)
-    f = group.features if is_whole_group else group.features.take(rows)
+    """Write times, memory and errors of some rows of the group."""
+    f = group.features if len(rows) == len(group.rows) else group.features.take(rows)
     index: npt.NDArray[np.int64] = group.rows[rows]
+    p = fitted
+    if half and stack is not None:
+        p = followed_half(fitted, stack.starts)
     memory = memory_of(group, f, p)
     need = need_of(memory, p)
-    step = step_of(group, f, p, memory.total / group.capacity_bytes).times(np.exp(residual))
+    of_memory = memory.total / group.capacity_bytes
+    step = step_of(group, f, p, of_memory)
+    novelty, halved = np.ones(len(f)), np.zeros(len(f))
+    if half and stack is not None:
+        halved = np.log(step_of(group, f, fitted, of_memory).total / step.total)
+    if stack is not None and stack.cluster == group.cluster_name:
+        expected, novelty = stack.residual.at(places_of(f))
+        step = step.times(np.exp(expected * (0.5 if half else 1.0)))
     used = need / group.capacity_bytes
+    roughness = own_error_factor(
+        step.terms["tp_comm_s"] / step.total, used, lossy_transport=group.cluster.lossy_transport
+    )
+    errors = errors_of(
+        group, f, stack, novelty=novelty, halved=halved, roughness=roughness
+    )  # fmt: skip
     out.memory_bytes[index] = memory.total
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes
+    out.memory_sigma[index] = (
+        MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
+    )
     out.step_time_s[index] = step.total
+    out.low[index] = step.total * np.exp(-errors.reach)
+    at_most = step.total * np.exp(errors.reach)
+    out.high[index] = np.maximum(at_most, step.total + possible_stall_s(group, f))
+    out.common_sigma[index], out.layout_sigma[index] = errors.common, errors.layout
+    out.size_sigma[index] = errors.size
+    out.rest_sigma[index] = np.hypot(errors.rest, stall_sigma(group, f, step.total))
     out.risk_adjusted_s[index] = risk_adjusted_step_s(group, f, step.total, used)
     if memory.phase is not None:
         out.peak_phase[index] = memory.phase
@@ -249,44 +177,3 @@ def _predict_block(
         out.memory_terms[name][index] = values
     for name, values in step.terms.items():
         out.time_terms[name][index] = values
-
-
-def _set_errors(
-    group: Group,
-    out: Prediction,
-    stack: StackCalibration | None,
-    new: dict[str, Flags],
-    trust: Floats,
-    unfollowed: Floats,
-    unfitted: Floats,
-) -> None:
-    """Write how wrong the group's step times and needs may be."""
-    index, f, lossy_transport = group.rows, group.features, group.cluster.lossy_transport
-    step_s = out.step_time_s[index]
-    spread = error_spread(
-        step_s,
-        own_error_factor(
-            out.time_terms["tp_comm_s"][index] / step_s,
-            out.need_bytes[index] / out.capacity_bytes[index],
-            lossy_transport=lossy_transport,
-        ),
-        stack,
-        trust=trust,
-        unfollowed=unfollowed,
-        unfitted=unfitted,
-        new=new,
-        world_size=f.world_size,
-        gpus_per_node=f.gpus_per_node,
-        experts=f.num_experts > 1,
-        lossy_transport=lossy_transport,
-        lean_kernels=group.stack.lean_kernels,
-        unknown_software=not group.stack.name,
-        other_cluster=stack is not None and stack.cluster != group.cluster_name,
-    )
-    out.low[index] = spread.low
-    out.high[index] = np.maximum(spread.high, step_s + possible_stall_s(group, f))
-    out.own_sigma[index] = np.hypot(spread.own_sigma, stall_sigma(group, f, step_s))
-    out.size_sigma[index] = spread.size_sigma
-    counted = out.peak_phase[index].astype(bool)  # only counted memory has a phase
-    odds = fit_odds(group, stack, counted)
-    out.memory_sigma[index], out.memory_offset[index], out.fit_threshold[index] = odds

@@ -13,7 +13,7 @@ from scaling.predict.read.features import Features, Group
 # 153 with two stages, 7 of 152 with more. The odds on eight nodes, e^-3 to 1, are those 6 of 134.
 # Half a logit per doubling lies between what these counts say alone (0.3) and what zero_stage 0
 # says (1.5).
-_STALL_S = 1.1
+STALL_S = 1.1
 _FEWEST_MICRO_BATCHES = 8
 _CHANCE_BY_LOG2_NODES = ([1.0, 2.0, 3.0], [0.33, 0.75, 0.95])
 _LOGIT_ON_EIGHT_NODES, _LOGIT_PER_DOUBLING, _LOGIT_OF_DEPTH = -3.5, 0.5, 0.5
@@ -76,8 +76,7 @@ def _stalls(group: Group, f: Features) -> tuple[Floats, Floats]:
     logit = _LOGIT_ON_EIGHT_NODES + _LOGIT_PER_DOUBLING * (doublings - 3)
     logit = logit + np.where(f.pp > 2, _LOGIT_OF_DEPTH, 0.0)
     chance = np.where(crossing, 1 / (1 + np.exp(-logit)), 0.0)
-    if group.stack.stalls_without_zero:
-        often = np.interp(doublings, *_CHANCE_BY_LOG2_NODES)
-        prone = crossing & (f.zero_stage == 0) & (f.dp > 1)
-        chance = np.where(prone & (f.accumulation > _FEWEST_MICRO_BATCHES), often, chance)
-    return chance, _STALL_S * np.where(f.pp == 2, 0.5, 1.0) * f.accumulation
+    often = np.interp(doublings, *_CHANCE_BY_LOG2_NODES)
+    prone = crossing & (f.zero_stage == 0) & (f.dp > 1)
+    chance = np.where(prone & (f.accumulation > _FEWEST_MICRO_BATCHES), often, chance)
+    return chance, STALL_S * np.where(f.pp == 2, 0.5, 1.0) * f.accumulation

@@ -16,7 +16,7 @@ from scaling.predict.cost.compute import (
 )
 from scaling.predict.cost.experts import has_experts
 from scaling.predict.cost.own_pipelines import DUALPIPEV, ZBV, ZERO_BUBBLE
-from scaling.predict.cost.risk import expected_stall_s
+from scaling.predict.cost.risk import STALL_S, expected_stall_s
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import Stages, stages_of
 from scaling.predict.read.features import Features, Group
@@ -30,6 +30,8 @@ TIME_TERMS = (
 _FRICTION = 0.01  # share of a slot by which 1F1B slows a stage down
 _INTERLEAVED_EXPOSED = 0.1  # share of a message between interleaved chunks that is not hidden
 _NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
+_SHARPNESS = 4.0  # of the smooth maximum of host and GPU times
+_RETRY_S = 0.003  # an allocator's retry where the transport waits for no host
 _STALL_KNEE = 0.95  # share of the capacity from which the allocator retries
 
 
@@ -67,7 +69,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     layer = layer_time(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head_time(group, f, p) + traffic.head
-    first, one_layer, last = _slots(p, stages, layer, traffic, head)
+    first, one_layer, last = _slots(stages, layer, traffic, head)
     middle = stages.middle * one_layer
     between = (f.num_layers - stages.first - stages.last) * one_layer  # all middle stages
     last_counts = ~stages.piped | (last > first)
@@ -97,7 +99,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
-    stall = _allocator_stall_s(f, p, memory_used) + expected_stall_s(group, f)
+    stall = _allocator_stall_s(group, f, memory_used) + expected_stall_s(group, f)
     layers = layers * m
     on_gpu = {
         "gemm_s": layers * layer.gemm,
@@ -125,7 +127,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
 
 
 def _slots(
-    p: Mapping[str, float], stages: Stages, layer: LayerTime, traffic: Traffic, head: Floats
+    stages: Stages, layer: LayerTime, traffic: Traffic, head: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of the first stage, a layer between and the last stage for a micro-batch, (n,) each.
 
@@ -136,18 +138,17 @@ def _slots(
     host = layer.host + traffic.host_per_layer
     ends = 1.5 * host  # embedding and head each launch about as much as one and a half layers
     ends_of_last = np.where(stages.piped, ends, 2 * ends)
-    sharpness = p["host_sharpness"]
     return (
-        _p_norm(stages.first * gpu, stages.first * host + ends, sharpness),
-        _p_norm(gpu, host, sharpness),  # k layers take k times as long
-        _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last, sharpness),
+        _p_norm(stages.first * gpu, stages.first * host + ends),
+        _p_norm(gpu, host),  # k layers take k times as long
+        _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last),
     )
 
 
-def _p_norm(a: Floats, b: Floats, sharpness: float) -> Floats:
+def _p_norm(a: Floats, b: Floats) -> Floats:
     """A smooth maximum of two times."""
     large = np.maximum(a, b)
-    return large * (1 + (np.minimum(a, b) / large) ** sharpness) ** (1 / sharpness)
+    return large * (1 + (np.minimum(a, b) / large) ** _SHARPNESS) ** (1 / _SHARPNESS)
 
 
 def _dp_comm_s(
@@ -159,13 +160,10 @@ def _dp_comm_s(
     backward. Of ZeRO-2's and 3's traffic per micro-batch a share of what fits behind the pipeline,
     and all that outlasts it.
     """
-    # ranks of dp and cp lie tp apart: beyond a node their traffic takes the network
-    across = f.tp * f.cp * f.dp > f.gpus_per_node
-    exposed = np.where(across, p["dp_exposed"], p["dp_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
     if group.stack.hides_without_zero:
         late = late & (f.pp > 1)
-    once_a_step = traffic.gradients * np.where(late, 1.0, exposed)
+    once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     gathering = traffic.gathering * f.accumulation
     hidden_in_part = p["zero3_exposed"] * np.minimum(gathering, pipeline)
     return np.asarray(once_a_step + np.maximum(gathering - pipeline, 0.0) + hidden_in_part)
@@ -179,11 +177,12 @@ def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
     return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, f, updated))
 
 
-def _allocator_stall_s(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
+def _allocator_stall_s(group: Group, f: Features, memory_used: Floats) -> Floats:
     """Seconds of allocator retries when memory is nearly full, each of which synchronises, (n,).
 
     One in every micro-batch but the first, half as many in a pipeline of two.
     """
     past = np.clip((memory_used - _STALL_KNEE) / 0.02, -50, 50)
-    per_micro_batch = p["stall_s"] * np.where(f.pp == 2, 0.5, 1.0)
+    stall_s = STALL_S if group.cluster.lossy_transport else _RETRY_S
+    per_micro_batch = stall_s * np.where(f.pp == 2, 0.5, 1.0)
     return np.asarray((f.accumulation - 1) * per_micro_batch / (1 + np.exp(-past)))

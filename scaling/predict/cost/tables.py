@@ -5,6 +5,7 @@ import pyarrow as pa
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.model import Prediction
+from scaling.predict.read.calibration import PARTS
 from scaling.predict.read.features import Points
 
 # Larger needs are written as this: four exbibytes, which fit nowhere.
@@ -14,8 +15,8 @@ _MOST_BYTES = 2.0**62
 def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     """One row per point in the order of the input; null where it cannot be predicted.
 
-    A measured step lies between `low` and `high` 8 times in 10; `predicted_own_sigma` and
-    `predicted_size_sigma` are the layout's own error and that of its size (interval.py). Memory
+    A measured step lies between `low` and `high` 8 times in 10; the sigmas are
+    the parts of its error (interval.py), own that of layout and rest together. Memory
     terms and `fragmentation_bytes` add up to what is compared with `capacity_bytes`, time terms to
     `predicted_step_time_s`. `note` says why a point has no prediction.
     """
@@ -43,8 +44,9 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     columns["predicted_step_time_s"] = real(prediction.step_time_s)
     columns["low"] = real(prediction.low)
     columns["high"] = real(prediction.high)
+    for part in PARTS:
+        columns[f"predicted_{part}_sigma"] = real(getattr(prediction, f"{part}_sigma"))
     columns["predicted_own_sigma"] = real(prediction.own_sigma)
-    columns["predicted_size_sigma"] = real(prediction.size_sigma)
     columns |= {name: real(values) for name, values in prediction.time_terms.items()}
     columns["predicted_tokens_per_s"] = real(points.tokens_per_step / prediction.step_time_s)
     columns["parameters_from"] = pa.array(prediction.parameters_from.tolist(), pa.string())

@@ -6,26 +6,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
 from scipy.optimize import least_squares
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.calibration import NO_ROW_DEPENDS, Fitted
+from scaling.predict.read.calibration import Fitted
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import MEMORY, TIME, Parameter
-from scaling.predict.read.residual import correlation, places_of
 
-# Standard deviation between repeats of one layout, log scale (published repeats: 0.3 to 5 %).
-TIME_NOISE = 0.03
+# Standard deviation of a row's ln(step time) around the best formulas: repeats of one layout differ
+# by 0.3 to 5 %, and formulas leave as much.
+TIME_NOISE = 0.06
 MEMORY_NOISE = 0.05
-# Standard deviations of the formulas' own error in a cautious fit, log scale: the parts shared by
-# nearby layouts, by all layouts, and by none. For published rows of another width, length or
-# precision 0.05 to 0.2, 0 to 0.1 and 0.06 to 0.2 do about as well. With 0, 0 and 0.03 a fit would
-# trust the formulas fully.
-_FORMULAS_NEAR, _FORMULAS_ALL, _FORMULAS_EACH = 0.10, 0.05, 0.15
+# Reason given when no row's step time or memory depends on the parameter.
+NO_ROW_DEPENDS = "no row depends on it"
 # Width of the allocator's transition from fit to out of memory, log scale.
 FIT_NOISE = 0.02
 ON_BOUND = "on its bound"
@@ -73,52 +69,17 @@ def fit_memory(group: Group, observed: Observed, start: Mapping[str, float]) -> 
     return _solve(MEMORY, residuals, start, rows)
 
 
-def fit_time(
-    group: Group,
-    observed: Observed,
-    start: Mapping[str, float],
-    first_guess: Mapping[str, float] | None = None,
-) -> dict[str, Fitted]:
+def fit_time(group: Group, observed: Observed, start: Mapping[str, float]) -> dict[str, Fitted]:
     """Fit time parameters to measured steps, with memory already fitted in `start`.
 
-    The prior is centred on `start`. The search begins at `first_guess` if there is one: a fold's
-    optimum is close to that of all rows, so a few iterations suffice.
+    The prior is centred on `start`.
     """
     off = _time_residuals(group, observed, start)
 
     def residuals(p: _Values, copies: int) -> Floats:
         return _robust(off(p, copies) / TIME_NOISE)
 
-    return _solve(TIME, residuals, start, int(observed.timed.sum()), first_guess)
-
-
-def fit_cautiously(
-    group: Group,
-    observed: Observed,
-    start: Mapping[str, float],
-    fitted: Mapping[str, float],
-    first_guess: Mapping[str, float] | None = None,
-) -> dict[str, float]:
-    """Fit time parameters for layouts unlike the rows, by the differences between rows.
-
-    Unlike in `fit_time` the formulas may have an error that nearby layouts share, a Gaussian
-    process (Kennedy and O'Hagan 2001, https://doi.org/10.1111/1467-9868.00294). A hundred rows of
-    one width that are all 10 % slow then say little about which parameter is wrong. `fitted` are
-    all parameters after `fit_time`; its residuals show which rows stalled.
-    """
-    off = _time_residuals(group, observed, start)
-    places = places_of(group.features.take(np.flatnonzero(observed.timed)))
-    # rows are weighted as by the Cauchy loss of `fit_time`
-    own = _FORMULAS_EACH**2 + (off(fitted, 1) / _CAUCHY_WIDTH) ** 2
-    covariance = np.diag(own) + _FORMULAS_NEAR**2 * correlation(places, places) + _FORMULAS_ALL**2
-    root = np.linalg.cholesky(covariance)
-
-    def residuals(p: _Values, copies: int) -> Floats:
-        by_copy = off(p, copies).reshape(copies, len(places))
-        return np.asarray(solve_triangular(root, by_copy.T, lower=True).T.ravel())
-
-    cautious = _solve(TIME, residuals, start, len(places), first_guess)
-    return {name: one.value for name, one in cautious.items()}
+    return _solve(TIME, residuals, start, int(observed.timed.sum()))
 
 
 def _time_residuals(group: Group, observed: Observed, start: Mapping[str, float]) -> _Residuals:
@@ -154,7 +115,6 @@ def _solve(
     residuals: _Residuals,
     start: Mapping[str, float],
     rows: int,
-    first_guess: Mapping[str, float] | None = None,
 ) -> dict[str, Fitted]:
     """Maximum a posteriori in log space, with intervals from the Gauss-Newton curvature.
 
@@ -165,8 +125,8 @@ def _solve(
     fitted = {q.name: _unfitted(q, start, NO_ROW_DEPENDS) for q in parameters}
     active = _active(parameters, residuals, start, rows)
     spread = {q.name: q.spread for q in active}
-    rounds = _NARROWINGS if first_guess is None else 1
-    for _ in range(rounds if active else 0):
+    first_guess: Mapping[str, float] = start
+    for _ in range(_NARROWINGS if active else 0):
         fitted |= _search(active, spread, residuals, start, rows, first_guess)
         first_guess = {name: one.value for name, one in fitted.items()}
         pushed = [q.name for q in active if _is_pushed(fitted[q.name], start[q.name])]
@@ -208,7 +168,7 @@ def _search(
     residuals: _Residuals,
     start: Mapping[str, float],
     rows: int,
-    first_guess: Mapping[str, float] | None,
+    first_guess: Mapping[str, float],
 ) -> dict[str, Fitted]:
     names = [q.name for q in parameters]
     prior = np.log([start[name] for name in names])
@@ -227,14 +187,14 @@ def _search(
         of_rows = (np.array(at_nudged) - at_x).T / _DIFFERENCE
         return np.concatenate([of_rows, np.diag(1 / spread)])
 
-    guess = prior if first_guess is None else np.log([first_guess[name] for name in names])
+    guess = np.log([first_guess[name] for name in names])
     solution = least_squares(
         rows_and_prior,
         np.clip(guess, low + 1e-6, high - 1e-6),
         jac=jacobian_at,
         bounds=(low, high),
         x_scale=np.maximum(spread, 0.05),
-        max_nfev=60 if first_guess is None else 12,
+        max_nfev=60,
     )
     jacobian = np.asarray(solution.jac, dtype=np.float64)
     posterior = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))

@@ -18,7 +18,6 @@ from scaling.record.probe_row import ProbeKind
 # Bus factors of nccl-tests over (n - 1) / n: bytes a ring moves per byte of message and rank.
 _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 _LARGE_BYTES = 64 * 2**20  # messages from this size on measure bandwidth
-_SMALL_BYTES = 64 * 2**10  # messages up to this size measure latency
 
 
 def probed_parameters(
@@ -28,7 +27,7 @@ def probed_parameters(
 
     A probe is a row as `scaling probe` leaves them, of which are read: `cluster`,
     `kind` and `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention
-    `precision`, `attention` and `flop_per_s`; of a collective and of send_recv `ranks`, `stride`,
+    `precision`, `attention` and `flop_per_s`; of a collective `ranks`, `stride`,
     `nodes`, `groups` (that ran at once) and `message_bytes` (the whole tensor of a rank). What no
     probe tells is left out, and so is a probe without `seconds`.
 
@@ -106,7 +105,7 @@ def _sustained(precision: Strings, cluster: Cluster) -> Floats:
 def _of_traffic(
     probes: Mapping[str, Floats], kind: Strings, here: Flags, cluster: Cluster
 ) -> dict[str, float]:
-    """Latency from small messages and bandwidth from large ones, inside a node and across.
+    """Bandwidth from large messages, inside a node and across.
 
     Across nodes only probes count in which every GPU of a node took part, in one group or in
     several at once: together they use all NICs.
@@ -115,21 +114,12 @@ def _of_traffic(
     inside, across, groups_of_node = _places(probes, cluster)
     ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
     bus = ring_factor * (ranks - 1) / ranks * sent / seconds
-    collective, message = here & np.isfinite(bus), here & (kind == "send_recv")
-    small, large = sent <= _SMALL_BYTES, sent >= _LARGE_BYTES
+    large = here & np.isfinite(bus) & (sent >= _LARGE_BYTES)
     gpu, nics = gpu_named(cluster.gpu), cluster.node_link_bytes_per_s
     assert nics is not None
-    of_nics, of_share = bus * groups_of_node / nics, sent / seconds / (nics / cluster.gpus_per_node)
-    # stated for 4 ranks, and grows with log2 of them (communication.py)
-    latency = seconds * 2 / np.log2(np.maximum(ranks, 2.0))
     measured = {
-        "tp_latency_s": latency[collective & small & inside],
-        "link_efficiency": (bus / link(gpu, ranks))[collective & large & inside],
-        "network_efficiency": of_nics[collective & large & across],
-        "p2p_latency_s": seconds[message & small & across],
-        "p2p_efficiency": of_share[message & large & across],
-        "p2p_latency_inside_s": seconds[message & small & inside],
-        "p2p_efficiency_inside": (sent / seconds)[message & large & inside] / link(gpu, 2),
+        "link_efficiency": (bus / link(gpu, ranks))[large & inside],
+        "network_efficiency": (bus * groups_of_node / nics)[large & across],
     }
     return {name: float(np.median(values)) for name, values in measured.items() if values.size}
 

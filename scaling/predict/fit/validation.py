@@ -1,21 +1,22 @@
 """Scores of predictions on rows that they were not calibrated on."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.model import Prediction
-from scaling.predict.fit.coverage import (
-    Expected,
-    expected_coverage,
-    odds_calibration,
-    ratios_covered,
-)
+from scaling.cluster.hardware import Cluster
+from scaling.errors import InputError, grouped_reasons
+from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.interval import Z_80
+from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.rivals import (
-    Pairs,
     Rows,
     Setting,
     layout_numbers,
@@ -24,8 +25,15 @@ from scaling.predict.fit.rivals import (
     rows_by,
     settings_of,
 )
+from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
-from scaling.predict.read.observed import Observed
+from scaling.predict.read.observed import (
+    Observed,
+    impossible_rows,
+    impossible_sentence,
+    observed_of,
+)
+from scaling.predict.read.points import points_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,72 +57,118 @@ class Scores:
     coverage_80_ratios: float | None
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: settings and pairs are found once
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Scores over all test rows, and by framework, model, cluster and world_size.
 
-    `fitted`, `tested`: masks of the rows calibrated on and tested, (n,). notes: rows set aside, and
-    reasons why the scores may flatter.
+    notes: rows set aside, and reasons why the scores may flatter. assumptions: sentences on what
+    the table leaves open and the predictions assume.
     """
 
-    points: Points
     observed: Observed
     prediction: Prediction
-    fitted: Flags
-    tested: Flags
+    calibrated_rows: int
+    tested_rows: int  # including those that cannot be predicted
     overall: Scores
     groups: list[tuple[dict[str, str | int], Scores]]
     notes: list[str]
-
-    @cached_property
-    def settings(self) -> list[Setting]:
-        """The settings of all tested rows that are timed."""
-        timed = self.tested & self.prediction.predicted & self.observed.timed
-        return settings_of(
-            self.points, layout_numbers(self.points), self.observed.step_time_s, timed
-        )
-
-    @cached_property
-    def pairs(self) -> Pairs:
-        """Pairs of tested layouts that are rivals."""
-        return pairs_of(self.settings)
-
-    @property
-    def expected_80(self) -> Expected:
-        """Range of the share that correct intervals would cover, 8 times in 10."""
-        calibrated = int((self.fitted & self.observed.timed).sum())
-        rows = [setting.rows for setting in self.settings] or [np.empty(0, dtype=np.int64)]
-        return expected_coverage(
-            self.points, self.prediction, np.concatenate(rows), self.pairs, calibrated
-        )
-
-    @property
-    def calibrated_rows(self) -> int:
-        """Rows that were calibrated on."""
-        return int(self.fitted.sum())
-
-    @property
-    def tested_rows(self) -> int:
-        """Rows to test, including those that cannot be predicted."""
-        return int(self.tested.sum())
-
-    @property
-    def assumptions(self) -> list[str]:
-        """Sentences on what the table leaves open and the predictions assume."""
-        return list(self.points.assumptions)
+    assumptions: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `scaling validate --json`."""
         return {
             **asdict(self.overall),
-            "expected_80": self.expected_80,
-            "odds": odds_calibration(self.observed, self.prediction, self.pairs),
             "calibrated_rows": self.calibrated_rows,
             "tested_rows": self.tested_rows,
             "notes": self.notes,
-            "assumptions": self.assumptions,
+            "assumptions": list(self.assumptions),
             "groups": [{**key, **asdict(scores)} for key, scores in self.groups],
         }
+
+
+def trial(
+    table: pa.Table,
+    source: str,
+    *,
+    calibrate_where: str | None = None,
+    test_where: str | None = None,
+    models: Mapping[str, ModelShape] | None = None,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> Validation:
+    """Calibrate and test on rows of one table.
+
+    Without `calibrate_where` data-sheet numbers are tested. Without `test_where` all rows that were
+    not calibrated on are tested.
+
+    Raises:
+        InputError: a condition is wrong, or leaves nothing to test.
+    """
+    if not table.num_rows:
+        raise InputError(f"{source}: holds no row under its header")
+    columns = Columns(table, source)
+    points = points_of(columns, models=models, clusters=clusters)
+    observed = observed_of(columns, points)
+    told = dict.fromkeys((*points.assumptions, *columns.assumptions))
+    impossible = impossible_rows(columns, points)
+    possible = np.ones(table.num_rows, dtype=bool)
+    possible[list(impossible)] = False
+    fitted = np.zeros(table.num_rows, dtype=bool)
+    if calibrate_where is not None:
+        fitted = rows_where(table, calibrate_where, source, "--calibrate-where")
+    tested = ~fitted
+    if test_where is not None:
+        tested = rows_where(table, test_where, source, "--test-where")
+    fitted, tested = fitted & possible, tested & possible
+    if not tested.any():
+        option = "narrow --calibrate-where" if test_where is None else "widen --test-where"
+        raise InputError(f"{source}: no row is left to test; {option}")
+    known = observed.ran | observed.out_of_memory | observed.ambiguous
+    if not (tested & known).any():
+        raise InputError(
+            f"{source}: none of the {int(tested.sum())} rows to test ran or ran out of memory "
+            "(step_time_s, outcome): nothing can be compared with predictions"
+        )
+    calibration = None
+    if fitted.any():
+        part = columns.filter(fitted).in_their_order()  # sums differ by order
+        part_points = points_of(part, models=models, clusters=clusters)
+        calibration = calibrate(part_points, observed_of(part, part_points), source=source)
+    prediction = predict(points, calibration)
+    overall, groups = validate(points, observed, prediction, tested)
+    return Validation(
+        observed=observed,
+        prediction=prediction,
+        calibrated_rows=int(fitted.sum()),
+        tested_rows=int(tested.sum()),
+        overall=overall,
+        groups=groups,
+        notes=[
+            *_notes(fitted, tested, observed, calibration, points.note),
+            *([impossible_sentence(impossible)] if impossible else []),
+        ],
+        assumptions=tuple(told),
+    )
+
+
+def _notes(
+    fitted: Flags,
+    tested: Flags,
+    observed: Observed,
+    calibration: Calibration | None,
+    reasons: Strings,
+) -> list[str]:
+    notes = []
+    if calibration is None or not calibration.stacks:
+        notes.append("nothing was calibrated: data-sheet numbers")
+    both = int((fitted & tested).sum())
+    if both:
+        notes.append(f"{both} rows are in both parts: their errors flatter the model")
+    ambiguous = int((tested & observed.ambiguous).sum())
+    if ambiguous:
+        notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
+    why = grouped_reasons(reason for reason in reasons[tested].tolist() if reason is not None)
+    notes += [f"{rows} rows are set aside: {reason}" for rows, reason in why]
+    return notes
 
 
 def validate(
@@ -165,8 +219,21 @@ def _scores(
         },
         memory=_memory(observed, prediction, rows),
         coverage_80=float(inside.mean()) if inside.size else None,
-        coverage_80_ratios=ratios_covered(observed, prediction, pairs_of(settings)),
+        coverage_80_ratios=_ratios_covered(observed, prediction, settings),
     )
+
+
+def _ratios_covered(
+    observed: Observed, prediction: Prediction, settings: list[Setting]
+) -> float | None:
+    """Share of time ratios of two layouts inside their 80 % interval, None without any."""
+    pairs = pairs_of(settings)
+    if not len(pairs.a):
+        return None
+    off = np.log(observed.step_time_s / prediction.step_time_s)
+    own = prediction.own_sigma
+    reach = Z_80 * np.hypot(own[pairs.a], own[pairs.b])
+    return float(np.average(np.abs(off[pairs.a] - off[pairs.b]) <= reach, weights=pairs.weight))
 
 
 def _step_time(measured: Floats, predicted: Floats) -> dict[str, float | None]:

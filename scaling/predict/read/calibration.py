@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,17 @@ from scaling.predict.read.residual import Residual
 from scaling.record.files import write_text
 
 SCHEMA = "scaling.calibration"
-VERSION = 1
+VERSION = 2
 
-# Largest values accepted from a file: ends of a feature range, and log errors (a factor of e^20).
-_LARGEST_RANGE_END = 1e3
-_LARGEST_LOG = 20.0
+_LARGEST_RANGE_END = 1e12  # accepted from a file
+_LARGEST_SIGMA = 20.0  # accepted from a file, a factor of e^20
 
-AXES = ("world_size", "seq_length", "model", "hidden_size")
-# 80 % of normal errors lie within this many standard deviations.
-Z_80 = 1.2816
-# Reason given when no calibration row's step time or memory depends on the parameter.
-NO_ROW_DEPENDS = "no row depends on it"
-
-# 10 % and 90 % quantiles of ln(measured / predicted) without calibration. On published tables data
-# sheets are off by 4 to 20 %, and more steps are slower than predicted than faster.
-DATA_SHEET_BAND = (-0.16, 0.26)
+# Parts of the error of ln(step time): shared by all layouts and sizes of a model, software and
+# cluster; of a layout at all sizes; of a size for all layouts; the rest.
+PARTS = ("common", "layout", "size", "rest")
+# Axes beyond whose calibrated range a fit is followed half the way; world_size widens intervals.
+HALVED = ("seq_length", "hidden_size")
+RANGES = (*HALVED, "world_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +37,7 @@ class Fitted:
     high: float
     identified: bool
     reason: str  # why it is not identified, empty if it is
-    start: float | None = None  # value before the fit, from a data sheet or a probe
-    cautious: float | None = None  # value for layouts unlike the rows (fitting.py: fit_cautiously)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """Errors of rows held back from the fit: ln(measured / predicted).
-
-    `low`, `high`: 10 % and 90 % quantile. `own`, `shared`: standard deviations of a layout's own
-    error and of the error shared by rows of one size (cost/interval.py); None in older files, which
-    did not separate them.
-    """
-
-    low: float
-    high: float
-    rows: int
-    own: float | None = None
-    shared: float | None = None
+    start: float  # value before the fit, from a data sheet or a probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +45,9 @@ class StackCalibration:
     """One calibrated stack: a framework on a cluster.
 
     generation: of the GPU.
-    bands: errors by key: "interpolation" from random folds, and, where rows suffice, an axis of
-        AXES or "layout" from folds that leave out a whole value of it.
-    seen: values of each of AXES in the calibration rows, and (least, largest) of each feature in
-        `layout_ranges` (cost/interval.py).
-    trust: trust in the fit for rows that are new in an axis of AXES, in "layout", or in anything
-        that no fold tested ("untested"); see trust.py.
-    sheet_error: root mean square of ln(measured / predicted from data sheets), stalled rows
-        clipped; None if it was not computed, and in older files.
-    residual: correction learned from nearby rows; None if it does not improve held-back rows, and
-        in older files.
-    outcomes: probit of which memory needs fit, log scale (cost/memory_odds.py); empty with too few
-        rows that ran or too few that did not.
+    ranges: least and largest value of each of RANGES in the timed rows; empty without any.
+    errors: standard deviation of each of PARTS, for layouts like the calibrated ones.
+    residual: correction learned from the timed rows.
     """
 
     framework: str
@@ -87,12 +57,9 @@ class StackCalibration:
     rows_out_of_memory: int
     rows_with_peak_memory: int
     parameters: Mapping[str, Fitted]
-    bands: Mapping[str, Band]
-    seen: Mapping[str, tuple[float | str, ...]]
-    trust: Mapping[str, float] = field(default_factory=dict)
-    sheet_error: float | None = None
-    residual: Residual | None = None
-    outcomes: Mapping[str, float] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]]
+    errors: Mapping[str, float]
+    residual: Residual
 
     @property
     def values(self) -> dict[str, float]:
@@ -100,16 +67,9 @@ class StackCalibration:
         return {name: fitted.value for name, fitted in self.parameters.items()}
 
     @property
-    def cautious(self) -> dict[str, float]:
-        """Values for layouts unlike the rows, of the parameters for which the file has one."""
-        stated = {name: fitted.cautious for name, fitted in self.parameters.items()}
-        return {name: value for name, value in stated.items() if value is not None}
-
-    @property
     def starts(self) -> dict[str, float]:
-        """Values before the fit, of the parameters for which the file has one."""
-        stated = {name: fitted.start for name, fitted in self.parameters.items()}
-        return {name: value for name, value in stated.items() if value is not None}
+        """Their values before the fit."""
+        return {name: fitted.start for name, fitted in self.parameters.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +102,7 @@ class Calibration:
             return dict(group.start), None, "data sheet"
         key, stack = max(similar.items(), key=lambda item: item[1].rows_timed)
         carried = _without_cluster(stack, group.start)
-        return {**group.start, **carried.values}, carried, f"{key} (other cluster)"
+        return carried.values, carried, f"{key} (other cluster)"
 
     def to_json(self) -> str:
         """The text of calibration.json, with unit and meaning beside each parameter."""
@@ -152,7 +112,7 @@ class Calibration:
             "version": VERSION,
             "scaling_version": __version__,
             "source": self.source,
-            "bands_are": "10 % and 90 % quantiles of log(measured / predicted), rows held back",
+            "errors_are": "standard deviations of parts of log(measured / predicted)",
             "stacks": stacks,
         }
         return json.dumps(record, indent=1, allow_nan=False) + "\n"
@@ -160,20 +120,14 @@ class Calibration:
 
 # Parameters of a cluster's links, memory and nodes, which do not carry over to another cluster.
 _OF_THE_CLUSTER = frozenset(
-    {
-        "link_efficiency", "tp_network_latency_s", "network_efficiency", "p2p_efficiency",
-        "p2p_latency_s", "p2p_efficiency_inside", "p2p_latency_inside_s", "host_transport_s",
-        "stall_s", "buffers_bytes", "fragmentation",
-    }
-)  # fmt: skip
+    {"link_efficiency", "network_efficiency", "host_transport_s", "buffers_bytes", "fragmentation"}
+)
 
 
 def _without_cluster(stack: StackCalibration, start: Mapping[str, float]) -> StackCalibration:
     """The stack on another cluster, whose own parameters stay at their `start`."""
     parameters = {
-        name: dataclasses.replace(
-            fitted, value=start[name], start=start[name], cautious=start[name]
-        )
+        name: dataclasses.replace(fitted, value=start[name], start=start[name])
         if name in _OF_THE_CLUSTER
         else fitted
         for name, fitted in stack.parameters.items()
@@ -228,39 +182,24 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
 def _flaws(stack: StackCalibration) -> Iterator[str]:
     """Sentences on what makes a stack unusable, none if it is sound."""
     missing = PARAMETERS.keys() - stack.parameters.keys()
-    missing |= {"interpolation"} - stack.bands.keys()
-    missing |= set(AXES) - stack.seen.keys()
+    missing |= set(PARTS) - stack.errors.keys()
+    missing |= set(RANGES if stack.rows_timed else ()) - stack.ranges.keys()
     if missing:
         yield f"{min(missing)} is missing; calibrate again"
-    if stack.residual is not None and not stack.residual.is_sound:
+    if not stack.residual.is_sound:
         yield "residual is none that fits this program; calibrate again"
-    if stack.outcomes and not _is_sound(stack.outcomes):
-        yield "outcomes has no finite offset, or no sigma above 0"
-    for name, values in stack.seen.items():
-        ends = [v for v in values if isinstance(v, float) and abs(v) < _LARGEST_RANGE_END]
-        if name not in AXES and not len(ends) == len(values) == 2:
-            yield f"seen.{shortened(name)} is no range of two numbers"
+    for name, ends in stack.ranges.items():
+        if not 0 < ends[0] <= ends[1] < _LARGEST_RANGE_END:
+            yield f"ranges.{shortened(name)} is no range"
     for name, fitted in stack.parameters.items():
         known = PARAMETERS.get(name)
-        if known and not known.low * 0.999 <= fitted.value <= known.high * 1.001:
+        if known and not known.low * 0.999 <= min(fitted.value, fitted.start):
             yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
-    sigmas = {"sheet_error": stack.sheet_error}
-    for name, band in stack.bands.items():
-        place = f"bands.{shortened(name)}"
-        if not -_LARGEST_LOG <= band.low <= band.high <= _LARGEST_LOG:
-            yield f"{place} is no band: {band.low}, {band.high}"
-        sigmas |= {f"{place}.own": band.own, f"{place}.shared": band.shared}
-    for place, sigma in sigmas.items():
-        if sigma is not None and not 0 <= sigma <= _LARGEST_LOG:
-            yield f"{place}={sigma} is no standard deviation"
-
-
-def _is_sound(outcomes: Mapping[str, float]) -> bool:
-    return (
-        {"sigma", "offset"} <= outcomes.keys()
-        and outcomes["sigma"] > 1e-3
-        and all(abs(value) < _LARGEST_LOG for value in outcomes.values())
-    )
+        if known and not max(fitted.value, fitted.start) <= known.high * 1.001:
+            yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
+    for part, sigma in stack.errors.items():
+        if not 0 <= sigma <= _LARGEST_SIGMA:
+            yield f"errors.{shortened(part)}={sigma} is no standard deviation"
 
 
 def _stack_record(stack: StackCalibration) -> dict[str, Any]:

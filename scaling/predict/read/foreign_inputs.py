@@ -27,7 +27,6 @@ from scaling.predict.read.foreign_clusters import clusters_of
 from scaling.predict.read.foreign_shapes import shapes_of_rows
 from scaling.predict.read.foreign_stacks import (
     frameworks_of,
-    has_unfused_norms,
     recomputes,
     stacks_of_rows,
 )
@@ -40,7 +39,6 @@ from scaling.predict.read.inputs import (
     schedule_codes,
 )
 from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import named_zero_stage
 
 # Sizes without which a row cannot be predicted.
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "ffn_hidden_size")
@@ -66,8 +64,7 @@ def inputs_of(
     skip_inconsistent_layouts(columns, layout)
     _note_unmodelled(columns, shape, note)
     framework = frameworks_of(columns)
-    unfused = has_unfused_norms(columns, framework, cluster)
-    stacks = stacks_of_rows(framework, cluster, unfused, clusters)
+    stacks = stacks_of_rows(framework, cluster, clusters)
     defaults = _SILENT_CHOICES | {name: str(AXES[name].default) for name in SETTING_AXES}
     choices = {
         name: columns.strings(name, default, AXIS_WORDS.get(name), silent=True)
@@ -84,7 +81,7 @@ def inputs_of(
         seq_length=columns.counts("seq_length"),
         gpus_per_node=per_node,
         **{name: layout[name] for name in ("world_size", *DEGREES, *BATCH_FACTORS[:2])},
-        **_software_choices(columns, framework, stacks, shape["num_layers"], layout),
+        **_software_choices(columns, stacks, layout),
         # Inductor fuses a norm into one kernel
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
@@ -96,7 +93,6 @@ def inputs_of(
         attention=columns.strings("attention", "flash2", AXIS_WORDS["attention"]),
         checkpointing=np.where(per_module, "none", choices["activation_checkpointing"]),
         recomputes=per_module,
-        unfused=unfused,
         precision=_precisions(columns, cluster, clusters),
         ep=ep,
         etp=np.where(np.isnan(etp), ranks_per_expert(framework, layout["tp"], ep), etp),
@@ -117,9 +113,7 @@ def inputs_of(
 
 def _software_choices(
     columns: Columns,
-    framework: Strings,
     stacks: Sequence[Stack],
-    layers: Floats,
     layout: Mapping[str, Floats],
 ) -> dict[str, Any]:
     """Choices that depend on the row's software where the table does not state them."""
@@ -127,18 +121,7 @@ def _software_choices(
     def usual(fact: str) -> Floats:
         return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
 
-    # at least two layers per chunk, unless the table states smaller chunks
-    most_chunks = np.maximum(np.floor(layers / layout["pp"] / 2), 1.0)
-    chunks = np.where(layout["pp"] > 1, np.minimum(usual("virtual_stages"), most_chunks), 1.0)
-    unstated = np.isnan(columns.numbers("virtual_stages", whole=True)) & (chunks > 1)
-    if unstated.any():
-        columns.assume(
-            f"virtual_stages is not given in {int(unstated.sum())} rows: taken as the software's"
-        )
-    stage_of = {name: named_zero_stage(name) for name in {*framework.tolist()}}
-    named = np.array([stage_of[name] for name in framework.tolist()], dtype=np.float64)
-    usual_stage = np.where(np.isnan(named), usual("zero_stage"), named)
-    stage = columns.numbers("zero_stage", usual_stage, whole=True)
+    stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
     shard = columns.counts("zero_shard_size")
     if "fsdp" in columns:  # of Megatron-Bridge: the ranks over which everything is sharded
         fsdp = fsdp_ranks(columns)
@@ -149,7 +132,7 @@ def _software_choices(
         "zero_stage": stage,
         "zero_shard_size": shard,
         "virtual_stages": np.maximum(
-            columns.numbers("virtual_stages", chunks, whole=True, silent=True), 1.0
+            columns.numbers("virtual_stages", 1.0, whole=True, silent=True), 1.0
         ),
         "ring": (style == "ring") | (style == "") & (usual("ring") > 0),
         "sequence_parallel": columns.flags(

@@ -13,9 +13,8 @@ from scaling.foreign.spellings import RATES, canonical_word
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
-from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import stack_of, with_release
+from scaling.predict.read.stacks import stack_of
 
 # Columns that only rows of this project have, and columns of measured rows.
 _OURS = ("point_id", "engine", "stack_fingerprint")
@@ -23,7 +22,7 @@ _MEASURED = ("outcome", "step_time_s", "peak_memory_bytes", *RATES)
 
 
 def frameworks_of(columns: Columns) -> Strings:
-    """Each row's framework, with its release if that changes its facts, (n,).
+    """Each row's framework, (n,).
 
     Rows that name no framework are this project's own, under their engine, unless they state a
     `source` or are measured without any column of this project: then it is unnamed.
@@ -34,12 +33,11 @@ def frameworks_of(columns: Columns) -> Strings:
         columns.strings("framework", "").tolist(),
         columns.strings("engine", DEFAULTS["engine"], AXIS_WORDS["engine"], silent=True).tolist(),
         columns.strings("source", default_source).tolist(),
-        columns.strings("release", "").tolist(),
         strict=True,
     )
     names = [
-        with_release(stated or (UNNAMED_FRAMEWORK if source else own_framework(engine)), release)
-        for stated, engine, source, release in rows
+        stated or (UNNAMED_FRAMEWORK if source else own_framework(engine))
+        for stated, engine, source in rows
     ]
     if unnamed := names.count(UNNAMED_FRAMEWORK):
         columns.assume(
@@ -48,21 +46,8 @@ def frameworks_of(columns: Columns) -> Strings:
     return np.array(names, dtype=object)
 
 
-def has_unfused_norms(columns: Columns, framework: Strings, cluster: Strings) -> Flags:
-    """Mask, (n,): rows of software that has a 16-bit row on the same cluster with unfused norms."""
-    name = "fused_norm"
-    if name not in columns:
-        return np.zeros(len(columns), dtype=bool)
-    precision = columns.strings("precision", "bf16", AXIS_WORDS["precision"], silent=True)
-    unfused = columns.is_given(name) & ~columns.flags(name, False, silent=True)
-    unfused &= ~np.isin(precision, LOW_PRECISIONS)
-    software = list(zip(framework.tolist(), cluster.tolist(), strict=True))
-    without_fusion = {software[row] for row in np.flatnonzero(unfused)}
-    return np.array([each in without_fusion for each in software], dtype=bool)
-
-
 def stacks_of_rows(
-    framework: Strings, cluster: Strings, unfused: Flags, clusters: Mapping[str, Cluster]
+    framework: Strings, cluster: Strings, clusters: Mapping[str, Cluster]
 ) -> list[Stack]:
     """The stack of each row; rows of unknown clusters are looked up without a GPU."""
     described = cluster_names(clusters)
@@ -70,10 +55,7 @@ def stacks_of_rows(
         name: gpu_named(cluster_named(name, clusters).gpu) if name in described else None
         for name in set(cluster.tolist())
     }
-    return [
-        stack_of(name, gpus[where], unfused=chains)
-        for name, where, chains in zip(framework, cluster, unfused.tolist(), strict=True)
-    ]
+    return [stack_of(name, gpus[where]) for name, where in zip(framework, cluster, strict=True)]
 
 
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:

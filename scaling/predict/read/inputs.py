@@ -68,7 +68,6 @@ class Inputs:
     attention: Strings
     checkpointing: Strings
     recomputes: Flags  # recomputes what does not fit, because checkpointing was not stated
-    unfused: Flags  # the table shows this software to run norms as chains of operators
     precision: Strings
     ep: Floats
     etp: Floats  # ranks that share an expert
@@ -89,13 +88,9 @@ def inputs_of_layouts(
     models: Sequence[str],
     clusters: Sequence[str],
     gpus_per_node: Sequence[float] | None = None,
-    framework: str | None = None,
     point_id: Sequence[str] | None = None,
 ) -> Inputs:
-    """Inputs of `Layout` objects, each with its model's shape and name and its cluster's name.
-
-    Without `framework` each is trained by the engine of this project that the layout names.
-    """
+    """Inputs of `Layout` objects, each with its model's shape and name and its cluster's name."""
     n = len(layouts)
 
     def numbers(name: str) -> Floats:
@@ -111,7 +106,7 @@ def inputs_of_layouts(
         [[float(getattr(shape, name)) for name in SHAPE] for shape in unique.values()],
         dtype=np.float64,
     ).reshape(len(unique), len(SHAPE))
-    frameworks = np.array([framework or own_framework(each.engine) for each in layouts], object)
+    frameworks = np.array([own_framework(each.engine) for each in layouts], object)
     return Inputs(
         model=np.array(models, dtype=object),
         cluster=np.array(clusters, dtype=object),
@@ -134,7 +129,6 @@ def inputs_of_layouts(
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),
-        unfused=np.zeros(n, dtype=bool),
         precision=words("precision"),
         etp=ranks_per_expert(frameworks, numbers("tp"), numbers("ep")),
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),

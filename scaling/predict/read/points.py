@@ -88,7 +88,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
             cluster = cluster_by_name[name]
             gpu = gpu_named(cluster.gpu)
             transport = LOSSY_TRANSPORT if cluster.lossy_transport else {}
-            stack = stack_of(framework, gpu, unfused=bool(inputs.unfused[usable[0]]))
+            stack = stack_of(framework, gpu)
             groups.append(
                 Group(
                     key=f"{framework}|{name}",

@@ -15,7 +15,6 @@ class Stack:
 
     name: str  # found in the framework's name
     also: tuple[str, ...] = ()  # or one of these
-    since: str = ""  # the first release for which this holds
     generations: tuple[Generation, ...] = ()  # GPUs on which it holds, all if empty
     source: str
 
@@ -48,8 +47,6 @@ class Stack:
     splits_backward: bool = True
     # stages exchange 1 / tp of activations and gather in the node (arXiv 2104.04473, section 4.1)
     scattered_messages: bool = False
-    # its pipelines stall on a lossy transport at zero_stage 0 (risk.py)
-    stalls_without_zero: bool = False
     # a token goes once to each node with experts it needs and is forwarded there (DeepEP, HybridEP)
     tokens_once_a_node: bool = False
     # the host asks how many tokens each expert gets, also where a rank has all experts
@@ -59,12 +56,10 @@ class Stack:
     all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
     hides_without_zero: bool = False  # except that those without ZeRO are hidden after all
     zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
-    layer_messages: bool = False  # gradients are reduced layer by layer, not in buckets
     node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, if the source says so
 
     # choices where a table does not state them
     zero_stage: int = 0
     sequence_parallel: bool = False
     ring: bool = False  # cp passes keys and values around
-    virtual_stages: int = 1
     defaults: Mapping[str, float] = field(default_factory=dict)  # of parameters (parameters.py)

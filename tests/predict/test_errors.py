@@ -1,0 +1,161 @@
+"""The four parts of a prediction's error, and what a calibration moves."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from scaling.cluster.hardware import Cluster
+from scaling.foreign.columns import Columns
+from scaling.predict.cost.interval import CALIBRATED, Z_80, learned_errors
+from scaling.predict.cost.links import Ranks, ring_pass, transport_of
+from scaling.predict.cost.model import followed_half, predict
+from scaling.predict.fit.fitting import NARROWED, fit_time
+from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
+from scaling.predict.read.observed import Observed
+from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.points import points_of
+from scaling.predict.read.residual import NAMES, Residual
+from tests.predict.conftest import fitted_on, table_of
+
+
+def calibrated(group, *, generation="ampere", cluster=None, **values):
+    """A calibration of one stack that moved some parameters from where they began."""
+    parameters = {
+        name: Fitted(
+            value=values.get(name, group.start[name]),
+            low=parameter.low,
+            high=parameter.high,
+            identified=name in values,
+            reason="",
+            start=group.start[name],
+        )
+        for name, parameter in PARAMETERS.items()
+    }
+    stack = StackCalibration(
+        framework=group.framework,
+        cluster=cluster or group.cluster_name,
+        generation=generation,
+        rows_timed=20,
+        rows_out_of_memory=0,
+        rows_with_peak_memory=0,
+        parameters=parameters,
+        ranges={
+            "world_size": (8.0, 8.0),
+            "seq_length": (4096.0, 4096.0),
+            "hidden_size": (4096.0, 4096.0),
+        },
+        errors=CALIBRATED,
+        residual=Residual(names=NAMES, places=(), weights=()),
+    )
+    return Calibration(source="t", stacks={f"{group.framework}|{stack.cluster}": stack})
+
+
+def timed(step_time_s):
+    """Rows that ran in these seconds."""
+    nothing = np.zeros(len(step_time_s), dtype=bool)
+    return Observed(
+        step_time_s=step_time_s,
+        peak_memory_bytes=np.full(len(step_time_s), np.nan),
+        ran=~nothing,
+        out_of_memory=nothing,
+        ambiguous=nothing,
+    )
+
+
+def test_an_interval_is_made_of_the_four_parts(points):
+    found = predict(points({"dp": 8}, {"tp": 4, "dp": 2}))
+    squares = sum(getattr(found, f"{part}_sigma") ** 2 for part in PARTS)
+    assert np.log(found.high / found.step_time_s) == pytest.approx(Z_80 * np.sqrt(squares))
+    assert np.log(found.step_time_s / found.low) == pytest.approx(Z_80 * np.sqrt(squares))
+    assert found.own_sigma == pytest.approx(np.hypot(found.layout_sigma, found.rest_sigma))
+
+
+def test_sizes_beyond_the_calibrated_ones_share_more_error(points):
+    table = points({"dp": 8}, {"dp": 16}, {"dp": 64})
+    found = predict(table, calibrated(table.groups[0]))
+    near, twice, eight = found.size_sigma
+    assert near < twice < eight
+    assert eight**2 - near**2 == pytest.approx(3 * (twice**2 - near**2))
+
+
+def test_a_longer_sequence_takes_the_fit_at_half_its_logarithmic_distance(points):
+    table = points({"dp": 8}, {"dp": 8, "seq_length": 8192})
+    (group,) = table.groups
+    start = group.start["gemm_efficiency"]
+    fitted = {**group.start, "gemm_efficiency": 0.4}
+    assert followed_half(fitted, group.start)["gemm_efficiency"] == pytest.approx(
+        (0.4 * start) ** 0.5
+    )
+    assert followed_half({**fitted, "kept_logits": 20.0}, group.start)["kept_logits"] == 20.0
+    sheet, fit = predict(table), predict(table, calibrated(group, gemm_efficiency=0.4))
+    within, beyond = np.log(fit.step_time_s / sheet.step_time_s)
+    assert beyond == pytest.approx(within / 2, rel=0.2)
+    # the whole fit may be right all the same
+    assert fit.common_sigma[1] > 0.8 * beyond
+
+
+def test_a_handful_of_rows_moves_other_layouts_of_its_cluster(points):
+    measured = {"dp": 8, "outcome": "ok"}
+    rows = [{**measured, "tp": tp, "dp": 8 // tp} for tp in (1, 2, 4)]
+    slow = 1.3 * predict(points(*rows)).step_time_s
+    rows = [{**row, "step_time_s": s} for row, s in zip(rows, slow.tolist(), strict=True)]
+    fit = fitted_on(table_of(*rows))
+    other = points({"tp": 2, "dp": 8, "num_layers": 48, "model": "other"})
+    moved = predict(other, fit).step_time_s / predict(other).step_time_s
+    assert 1.1 < moved[0] < 1.35
+
+
+def test_errors_are_learned_from_rows_left_out_and_few_rows_say_little():
+    random = np.random.default_rng(0)
+    for rows, least, most in ((2000, 0.17, 0.22), (5, 0.05, 0.1)):
+        parts = learned_errors(random.normal(0, 0.2, rows), np.ones(rows), lossy=False)
+        assert least < np.sqrt(sum(sigma**2 for sigma in parts.values())) < most
+
+
+def test_the_same_generation_takes_over_what_software_does_and_another_nothing(points):
+    (group,) = points({"cluster": "h100-80gb-dgx"}).groups
+    moved = {"gemm_efficiency": 0.4, "norm_passes": 40.0, "network_efficiency": 0.3}
+    other = calibrated(group, cluster="a100-80gb-dgx", **moved)
+    assert other.parameters_for(group) == (group.start, None, "data sheet")
+    kin = calibrated(group, cluster="h100-80gb-efa", generation="hopper", **moved)
+    p, _, source = kin.parameters_for(group)
+    assert source == "plain|h100-80gb-efa (other cluster)"
+    assert (p["gemm_efficiency"], p["norm_passes"]) == (0.4, 40.0)
+    assert p["network_efficiency"] == group.start["network_efficiency"]
+
+
+def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):
+    rows = [{"micro_batch_size": m, "gradient_accumulation_steps": 4} for m in (1, 2, 4)]
+    (group,) = points(*rows).groups
+    # steps no GEMM of this GPU can reach ask for more than the bound allows
+    fitted = fit_time(group, timed(predict(points(*rows)).step_time_s / 1.6), group.start)
+    pushed = [name for name, one in fitted.items() if one.reason == NARROWED]
+    assert pushed
+    for name in pushed:
+        q = PARAMETERS[name]
+        assert q.low < fitted[name].value < q.high
+        assert not fitted[name].identified
+
+
+def test_a_measured_bus_is_a_bandwidth_and_a_wait_a_message():
+    measured = Cluster(
+        gpu="h100-80gb",
+        gpus_per_node=8,
+        nodes=64,
+        node_link_bytes_per_s=400e9,
+        bus_bytes_per_s={1: 400e9, 2: 300e9, 4: 150e9},
+        source="t",
+    )
+    table = table_of({"cluster": "here", "dp": 32})
+    (group,) = points_of(Columns(table, "t"), clusters={"here": measured}).groups
+    nodes = np.array([1.0, 2.0, 4.0])
+    ring, reducing, waits_s = transport_of(group, nodes, 0.5)
+    assert ring.tolist() == [200e9] * 3
+    assert reducing.tolist() == [300e9] * 3
+    # 256 MB at 150 GB/s less 256 MB at 300 GB/s
+    assert waits_s == pytest.approx([0, 0, 256e6 / 300e9])
+    group_of_32 = Ranks(np.array([32.0]), np.array([4.0]), 300e9, np.array([200e9]))
+    late = dataclasses.replace(group_of_32, waits_s=1e-3)
+    message = np.array([1e6])
+    assert ring_pass(message, late) - ring_pass(message, group_of_32) == pytest.approx(1e-3)
