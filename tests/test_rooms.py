@@ -18,7 +18,6 @@ HELD_BY = {
     "arrays": "importing/test_reader.py",
     "foreign.arrays": "foreign/test_reading.py",
     "predict.cost.sharding": "predict/test_hybrid_sharding.py",
-    "predict.fit.folds": "predict/test_calibration.py",
     "predict.cost.own_torch": "check/test_oracle.py",
     "predict.read.foreign_stacks": "predict/test_experts.py",
     "predict.read.foreign_clusters": "predict/test_spelled_tables.py",

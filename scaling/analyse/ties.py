@@ -24,7 +24,7 @@ NOISE_FLOOR = 0.02
 # steps repeat within this at best.
 UNSTATED_FLOOR = 0.05
 # For a prediction without an error of its own: the predictor's mean regret
-# (docs/prediction_accuracy.md).
+# (docs/prediction.md).
 PREDICTED_FLOOR = 0.04
 
 

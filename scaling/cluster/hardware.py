@@ -83,7 +83,7 @@ def _peaks(*, fp32: float, fp16: float, **fewer_bits: float) -> dict[str, float]
 
 # `sustained_low`: low precisions draw more power per byte moved. Fitted to published training rows
 # of H100 and GB200. Leaving out one model at a time moved the values by 0.02, nvfp4 by 0.08; single
-# tables give 0.63 to 0.68 for H100 fp8 and 0.57 to 0.63 for GB200 fp8 (benchmarks/held_out.py).
+# tables give 0.63 to 0.68 for H100 fp8 and 0.57 to 0.63 for GB200 fp8.
 # Assumed for the other GPUs of both generations.
 _LOW_OF_HOPPER = {"fp8": 0.66}
 _LOW_OF_BLACKWELL = {"fp8": 0.61, "mxfp8": 0.61, "nvfp4": 0.48}

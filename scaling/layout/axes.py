@@ -17,7 +17,7 @@ from scaling.layout.kernels import ATTENTION
 # Values of the axis `routing` -> tokens of the busiest expert over the mean. balanced: every expert
 # gets the same number, whatever the router scores. skewed: one expert gets that multiple of the
 # mean. learned: the router decides; predictions use this number, which comes from published steps
-# with and without forced balance (docs/formulas.md).
+# with and without forced balance.
 ROUTINGS = {
     "balanced": 1.0, "learned": 3.0, "skewed:1.25": 1.25, "skewed:1.5": 1.5, "skewed:2": 2.0,
     "skewed:3": 3.0, "skewed:4": 4.0,

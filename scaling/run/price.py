@@ -24,7 +24,7 @@ from scaling.study.short_steps import is_worth_shortening
 from scaling.study.study import Study
 
 SHOWN_KEEP = 0.15  # the `keep` by which `scaling plan` prices guiding a study that is not guided
-# The cheapest keys of `measure`, by replays of published sweeps (docs/prediction_accuracy.md).
+# The cheapest keys of `measure`, by replays of published sweeps.
 CHEAPEST = {
     "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
     "accumulation": "short",

@@ -51,7 +51,7 @@ def test_a_model_never_seen_is_predicted(sweep):
     scores = trial(sweep, "sweep", calibrate_where="model != 'ref-7b'").overall
     sheet = trial(sweep, "sweep", test_where="model = 'ref-7b'").overall
     # wider than all models seen, so the fit is followed half the way
-    assert scores.step_time["mape"] < 0.6 * sheet.step_time["mape"]
+    assert scores.step_time["mape"] < 0.7 * sheet.step_time["mape"]
 
 
 def test_fit_or_out_of_memory_is_learned_from_outcomes_alone(sweep):

@@ -12,6 +12,7 @@ from torch.distributed.pipelining import schedules
 from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
+from scaling.predict.cost import communication
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.cost.step import TIME_TERMS, step_of
@@ -75,7 +76,7 @@ def slots_taken(
      ("dualpipev", 2, 16, 0.11)],
 )  # fmt: skip
 def test_a_pipeline_idles_as_long_as_torchs_schedule(
-    points, schedule, virtual, rounds, off, checkpointing
+    points, schedule, virtual, rounds, off, checkpointing, monkeypatch
 ):
     """But for `off` of a slot a stage, also with fewer micro-batches than stages."""
     row = {
@@ -85,6 +86,7 @@ def test_a_pipeline_idles_as_long_as_torchs_schedule(
         "virtual_stages": 1 if schedule in ("zbv", "dualpipev") else virtual,
     }  # fmt: skip
     (group,) = points(row).groups
+    monkeypatch.setattr(communication, "_MESSAGE_EFFICIENCY", 1e9)
     quiet = {**group.start, **IDEAL}
     terms = step_of(group, group.features, quiet, np.zeros(1)).terms
     slot = sum(terms[name] for name in TIME_TERMS[:7]) / rounds

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from deepspeed.runtime.pipe.schedule import DualPipeVSchedule
 
+from scaling.predict.cost import communication
 from scaling.predict.cost.step import TIME_TERMS, step_of
 from tests.predict.test_step_arithmetic import IDEAL
 
@@ -51,13 +52,16 @@ def slots_taken(pp: int, rounds: int, passes: int) -> float:
 
 @pytest.mark.parametrize(("checkpointing", "passes"), [("none", 3), ("full", 4)])
 @pytest.mark.parametrize(("pp", "rounds"), [(2, 4), (4, 16), (8, 16), (8, 40)])
-def test_it_idles_as_long_as_deepspeeds_schedule(points, pp, rounds, checkpointing, passes):
+def test_it_idles_as_long_as_deepspeeds_schedule(
+    points, pp, rounds, checkpointing, passes, monkeypatch
+):
     row = {
         "framework": "scaling", "num_layers": 96, "pp": pp, "gradient_accumulation_steps": rounds,
         "pipeline_schedule": "dualpipev", "activation_checkpointing": checkpointing,
         "vocab_size": 1,
     }  # fmt: skip
     (group,) = points(row).groups
+    monkeypatch.setattr(communication, "_MESSAGE_EFFICIENCY", 1e9)
     quiet = {**group.start, **IDEAL}
     terms = step_of(group, group.features, quiet, np.zeros(1)).terms
     slot = sum(terms[name] for name in TIME_TERMS[:7]) / rounds

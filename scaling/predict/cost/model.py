@@ -144,7 +144,8 @@ def _predict_block(
     need = need_of(memory, p)
     of_memory = memory.total / group.capacity_bytes
     step = step_of(group, f, p, of_memory)
-    novelty, halved = np.ones(len(f)), np.zeros(len(f))
+    novelty: Floats = np.ones(len(f))
+    halved: Floats = np.zeros(len(f))
     if half and stack is not None:
         halved = np.log(step_of(group, f, fitted, of_memory).total / step.total)
     if stack is not None and stack.cluster == group.cluster_name:

@@ -22,7 +22,6 @@ class Parameter:
 
 _p = Parameter  # short for the tables below
 
-# Sources of the defaults are in docs/formulas.md, one line each.
 TIME: tuple[Parameter, ...] = (
     _p("gemm_efficiency", 0.80, 0.40, 0.90, 0.10, "ratio", "of the sustained peak, a large GEMM"),
     _p("gemm_half_size", 60.0, 1.0, 600.0, 0.3, "elements", "M, N or K at half efficiency"),

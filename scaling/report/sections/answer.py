@@ -109,7 +109,7 @@ def note(tables: Tables, *, full_steps: bool = False) -> str:
     if tables.series == "predicted":
         sentences.append(
             "Nothing ran that these predictions could be compared with; "
-            "docs/prediction_accuracy.md has the predictor's errors on published rows."
+            "docs/prediction.md has the predictor's errors on published rows."
         )
     tried = [row for row in tables["outcomes"] if row["outcome"] is not None]
     # what ran there in another series is not in `best`
