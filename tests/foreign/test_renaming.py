@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scaling.predict.fit.trial import trial
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows, read_table
 from scaling.foreign.renaming import remarks_of
+from scaling.predict.fit.validation import trial
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
 
