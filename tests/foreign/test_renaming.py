@@ -23,7 +23,7 @@ def assumed_of(path: Path, header: str, cells: str) -> tuple[str, ...]:
     """What is assumed of the good row with more columns."""
     head, row = GOOD.splitlines()
     path.write_text(f"{head},outcome,{header}\n{row},ok,{cells}\n")
-    return trial(read_table(path), "p.csv").points.assumptions
+    return trial(read_table(path), "p.csv").assumptions
 
 
 def test_names_may_have_blanks_around_them_and_an_index_no_name(tmp_path: Path) -> None:
