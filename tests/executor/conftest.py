@@ -3,15 +3,16 @@
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from snakemake_executor_plugin_submitit import backoff, dispatch, strays
+from snakemake_executor_plugin_submitit import backoff, dispatch
 from snakemake_executor_plugin_submitit.allocations import Limits, WantedJob
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
 from snakemake_executor_plugin_submitit.ledger import JobRecord, Ledger, digest_of, key_of
 from snakemake_executor_plugin_submitit.pack import write_json
-from snakemake_executor_plugin_submitit.schedulers import Refused
+from snakemake_executor_plugin_submitit.schedulers import JobId, Listed, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
 
@@ -45,23 +46,28 @@ class Cluster:
             self.known[job] = state_of("PENDING")
             self.folders[job] = folder
             self.requests[job] = dict(request.options)
-        return [{"job": job} for job in jobs]
+        return [JobId(job) for job in jobs]
 
-    def states(self, identities):
+    def listed(self, uid=None):
         self.queries["squeue"] += 1
-        return dict(self.known) if self.answers else None
-
-    def find(self, batch, request=None):
         if not self.answers:
             return None
-        mine = [job for job, folder in self.folders.items() if folder.parent.name == batch]
-        return [{"job": job} for job in mine if job in self.known and self.known[job].live]
+        return [
+            Listed(
+                id=JobId(job), state=state, directory=str(Path.cwd()),
+                batch=self.folders[job].parent.name,
+            )
+            for job, state in self.known.items()
+        ]  # fmt: skip
+
+    def accounted(self, jobs):
+        return {}
 
     def left_in(self, directory, uid):
         return [] if self.answers else None
 
-    def cancel(self, identities):
-        self.cancelled += [identity["job"] for identity in identities]
+    def cancel(self, jobs):
+        self.cancelled += [each.job for each in jobs]
         return self.answers
 
     def begin(self, job, number):
@@ -116,14 +122,15 @@ def clock(monkeypatch):
     """What the clock says: its one item."""
     now = [1000.0]
     ours = SimpleNamespace(monotonic=lambda: now[0])
-    for module in (backoff, dispatch, strays):  # nobody else's time stands still
+    for module in (backoff, dispatch):  # nobody else's time stands still
         monkeypatch.setattr(module, "time", ours)
     return now
 
 
 @pytest.fixture
-def run(tmp_path, cluster):
+def run(tmp_path, cluster, monkeypatch):
     """A run of the executor; a second one finds what the first has written."""
+    monkeypatch.chdir(tmp_path)
 
     def start(**limits):
         listener = Listener()

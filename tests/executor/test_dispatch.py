@@ -66,10 +66,11 @@ def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, 
     dispatcher.poll()
     assert cluster.queries["squeue"] == 0
     dispatcher.submit(wanted_jobs(tmp_path, *"abcdef"))
+    assert cluster.queries["squeue"] == 1  # at the start, for what an earlier run has left
 
     dispatcher.poll()
 
-    assert cluster.queries["squeue"] == 1
+    assert cluster.queries["squeue"] == 2
 
 
 def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, cluster, tmp_path):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -283,6 +284,75 @@ def test_on_a_full_disk_a_job_that_ended_well_is_settled_and_nothing_more_starts
     ends = Ledger(tmp_path / "ledger").settled(folder)
     assert [end.code for end in ends.values()] == ([] if code is None else [code])
     assert not (tmp_path / "started").exists()
+
+
+def test_a_job_that_was_left_for_later_runs_behind_those_that_had_no_turn(
+    pack, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pack_module, "OUR_TURN_S", 0.0)
+    folder = pack("exit 75", "touch started")
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="job 0 was ended from outside"):
+            Pack(str(folder), 0)()
+
+    assert settled(folder, 1)["code"] == 0
+    assert (folder / "0.returned").read_text() == ".."
+
+
+def test_a_worker_ends_once_its_allocation_was_started_again_elsewhere(pack, monkeypatch):
+    monkeypatch.setattr(pack_module, "_LOOK_EVERY_S", 0.1)
+    folder = pack("sleep 600")
+    newer = {"restarts": 1, "host": "elsewhere"}
+    timer = threading.Timer(1.0, pack_module.write_json, [folder / "started.json", newer])
+    timer.start()
+    began = time.monotonic()
+
+    with pytest.raises(SystemExit, match="started again elsewhere"):
+        Pack(str(folder), 3)()
+
+    assert time.monotonic() - began < 60
+    assert not (folder / "0.settled.json").exists()
+
+
+@pytest.mark.parametrize(("kills", "reason"), [(1, "memory limit"), (0, "ended")])
+def test_a_launcher_that_the_memory_limit_killed_says_so(pack, monkeypatch, kills, reason):
+    counts = iter([5, 5 + kills])
+    monkeypatch.setattr(pack_module, "oom_kills", lambda: next(counts))
+    folder = pack("kill -KILL $$")
+
+    with pytest.raises(SystemExit, match="all jobs of this pack failed"):
+        Pack(str(folder), 0)()
+
+    assert settled(folder, 0)["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file"),
+    [
+        ("0::/job_1/step_0\n", "sys/fs/cgroup/job_1/step_0/memory.events"),
+        ("0::/host/path\n", "sys/fs/cgroup/memory.events"),
+        ("4:cpu,memory:/job_1\n", "sys/fs/cgroup/memory/job_1/memory.oom_control"),
+        ("", "proc/vmstat"),
+    ],
+)
+def test_kills_for_memory_are_counted_wherever_the_kernel_tells(tmp_path, cgroup, file):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(cgroup)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("low 0\noom 9\noom_kill 3\n")
+    assert pack_module.oom_kills(tmp_path) == 3
+    (tmp_path / file).unlink()
+    assert pack_module.oom_kills(tmp_path) == 0
+
+
+def test_a_pack_with_fewer_restarts_left_gives_up_sooner(pack, monkeypatch):
+    folder = pack("true")
+    text = json.loads((folder / "pack.json").read_text())
+    (folder / "pack.json").write_text(json.dumps({**text, "restarts": 0}))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+    with pytest.raises(RuntimeError, match="restarted 1 times"):
+        Pack(str(folder), 3, SlurmContext())()
 
 
 def test_slurms_commands_are_asked_without_what_people_set_for_their_own_eyes(monkeypatch):

@@ -1,8 +1,9 @@
 """A second run, and what the first one has sent."""
 
-import errno
+import shutil
 
 from snakemake_executor_plugin_submitit.ledger import Ledger, digest_of
+from snakemake_executor_plugin_submitit.schedulers import JobId, Listed
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -39,12 +40,11 @@ def test_what_was_taken_up_and_then_found_dead_is_sent_again_and_not_failed(run,
     assert listener.take("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
 
 
-def test_a_job_that_succeeded_in_an_allocation_without_a_recorded_id_is_settled(
+def test_what_succeeded_while_nobody_watched_is_settled_though_its_job_is_forgotten(
     run, cluster, tmp_path
 ):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
-    (cluster.folders["100"] / "submitted.json").unlink()  # killed before it was written
     cluster.settle("100", 0)
     (tmp_path / "a").touch()
     cluster.known.clear()
@@ -54,6 +54,60 @@ def test_a_job_that_succeeded_in_an_allocation_without_a_recorded_id_is_settled(
     second.poll()
 
     assert listener.take("succeeded", "failed") == [("succeeded", "a")]
+
+
+def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_path):
+    first, _ = run()
+    (job,) = wanted_jobs(tmp_path, "a")
+    first.submit([job])
+    cluster.settle("100", 0)
+    (tmp_path / "a").touch()
+    first.poll()
+    first.recorded(job.record.key)
+    second, listener = run()
+    second.submit(wanted_jobs(tmp_path, "a"))
+
+    assert listener.take("sent") == [("sent", "a", "101")]
+
+
+def test_a_held_job_whose_points_have_all_settled_is_cancelled(run, cluster, tmp_path):
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a"))
+    cluster.settle("100", 0)
+    cluster.known["100"] = state_of("PENDING", "launch failed requeued held")
+    second, _ = run()
+    second.submit(wanted_jobs(tmp_path, "b"))
+
+    assert cluster.cancelled == ["100"]
+
+
+def test_a_job_of_an_unknown_batch_is_gone_before_its_points_are_sent_again(run, cluster, tmp_path):
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a"))
+    cluster.known["100"] = state_of("RUNNING")
+    shutil.rmtree(tmp_path / "ledger")  # as if a user had removed .snakemake
+    second, listener = run()
+    second.submit(wanted_jobs(tmp_path, "a"))
+    assert cluster.cancelled == ["100"]
+    assert listener.take("sent") == []
+    cluster.known["100"] = state_of("CANCELLED")
+
+    second.poll()
+
+    assert listener.take("sent") == [("sent", "a", "101")]
+
+
+def test_jobs_of_others_and_of_other_directories_are_left_alone(run, cluster, tmp_path):
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a"))
+    batch = cluster.folders["100"].parent.name
+    ledger = Ledger(tmp_path / "elsewhere")
+    listed = [
+        Listed(id=JobId("7"), state=state_of("RUNNING"), directory="/other", batch=batch),
+        Listed(id=JobId("8"), state=state_of("RUNNING"), directory=str(tmp_path)),
+    ]
+
+    assert ledger.leftovers(listed, ()) == []
 
 
 def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, cluster, tmp_path):
@@ -93,8 +147,14 @@ def test_without_an_answer_nothing_is_sent_twice(run, cluster, tmp_path):
     second, listener = run()
 
     second.submit(wanted_jobs(tmp_path, "a"))
+    cluster.answers = True
+    cluster.settle("100", 0)
+    second.poll()
 
-    assert listener.take("sent") == [("sent", "a", "100")]
+    assert listener.take("sent", "succeeded") == [
+        ("sent", "a", "(unknown)"),
+        ("succeeded", "a"),
+    ]
 
 
 def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, cluster, tmp_path):
@@ -108,22 +168,6 @@ def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, clu
     assert (cluster.folders["100"] / "0.withdrawn").exists()
     assert first.cancel() == 1
     assert cluster.cancelled == ["100"]
-
-
-def test_ctrl_c_cancels_before_it_forgets_what_was_sent(run, cluster, tmp_path, monkeypatch):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
-
-    def away(ledger, key):
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    monkeypatch.setattr(Ledger, "forget", away)
-
-    assert first.cancel() == 1
-    assert cluster.cancelled == ["100"]
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "a"))
-    assert listener.take("sent") == [("sent", "a", "101")]
 
 
 def test_a_job_that_runs_is_taken_up_though_other_hosts_are_to_be_left_out_by_now():

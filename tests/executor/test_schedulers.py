@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
 from snakemake_executor_plugin_submitit import ownership, stop
-from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, Refused
+from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS, JobId, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
@@ -38,18 +38,18 @@ def slurm():
 
 
 def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
-    command("squeue", b"1|RUNNING|N|/|\xe9t\xe9\n2|PENDING|N|/s|snakemake in s, batch-1\n")
+    command("squeue", b"1|RUNNING|N|/|\xe9t\xe9\n2_3|PENDING|N|/s|snakemake in s, batch-1\n")
 
-    states = slurm.states([{"job": "1"}, {"job": "2"}])
+    first, second = slurm.listed()
 
-    assert {job: state.word for job, state in states.items()} == {"1": "RUNNING", "2": "PENDING"}
-    assert slurm.find("batch-1", request_of("r", {"runtime": 5})) == [{"job": "2"}]
+    assert (first.id.job, first.state.word, first.batch) == ("1", "RUNNING", "")
+    assert (second.id.job, second.state.word, second.batch) == ("2_3", "PENDING", "batch-1")
+    assert (second.directory, second.number) == ("/s", 3)
 
 
 def test_hidden_partitions_are_listed_too(command, slurm):
     calls = command("squeue", b"")
-    command("sacct", b"")
-    slurm.states([{"job": "1"}])
+    slurm.listed()
 
     assert "--all" in calls.read_text().split()
 
@@ -57,52 +57,39 @@ def test_hidden_partitions_are_listed_too(command, slurm):
 def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slurm):
     squeue = command("squeue", b"7|RUNNING|None|/s|snakemake in s, batch-1\n")
     scancel = command("scancel", b"")
-    request = request_of("r", {"runtime": 5, "slurm_extra": "--clusters=east"})
+    slurm.request("r", {"runtime": 5, "slurm_extra": "--clusters=east"})
 
-    found = slurm.find("batch-1", request)
-    slurm.states([*found, {"job": "7"}])
-    slurm.cancel(found)
+    listed = slurm.listed()
+    slurm.cancel([each.id for each in listed])
 
-    assert found == [{"job": "7", "clusters": "east"}]
+    assert {each.id for each in listed} == {JobId("7"), JobId("7", "east")}
     lines = squeue.read_text().splitlines()
-    assert [line.startswith("--clusters=east ") for line in lines] == [True, True, False]
-    assert scancel.read_text() == "--clusters=east 7\n"
+    assert sorted(line.startswith("--clusters=east ") for line in lines) == [False, True]
+    assert sorted(scancel.read_text().splitlines()) == ["--clusters=east 7", "7"]
 
 
-def test_tasks_of_an_array_that_wait_share_a_line_of_accounting(command):
-    sacct = command("sacct", b"7_0|RUNNING\n7_1|COMPLETED\n7_[2-3%2]|PENDING\n8|FAILED\n")
-    slurm = Slurm(ExecutorSettings(status_command="sacct"))
+def test_no_answer_is_no_news(command, slurm):
+    squeue = command("squeue", b"")
+    (squeue.parent / "squeue").write_text("#!/bin/sh\nexit 1\n")
 
-    states = slurm.states([{"job": job} for job in ("7_0", "7_1", "7_2", "7_3", "8", "9_0")])
+    assert slurm.listed() is None
+    assert slurm.left_in(Path("/s"), 2000) is None
 
-    assert states is not None
-    words = {job: state.word for job, state in states.items()}
-    assert words == {
-        "7_0": "RUNNING", "7_1": "COMPLETED", "7_2": "PENDING", "7_3": "PENDING", "8": "FAILED",
-    }  # fmt: skip
+
+def test_accounting_says_who_cancelled_a_job_and_which_ran_out_of_memory(command, slurm):
+    # slurmdbd has missed the end of 7, and would say so for ever
+    answer = b"7|RUNNING\n8|CANCELLED by 0\n9_1|OUT_OF_MEMORY\n9_[2-3%2]|PENDING\n"
+    sacct = command("sacct", answer)
+
+    states = slurm.accounted([JobId(job) for job in ("7", "8", "9_1", "9_2")])
+
+    assert {job: state.word for job, state in states.items()} == {
+        "8": "CANCELLED",
+        "9_1": "OUT_OF_MEMORY",
+    }
+    assert states["8"].by_whom == " by root"
+    assert states["9_1"].out_of_memory
     assert sacct.read_text().endswith("--jobs=7,8,9\n")
-
-
-def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command):
-    squeue, sacct = command("squeue", b""), command("sacct", b"7|RUNNING\n8|CANCELLED by 0\n")
-    slurm = Slurm(ExecutorSettings(status_command="sacct"))
-
-    states = slurm.states([{"job": "7"}, {"job": "8"}, {"job": "9"}])
-    (sacct.parent / "sacct").write_text("#!/bin/sh\nexit 1\n")
-
-    assert {job: state.live for job, state in states.items()} == {"7": True, "8": False}
-    assert slurm.states([{"job": "7"}]) is None
-    assert not squeue.exists()
-
-
-def test_a_job_that_only_accounting_calls_alive_is_gone(command, slurm):
-    # slurmdbd has missed its end, and would say so for ever
-    command("squeue", b"1|RUNNING|None|/|c\n")
-    command("sacct", b"7|RUNNING\n8|COMPLETED\n")
-
-    states = slurm.states([{"job": job} for job in "178"])
-
-    assert {job: state.word for job, state in states.items()} == {"1": "RUNNING", "8": "COMPLETED"}
 
 
 def test_a_node_that_has_left_the_cluster_is_excluded_no_more(command, slurm, tmp_path):
@@ -144,6 +131,9 @@ class Nowhere:
 
     def __init__(self, settings):
         self.queries = {"ask": settings.pack}
+
+    def listed(self):
+        return []
 
     def unusable(self):
         return "the made-up scheduler is closed today"

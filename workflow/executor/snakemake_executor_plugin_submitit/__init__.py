@@ -2,17 +2,15 @@
 
     settings     options of the user
     executor     Snakemake's side of the plugin; nothing below knows of Snakemake
-    dispatch     submits jobs or re-attaches to them, and settles them
+    dispatch     takes up jobs of an earlier run, submits the others, and settles them
     outbox       turns waiting jobs into allocations
     backoff      when to retry a request that was not taken
-    strays       allocations that may have been taken without an answer
     unfit        hosts that are excluded
     allocations  jobs that are wanted, who is told about them, and allocations in flight
     request      what one allocation needs
     packing      which jobs share an allocation (pure)
     schedulers   by name; nothing else knows of any of them
     ledger       records on disk of what was submitted; removes old ones
-    reattach     jobs of an earlier run
     ownership    a lock that ends with its owner
     stop         ends for good what makes given files
     pack         runs inside the allocation

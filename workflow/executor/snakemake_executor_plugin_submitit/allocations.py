@@ -1,12 +1,14 @@
 """Jobs that are wanted, who is told about them, and the allocations in flight that hold them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from .ledger import JobRecord
 from .request import Request
+from .schedulers import JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,7 +23,7 @@ class WantedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How jobs are packed and how many allocations may be in flight; see the settings."""
+    """How jobs are packed, how many allocations may be in flight, and who may start again."""
 
     pack: int = 1
     pack_minutes: int | None = None
@@ -29,18 +31,24 @@ class Limits:
     max_allocations: int | None = None
     latency_s: float = 5.0  # until a file written elsewhere must be visible
     outputs_are_complete: bool = False  # every existing output counts as finished
+    restarts: int = 3  # how often a job may be started again in a run, whatever interrupted it
+    interrupted: Counter[str] = field(default_factory=Counter)  # so often it was, by job
+
+    def restarts_left(self, key: str) -> int:
+        """How often a job may still be started again; negative: never more."""
+        return self.restarts - self.interrupted[key]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Allocation:
     """One job of the scheduler, and the jobs of its pack that have not settled, by number.
 
-    `identity` is how the scheduler names it, None while it is being submitted. `ended_s` is the
-    monotonic time at which it was first seen to have ended, None while it lives.
+    `id` is None while it is being submitted. `ended_s` is the monotonic time at which it was first
+    seen to have ended, None while it lives.
     """
 
     folder: Path
-    identity: Mapping[str, Any] | None
+    id: JobId | None
     gpus: list[int] = field(default_factory=list)
     pending: dict[int, WantedJob] = field(default_factory=dict)
     reattached: bool = False
@@ -49,7 +57,7 @@ class Allocation:
     @property
     def job_id(self) -> str:
         """The scheduler's id."""
-        return "(not submitted)" if self.identity is None else str(self.identity["job"])
+        return "(unknown)" if self.id is None else self.id.job
 
 
 class Listener(Protocol):
@@ -79,6 +87,7 @@ class Allocations:
         self._by_folder: dict[Path, Allocation] = {}
         self._just_ended: set[Path] = set()  # since the last poll began
         self._failed_in: dict[str, Path] = {}  # by job, where it failed last
+        self._held: dict[str, tuple[Path, int]] = {}  # by job
         self._free_gpus = list(range(gpus))
 
     def __iter__(self) -> Iterator[Allocation]:
@@ -86,6 +95,15 @@ class Allocations:
 
     def __len__(self) -> int:
         return len(self._by_folder)
+
+    def hold(self, allocation: Allocation, number: int, job: WantedJob) -> None:
+        """Note that an allocation holds a job, by its number in the pack."""
+        allocation.pending[number] = job
+        self._held[job.record.key] = allocation.folder, number
+
+    def held(self, key: str) -> tuple[Path, int] | None:
+        """The allocation that held a job last, and its number there; asked once."""
+        return self._held.pop(key, None)
 
     def get(self, folder: Path) -> Allocation | None:
         """The allocation of this folder if it is in flight."""

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
-from .ledger import JobEnd, Ledger
+from .ledger import JobEnd, Ledger, Place
 from .outbox import Outbox
-from .reattach import Reattachment
-from .schedulers import Scheduler, State
+from .schedulers import JobId, Listed, Scheduler, State
 from .unfit import UnfitHosts
 
 # An allocation that the scheduler no longer knows counts as lost after this.
 LOST_S = 60.0
-# How often a job that never began is sent again without that counting as an attempt.
-MOST_FREE_RESENDS = 3
 
 
 class Dispatcher:
@@ -38,7 +35,10 @@ class Dispatcher:
             ledger=ledger, scheduler=scheduler, limits=limits, listener=listener,
             directory=directory, in_flight=self._open, unfit=self._unfit,
         )  # fmt: skip
-        self._free_resends: Counter[str] = Counter()  # by job
+        self._places: dict[str, Place] | None = None  # of jobs of earlier runs
+        self._leaving: set[JobId] = set()  # cancelled jobs that may still run
+        self._leaving_since_s = 0.0
+        self._has_asked = False
         self._reasons_told: set[str] = set()  # why allocations wait
         self._cancelled = False
         self._answers = True
@@ -51,31 +51,98 @@ class Dispatcher:
     # -- submitting -------------------------------------------------------------------------------
 
     def submit(self, jobs: Sequence[WantedJob]) -> None:
-        """Re-attach to jobs that an earlier run has sent, and send the others in packs."""
+        """Take up jobs that an earlier run has sent, and send the others in packs."""
         with self._mutex:
-            earlier = Reattachment(self._ledger, self._scheduler, jobs)
-            reattached: Counter[str] = Counter()
+            if self._places is None:
+                self._places = self._ledger.places()
+            places = {
+                job.record.key: place
+                for job in jobs
+                if (place := self._places.pop(job.record.key, None)) is not None
+            }
+            listed = self._ask() if places or not self._has_asked else None
+            taken_up: Counter[str] = Counter()
             for job in jobs:
-                place = earlier.find(job)
-                if place is None:
-                    self._listener.prepare(job)
-                    self._outbox.add([job])
+                place = places.get(job.record.key)
+                if place is not None and self._takes_up(job, place, listed):
+                    taken_up[self._attach(job, place, listed)] += 1
                     continue
-                folder, number = place
-                allocation = self._open.get(folder)
-                if allocation is None:
-                    allocation = Allocation(
-                        folder=folder, identity=self._ledger.submitted(folder), reattached=True
-                    )
-                    self._open.add(allocation)
-                allocation.pending[number] = job
-                self._listener.sent(job, allocation.job_id)
-                reattached[allocation.job_id] += 1
-            for job_id, count in reattached.items():
+                if place is not None:
+                    with contextlib.suppress(OSError):  # a full disk; it is cancelled as well
+                        self._ledger.withdraw(place.allocation, place.number)
+                if self._limits.restarts_left(job.record.key) < 0:
+                    times = self._limits.interrupted[job.record.key]
+                    self._listener.failed(job, f"it was interrupted {times} times in this run", [])
+                    continue
+                self._listener.prepare(job)
+                self._outbox.add([job])
+            for job_id, count in taken_up.items():
                 self._listener.say(f"re-attached to job {job_id} of an earlier run, {count} in it")
-            if emptied := earlier.cancel_emptied():
-                jobs_left = ", ".join(emptied)
-                self._listener.say(f"cancelled job {jobs_left}: what it holds is sent as it is now")
+            self._cancel_leftovers(listed)
+            self._send()
+
+    def _takes_up(self, job: WantedJob, place: Place, listed: Sequence[Listed] | None) -> bool:
+        """Whether a job is as an earlier run has sent it, and runs, will run, or has succeeded.
+
+        Without an answer of the scheduler it may live, and must not be sent twice. One that waits
+        for other resources than it needs now is sent anew.
+        """
+        settled = self._ledger.settled(place.allocation).get(place.number)
+        if place.digest != job.record.digest:
+            return False
+        if settled is not None:
+            return settled.code == 0 and all(output.exists() for output in job.outputs)
+        if listed is None:
+            return True
+        state = next((each.state for each in listed if _folder_of(each) == _key(place)), None)
+        waits_for_other = state is not None and state.waits and place.asked != job.record.asked
+        return state is not None and state.live and not waits_for_other
+
+    def _attach(self, job: WantedJob, place: Place, listed: Sequence[Listed] | None) -> str:
+        allocation = self._open.get(place.allocation)
+        if allocation is None:
+            ids = [each.id for each in listed or () if _folder_of(each) == _key(place)]
+            allocation = Allocation(
+                folder=place.allocation, id=ids[0] if ids else None, reattached=True
+            )
+            self._open.add(allocation)
+        self._open.hold(allocation, place.number, job)
+        self._listener.sent(job, allocation.job_id)
+        return allocation.job_id
+
+    def _ask(self) -> list[Listed] | None:
+        """What the scheduler lists; None if it does not answer, which is said once."""
+        self._has_asked = True
+        listed = self._scheduler.listed()
+        if (listed is not None) != self._answers:
+            self._answers = listed is not None
+            self._listener.say(
+                "the scheduler answers again"
+                if self._answers
+                else "the scheduler does not answer; jobs run on, and it will be asked again"
+            )
+        return listed
+
+    def _cancel_leftovers(self, listed: Sequence[Listed] | None) -> None:
+        """Cancel jobs of this directory that have nothing to run.
+
+        Nothing is sent for a while as long as one of them runs: it may hold a job's files.
+        """
+        if listed is None:
+            return
+        self._leaving &= {each.id for each in listed if each.state.live}
+        mine = {allocation.id for allocation in self._open}
+        found = self._ledger.leftovers(
+            (each for each in listed if each.id not in mine | self._leaving), self._outbox.unwanted
+        )
+        if found and self._scheduler.cancel([each.id for each in found]):
+            names = ", ".join(each.id.job for each in found)
+            self._listener.say(f"cancelled job {names}: it has nothing to run any more")
+            self._leaving |= {each.id for each in found if not each.state.waits}
+            self._leaving_since_s = time.monotonic()
+
+    def _send(self) -> None:
+        if not self._leaving or time.monotonic() - self._leaving_since_s > LOST_S:
             self._outbox.send()
 
     # -- settling ---------------------------------------------------------------------------------
@@ -85,25 +152,51 @@ class Dispatcher:
         with self._mutex:
             if self._cancelled:
                 return
-            identities = [a.identity for a in self._open if a.identity is not None]
-            states = self._scheduler.states(identities) if identities else {}
-            if (states is not None) != self._answers:
-                self._answers = states is not None
-                self._listener.say(
-                    "the scheduler answers again"
-                    if self._answers
-                    else "the scheduler does not answer; jobs run on, and it will be asked again"
-                )
-            self._outbox.cancel_strays()
+            watches = len(self._open) or self._leaving or self._outbox.unwanted
+            listed = self._ask() if watches else None
+            states = {each.id: each.state for each in listed or ()}
+            self._name_allocations(listed)
+            self._cancel_leftovers(listed)
             self._open.begin_poll()
             for allocation in self._open:
                 self._settle(allocation)
-                if allocation.pending and allocation.identity is not None and states is not None:
-                    self._settle_if_over(allocation, states.get(allocation.job_id))
+            ended = [
+                allocation.id
+                for allocation in self._open
+                if allocation.pending and allocation.id is not None
+                if (state := states.get(allocation.id)) is None or not state.live
+            ]
+            if listed is not None and ended:
+                known = self._scheduler.accounted(ended)
+                states |= {each: known[each.job] for each in ended if each.job in known}
+            for allocation in self._open:
+                if allocation.pending and listed is not None:
+                    state = states.get(allocation.id) if allocation.id is not None else None
+                    self._settle_if_over(allocation, state)
                 if not allocation.pending:
                     self._open.close(allocation)
                     self._outbox.retry_now()
-            self._outbox.send()
+            self._send()
+
+    def _name_allocations(self, listed: Sequence[Listed] | None) -> None:
+        """Fill in ids of allocations that were taken up while the scheduler did not answer."""
+        for allocation in self._open:
+            for each in listed or ():
+                key = allocation.folder.parent.name, int(allocation.folder.name)
+                if allocation.id is None and _folder_of(each) == key:
+                    allocation.id = each.id
+
+    def recorded(self, key: str) -> None:
+        """Snakemake has recorded the end of a job: no later run takes it up."""
+        if (place := self._open.held(key)) is not None:
+            with contextlib.suppress(OSError):  # a full disk: it is looked at once more
+                self._ledger.withdraw(*place)
+
+    def tidy(self, keep_days: float) -> None:
+        """Remove records that nobody needs any more."""
+        with self._mutex:
+            if (listed := self._scheduler.listed()) is not None:
+                self._ledger.tidy(listed, keep_days)
 
     def _settle(self, allocation: Allocation) -> None:
         """Settle the jobs whose ends are recorded.
@@ -128,30 +221,44 @@ class Dispatcher:
         if not self._is_over(allocation, state):
             return
         self._blame_host(allocation)
-        began = self._ledger.began(allocation.folder)
-        started = self._ledger.has_started(allocation.folder)
+        folder = allocation.folder
+        began, returned = self._ledger.began(folder), self._ledger.returned(folder)
+        restarts = self._ledger.restarts(folder)
         # an allocation that failed before its worker ran would fail again, so its jobs fail
-        never_ran = state is not None and state.failed and not started
-        last_words = (
-            self._ledger.last_words(allocation.folder, allocation.job_id) if never_ran else ""
-        )
-        word = state.word if state is not None else "gone for an unknown reason"
-        why = f"job {allocation.job_id} is {word}" + (f": {last_words}" if last_words else "")
+        never_ran = state is not None and state.failed and restarts is None
+        why = f"job {allocation.job_id} is {self._what_became(state)}"
+        if never_ran:
+            words = self._ledger.last_words(folder, allocation.job_id)
+            why += f": {words}" if words else ""
+            if words is None:
+                why += f": it has left no log; does its node see {folder.parent}?"
         self._end(allocation)  # in case it lives unseen, or is about to be restarted
-        for number, job in sorted(allocation.pending.items()):
+        # what was left for later goes behind those that had no turn
+        for number, job in sorted(
+            allocation.pending.items(), key=lambda item: (item[0] in returned, item[0])
+        ):
             not_to_blame = number not in began or (state is not None and state.preempted)
             is_finished = self._is_finished(job)
-            logs = self._ledger.log_of(allocation.folder, number)
+            logs = self._ledger.log_of(folder, number)
             del allocation.pending[number]
             if is_finished:
                 self._listener.succeeded(job)
-            elif (
-                allocation.reattached  # it ended while nobody watched: no attempt of this run
-                or (not_to_blame and not never_ran and self._may_resend_free(job))
-            ):
+                continue
+            if not allocation.reattached:  # else it ended while nobody watched
+                self._limits.interrupted[job.record.key] += 1 + (restarts or 0)
+            may_restart = self._limits.restarts_left(job.record.key) >= 0
+            if allocation.reattached or (not_to_blame and not never_ran and may_restart):
                 self._outbox.add([job])
             else:
                 self._listener.failed(job, why, logs)
+
+    def _what_became(self, state: State | None) -> str:
+        """The state of an ended job, and what to do about it."""
+        if state is None:
+            return "gone for an unknown reason"
+        if state.out_of_memory:
+            return f"{state.word}: the job's memory limit (--mem) killed it; ask for more mem_mb"
+        return f"{state.word}{state.by_whom}"
 
     def _is_over(self, allocation: Allocation, state: State | None) -> bool:
         """Whether it has ended long enough ago for all that it wrote to be visible here."""
@@ -162,6 +269,8 @@ class Dispatcher:
                 self._reasons_told.add(kind)
                 self._listener.say(f"job {allocation.job_id} waits: {state.reason}")
             return False
+        if allocation.pending.keys() <= self._ledger.withdrawn(allocation.folder):
+            return True  # somebody has stopped it for good
         now = time.monotonic()
         if allocation.ended_s is None:
             allocation.ended_s = now
@@ -172,11 +281,6 @@ class Dispatcher:
         """Whether all outputs exist, in a workflow where that means that they are finished."""
         exist = bool(job.outputs) and all(output.exists() for output in job.outputs)
         return self._limits.outputs_are_complete and exist
-
-    def _may_resend_free(self, job: WantedJob) -> bool:
-        """Whether a job that is not to blame may be sent again without counting an attempt."""
-        self._free_resends[job.record.key] += 1
-        return self._free_resends[job.record.key] <= MOST_FREE_RESENDS
 
     def _blame_host(self, allocation: Allocation) -> None:
         unfit = self._ledger.unfit(allocation.folder)
@@ -200,11 +304,9 @@ class Dispatcher:
             for number in mine:
                 with contextlib.suppress(OSError):  # a full disk; it is also cancelled
                     self._ledger.withdraw(allocation.folder, number)
-            if (
-                allocation.identity is not None
-                and not self._ledger.unsettled(allocation.folder) - mine
-            ):
-                ending.append(dict(allocation.identity))
+            others = self._ledger.unsettled(allocation.folder) - mine
+            if allocation.id is not None and not others:
+                ending.append(allocation.id)
         if ending and not self._scheduler.cancel(ending):
             self._listener.say(
                 f"the scheduler does not answer: {len(ending)} allocations were not cancelled; "
@@ -218,13 +320,9 @@ class Dispatcher:
         with self._mutex:
             self._cancelled = True
             self._outbox.clear()
-            self._outbox.cancel_strays()
-            count = self._end(*self._open)
-            for allocation in self._open:
-                for job in allocation.pending.values():
-                    with contextlib.suppress(OSError):  # the next run finds it withdrawn
-                        self._ledger.forget(job.record.key)
-            return count
+            if self._outbox.unwanted:
+                self._cancel_leftovers(self._ask())
+            return self._end(*self._open)
 
     def detach(self) -> int:
         """Send nothing more and leave the rest running; returns how many allocations run on."""
@@ -242,9 +340,21 @@ class Dispatcher:
         return self._unfit.report()
 
 
+def _folder_of(listed: Listed) -> tuple[str, int]:
+    """The names of the batch and of the allocation that a listed job is."""
+    return listed.batch, listed.number
+
+
+def _key(place: Place) -> tuple[str, int]:
+    """The same of a place."""
+    return place.allocation.parent.name, int(place.allocation.name)
+
+
 def _describe_end(end: JobEnd, job: WantedJob) -> str:
     if end.reason == "time limit":
         return f"its time limit of {job.record.limit_s / 60:g} min was reached"
+    if end.reason == "memory limit":
+        return "the job's memory limit (--mem) killed it; ask for more mem_mb"
     if end.code < 0:
         return f"killed by signal {-end.code}"
     return f"exit code {end.code}"

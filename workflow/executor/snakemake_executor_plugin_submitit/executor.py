@@ -7,6 +7,7 @@ job.
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
-from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
+from .ledger import JobRecord, Ledger, digest_of, key_of
 from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
 from .request import RequestError
 from .schedulers import SCHEDULERS
@@ -74,6 +75,7 @@ class Executor(RemoteExecutor):
                 max_allocations=settings.max_allocations,
                 latency_s=self.workflow.execution_settings.latency_wait,
                 outputs_are_complete=self.workflow.dag.ignore_incomplete,
+                restarts=settings.max_restarts,
             ),
             listener=self,
             directory=Path.cwd(),
@@ -113,7 +115,7 @@ class Executor(RemoteExecutor):
             raise WorkflowError(f"rule {rule}: {why}")
         record = JobRecord(
             name=" ".join([rule, *job.wildcards_dict.values()]),
-            key=self._key(job),
+            key=_key(job),
             command=self._command(job),
             digest=digest_of(_what_runs(job), request.excluded),
             limit_s=60 * request.runtime_min,
@@ -178,12 +180,12 @@ class Executor(RemoteExecutor):
     def handle_job_success(self, job: Any) -> None:
         """Snakemake has recorded the success; before that, a new run could still re-attach."""
         super().handle_job_success(job)
-        self._ledger.forget(self._key(job))
+        self._dispatcher.recorded(_key(job))
 
     def handle_job_error(self, job: Any) -> None:
         """Snakemake has cleaned up after the job; a retry is sent anew."""
         super().handle_job_error(job)
-        self._ledger.forget(self._key(job))
+        self._dispatcher.recorded(_key(job))
 
     # -- the polling thread -----------------------------------------------------------------------
 
@@ -214,8 +216,13 @@ class Executor(RemoteExecutor):
     # -- the end ----------------------------------------------------------------------------------
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Handle Ctrl-C. Ignores the list, which lacks jobs that the polling thread is handling."""
-        if self._settings.on_interrupt == "detach":
+        """Handle Ctrl-C, and an error of Snakemake's own, such as a full disk.
+
+        The error is no reason to end what runs. The list lacks jobs that are being settled.
+        """
+        error = sys.exc_info()[1]
+        is_told = error is None or isinstance(error, (KeyboardInterrupt, SystemExit))
+        if self._settings.on_interrupt == "detach" or not is_told:
             count = self._left_running = self._dispatcher.detach()
             self.say(f"{count} jobs are left running; the same command re-attaches to them")
         else:
@@ -252,11 +259,11 @@ class Executor(RemoteExecutor):
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:
-            tidy(self._ledger, self._scheduler, self._settings.keep_days)
+            self._dispatcher.tidy(self._settings.keep_days)
 
-    def _key(self, job: Any) -> str:
-        outputs = map(str, job.output)
-        return key_of(job.rule.name, job.wildcards_dict, outputs, self._ledger.directory)
+
+def _key(job: Any) -> str:
+    return key_of(job.rule.name, job.wildcards_dict, map(str, job.output))
 
 
 def _what_runs(job: Any) -> str:

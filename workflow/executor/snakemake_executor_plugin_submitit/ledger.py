@@ -1,19 +1,18 @@
 """Records on disk of what was submitted, which outlive kills, lost sessions and reboots.
 
-    <root>/index/<job key>.json            which allocation holds a job
     <root>/<batch>/                        one call of the scheduler: its script, pickles and log
     <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before it is sent
-    <root>/<batch>/<n>/submitted.json      its id, written afterwards
     <root>/<batch>/<n>/started.json        written in the allocation: it runs
     <root>/<batch>/<n>/<i>.running.json    job i was started, and where
     <root>/<batch>/<n>/<i>.settled.json    job i ended, and how
     <root>/<batch>/<n>/<i>.settled-...     job i succeeded, but the disk was full
+    <root>/<batch>/<n>/<i>.returned        job i was left for later; a byte for each time
     <root>/<batch>/<n>/unfit.json          nothing can run on this host
-    <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted
+    <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted, or Snakemake knows its end
     <root>/<batch>/<n>/<i>.log             what job i printed
 
-Snakemake's own record of a job's external id is not used: it is null under --rerun-incomplete, and
-a child Snakemake overwrites it.
+The scheduler knows which batch a job of its belongs to. Snakemake's own record of a job's external
+id is not used: it is null under --rerun-incomplete, and a child Snakemake overwrites it.
 """
 
 import datetime
@@ -24,14 +23,14 @@ import shlex
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .ownership import may_act_for
+from .ownership import all_records, may_act_for
 from .pack import write_json
-from .schedulers import Scheduler
+from .schedulers import Listed
 
 _DAY_S = 86400.0
 _REMEMBERED_S = 7 * _DAY_S  # how long a success is kept for a run to ask about it
@@ -61,14 +60,14 @@ class JobEnd:
     """How a job in a pack ended: its exit code, and whether the executor ended it."""
 
     code: int
-    reason: str  # "ended", or "time limit"
+    reason: str  # "ended", "time limit", or "memory limit"
     began: float
     ended: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """Where a job was sent."""
+class Place:
+    """Where an earlier run has sent a job."""
 
     allocation: Path
     number: int  # in the pack
@@ -76,15 +75,9 @@ class Entry:
     asked: str
 
 
-def key_of(
-    rule: str, wildcards: Mapping[str, str], outputs: Iterable[str], directory: str = ""
-) -> str:
-    """A job's name across runs of Snakemake: identifies what it makes, not how.
-
-    `directory` is `Ledger.directory`.
-    """
-    names = [rule, sorted(wildcards.items()), sorted(outputs)]
-    text = json.dumps([*names, directory] if directory else names)
+def key_of(rule: str, wildcards: Mapping[str, str], outputs: Iterable[str]) -> str:
+    """A job's name across runs of Snakemake: identifies what it makes, not how."""
+    text = json.dumps([rule, sorted(wildcards.items()), sorted(outputs)])
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -110,12 +103,12 @@ class Ledger:
         self.root = root
         here = Path.cwd()
         self.directory = "" if root.is_relative_to(here) else str(here)
-        (root / "index").mkdir(parents=True, exist_ok=True)
 
     def open_batch(self) -> Path:
         """A new folder for one call of the scheduler, with a unique name."""
         now = datetime.datetime.now(datetime.UTC)
         batch = self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
+        self.root.mkdir(parents=True, exist_ok=True)
         # its pickles are code that the scheduler runs as this user: nobody else may write them
         batch.mkdir(mode=0o700)
         return batch
@@ -128,56 +121,82 @@ class Ledger:
         directory: Path,
         environment: Mapping[str, str],
         outputs_are_complete: bool = False,
+        restarts: int | None = None,
     ) -> None:
         """Record an allocation and its jobs, before it is submitted."""
         allocation.mkdir()
-        listed = [asdict(item) for item in items]
         pack = {
             "directory": str(directory),
             "environment": dict(environment),
             "outputs_are_complete": outputs_are_complete,
-            "items": listed,
+            "restarts": restarts,
+            "items": [asdict(item) for item in items],
         }
         write_json(allocation / "pack.json", pack)
-        for number, item in enumerate(listed):
-            where = {"allocation": str(allocation.relative_to(self.root)), "number": number}
-            job = {"digest": item["digest"], "asked": item["asked"]}
-            write_json(self._index(item["key"]), where | job)
 
-    def write_submitted(self, allocation: Path, identity: Mapping[str, Any]) -> None:
-        """Record how the scheduler names an allocation."""
-        write_json(allocation / "submitted.json", dict(identity))
+    def pack(self, allocation: Path) -> dict[str, Any] | None:
+        """What was recorded of an allocation; None if nothing was, or it is another directory's."""
+        pack = _read(allocation / "pack.json") if _is_mine(allocation.parent) else None
+        return pack if pack and self.directory in ("", pack["directory"]) else None
 
-    def submitted(self, allocation: Path) -> dict[str, Any] | None:
-        """How the scheduler names an allocation; None if that was never recorded."""
-        return _read(allocation / "submitted.json")
+    def places(self) -> dict[str, Place]:
+        """Where each job was sent last, by its key, unless it was withdrawn there."""
+        places: dict[str, Place] = {}
+        for allocation in (path for batch in self.batches() for path in sorted(batch.iterdir())):
+            withdrawn = self.withdrawn(allocation)
+            for number, item in enumerate((self.pack(allocation) or {"items": ()})["items"]):
+                places.pop(item["key"], None)
+                if number not in withdrawn:
+                    places[item["key"]] = Place(
+                        allocation=allocation,
+                        number=number,
+                        digest=item["digest"],
+                        asked=item["asked"],
+                    )
+        return places
 
-    def has_started(self, allocation: Path) -> bool:
-        """Whether the allocation has run at all."""
-        return (allocation / "started.json").exists()
+    def leftovers(self, listed: Iterable[Listed], unwanted: Collection[str]) -> list[Listed]:
+        """Live jobs of this directory that have nothing to run.
 
-    def find(self, key: str) -> Entry | None:
-        """Where the job of this key was last sent, if that is still recorded."""
-        record = _read(self._index(key))
-        if record is None:
-            return None
-        allocation = self.root / record["allocation"]
-        if not _is_mine(allocation.parent) or not (allocation / "pack.json").exists():
-            return None
-        return Entry(
-            allocation=allocation,
-            number=record["number"],
-            digest=record["digest"],
-            asked=record.get("asked", ""),  # earlier versions did not record it
-        )
+        Their batch is unknown, `unwanted` or withdrawn, or all of it has settled and the job waits
+        to be started again.
+        """
+        found = []
+        for job in listed:
+            if not job.state.live or not _BATCH.fullmatch(job.batch):
+                continue
+            allocation = self.root / job.batch / str(job.number)
+            if self.pack(allocation) is None:
+                known = any((root / job.batch).exists() for root in {self.root, *all_records()})
+                unknown = not known and job.directory == str(Path.cwd())
+            else:
+                left, withdrawn = self.unsettled(allocation), self.withdrawn(allocation)
+                unknown = not left and (
+                    job.state.waits or bool(withdrawn - self.settled(allocation).keys())
+                )
+            if unknown or job.batch in unwanted:
+                found.append(job)
+        return found
 
-    def forget(self, key: str) -> None:
-        """Drop a settled or cancelled job, so that no run re-attaches to it."""
-        self._index(key).unlink(missing_ok=True)
+    def restarts(self, allocation: Path) -> int | None:
+        """How often an allocation was started again; None if it has not run at all."""
+        record = _read(allocation / "started.json")
+        return None if record is None else int(record.get("restarts", 0))
+
+    def returned(self, allocation: Path) -> set[int]:
+        """Numbers of the jobs that were left for later."""
+        return set(_by_number(allocation, "returned"))
 
     def withdraw(self, allocation: Path, number: int) -> None:
-        """Tell an allocation that one of its jobs is no longer wanted."""
+        """Note that a job is no longer wanted from there, or that Snakemake has recorded its end.
+
+        An allocation ends a job that runs, and does not start one that waits.
+        """
         (allocation / f"{number}.withdrawn").touch()
+
+    def withdrawn(self, allocation: Path) -> set[int]:
+        """Numbers of the jobs of an allocation that were withdrawn."""
+        return set(_by_number(allocation, "withdrawn"))
 
     def settled(self, allocation: Path) -> dict[int, JobEnd]:
         """The jobs of an allocation that have ended, by their number in the pack.
@@ -205,104 +224,74 @@ class Ledger:
     def unsettled(self, allocation: Path) -> set[int]:
         """Numbers of the jobs that an allocation is running or has yet to run."""
         pack = _read(allocation / "pack.json")
-        if pack is None:
-            return set()
-        ended = self.settled(allocation).keys() | _by_number(allocation, "withdrawn").keys()
-        return set(range(len(pack["items"]))) - ended
+        ended = self.settled(allocation).keys() | self.withdrawn(allocation)
+        return set(range(len(pack["items"]))) - ended if pack else set()
 
-    def has_outputs_under(self, allocation: Path, prefix: str) -> bool:
-        """Whether a job of the allocation makes a file whose name begins with `prefix`."""
-        pack = _read(allocation / "pack.json")
-        if pack is None or self.directory not in ("", pack["directory"]):
-            return False
-        items = pack["items"]
-        return any(name.startswith(prefix) for item in items for name in item.get("outputs", ()))
+    def withdraw_all(self, job: Listed) -> None:
+        """Withdraw all that a job of the scheduler has yet to run."""
+        allocation = self.root / job.batch / str(job.number)
+        for number in self.unsettled(allocation):
+            self.withdraw(allocation, number)
+
+    def makes(self, job: Listed, prefix: str) -> bool:
+        """Whether a job of the scheduler makes a file whose name begins with `prefix`."""
+        pack = self.pack(self.root / job.batch / str(job.number)) or {"items": ()}
+        return any(name.startswith(prefix) for item in pack["items"] for name in item["outputs"])
 
     def log_of(self, allocation: Path, number: int) -> list[Path]:
         """Log files of a job and of its allocation."""
         logs = [allocation / f"{number}.log", *sorted(allocation.parent.glob("*_log.out"))]
         return [log for log in logs if log.exists()]
 
-    def last_words(self, allocation: Path, job: str) -> str:
-        """The last line that an allocation printed; empty if it printed none."""
+    def last_words(self, allocation: Path, job: str) -> str | None:
+        """The last line that an allocation printed, "" if it printed none; None without a log."""
         try:
             text = (allocation.parent / f"{job}_0_log.out").read_text(errors="replace")
         except OSError:
-            return ""
+            return None
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-
-    def tidy(self, batch: Path) -> bool:
-        """Remove a batch if all its jobs succeeded and all its workers ended; whether it did."""
-        try:
-            done = self._is_finished(batch)
-        except FileNotFoundError:  # another run of the same folder removes it too
-            return False
-        if done:
-            self.remove(batch)
-        return done
-
-    def _is_finished(self, batch: Path) -> bool:
-        allocations = [path for path in batch.iterdir() if path.is_dir()]
-        # without allocations it is just being made
-        if len(list(batch.glob("*_result.pkl"))) < max(1, len(allocations)):
-            return False
-        for allocation in allocations:
-            pack, settled = _read(allocation / "pack.json"), self.settled(allocation)
-            if pack is None or len(settled) < len(pack["items"]):
-                return False
-            if any(job.code != 0 for job in settled.values()):
-                return False
-            age_s = time.time() - max((job.ended for job in settled.values()), default=0.0)
-            is_indexed = any(self._index(item["key"]).exists() for item in pack["items"])
-            if is_indexed and age_s < _REMEMBERED_S:
-                return False  # the next run of a killed Snakemake may ask for it
-            for item in pack["items"]:
-                self.forget(item["key"])
-        return True
 
     def remove(self, batch: Path) -> None:
         """Remove a batch."""
         shutil.rmtree(batch, ignore_errors=True)  # a log held open on NFS stays
 
-    def old_batches(self, age_s: float) -> dict[Path, list[dict[str, Any]]]:
-        """Batches without a new file for `age_s` seconds, with the identities sent in them."""
-        old_batches = {}
-        for batch in self.batches():
-            try:
-                files = list(batch.rglob("*"))
-                newest = max(path.stat().st_mtime for path in [batch, *files])
-                sent = [_read(path) for path in files if path.name == "submitted.json"]
-            except FileNotFoundError:
-                continue
-            if time.time() - newest > age_s:
-                old_batches[batch] = [identity for identity in sent if identity is not None]
-        return old_batches
-
     def batches(self) -> list[Path]:
         """Every batch of this user on disk, oldest first."""
-        named = (path for path in self.root.iterdir() if _BATCH.fullmatch(path.name))
+        try:
+            named = [path for path in self.root.iterdir() if _BATCH.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
         return sorted(path for path in named if path.is_dir() and _is_mine(path))
 
-    def _index(self, key: str) -> Path:
-        return self.root / "index" / f"{key}.json"
+    def tidy(self, listed: Iterable[Listed], keep_days: float) -> None:
+        """Remove batches of which nothing is wanted, and those older than `keep_days` days.
 
+        Failures are kept so long, for people to look at. What may still run is always kept.
+        """
+        alive = {job.batch for job in listed if job.state.live}
+        for batch in self.batches():
+            try:
+                files = [batch, *batch.rglob("*")]
+                age_s = time.time() - max(path.stat().st_mtime for path in files)
+                is_old = age_s > keep_days * _DAY_S
+                if batch.name not in alive and (is_old or self._is_done(batch, age_s)):
+                    self.remove(batch)
+            except FileNotFoundError:  # another run of the same folder removes it too
+                continue
 
-def tidy(ledger: Ledger, scheduler: Scheduler, keep_days: float) -> None:
-    """Remove batches in which every job succeeded, and old ones unless they may still run.
-
-    Failures are kept for `keep_days` days, for people to look at.
-    """
-    for batch in ledger.batches():
-        ledger.tidy(batch)
-    old = ledger.old_batches(keep_days * _DAY_S)
-    sent = [identity for identities in old.values() for identity in identities]
-    states = scheduler.states(sent) if sent else {}
-    if states is None:
-        return
-    alive = {job for job, state in states.items() if state.live}
-    for batch, identities in old.items():
-        if not alive & {str(identity["job"]) for identity in identities}:
-            ledger.remove(batch)
+    def _is_done(self, batch: Path, age_s: float) -> bool:
+        """Whether all its jobs succeeded and its workers ended, or it was withdrawn unstarted."""
+        allocations = [path for path in batch.iterdir() if path.is_dir()]
+        for allocation in allocations:
+            pack, settled = _read(allocation / "pack.json"), self.settled(allocation)
+            withdrawn = self.withdrawn(allocation)
+            if pack is None or any(job.code != 0 for job in settled.values()):
+                return False
+            numbers = set(range(len(pack["items"])))
+            if not (withdrawn >= numbers or (settled.keys() >= numbers and age_s > _REMEMBERED_S)):
+                return False  # the next run of a killed Snakemake may ask for it
+        workers = sum(self.restarts(allocation) is not None for allocation in allocations)
+        return bool(allocations) and len(list(batch.glob("*_result.pkl"))) >= workers
 
 
 def _is_mine(batch: Path) -> bool:
@@ -320,6 +309,6 @@ def _by_number(allocation: Path, kind: str) -> dict[int, Path]:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):  # lost, or cut short by a power failure
+    except (OSError, json.JSONDecodeError):  # lost, or cut short by a power failure
         return None
     return record

@@ -11,7 +11,6 @@ from .ledger import Ledger
 from .packing import packs_of
 from .request import Request
 from .schedulers import SENT_FROM, Refused, Scheduler
-from .strays import Strays
 from .unfit import UnfitHosts
 
 # An unknown answer of the scheduler becomes final after this many in a row, about five minutes.
@@ -32,7 +31,7 @@ class Outbox:
         self._directory = directory
         self._open = in_flight
         self._unfit = unfit
-        self._strays = Strays(ledger, scheduler)
+        self.unwanted: set[str] = set()  # batches that may have been taken without an answer
         self._backoff = Backoff()
         self._refusals: dict[str, str] = {}  # by request: final answers of the scheduler
         self._announced: set[str] = set()
@@ -56,10 +55,6 @@ class Outbox:
     def retry_now(self) -> None:
         """Retry what was not taken: something has ended, so there may be room."""
         self._backoff.retry_now()
-
-    def cancel_strays(self) -> None:
-        """Cancel allocations that were taken without an answer and have appeared since."""
-        self._strays.cancel_found()
 
     def send(self) -> None:
         """Send waiting jobs as far as there is room; the others go on waiting."""
@@ -108,11 +103,12 @@ class Outbox:
                     directory=self._directory,
                     environment=dict(request.environment),
                     outputs_are_complete=self._limits.outputs_are_complete,
+                    restarts=min(self._limits.restarts_left(job.record.key) for job in jobs),
                 )
-                allocations.append(Allocation(folder=folder, identity=None))
+                allocations.append(Allocation(folder=folder, id=None))
                 self._open.add(allocations[-1], gpus=gpus_each)
             was_sent = True
-            identities = self._scheduler.send(
+            ids = self._scheduler.send(
                 batch,
                 [allocation.folder for allocation in allocations],
                 request,
@@ -126,28 +122,34 @@ class Outbox:
                 self._open.close(allocation)
             if batch is not None:
                 if was_sent and (isinstance(problem, OSError) or problem.may_be_taken):
-                    self._strays.add(batch, request)
+                    self._withdraw(batch)
                 else:
                     self._ledger.remove(batch)
             self._keep_or_refuse(problem, request, packs)
             return
         except BaseException:  # Ctrl-C
             if batch is not None:
-                self._strays.add(batch, request)
+                self._withdraw(batch)
             raise
         self._backoff.reset(request.kind)
         if self._limits.array:
             self._array = min(2 * self._array, self._scheduler.largest_array)
         self.allocations_sent += len(allocations)
-        for allocation, identity, jobs in zip(allocations, identities, packs, strict=True):
-            allocation.identity = identity
-            with contextlib.suppress(OSError):  # a full disk: a later run finds it by its name
-                self._ledger.write_submitted(allocation.folder, identity)
+        for allocation, job_id, jobs in zip(allocations, ids, packs, strict=True):
+            allocation.id = job_id
             content = jobs[0].record.name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
             self._listener.say(f"job {allocation.job_id}: {content}, at most {request.minutes} min")
             for number, job in enumerate(jobs):
-                allocation.pending[number] = job
+                self._open.hold(allocation, number, job)
                 self._listener.sent(job, allocation.job_id)
+
+    def _withdraw(self, batch: Path) -> None:
+        """Have a batch that may have been taken run nothing; it is cancelled when it is listed."""
+        self.unwanted.add(batch.name)
+        for pack in batch.glob("*/pack.json"):
+            for number in self._ledger.unsettled(pack.parent):
+                with contextlib.suppress(OSError):  # a full disk; it is also cancelled
+                    self._ledger.withdraw(pack.parent, number)
 
     def _keep_or_refuse(
         self, problem: Refused | OSError, request: Request, packs: list[list[WantedJob]]
@@ -175,7 +177,6 @@ class Outbox:
     def _refuse(self, packs: list[list[WantedJob]], message: str) -> None:
         for jobs in packs:
             for job in jobs:
-                self._ledger.forget(job.record.key)
                 self._listener.failed(job, f"the scheduler refused it: {message}", [])
 
     def _give_up(self) -> None:

@@ -180,6 +180,15 @@ def claims_of(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any], boo
     return claims
 
 
+def all_records() -> set[Path]:
+    """The folders of records of all who have claimed files in this directory."""
+    folders = {RECORDS.absolute()}
+    for path in CLAIMS.glob("*.json"):
+        with contextlib.suppress(OSError, json.JSONDecodeError):  # released just now
+            folders.add(Path(json.loads(path.read_text()).get("records", RECORDS)).absolute())
+    return folders
+
+
 def may_act_for(uid: int) -> bool:
     """Whether this process may signal and cancel what this user runs."""
     return os.getuid() in (0, uid)

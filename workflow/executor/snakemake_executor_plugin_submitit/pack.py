@@ -34,7 +34,7 @@ _REQUEUE_S = 60.0
 _POLL_S = 0.05
 # A longer gap between two polls means that all of it was suspended from outside.
 _SUSPENDED_S = 15.0
-_LOOK_EVERY_S = 2.0  # for a withdrawal, on a shared file system
+_LOOK_EVERY_S = 2.0  # for a withdrawal and a newer start, on a shared file system
 
 
 class AllocationContext:
@@ -69,7 +69,9 @@ class Job:
     ) -> None:  # fmt: skip
         self.number, self.item = number, item
         self.began = time.time()
+        self._folder = folder
         self._withdrawn = folder / f"{number}.withdrawn"
+        self._kills_before = oom_kills()
         self._polled_s = time.monotonic()
         self._ends_s = self._polled_s + item["limit_s"]  # not counting suspensions
         self._looks_s = 0.0
@@ -104,6 +106,11 @@ class Job:
             return None
         self._looks_s = now + _LOOK_EVERY_S
         return "withdrawn" if self._withdrawn.exists() else None
+
+    def killed_for_memory(self, code: int) -> bool:
+        """Whether the kernel ended it since its memory ran out, by its exit code."""
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        return killed and oom_kills() > self._kills_before
 
     def end(self, grace_s: float = 0.0) -> int:
         """End the job and whatever it left in its session; returns its exit code.
@@ -140,6 +147,7 @@ class Pack:
         self.max_restarts = max_restarts
         self.context = context or AllocationContext()
         self._running: list[Job] = []  # in order of start; all but the last only write
+        self._restarts, self._looks_s = 0, 0.0
 
     def __call__(self) -> int:
         """Run the jobs that are not settled; returns their number.
@@ -149,16 +157,22 @@ class Pack:
             OSError: a job's end could not be recorded as usual, as the disk is full.
         """
         folder = Path(self.folder)
-        restarts = self.context.restarts()
+        restarts = self._restarts = self.context.restarts()
         write_json(folder / "started.json", {"restarts": restarts, "host": os.uname().nodename})
-        if restarts > self.max_restarts:
+        pack: dict[str, Any] = json.loads((folder / "pack.json").read_text())
+        left = pack.get("restarts")
+        if restarts > (self.max_restarts if left is None else min(left, self.max_restarts)):
             raise RuntimeError(f"given up: restarted {restarts} times")
         # submitit ignores SIGTERM, so a job would outlive a cancel
         signal.signal(signal.SIGTERM, self._terminated)
-        pack: dict[str, Any] = json.loads((folder / "pack.json").read_text())
+        if restarts:  # an earlier start may live on a node that was lost, until it looks
+            time.sleep(_LOOK_EVERY_S)
+        # what was left for later goes behind those that had no turn
+        turns = sorted((_times_returned(folder, n), n) for n in range(len(pack["items"])))
         codes: list[int] = []
         try:
-            for number, item in enumerate(pack["items"]):
+            for _, number in turns:
+                item = pack["items"][number]
                 if any(any(folder.glob(f"{number}.{end}*")) for end in ("settled", "withdrawn")):
                     continue
                 if _has_finished(folder, number, pack):
@@ -197,7 +211,22 @@ class Pack:
             for job in list(self._running):
                 if (reason := job.why_over()) is not None:
                     yield self._settle(folder, job, reason)
+            self._end_if_started_again(folder)
             time.sleep(_POLL_S)
+
+    def _end_if_started_again(self, folder: Path) -> None:
+        """Kill everything at once if this allocation was started anew on another node."""
+        if time.monotonic() < self._looks_s:
+            return
+        self._looks_s = time.monotonic() + _LOOK_EVERY_S
+        try:
+            newest = json.loads((folder / "started.json").read_text())["restarts"]
+        except (OSError, ValueError):
+            return  # a shared file system is briefly unavailable
+        if newest > self._restarts:
+            for job in self._running:
+                _signal(job.process.pid, signal.SIGKILL)
+            raise SystemExit("this allocation was started again elsewhere")
 
     def _settle(self, folder: Path, job: Job, reason: str) -> int:
         had_released = job.released()
@@ -214,6 +243,8 @@ class Pack:
                 self._report_unfit(folder, job)
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
                 self._give_back(folder, job.number)
+            if job.killed_for_memory(code):
+                reason = "memory limit"
             if code < 0 or code > 128:
                 time.sleep(1)  # if the allocation is ending, this process's signal is on its way
         _settle(folder, job, reason, code)
@@ -226,7 +257,7 @@ class Pack:
         """
         time.sleep(OUR_TURN_S)
         if self.context.requeue():
-            self._forget_begun(folder, number)
+            self._return(folder, number)
             time.sleep(_REQUEUE_S)  # SIGTERM ends this process meanwhile
         self._stop_early(folder, number, "was ended from outside")
 
@@ -239,12 +270,15 @@ class Pack:
 
     def _stop_early(self, folder: Path, number: int, why: str) -> None:
         """End the allocation; unsettled jobs are wanted as if they had not begun."""
-        self._forget_begun(folder, number)
+        self._return(folder, number)
         raise SystemExit(f"job {number} {why}; it and the rest are left for later")
 
-    def _forget_begun(self, folder: Path, *numbers: int) -> None:
-        for number in [*numbers, *(job.number for job in self._running)]:
-            (folder / f"{number}.running.json").unlink(missing_ok=True)
+    def _return(self, folder: Path, number: int) -> None:
+        """Leave a job for later, and what still runs as if it had not begun."""
+        with contextlib.suppress(OSError), (folder / f"{number}.returned").open("a") as file:
+            file.write(".")  # a full disk loses a turn only
+        for each in [number, *(job.number for job in self._running)]:
+            (folder / f"{each}.running.json").unlink(missing_ok=True)
 
     def _stop(self) -> None:
         """End running jobs; those that only write may finish first and are settled then."""
@@ -275,6 +309,41 @@ def _settle(folder: Path, job: Job, reason: str, code: int) -> None:
             marker = folder / f"{job.number}.running.json"
             marker.replace(folder / f"{job.number}.settled-without-a-record")
         raise
+
+
+def _times_returned(folder: Path, number: int) -> int:
+    """How often a job was left for later by this allocation."""
+    try:
+        return (folder / f"{number}.returned").stat().st_size
+    except OSError:
+        return 0
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Processes that the kernel has ended for lack of memory in this cgroup, or on this machine.
+
+    Only the rise between two calls means something. 0 if the kernel does not tell.
+    """
+    own = [line.split(":", 2) for line in _text(root / "proc/self/cgroup").splitlines()]
+    at = root / "sys/fs/cgroup"
+    files = [at / path.lstrip("/") / "memory.events" for _, kinds, path in own if not kinds]
+    files += [
+        at / "memory" / path.lstrip("/") / "memory.oom_control"
+        for _, kinds, path in own
+        if "memory" in kinds.split(",")
+    ]
+    for file in [*files, at / "memory.events", root / "proc/vmstat"]:
+        for name, _, count in (line.partition(" ") for line in _text(file).splitlines()):
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def _has_finished(folder: Path, number: int, pack: Mapping[str, Any]) -> bool:

@@ -52,11 +52,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     on_interrupt: Literal["cancel", "detach"] = _option(
         "cancel", "What Ctrl-C does: cancel the jobs, or detach so that the next run re-attaches."
     )
-    status_command: Literal["squeue", "sacct"] = _option(
-        "squeue",
-        "What reports job states: squeue (sacct for jobs that have left it), or sacct alone, which "
-        "cannot say why a job waits.",
-    )
     keep_days: int = _option(
         30, "Days after which records and logs of allocations with a failed job are removed."
     )

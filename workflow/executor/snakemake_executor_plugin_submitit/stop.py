@@ -15,7 +15,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,95 +39,79 @@ HEED_S = 15.0  # for an interrupted Snakemake to cancel, settle and write
 PATIENCE_S = 120.0  # for one that ignores that to see its allocations end
 
 
-def stop(folder: Path, scheduler: Scheduler, prefix: str) -> tuple[list[str], bool]:
+def stop(
+    folder: Path, scheduler: Scheduler, prefix: str, say: Callable[[str], None] = print
+) -> bool:
     """Interrupt the owners on this host, then cancel what is left in flight.
 
     Args:
         folder: the executor's records; others are found by claims.
         scheduler: where its allocations were sent.
         prefix: of the files that are no longer to be made, as Snakemake names them.
+        say: is told at once what is ended, what is waited for, and what could not be ended.
 
     Returns:
-        A sentence for each thing that was ended or could not be, and whether nothing of it runs any
-        more.
+        Whether nothing of it runs any more.
     """
     claims = claims_of(CLAIMS, prefix)
     live = [owner for _, owner, lives in claims if lives]
     here = [owner for owner in live if can_be_seen(owner)]
+    for owner in here:
+        say(f"interrupting {name_of(owner)}")
     _interrupt(here)
-    if elsewhere := [owner for owner in live if owner not in here]:
-        # they would send again what is cancelled here
-        told = [f"{name_of(owner)} makes these files: {_who_can(owner)}" for owner in elsewhere]
-        return told, False
+    elsewhere = [owner for owner in live if owner not in here]
+    for owner in elsewhere:
+        say(f"{name_of(owner)} makes these files: {_who_can(owner)}")
+    if elsewhere:  # they would send again what is cancelled here
+        return False
     mine = [owner for _, owner, _ in claims if may_act_for(owner_uid(owner))]
     folders = {folder.absolute()}
     folders |= {Path(owner["records"]) for owner in mine if "records" in owner}
-    cancelled: list[str] = []
-    answered = True
-    for records in sorted(filter(Path.is_dir, folders)):
-        found, answer = _cancel(Ledger(records), scheduler, prefix)
-        cancelled += found
-        answered &= answer
-    if cancelled:
-        _wait_for(here, PATIENCE_S)
-    sentences = [
-        f"{name_of(owner)} was interrupted"
-        + (" and has not ended yet" if is_running(owner) else "")
-        for owner in here
-    ]
-    if cancelled:
-        jobs = ", ".join(cancelled)
-        unwatched = "" if here else " that nobody watched"
-        sentences.append(f"cancelled {len(cancelled)} allocations{unwatched}: {jobs}")
+    answered = _cancel([*map(Ledger, sorted(folders))], scheduler, prefix, say)
+    if running := [owner for owner in here if is_running(owner)]:
+        say(f"waiting for {', '.join(map(name_of, running))} to end")
+        _wait_for(running, PATIENCE_S)
+    for owner in filter(is_running, running):
+        say(f"{name_of(owner)} has not ended yet")
     theirs = {owner_uid(owner) for _, owner, _ in claims if owner not in mine}
     left = {uid: scheduler.left_in(Path.cwd(), uid) for uid in sorted(theirs)}
-    for uid, jobs_left in left.items():
-        answered &= jobs_left is not None
-        if jobs_left:
-            sentences.append(
-                f"job {', '.join(jobs_left)}: sent from here by {user_name(uid)}, whose snakemake "
+    for uid, jobs in left.items():
+        answered &= jobs is not None
+        if jobs:
+            say(
+                f"job {', '.join(jobs)}: sent from here by {user_name(uid)}, whose snakemake "
                 f"is dead: only {user_name(uid)} or an administrator can cancel it"
             )
     if not answered:
-        sentences.append("the scheduler does not answer: give the same command again")
+        say("the scheduler does not answer: give the same command again")
     ended = answered and not any(left.values()) and not any(map(is_running, here))
     if ended:
         for path, _, _ in claims:
             with contextlib.suppress(PermissionError):  # of another user, in a sticky folder
                 path.unlink(missing_ok=True)
-    return sentences, ended
+    return ended
 
 
-def _cancel(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], bool]:
-    """Cancel allocations that make such files; the ids of live ones, and whether it answered."""
-    sent: list[Mapping[str, Any]] = []
-    for batch in ledger.batches():
-        folders = [
-            folder
-            for folder in batch.iterdir()
-            if folder.is_dir()
-            and ledger.has_outputs_under(folder, prefix)
-            and ledger.unsettled(folder)
-        ]
-        identities = [ledger.submitted(folder) for folder in folders]
-        sent += [identity for identity in identities if identity is not None]
-        if None in identities:  # its Snakemake died before it could write down the answer
-            found = scheduler.find(batch.name)
-            if found is None:
-                return [], False
-            sent += found
-    states = scheduler.states(sent) if sent else {}
-    if states is None:
-        return [], False
-    alive = {
-        job: identity
-        for identity in sent
-        if (state := states.get(job := str(identity["job"]))) is not None and state.live
-    }
-    if not alive:
-        return [], True
-    took_it = scheduler.cancel(list(alive.values()))
-    return (list(alive), True) if took_it else ([], False)
+def _cancel(
+    ledgers: Sequence[Ledger], scheduler: Scheduler, prefix: str, say: Callable[[str], None]
+) -> bool:
+    """Cancel what makes such files, and what has nothing to run; whether there was an answer."""
+    listed = scheduler.listed()
+    if listed is None:
+        return False
+    live = [job for job in listed if job.state.live]
+    doomed = [
+        job
+        for job in live
+        if any(ledger.makes(job, prefix) or ledger.leftovers([job], ()) for ledger in ledgers)
+    ]
+    if not doomed:
+        return True
+    say(f"cancelling {len(doomed)} allocations: {', '.join(job.id.job for job in doomed)}")
+    for ledger in ledgers:
+        for job in doomed:
+            ledger.withdraw_all(job)
+    return scheduler.cancel([job.id for job in doomed])
 
 
 def _who_can(owner: Mapping[str, Any]) -> str:
@@ -163,9 +148,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"{options.cluster}: allowed: {allowed}", file=sys.stderr)  # noqa: T201 (a command)
         return 2
     scheduler = SCHEDULERS[options.cluster](ExecutorSettings())
-    sentences, ended = stop(options.folder, scheduler, options.prefix)
-    for sentence in sentences:
-        print(sentence)  # noqa: T201 (a command)
+    ended = stop(options.folder, scheduler, options.prefix, partial(print, flush=True))
     return 0 if ended else 1
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .. import pack
 from ..request import Request
@@ -34,6 +34,31 @@ class State:
     failed: bool = False  # it ended by itself with a failure
     preempted: bool = False  # its nodes were taken for another job
     stuck: bool = False  # it waits for something that the user should know about
+    out_of_memory: bool = False  # it ended by its own memory limit
+    by_whom: str = ""  # " by NAME", if somebody has cancelled it
+
+
+class JobId(NamedTuple):
+    """The scheduler's name of an allocation."""
+
+    job: str
+    clusters: str | None = None  # that it was sent to; None: the scheduler's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A job as the scheduler lists it."""
+
+    id: JobId
+    state: State
+    directory: str  # that it was sent from
+    batch: str = ""  # the batch of a Snakemake's that it belongs to
+
+    @property
+    def number(self) -> int:
+        """Which allocation of its batch it is."""
+        _, is_array, number = self.id.job.partition("_")
+        return int(number) if is_array and number.isdigit() else 0
 
 
 class Refused(RuntimeError):
@@ -50,7 +75,7 @@ class Refused(RuntimeError):
 
 
 class Scheduler(abc.ABC):
-    """Where allocations run. An identity is a mapping with the scheduler's id as `job`."""
+    """Where allocations run."""
 
     gpus: int | None = None  # of this machine, to share out; None: the scheduler manages GPUs
     largest_array: int = 1  # equal allocations that can be sent as one
@@ -87,30 +112,31 @@ class Scheduler(abc.ABC):
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
         comment: str, minutes: int, gpus: Sequence[int],
-    ) -> list[Mapping[str, Any]]:  # fmt: skip
-        """Send the allocations of one batch; returns their identities in the same order.
+    ) -> list[JobId]:  # fmt: skip
+        """Send the allocations of one batch; returns their ids in the same order.
 
         Raises:
             Refused: none was taken.
         """
 
     @abc.abstractmethod
-    def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
-        """States by job id, without ids that have vanished; None: no answer this time."""
-
-    def find(self, batch: str, request: Request | None = None) -> list[Mapping[str, Any]] | None:
-        """Live jobs that were sent as `batch`; None: no answer this time.
-
-        The request says on which cluster; without one it is the user's own.
-        """
-        return []
+    def listed(self, uid: int | None = None) -> list[Listed] | None:
+        """Jobs of a user, by default this one, that live or ended lately; None: no answer."""
 
     def left_in(self, directory: Path, uid: int) -> list[str] | None:
         """Ids of live jobs that this user's Snakemakes sent from there; None: no answer."""
-        return []
+        listed = self.listed(uid)
+        if listed is None:
+            return None
+        here = (each for each in listed if each.batch and each.directory == str(directory))
+        return [each.id.job for each in here if each.state.live]
+
+    def accounted(self, jobs: Sequence[JobId]) -> dict[str, State]:
+        """States of jobs that are listed no more, by id, as far as they are known."""
+        return {}
 
     @abc.abstractmethod
-    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
+    def cancel(self, jobs: Sequence[JobId]) -> bool:
         """End allocations and everything they run; whether the scheduler has taken it."""
 
 

@@ -1,6 +1,7 @@
 """Allocations as processes of this machine, started by submitit; they outlive the executor."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,17 +9,13 @@ from typing import Any
 
 import psutil
 
-from ..ownership import birth_of, recorded_process
 from ..pack import Pack
 from ..request import Request
-from .base import Scheduler, State, pickle_by_value
+from .base import JobId, Listed, Scheduler, State, pickle_by_value
 
 
 class LocalProcesses(Scheduler):
-    """See `Scheduler`. One node, no job arrays.
-
-    A process whose pid was not recorded is not found again.
-    """
+    """See `Scheduler`. One node, no job arrays."""
 
     def __init__(
         self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any]], Request]
@@ -44,7 +41,7 @@ class LocalProcesses(Scheduler):
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
         comment: str, minutes: int, gpus: Sequence[int],
-    ) -> list[Mapping[str, Any]]:  # fmt: skip
+    ) -> list[JobId]:  # fmt: skip
         """See `Scheduler`."""
         import submitit
 
@@ -58,40 +55,37 @@ class LocalProcesses(Scheduler):
             **({"setup": list(request.setup)} if request.setup else {}),
         )
         pickle_by_value()
-        return [self.identity(int(executor.submit(Pack(str(a), 0)).job_id)) for a in allocations]
+        return [JobId(str(executor.submit(Pack(str(a), 0)).job_id)) for a in allocations]
 
-    def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
-        """See `Scheduler`."""
-        return {
-            str(identity["job"]): State("RUNNING")
-            for identity in identities
-            if self._process(identity) is not None
-        }
+    def listed(self, uid: int | None = None) -> list[Listed] | None:
+        """See `Scheduler`. A worker names the folder of its batch in its command line."""
+        found = []
+        for process in psutil.process_iter(["pid", "cmdline", "cwd", "uids", "status"]):
+            facts, words = process.info, process.info["cmdline"] or []
+            if words[1:2] == ["-c"]:  # a shell that runs lines of set-up first
+                words = words[2].split()
+            if words[-2:-1] == ["submitit.local._local"] and facts["uids"] is not None:
+                mine = facts["uids"].real == (os.getuid() if uid is None else uid)
+                if mine and facts["status"] != psutil.STATUS_ZOMBIE:
+                    job, batch = JobId(str(facts["pid"])), Path(words[-1].strip("'")).name
+                    state, directory = State("RUNNING"), str(facts["cwd"])
+                    found.append(Listed(id=job, state=state, directory=directory, batch=batch))
+        return found
 
-    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
+    def cancel(self, jobs: Sequence[JobId]) -> bool:
         """See `Scheduler`. Jobs have sessions of their own and are ended with their parents."""
         processes: list[psutil.Process] = []
-        for identity in identities:
-            process = self._process(identity)
-            if process is not None:
-                processes.append(process)
-                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                    processes += process.children(recursive=True)
+        alive = {each.id for each in self.listed() or []}
+        for job in alive & set(jobs):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                process = psutil.Process(int(job.job))
+                processes += [process, *process.children(recursive=True)]
         for process in processes:
             _signal(process, signal.SIGTERM)
-        _, alive = psutil.wait_procs(processes, timeout=12)
-        for process in alive:
+        _, left = psutil.wait_procs(processes, timeout=12)
+        for process in left:
             _signal(process, signal.SIGKILL)
         return True
-
-    @staticmethod
-    def identity(pid: int) -> dict[str, Any]:
-        """Identifies this process uniquely."""
-        return {"job": str(pid), **birth_of(pid)}
-
-    @staticmethod
-    def _process(identity: Mapping[str, Any]) -> psutil.Process | None:
-        return recorded_process(int(identity["job"]), identity)
 
 
 def _signal(process: psutil.Process, number: int) -> None:

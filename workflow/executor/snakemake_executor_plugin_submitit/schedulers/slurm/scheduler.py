@@ -11,7 +11,7 @@ from typing import Any
 
 from ...pack import Pack
 from ...request import Request
-from ..base import SENT_FROM, Refused, Scheduler, State, pickle_by_value
+from ..base import SENT_FROM, JobId, Listed, Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
 from .words import kind_of, names_unknown_node, sentence, state_of
@@ -29,7 +29,7 @@ _STOP_AT_A_FAILING_LINE = (
 
 
 class Slurm(Scheduler):
-    """See `Scheduler`. By default sacct is asked only about jobs that have left squeue."""
+    """See `Scheduler`. sacct is asked only about jobs that have left squeue."""
 
     largest_array = 1000  # below the default MaxArraySize of 1001
     forgets_jobs = True
@@ -37,6 +37,7 @@ class Slurm(Scheduler):
     def __init__(self, settings: Any) -> None:
         super().__init__()
         self._settings = settings  # ExecutorSettings
+        self._used = {_clusters(None)}  # clusters
         self._still_there: dict[str, str] = {}  # by entry of --exclude, its nodes that exist
 
     def unusable(self) -> str | None:
@@ -62,7 +63,9 @@ class Slurm(Scheduler):
 
     def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
         """See `Scheduler`."""
-        return resources.request_of(rule, wanted)
+        request = resources.request_of(rule, wanted)
+        self._used.add(_clusters(request))
+        return request
 
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """See `Scheduler`."""
@@ -71,7 +74,7 @@ class Slurm(Scheduler):
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
         comment: str, minutes: int, gpus: Sequence[int],
-    ) -> list[Mapping[str, Any]]:  # fmt: skip
+    ) -> list[JobId]:  # fmt: skip
         """See `Scheduler`; more than one allocation becomes a job array."""
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -85,7 +88,7 @@ class Slurm(Scheduler):
         parameters = submitit_parameters(
             request,
             name=f"{self._settings.name_prefix}{name}",
-            # ours last: `find` recognises jobs by the end of their comment
+            # ours last: `listed` finds the batch at the end of a comment
             comment="; ".join(filter(None, [self._settings.comment, comment])),
             minutes=minutes,
             array=self._settings.array,
@@ -113,8 +116,7 @@ class Slurm(Scheduler):
             raise Refused(message, kind_of(message)) from refusal
         for pickled in batch.glob("*.pkl"):
             pickled.chmod(0o600)
-        clusters = _clusters(request)
-        return [_identity(str(job.job_id), clusters) for job in jobs]
+        return [JobId(str(job.job_id), _clusters(request)) for job in jobs]
 
     def _forget_gone(self, request: Request) -> list[str]:
         """Exclude nodes that Slurm no longer has no more; their names, none without an answer."""
@@ -133,91 +135,53 @@ class Slurm(Scheduler):
     def _pack(self, folder: Path) -> Pack:
         return Pack(str(folder), self._settings.max_restarts, SlurmContext())
 
-    def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
+    def listed(self, uid: int | None = None) -> list[Listed] | None:
         """See `Scheduler`. squeue lists ended jobs for MinJobAge (5 minutes by default)."""
-        states: dict[str, State] = {}
-        for clusters, wanted in _by_clusters(identities).items():
-            if self._settings.status_command == "sacct":
-                answered = self._sacct(clusters, wanted)
-            elif (listed := self._squeue(clusters)) is None:
-                answered = None
-            else:
-                answered = {job: state for job, (state, *_) in listed.items()}
-                if vanished := [job for job in wanted if job not in answered]:
-                    # a job that only accounting calls alive ended unnoticed by slurmdbd
-                    known = self._sacct(clusters, vanished) or {}
-                    answered |= {job: state for job, state in known.items() if not state.live}
-            if answered is None:
+        whose, jobs = os.getuid() if uid is None else uid, []
+        for clusters in sorted(self._used, key=str):
+            answer = self._ask(
+                "squeue", clusters, "--all", "--noheader", "--array", "--states=all",
+                *([f"--user={whose}"] if whose else []), "--format=%i|%T|%r|%Z|%k",
+            )  # fmt: skip
+            if answer is None:
                 return None
-            states |= {job: answered[job] for job in wanted if job in answered}
-        return states
-
-    def find(self, batch: str, request: Request | None = None) -> list[Mapping[str, Any]] | None:
-        """See `Scheduler`. The comments of a batch's jobs end with its name."""
-        clusters = _clusters(request)
-        listed = self._squeue(clusters)
-        if listed is None:
-            return None
-        return [
-            _identity(job, clusters)
-            for job, (state, _, comment) in listed.items()
-            if state.live and comment.endswith(batch)
-        ]
-
-    def left_in(self, directory: Path, uid: int) -> list[str] | None:
-        """See `Scheduler`."""
-        listed = self._squeue(_clusters(None), uid)
-        if listed is None:
-            return None
-        return [
-            job
-            for job, (state, where, comment) in listed.items()
-            if state.live and where == str(directory) and SENT_FROM in comment
-        ]
-
-    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> bool:
-        """See `Scheduler`."""
-        answers = [
-            self._ask("scancel", clusters, *jobs[first : first + 200])
-            for clusters, jobs in _by_clusters(identities).items()
-            for first in range(0, len(jobs), 200)  # the length of a command line is limited
-        ]
-        return None not in answers
-
-    def _squeue(
-        self, clusters: str | None, uid: int | None = None
-    ) -> dict[str, tuple[State, str, str]] | None:
-        """State, directory and comment of each job of a user, by default this one; root: of all."""
-        whose = uid if uid is not None else os.getuid()
-        answer = self._ask(
-            "squeue", clusters, "--all", "--noheader", "--array", "--states=all",
-            *([f"--user={whose}"] if whose else []), "--format=%i|%T|%r|%Z|%k",
-        )  # fmt: skip
-        if answer is None:
-            return None
-        jobs = {}
-        for line in answer.splitlines():
-            parts = line.split("|", 4)
-            if len(parts) == 5:  # else the second line of somebody's comment
-                job, word, reason, directory, comment = parts
-                jobs[job.strip()] = state_of(word, reason), directory, comment.strip()
+            for line in answer.splitlines():
+                parts = line.split("|", 4)
+                if len(parts) == 5:  # else the second line of somebody's comment
+                    job, word, reason, directory, comment = parts
+                    batch = comment.strip().rpartition(", ")[2] if SENT_FROM in comment else ""
+                    jobs.append(
+                        Listed(
+                            id=JobId(job.strip(), clusters),
+                            state=state_of(word, reason),
+                            directory=directory,
+                            batch=batch,
+                        )
+                    )
         return jobs
 
-    def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State] | None:
-        """States from accounting; None if there is no accounting or no answer."""
-        arrays = {job: job.partition("_")[0] for job in jobs}  # or the job itself
-        answer = self._ask(
-            "sacct", clusters, "--allocations", "--noheader", "--parsable2",
-            "--format=JobID,State", f"--jobs={','.join(dict.fromkeys(arrays.values()))}",
-        )  # fmt: skip
-        if answer is None:
-            return None
-        lines = [line.partition("|") for line in answer.splitlines()]
-        # "CANCELLED by 1000"
-        listed = {job: state_of(words.split()[0]) for job, _, words in lines if words}
-        # tasks of an array that wait have one line: 7_[3-5%2]
-        waiting = {job.partition("_[")[0]: state for job, state in listed.items() if "_[" in job}
-        return {job: waiting[array] for job, array in arrays.items() if array in waiting} | listed
+    def accounted(self, jobs: Sequence[JobId]) -> dict[str, State]:
+        """See `Scheduler`. Who only accounting calls alive ended unnoticed by slurmdbd."""
+        states: dict[str, State] = {}
+        for clusters, names in _by_clusters(jobs).items():
+            arrays = dict.fromkeys(name.partition("_")[0] for name in names)  # or the job itself
+            answer = self._ask(
+                "sacct", clusters, "--allocations", "--noheader", "--parsable2",
+                "--format=JobID,State", f"--jobs={','.join(arrays)}",
+            )  # fmt: skip
+            lines = [line.partition("|") for line in (answer or "").splitlines()]
+            # "CANCELLED by 1000"
+            states |= {job: state_of(words.split()[0], words) for job, _, words in lines if words}
+        return {job: state for job, state in states.items() if not state.live}
+
+    def cancel(self, jobs: Sequence[JobId]) -> bool:
+        """See `Scheduler`."""
+        answers = [
+            self._ask("scancel", clusters, *names[first : first + 200])
+            for clusters, names in _by_clusters(jobs).items()
+            for first in range(0, len(names), 200)  # the length of a command line is limited
+        ]
+        return None not in answers
 
     def _ask(self, program: str, clusters: str | None, *options: str) -> str | None:
         """The output of a Slurm command; None if it fails, which says nothing about any job."""
@@ -290,12 +254,8 @@ def _clusters(request: Request | None) -> str | None:
     return str(named) if named else None
 
 
-def _by_clusters(identities: Iterable[Mapping[str, Any]]) -> dict[str | None, list[str]]:
-    jobs: dict[str | None, list[str]] = {}
-    for identity in identities:
-        jobs.setdefault(identity.get("clusters"), []).append(str(identity["job"]))
-    return jobs
-
-
-def _identity(job: str, clusters: str | None) -> dict[str, Any]:
-    return {"job": job} if clusters is None else {"job": job, "clusters": clusters}
+def _by_clusters(jobs: Iterable[JobId]) -> dict[str | None, list[str]]:
+    by_clusters: dict[str | None, list[str]] = {}
+    for name, clusters in jobs:
+        by_clusters.setdefault(clusters, []).append(name)
+    return by_clusters

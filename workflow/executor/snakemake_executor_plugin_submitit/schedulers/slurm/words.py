@@ -2,6 +2,7 @@
 
 import re
 
+from ...ownership import user_name
 from ..base import Kind, State
 
 # Final states; in any other state the job may still run.
@@ -47,7 +48,15 @@ def state_of(word: str, reason: str = "") -> State:
         failed=word == "FAILED",
         preempted=word == "PREEMPTED",
         stuck=_STUCK.search(reason) is not None,
+        out_of_memory=word == "OUT_OF_MEMORY",
+        by_whom=_by_whom(reason),
     )
+
+
+def _by_whom(words: str) -> str:
+    """Who has cancelled a job, from accounting's `CANCELLED by 1000`."""
+    _, is_named, uid = words.partition("CANCELLED by ")
+    return f" by {user_name(int(uid))}" if is_named and uid.isdigit() else ""
 
 
 def kind_of(message: str) -> Kind:
