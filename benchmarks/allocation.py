@@ -87,7 +87,7 @@ def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> Non
         ends = [
             json.loads((pack.parent / f"{n}.settled.json").read_text()) for n in range(len(items))
         ]
-        jobs.append(json.loads((pack.parent / "submitted.json").read_text())["job"])
+        jobs += [log.name.split("_")[0] for log in pack.parents[1].glob("*_0_log.out")]
         for number, (name, end) in enumerate(zip(items, ends, strict=True)):
             row = rows[name]
             steps += sum(row["step_times_s"])

@@ -109,9 +109,15 @@ def stop(
     """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study
 
-    sentences, ended = stop_study(study, RESULTS, scheduler)
-    for sentence in sentences or ["Nothing of this study was running."]:
+    said: list[str] = []
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
         typer.echo(sentence)
+
+    ended = stop_study(study, RESULTS, scheduler, say)
+    if not said:
+        say("Nothing of this study was running.")
     raise typer.Exit(0 if ended else 1)
 
 

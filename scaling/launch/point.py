@@ -31,7 +31,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
-from scaling.record.row import Row
+from scaling.record.row import Outcome, Row
 from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
@@ -70,8 +70,8 @@ def measure(
 
     Raises:
         InputError: the point's file is missing or invalid.
-        NodeLost: a node of the allocation was lost, and attempts remain: the row of this attempt is
-            set aside and the point stays to be measured.
+        NodeLost: a node of the allocation was lost or srun failed, and attempts remain: the row of
+            this attempt is set aside and the point stays to be measured.
         KilledFromOutside: somebody ended the ranks; no row was written.
         NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
         NotWritten: a file could not be written; the measurement is in the log.
@@ -101,7 +101,7 @@ def measure(
         from scaling.launch.row import row_of
 
         row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
-        lost = row.outcome == "node_failed" and _may_lose_another_node(earlier)
+        lost = _is_the_clusters_fault(row.outcome) and _may_try_again(earlier)
         path = retried(row_path, attempt) if lost else row_path
         try:
             write_rows(path, [row])
@@ -111,7 +111,7 @@ def measure(
             raise NotWritten(f"{error}; the row's numbers are above") from error
         if lost:
             raise NodeLost(
-                f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
+                f"{row.outcome}: {row.error_message} (attempt {attempt}); it is to run elsewhere"
             )
     return row
 
@@ -163,13 +163,20 @@ def _run(
     return run
 
 
-def _may_lose_another_node(earlier: Sequence[Path]) -> bool:
-    """Whether a lost node leaves no row yet; `earlier` are the rows of earlier attempts."""
+def _is_the_clusters_fault(outcome: Outcome) -> bool:
+    """Whether another attempt may well succeed: a node was lost, or srun failed."""
+    in_slurm = slurm.job_id(os.environ) is not None
+    return outcome == "node_failed" or (outcome == "launch_failed" and in_slurm)
+
+
+def _may_try_again(earlier: Sequence[Path]) -> bool:
+    """Whether such an attempt leaves no row yet; `earlier` are the rows of earlier attempts."""
     from scaling.record.row_files import read_rows  # imported late too
 
     outcomes: list[str] = read_rows(earlier).table["outcome"].to_pylist()
     # with each final row that `scaling retry` sets aside, as many attempts begin again
-    return (outcomes.count("node_failed") + 1) % ATTEMPTS_ON_LOST_NODES != 0
+    lost = outcomes.count("node_failed") + outcomes.count("launch_failed")
+    return (lost + 1) % ATTEMPTS_ON_LOST_NODES != 0
 
 
 def _check_no_step_was_suspended(run: FinishedRun) -> None:

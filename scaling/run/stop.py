@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,22 +23,22 @@ _WRONG_USE = 2  # its exit code
 _PATIENCE_S = 60.0  # for points to end their ranks, and snakemakes after them
 
 
-def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool]:
-    """End every snakemake, allocation and point of a study.
+def stop_study(study: str, results: Path, cluster: str, say: Callable[[str], None]) -> bool:
+    """End every snakemake, allocation and point of a study; whether nothing of it runs any more.
 
     `cluster` is the scheduler that its allocations were sent to, by the executor's name for it.
-
-    Returns:
-        A sentence for each thing that was ended, and whether nothing of the study runs any more.
+    `say` is told at once what is ended and what is waited for.
 
     Raises:
         InputError: there is no such study, or no such scheduler.
     """
     name = study_path(study).stem
     paths = StudyPaths(results / name)
-    sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
+    ended = _stop_allocations(f"{paths.folder}/", cluster, say)
     # snakemakes first: without the executor one would start the next point after its current one
     snakemakes = _snakemakes_of(name)
+    for process in snakemakes:
+        say(f"ending snakemake, process {process.pid} of this machine")
     _terminate(snakemakes)
     points = []
     for run in runners_here(paths.rows):
@@ -47,33 +48,37 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
                 points.append(process)
                 continue
             ended = False
-            sentences.append(
+            say(
                 f"process {process.pid} measures a point for {process.username()}: only they or an "
                 "administrator can end it"
             )
-    _terminate(points)
-    _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
-        sentences.append(
-            f"ended {len(points)} point(s) on this machine; the next run measures those without a "
+        say(
+            f"ending {len(points)} point(s) on this machine; the next run measures those without a "
             "row"
         )
-    if snakemakes:
-        sentences.append(f"ended {len(snakemakes)} snakemake(s) on this machine")
-    sentences += [f"process {process.pid} has not ended yet" for process in left]
-    return sentences, ended and not left
+    _terminate(points)
+    _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
+    for process in left:
+        say(f"process {process.pid} has not ended yet")
+    return ended and not left
 
 
-def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
-    done = subprocess.run(
-        [sys.executable, "-m", _EXECUTOR, str(_RECORDS), prefix, "--cluster", cluster],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _stop_allocations(prefix: str, cluster: str, say: Callable[[str], None]) -> bool:
+    command = [sys.executable, "-m", _EXECUTOR, str(_RECORDS), prefix, "--cluster", cluster]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as done:
+        assert done.stdout is not None
+        assert done.stderr is not None
+        for line in done.stdout:
+            say(line.rstrip())
+        errors = done.stderr.read().strip()
     if done.returncode == _WRONG_USE:
-        raise InputError(f"--scheduler {done.stderr.strip()}")
-    return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == 0
+        raise InputError(f"--scheduler {errors}")
+    if errors:
+        say(errors)
+    return done.returncode == 0
 
 
 def refuse_second_run(name: str) -> None:

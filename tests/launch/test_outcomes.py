@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
-from scaling.launch import NotMeasured, measure
+from scaling.launch import NodeLost, NotMeasured, measure
+from scaling.launch.start.starter import Launch, LaunchError, Ranks
 from scaling.record.files import CannotWrite, write_rows
 from scaling.run.retry import set_aside
 from tests.launch.conftest import Measure, Study, in_time
@@ -290,6 +291,22 @@ def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(
     marker = f"Path({str(study.marker)!r})"
     study.row_path.unlink()
     assert measured(f"{marker}.unlink(); {marker}.mkdir(); finish()").outcome == "ok"
+    assert study.row_path.exists()
+
+
+def test_a_launch_that_failed_in_a_job_is_tried_again_twice_before_it_is_a_row(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(launch: Launch) -> Ranks:
+        raise LaunchError("srun failed 3 times: Socket timed out")
+
+    path = study.write(tiny_point(measured_steps=1))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    for attempt in (1, 2):
+        with pytest.raises(NodeLost, match=rf"srun failed 3 times.*\(attempt {attempt}\)"):
+            measure(path, study.row_path, start=fails)
+    row = measure(path, study.row_path, start=fails)
+    assert (row.outcome, row.attempt) == ("launch_failed", 3)
     assert study.row_path.exists()
 
 

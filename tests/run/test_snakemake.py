@@ -81,11 +81,13 @@ def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(tmp_
     monkeypatch.chdir(tmp_path)  # not where a developer's own study may run, which would be stopped
     runner = Runner(pid=os.getpid(), host="here", since=0.0)
     monkeypatch.setattr(stop, "runners_here", lambda rows: [runner])
-    monkeypatch.setattr(stop, "_stop_allocations", lambda prefix, cluster: ([], True))
+    monkeypatch.setattr(stop, "_stop_allocations", lambda prefix, cluster, say: True)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
 
-    (sentence,), ended = stop.stop_study("quickstart", Path("results"), "slurm")
+    said: list[str] = []
+    ended = stop.stop_study("quickstart", Path("results"), "slurm", said.append)
 
+    (sentence,) = said
     assert sentence.startswith(f"process {os.getpid()} measures a point for ")
     assert not ended
 
@@ -117,8 +119,9 @@ def test_who_reads_the_log_of_a_run_is_no_run(tmp_path, monkeypatch):
     reader = subprocess.Popen(["tail", "-f", str(log)])
     try:
         stop.refuse_second_run("quickstart")
-        sentences, ended = stop.stop_study("quickstart", Path("results"), "slurm")
-        assert (sentences, ended, reader.poll()) == ([], True, None)
+        said: list[str] = []
+        ended = stop.stop_study("quickstart", Path("results"), "slurm", said.append)
+        assert (said, ended, reader.poll()) == ([], True, None)
     finally:
         reader.kill()
         reader.wait()

@@ -33,7 +33,7 @@ def test_a_study_that_is_stopped_leaves_nothing_running_and_its_point_is_still_w
         stopped = scaling_warm(root, "stop", "long")
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
         assert (
-            "ended 1 point(s) on this machine; the next run measures those without a row"
+            "ending 1 point(s) on this machine; the next run measures those without a row"
             in stopped.stdout
         )
         assert run.wait(timeout=300) != 0

@@ -97,8 +97,8 @@ def _cancel(
 ) -> bool:
     """Cancel what makes such files, and what has nothing to run; whether there was an answer."""
     listed = scheduler.listed()
-    if listed is None:
-        return False
+    if listed is None:  # perhaps there is no scheduler here
+        return not any(ledger.batches() for ledger in ledgers)
     live = [job for job in listed if job.state.live]
     doomed = [
         job
