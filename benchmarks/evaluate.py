@@ -27,9 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
-from scaling.foreign.columns import Columns
-from scaling.foreign.conditions import rows_where
-from scaling.foreign.reading import read_table
+from scaling.importing.reader import Table, read_table
 from scaling.predict.cost import communication, step
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import Stages
@@ -38,6 +36,7 @@ from scaling.predict.fit.validation import Scores, validate
 from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.observed import Observed, observed_of
 from scaling.predict.read.points import points_of
+from scaling.record.conditions import rows_where
 from scaling.study.load import load_clusters
 
 LOOKS = Path(__file__).with_name("looks.md")
@@ -111,32 +110,31 @@ class Tables:
         self.clusters: dict[str, Cluster] = load_clusters()
         if (more := folder / CLUSTERS_OF_TABLES).is_file():
             self.clusters |= load_clusters(more)
-        self._read: dict[tuple[str, bool], tuple[pa.Table, Columns, Points, Observed]] = {}
+        self._read: dict[tuple[str, bool], tuple[Table, Points, Observed]] = {}
 
-    def points(self, name: str, unknown: bool) -> tuple[pa.Table, Columns, Points, Observed]:
+    def points(self, name: str, unknown: bool) -> tuple[Table, Points, Observed]:
         """The rows, and what is known of them; of unknown software if asked."""
         if (name, unknown) not in self._read:
             table = read_table(self.folder / f"{name}.csv")
             if unknown:
-                kept = [n for n in table.column_names if n not in ("framework", "release")]
-                names = pa.array([UNHEARD_OF] * table.num_rows)
-                table = table.select(kept).append_column("framework", names)
-            columns = Columns(table, name)
-            points = points_of(columns, clusters=self.clusters)
-            self._read[name, unknown] = table, columns, points, observed_of(columns, points)
+                names = pa.array([UNHEARD_OF] * table.rows.num_rows)
+                rows = table.rows.drop_columns(["framework"]).append_column("framework", names)
+                table = dataclasses.replace(table, rows=rows)
+            points = points_of(table, clusters=self.clusters)
+            self._read[name, unknown] = table, points, observed_of(table)
         return self._read[name, unknown]
 
     def scores(self, task: Task) -> Scores:
         """Run a task."""
-        table, _, points, observed = self.points(task.table, task.unknown)
-        tested = rows_where(table, task.test, task.table, "test")
+        table, points, observed = self.points(task.table, task.unknown)
+        tested = rows_where(table.rows, task.test, task.table, "test")
         fitted, source = None, task.learn_from or task.table
         if task.fit is not None:
-            from_table, from_columns, *_ = self.points(source, unknown=False)
-            fitted = rows_where(from_table, task.fit, source, "fit")
-            part = from_columns.filter(fitted).in_their_order()
+            from_table, *_ = self.points(source, unknown=False)
+            fitted = rows_where(from_table.rows, task.fit, source, "fit")
+            part = from_table.filter(fitted)
             of_part = points_of(part, clusters=self.clusters)
-            calibration = calibrate(of_part, observed_of(part, of_part), source=source)
+            calibration = calibrate(of_part, observed_of(part), source=source)
             if task.learn_from is None:
                 tested = tested & ~fitted
         prediction = predict(points, None if task.fit is None else calibration)
@@ -282,8 +280,8 @@ def worth(tables: Tables) -> Iterator[list[str]]:
     tasks = [task for task in DEVELOPMENT if task.fit is None]
     read = []
     for task in tasks:
-        table, _, points, observed = tables.points(task.table, task.unknown)
-        tested = rows_where(table, task.test, task.table, "test") & observed.timed
+        table, points, observed = tables.points(task.table, task.unknown)
+        tested = rows_where(table.rows, task.test, task.table, "test") & observed.timed
         read.append((points, tested, observed.step_time_s))
 
     def mapes(without: Without) -> np.ndarray:

@@ -16,7 +16,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from scaling.foreign.columns import Columns
+from scaling.importing.reader import Table
 from scaling.layout.layout import Layout
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--layouts", type=int, default=200_000)
     count = parser.parse_args().layouts
     start = time.process_time()
-    points = points_of(Columns(table_of(count), "benchmark"))
+    points = points_of(Table(table_of(count), "benchmark", np.arange(1, count + 1)))
     reading = time.process_time() - start
     start = time.process_time()
     from_memory(IN_MEMORY)

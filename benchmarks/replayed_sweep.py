@@ -24,8 +24,7 @@ import pyarrow as pa
 
 from scaling.analyse.being_best import Runs, odds_of_best
 from scaling.cluster.hardware import Cluster
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_rows
+from scaling.importing.reader import Table, read_rows
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.advise.guide import Guide, choose
@@ -57,8 +56,7 @@ class Size:
 
 
 def play(
-    table: pa.Table,
-    source: str,
+    table: Table,
     guide: Guide,
     *,
     full_steps: np.ndarray | None = None,
@@ -72,16 +70,14 @@ def play(
 
     Args:
         table: the measurements.
-        source: its name in error messages.
         guide: parameters of the guided sweep.
         full_steps: seconds of all the steps of a run over those of one full step, (rows,); by
             default the guide's steps.
         models: by name; by default the shipped ones.
         clusters: likewise.
     """
-    columns = Columns(table, source)
-    points = points_of(columns, models=models, clusters=clusters)
-    observed = observed_of(columns)
+    points = points_of(table, models=models, clusters=clusters)
+    observed = observed_of(table)
     steps = np.full(len(points), float(guide.steps)) if full_steps is None else full_steps
     run_s = np.where(observed.timed, steps * observed.step_time_s, 0.0)
     cost = points.world_size * (run_s + guide.startup_s)
@@ -92,9 +88,9 @@ def play(
         """Prediction and price of all rows, given those measured so far."""
         calibration = None
         if (measured & (observed.timed | observed.out_of_memory)).any():
-            part = columns.filter(measured)
+            part = table.filter(measured)
             some = points_of(part, models=models, clusters=clusters)
-            calibration = calibrate(some, observed_of(part), source=source)
+            calibration = calibrate(some, observed_of(part), source=table.source)
         prediction = predict(points, calibration)
         return prediction, dataclasses.replace(guide, run_s=steps * prediction.step_time_s)
 
@@ -146,7 +142,7 @@ def main() -> None:
 def _exact(path: Path, options: argparse.Namespace) -> str:
     """A line per size and a total."""
     catalogues = {"models": load_models(), "clusters": load_clusters()}
-    sizes = play(read_rows(path), str(path), _guide(options), **catalogues)
+    sizes = play(read_rows(path), _guide(options), **catalogues)
     lines = [f"  {one.world_size:5} GPUs{_exact_line([one])}" for one in sizes]
     return "\n".join([*lines, f"  all       {_exact_line(sizes)}"])
 
@@ -169,13 +165,12 @@ def _exact_line(sizes: list[Size]) -> str:
 def _replayed(path: Path, options: argparse.Namespace) -> str:
     """All replays of a table: a line per setting and a total."""
     table, models, clusters = read_rows(path), load_models(), load_clusters()
-    columns = Columns(table, str(path))
-    points = points_of(columns, models=models, clusters=clusters)
-    truth = observed_of(columns)
+    points = points_of(table, models=models, clusters=clusters)
+    truth = observed_of(table)
     steps = options.warmup + options.steps
     full_steps = np.full(len(points), float(steps))
     if options.short:
-        full_steps = _in_full_steps(columns, options)
+        full_steps = _in_full_steps(table, options)
     guide = _guide(options)
     off = math.hypot(options.sigma, options.extension if options.short else 0.0)
     cost = points.world_size * (
@@ -196,11 +191,12 @@ def _replayed(path: Path, options: argparse.Namespace) -> str:
     for replay in range(options.replays):
         random = np.random.default_rng(replay)
         seen = truth.step_time_s * np.exp(off * random.standard_normal(len(points)))
-        place = table.column_names.index("step_time_s")
-        noisy = table.set_column(place, "step_time_s", pa.array(seen, from_pandas=True))
-        sizes = play(
-            noisy, str(path), guide, full_steps=full_steps, models=models, clusters=clusters
+        place = table.rows.column_names.index("step_time_s")
+        noisy = dataclasses.replace(
+            table,
+            rows=table.rows.set_column(place, "step_time_s", pa.array(seen, from_pandas=True)),
         )
+        sizes = play(noisy, guide, full_steps=full_steps, models=models, clusters=clusters)
         runs = np.zeros(len(points), dtype=int)
         runs[[row for size in sizes for row in size.rows]] = 1
         measured_points.append(int(runs.sum()))
@@ -250,11 +246,9 @@ def _guide(options: argparse.Namespace) -> Guide:
     )
 
 
-def _in_full_steps(columns: Columns, options: argparse.Namespace) -> np.ndarray:
+def _in_full_steps(table: Table, options: argparse.Namespace) -> np.ndarray:
     """Seconds of all steps of a short point over those of one full step, by slots of 1F1B."""
-    records = columns.table.select(
-        ["pp", "dp", "micro_batch_size", "global_batch_size"]
-    ).to_pylist()
+    records = table.rows.select(["pp", "dp", "micro_batch_size", "global_batch_size"]).to_pylist()
     shares = []
     for one in records:
         whole = one["global_batch_size"] // (one["dp"] * one["micro_batch_size"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.cli.options import AsJson, percent, print_json, print_table
-from scaling.cli.prediction import catalogues, print_assumptions
+from scaling.cli.prediction import catalogues, print_assumptions, print_remark
 from scaling.errors import printable
 
 if TYPE_CHECKING:
@@ -29,13 +29,14 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Calibrate on some of the rows, and report the prediction errors on the others."""
-    from scaling.foreign.reading import read_rows
+    from scaling.importing.reader import read_rows
     from scaling.predict.fit.validation import trial
 
     models, clusters = catalogues()
+    table = read_rows(rows)
+    print_remark(table)
     validation = trial(
-        read_rows(rows),
-        str(rows),
+        table,
         calibrate_where=calibrate_where,
         test_where=test_where,
         models=models,

@@ -21,10 +21,9 @@ from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from scaling.arrays import Flags
     from scaling.cluster.hardware import Cluster
-    from scaling.foreign.arrays import Flags
+    from scaling.importing.reader import Table
     from scaling.layout.shapes import ModelShape
     from scaling.predict.advise.recommend import Recommendation
 
@@ -46,8 +45,7 @@ def predict(
     calibration: CalibrationFile = None,
 ) -> None:
     """Predict memory and step time of every layout in a table."""
-    from scaling.foreign.columns import Columns
-    from scaling.foreign.reading import read_rows
+    from scaling.importing.reader import read_rows
     from scaling.predict.cost.model import predict as predict_points
     from scaling.predict.cost.tables import prediction_table
     from scaling.predict.read.calibration import read_calibration
@@ -58,9 +56,10 @@ def predict(
     if out.suffix == ".csv":  # which would be no CSV
         raise InputError(f"{out}: a prediction is Parquet; name it {out.with_suffix('.parquet')}")
     parameters = read_calibration(calibration) if calibration else None
-    columns = Columns(read_rows(points), str(points))
+    table = read_rows(points)
+    print_remark(table)
     models, clusters = catalogues()
-    checked = points_of(columns, models=models, clusters=clusters)
+    checked = points_of(table, models=models, clusters=clusters)
     prediction = predict_points(checked, parameters)
     write_table(out, prediction_table(checked, prediction))
     fitting = int((prediction.predicted & prediction.fits).sum())
@@ -91,44 +90,44 @@ def calibrate(
     """Fit the model's parameters, with intervals, to measured rows."""
     import numpy as np
 
-    from scaling.foreign.columns import Columns
-    from scaling.foreign.conditions import rows_where
-    from scaling.foreign.reading import read_rows
+    from scaling.importing.reader import read_rows, read_table
     from scaling.predict.fit.calibrate import calibrate as fit
     from scaling.predict.fit.calibrate import of_commonest_fingerprints, one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
     from scaling.predict.read.calibration import write_calibration
     from scaling.predict.read.observed import impossible_rows, impossible_sentence, observed_of
     from scaling.predict.read.points import points_of
+    from scaling.record.conditions import rows_where
+    from scaling.record.row_checks import PROBE_COLUMNS
 
     check_output(out, rows, points, probes)
     table = read_rows(rows)
-    wanted = rows_where(table, where, str(rows), "--where")
+    print_remark(table)
+    wanted = rows_where(table.rows, where, str(rows), "--where")
     if where is not None and not wanted.any():
         raise InputError(f"{rows}: --where {shortened(where, 200)!r} leaves no row; widen it")
     if points is not None:
-        wanted &= _of_points(table, str(rows), points)
-    columns = Columns(table, str(rows)).filter(wanted).in_their_order()  # sums differ by order
+        wanted &= _of_points(table, points)
+    table = table.filter(wanted)
     models, clusters = catalogues()
-    measured = points_of(columns, models=models, clusters=clusters)
-    impossible = impossible_rows(columns, measured)
-    if impossible:
-        columns = columns.filter(~np.isin(np.arange(len(columns)), list(impossible)))
-        measured = points_of(columns, models=models, clusters=clusters)
-    observed = observed_of(columns, measured)
+    measured = points_of(table, models=models, clusters=clusters)
+    impossible = impossible_rows(table, measured, observed_of(table))
+    kept = ~np.isin(np.arange(len(measured)), list(impossible))
     if points is None:
-        one_fingerprint_per_stack(columns, measured, observed)
+        one_fingerprint_per_stack(table, measured, observed_of(table))
     else:  # of a study, which nobody asks to choose
-        commonest = of_commonest_fingerprints(columns, measured, observed)
+        commonest = of_commonest_fingerprints(table, measured, observed_of(table))
         if not commonest.all():
             typer.echo(f"left out {(~commonest).sum()} rows of other software", err=True)
-            columns = columns.filter(commonest)
-            measured = points_of(columns, models=models, clusters=clusters)
-            observed = observed_of(columns, measured)
+        kept &= commonest
+    if not kept.all():
+        table = table.filter(kept)
+        measured = points_of(table, models=models, clusters=clusters)
     source = f"{rows.name}" + (f" where {where}" if where else "")
-    found = None if probes is None else Columns(read_rows(probes), str(probes))
-    probed = None if found is None else probed_parameters(found, clusters)
-    calibration = fit(measured, observed, source=source, probes=probed)
+    probed = None
+    if probes is not None:
+        probed = probed_parameters(read_table(probes, columns=PROBE_COLUMNS), clusters)
+    calibration = fit(measured, observed_of(table), source=source, probes=probed)
     write_calibration(out, calibration)
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
@@ -143,29 +142,37 @@ def calibrate(
     if impossible:
         typer.echo(impossible_sentence(impossible), err=True)
     typer.echo(f"-> {out}")
-    print_assumptions((*measured.assumptions, *columns.assumptions))
+    print_assumptions(measured.assumptions)
 
 
-def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
+def _of_points(table: "Table", points: Path) -> "Flags":
     """Which rows are of these points or were added to them to run elsewhere, bool (n,).
 
     Raises:
-        InputError: one of the two tables lacks the column point_id.
+        InputError: one of the tables lacks the column point_id.
     """
     import numpy as np
 
-    from scaling.foreign.reading import read_table
+    from scaling.importing.reader import read_table
     from scaling.study.paths import StudyPaths
 
     files = [points, *StudyPaths(points.parent).choices_elsewhere()]
-    ids = []
-    for name, checked in ((source, table), *((str(file), read_table(file)) for file in files)):
-        if "point_id" not in checked.column_names:
-            raise InputError(f"{name}: has no column point_id, by which --points chooses rows")
-        ids.append(checked["point_id"].to_pylist())
-    of_rows, *of_points = ids
+    of_rows, *of_points = (_ids(each) for each in (table, *map(read_table, files)))
     wanted = set().union(*of_points)
     return np.array([name in wanted for name in of_rows], dtype=bool)
+
+
+def _ids(table: "Table") -> list[str]:
+    if "point_id" not in table.rows.column_names:
+        raise InputError(f"{table.source}: has no column point_id, by which --points chooses rows")
+    ids: list[str] = table.rows["point_id"].to_pylist()
+    return ids
+
+
+def print_remark(table: "Table") -> None:
+    """Name on stderr the columns of a file that are ignored."""
+    if table.remark is not None:
+        typer.echo(printable(table.remark), err=True)
 
 
 def recommend(

@@ -73,7 +73,11 @@ def read_rows(path: Path, *, rename: Mapping[str, str] | None = None) -> Table:
     Raises:
         InputError: as `read_table`, or there is nothing to read.
     """
-    if not path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name that no file system takes
+        raise InputError(f"{shortened(path, 200)}: {error.strerror}") from error
+    if not is_folder:
         return read_table(path, rename=rename)
     found = row_files.read_rows(sorted(row_files.row_files_in(path)))
     sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)

@@ -5,6 +5,7 @@ points measured with them, therefore stay valid.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -68,3 +69,18 @@ def stated_parts(row: Mapping[str, Any]) -> dict[str, Any]:
     if not stated.get("num_experts"):
         stated = {name: value for name, value in stated.items() if name not in _OF_EXPERTS}
     return stated
+
+
+# How published tables state windows: every second layer has one of this many tokens.
+_ALTERNATING = re.compile(r"[gmq]+a, every other layer a window of (\d{1,6})")
+# Of `mla` where nothing else is known: DeepSeek-V3 (arXiv 2412.19437).
+_LATENT = {"query_rank": 1536, "key_value_rank": 512, "rotary_head_dim": 64, "value_head_dim": 128}
+
+
+def parts_of_kind(attention_kind: str, num_layers: int) -> dict[str, int]:
+    """The sizes that a published table's `attention_kind` stands for; none of plain attention."""
+    if attention_kind == "mla":
+        return dict(_LATENT)
+    if found := _ALTERNATING.fullmatch(attention_kind):
+        return {"window": int(found[1]), "windowed_layers": num_layers // 2}
+    return {}

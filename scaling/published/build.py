@@ -9,20 +9,18 @@ Derived only here: the catalogue's GPU of a cluster, the parameters and FLOPs of
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
+from scaling.cluster.hardware import GPUS
 from scaling.errors import InputError
-from scaling.foreign.columns import Columns
-from scaling.foreign.decoder_parts import read_optional_parts
-from scaling.foreign.layouts import gpu_of_cluster
-from scaling.foreign.reading import read_table
+from scaling.layout.optional_parts import PART_SIZES, parts_of_kind
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.published.table import TABLE
 
 READABLE = TABLE.with_suffix(".csv")
-LICENCES = {"MIT", "Apache-2.0"}  # that allow shipping the rows with this project
+LICENCES = ("Apache-2.0", "MIT")  # that allow shipping the rows with this project
 _SIZES = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
 
 
@@ -30,11 +28,10 @@ def build(readable: Path = READABLE, out: Path = TABLE) -> pa.Table:
     """Write the shipped table and return it.
 
     Raises:
-        InputError: a row has no source, a licence that does not allow shipping it, or an
-            impossible shape.
+        InputError: a row has no source, a licence that does not allow shipping it, or no shape.
     """
-    # without metadata, which describes the local file
-    table = built(read_table(readable), str(readable)).replace_schema_metadata(None)
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+    table = built(pyarrow.csv.read_csv(readable, convert_options=options), str(readable))
     pq.write_table(table, out, compression="zstd", compression_level=19)
     return table
 
@@ -45,58 +42,43 @@ def built(table: pa.Table, source: str) -> pa.Table:
     Raises:
         InputError: as `build`.
     """
-    columns = Columns(table, source)
-    for name in ("source", "release", "licence"):
-        empty = [row for row, text in enumerate(columns.strings(name, "").tolist()) if not text]
-        if empty:
-            raise columns.cell_error(name, empty[0], "says where a row is from; none may be empty")
-    licences = columns.strings("licence", "").tolist()
-    for row, licence in enumerate(licences):
-        if licence not in LICENCES:
-            raise columns.cell_error("licence", row, f"only {' and '.join(sorted(LICENCES))} rows")
-    records = _derived(columns)
+    records = []
+    for number, row in enumerate(table.to_pylist(), 1):
+        for name in ("source", "release", *_SIZES):
+            if row[name] in (None, ""):
+                raise InputError(f"{source}: row {number}: {name} is empty")
+        if row["licence"] not in LICENCES:
+            raise InputError(
+                f"{source}: row {number}: licence={row['licence']!r}: only {' and '.join(LICENCES)}"
+            )
+        records.append(_derived(row))
     for name in records[0]:
         table = table.append_column(name, pa.array([record[name] for record in records]))
     return table
 
 
-def _derived(columns: Columns) -> list[dict[str, Any]]:
-    sizes = {name: columns.counts(name) for name in _SIZES}
-    for name, values in sizes.items():
-        if empty := np.flatnonzero(np.isnan(values)).tolist():
-            raise InputError(
-                f"{columns.place(empty[0])}: {name} is empty, and no shape is without it"
-            )
-    head_dim = columns.counts("head_dim")
-    sizes["head_dim"] = np.where(
-        np.isnan(head_dim), sizes["hidden_size"] // sizes["num_heads"], head_dim
+def _derived(row: dict[str, Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = parts_of_kind(row["attention_kind"] or "", row["num_layers"])
+    if (row.get("num_experts") or 0) > 1:
+        parts |= {name: row[name] for name in PART_SIZES if (row.get(name) or 0) > 0}
+    shape = ModelShape(
+        **{name: row[name] for name in _SIZES},
+        head_dim=row["head_dim"] or row["hidden_size"] // row["num_heads"],
+        gated_mlp=row["gated_mlp"] is not False,
+        tied_embeddings=row["tied_embeddings"] is True,
+        **parts,
     )
-    sizes |= read_optional_parts(columns, sizes["num_layers"])
-    flags = {
-        "gated_mlp": columns.flags("gated_mlp", True).tolist(),
-        "tied_embeddings": columns.flags("tied_embeddings", False).tolist(),
+    flops = model_flops_per_token(shape, row["seq_length"])
+    tokens_per_s = row["global_batch_size"] * row["seq_length"] / row["step_time_s"]
+    rate = tokens_per_s / row["world_size"]
+    return {
+        "gpu": max((name for name in GPUS if row["cluster"].startswith(name)), key=len),
+        "total_params": shape.total_params,
+        "active_params": shape.active_params,
+        "model_flops_per_token": flops,
+        "tokens_per_s_per_gpu": rate,
+        "model_flop_per_s_per_gpu": rate * flops,
     }
-    measured = ("seq_length", "global_batch_size", "world_size", "step_time_s")
-    known = {name: columns.numbers(name).tolist() for name in measured}
-    clusters = columns.strings("cluster", "").tolist()
-    records = []
-    for row, cluster in enumerate(clusters):
-        facts: dict[str, Any] = {name: int(values[row]) for name, values in sizes.items()}
-        shape = ModelShape(**facts, **{name: values[row] for name, values in flags.items()})
-        length, batch, world_size, step_time_s = (known[name][row] for name in measured)
-        flops = model_flops_per_token(shape, int(length))
-        tokens_per_s_per_gpu = batch * length / step_time_s / world_size
-        records.append(
-            {
-                "gpu": gpu_of_cluster(cluster, {}),
-                "total_params": shape.total_params,
-                "active_params": shape.active_params,
-                "model_flops_per_token": flops,
-                "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
-                "model_flop_per_s_per_gpu": tokens_per_s_per_gpu * flops,
-            }
-        )
-    return records
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.errors import InputError
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_rows
+from scaling.importing.reader import Table, read_table
 from scaling.predict.advise import guide as advised
 from scaling.predict.advise.guide import Guide
 from scaling.predict.advise.surprise import TURNS, Progress, choose_again
@@ -24,6 +23,7 @@ from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
+from scaling.record.row_checks import PROBE_COLUMNS
 from scaling.record.row_files import attempts_set_aside
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import predictions, price
@@ -140,14 +140,15 @@ def _calibrate_on(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibra
         return None, "nothing smaller has been measured: predicted from data-sheet numbers"
     paths, clusters, probed = sweep.paths, sweep.study.clusters, None
     rows = read_measured([paths.row(name) for name in sorted(measured)])
-    columns = Columns(rows.table, str(paths.rows))
-    points, observed = points_of(columns, clusters=clusters), observed_of(columns)
-    kept = of_commonest_fingerprints(columns, points, observed)
+    numbers = np.arange(1, rows.table.num_rows + 1)
+    table = Table(rows.table.drop_columns(["file"]), str(paths.rows), numbers)
+    points, observed = points_of(table, clusters=clusters), observed_of(table)
+    kept = of_commonest_fingerprints(table, points, observed)
     if not kept.all():
-        columns = columns.filter(kept)
-        points, observed = points_of(columns, clusters=clusters), observed_of(columns)
+        table = table.filter(kept)
+        points, observed = points_of(table, clusters=clusters), observed_of(table)
     if paths.probes.exists():
-        probes = Columns(read_rows(paths.probes), str(paths.probes))
+        probes = read_table(paths.probes, columns=PROBE_COLUMNS)
         probed = probed_parameters(probes, clusters)
     calibration = calibrate(points, observed, source=str(paths.rows), probes=probed)
     others = f"; {(~kept).sum()} have other software" if not kept.all() else ""

@@ -8,7 +8,6 @@ import jinja2
 from scaling.cluster.hardware import GPUS
 from scaling.cluster.slurm_site import Partition, SlurmSite
 from scaling.errors import InputError
-from scaling.foreign.spellings import find_gpu
 from scaling.study.config_json import FILE, ConfigModel
 from scaling.study.paths import SHIPPED
 
@@ -72,8 +71,11 @@ def gpu_lines(partition: Partition) -> tuple[str, str]:
         return "cpu", "sinfo: no GPUs in this partition; ranks share a node's cores"
     name = (partition.gpu_type or "").lower().replace("_", "-")
     alike = [gpu for gpu in GPUS if name and gpu.startswith(name)]
-    if not alike and (found := find_gpu(name)):  # Slurm may take the driver's name of a GPU
-        alike = [found]
+    if not alike:  # Slurm may take the driver's name of a GPU
+        given, words = set(name.split("-")), {gpu: set(gpu.split("-")) for gpu in GPUS}
+        alike = sorted((gpu for gpu in GPUS if given >= words[gpu]), key=len)[-1:]
+        of_any_size = {gpu: {w for w in words[gpu] if not w.endswith("gb")} for gpu in GPUS}
+        alike = alike or [gpu for gpu in GPUS if given >= of_any_size[gpu]]
     origin = f"sinfo: gpu:{partition.gpu_type}" if partition.gpu_type else "sinfo: gpu, of no type"
     if not alike:
         return _CHANGE, f"{origin}; one of {', '.join(gpu for gpu in GPUS if gpu != 'cpu')}"

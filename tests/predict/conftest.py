@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_table
+from scaling.importing.reader import Table, read_table
 from scaling.predict.cost import communication, compute, experts, step
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read.calibration import Calibration, StackCalibration
@@ -37,9 +37,14 @@ def table_of(*rows: dict[str, Any]) -> pa.Table:
     return pa.table({n: pa.array([{**SHAPE, **row}.get(n) for row in rows]) for n in names})
 
 
+def as_table(rows: pa.Table, source: str = "t") -> Table:
+    """The rows as the reader of tables gives them."""
+    return Table(rows, source, np.arange(1, rows.num_rows + 1))
+
+
 def checked(*rows: dict[str, Any], **more: Any) -> Points:
     """checked(dict(tp=2), dict(tp=4)): Llama-7B on A100, one point a dict."""
-    return points_of(Columns(table_of(*rows), "points.csv"), **more)
+    return points_of(as_table(table_of(*rows), "points.csv"), **more)
 
 
 @pytest.fixture
@@ -77,12 +82,12 @@ def sweep_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sweep(sweep_csv: Path) -> pa.Table:
-    return read_table(sweep_csv)
+    return read_table(sweep_csv).rows
 
 
 def fitted_on(table: pa.Table, **options: Any) -> Calibration:
-    columns = Columns(table, "rows.csv")
-    return calibrate(points_of(columns), observed_of(columns), source="rows.csv", **options)
+    given = as_table(table, "rows.csv")
+    return calibrate(points_of(given), observed_of(given), source="rows.csv", **options)
 
 
 @pytest.fixture(scope="session")

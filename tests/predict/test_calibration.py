@@ -10,7 +10,6 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import (
     of_commonest_fingerprints,
@@ -24,7 +23,7 @@ from scaling.predict.read.calibration import (
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
-from tests.predict.conftest import fitted_on, only, table_of
+from tests.predict.conftest import as_table, fitted_on, only, table_of
 
 pytestmark = pytest.mark.slow
 
@@ -38,8 +37,8 @@ def test_calibration_finds_the_rates_of_the_machine_that_made_the_rows(calibrate
 
 
 def test_world_sizes_never_seen_are_predicted(sweep):
-    found = trial(sweep, "sweep", calibrate_where="world_size < 32")
-    data_sheet = trial(sweep, "sweep", test_where="world_size >= 32").overall.step_time
+    found = trial(as_table(sweep, "sweep"), calibrate_where="world_size < 32")
+    data_sheet = trial(as_table(sweep, "sweep"), test_where="world_size >= 32").overall.step_time
     scores = found.overall
     assert scores.step_time["mape"] < 0.06
     assert scores.step_time["mape"] < 0.5 * data_sheet["mape"]
@@ -48,20 +47,20 @@ def test_world_sizes_never_seen_are_predicted(sweep):
 
 
 def test_a_model_never_seen_is_predicted(sweep):
-    scores = trial(sweep, "sweep", calibrate_where="model != 'ref-7b'").overall
-    sheet = trial(sweep, "sweep", test_where="model = 'ref-7b'").overall
+    scores = trial(as_table(sweep, "sweep"), calibrate_where="model != 'ref-7b'").overall
+    sheet = trial(as_table(sweep, "sweep"), test_where="model = 'ref-7b'").overall
     # wider than all models seen, so the fit is followed half the way
     assert scores.step_time["mape"] < 0.7 * sheet.step_time["mape"]
 
 
 def test_fit_or_out_of_memory_is_learned_from_outcomes_alone(sweep):
-    memory = trial(sweep, "sweep", calibrate_where="row_index % 2 = 0").overall.memory
+    memory = trial(as_table(sweep, "sweep"), calibrate_where="row_index % 2 = 0").overall.memory
     assert memory["balanced_accuracy"] > 0.9
 
 
 def test_a_dozen_rows_help(sweep):
-    few = trial(sweep, "sweep", calibrate_where="step_time_s > 0 and row_index % 17 = 0")
-    none = trial(sweep, "sweep")
+    few = trial(as_table(sweep, "sweep"), calibrate_where="step_time_s > 0 and row_index % 17 = 0")
+    none = trial(as_table(sweep, "sweep"))
     assert 8 <= few.calibrated_rows <= 15
     assert few.overall.step_time["mape"] < 0.7 * none.overall.step_time["mape"]
 
@@ -101,7 +100,7 @@ def test_one_stalled_row_does_not_move_the_fit(sweep):
 def test_few_rows_are_enough_to_calibrate_something(sweep, rows):
     ran = sweep.filter(pc.is_valid(sweep["step_time_s"]))
     calibration = fitted_on(ran.slice(0, rows))
-    prediction = predict(points_of(Columns(sweep, "sweep")), calibration)
+    prediction = predict(points_of(as_table(sweep, "sweep")), calibration)
     assert np.isfinite(prediction.step_time_s).all()
     assert (prediction.low < prediction.step_time_s).all()
 
@@ -109,7 +108,7 @@ def test_few_rows_are_enough_to_calibrate_something(sweep, rows):
 def test_one_row_pulls_the_prediction_of_its_own_layout(sweep):
     ran = sweep.filter(pc.is_valid(sweep["step_time_s"]))
     one = ran.slice(0, 1)
-    points = points_of(Columns(one, "one"))
+    points = points_of(as_table(one, "one"))
     measured = one["step_time_s"][0].as_py()
     before, after = (
         abs(math.log(float(predict(points, c).step_time_s[0]) / measured))
@@ -125,12 +124,12 @@ def test_rows_that_all_ran_out_of_memory_calibrate_memory_only(sweep):
     assert stack.rows_timed == 0
     assert stack.rows_out_of_memory == failed.num_rows
     assert not stack.parameters["gemm_efficiency"].identified
-    assert np.isfinite(predict(points_of(Columns(sweep, "sweep")), calibration).step_time_s).all()
+    assert np.isfinite(predict(points_of(as_table(sweep, "sweep")), calibration).step_time_s).all()
 
 
 def test_a_calibration_comes_back_from_its_file_as_it_was(tmp_path, calibrated, sweep):
     write_calibration(tmp_path / "c.json", calibrated)
-    points = points_of(Columns(sweep, "sweep"))
+    points = points_of(as_table(sweep, "sweep"))
     again = read_calibration(tmp_path / "c.json")
     assert predict(points, again).high == pytest.approx(predict(points, calibrated).high)
 
@@ -177,7 +176,7 @@ def test_a_file_that_is_no_calibration_is_one_sentence(tmp_path, calibrated, cha
 
 def test_two_fingerprints_of_one_stack_are_never_averaged():
     rows = [{"dp": 8, "step_time_s": 1.0, "stack_fingerprint": name} for name in ("a", "b")]
-    columns = Columns(table_of(*rows), "rows.csv")
+    columns = as_table(table_of(*rows), "rows.csv")
     with pytest.raises(InputError, match="--where \"stack_fingerprint = 'a'\""):
         one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
 
@@ -186,7 +185,7 @@ def test_a_driver_that_changed_within_a_study_leaves_the_rows_of_its_commonest_s
     steps = {"dp": 8, "step_time_s": 1.0, "outcome": "ok"}
     failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "c"}
     rows = [steps | {"stack_fingerprint": name} for name in ("b", "a", "b")]
-    columns = Columns(table_of(*rows, failed), "rows.csv")
+    columns = as_table(table_of(*rows, failed), "rows.csv")
     kept = of_commonest_fingerprints(columns, points_of(columns), observed_of(columns))
     assert kept.tolist() == [True, False, True, True]
     left = columns.filter(kept)
@@ -196,7 +195,7 @@ def test_a_driver_that_changed_within_a_study_leaves_the_rows_of_its_commonest_s
 def test_a_point_that_did_not_start_is_of_no_stack():
     failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "b"}
     ran = {"dp": 8, "outcome": "ok", "step_time_s": 1.0, "stack_fingerprint": "a"}
-    columns = Columns(table_of(ran, failed), "rows.csv")
+    columns = as_table(table_of(ran, failed), "rows.csv")
     one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
 
 
@@ -205,7 +204,7 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 
     def source(**change):
         table = pa.Table.from_pylist([{**row, **change}])
-        return predict(points_of(Columns(table, "t")), calibrated).parameters_from[0]
+        return predict(points_of(as_table(table, "t")), calibrated).parameters_from[0]
 
     assert source() == "reference|a100-40gb-dgx"
     assert source(framework=None) == "reference|a100-40gb-dgx"

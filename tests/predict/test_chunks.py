@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from torch.distributed.pipelining import schedules
 
-from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.predict.cost import communication
@@ -19,7 +18,7 @@ from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from tests.points import TINY
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 from tests.predict.test_step_arithmetic import IDEAL
 from tests.shipped import CLUSTERS
 
@@ -144,7 +143,7 @@ def test_more_chunks_than_layers_are_no_layout_of_ours_and_say_so():
     row = {**experts, "dense_layers": 1, "framework": "scaling torch", "num_layers": 30, "pp": 16}
     rows = [{**row, "virtual_stages": 4, "pipeline_schedule": "interleaved"},
             {**row, "pipeline_schedule": "zbv"}, row]  # fmt: skip
-    found = points_of(Columns(table_of(*rows), "t"))
+    found = points_of(as_table(table_of(*rows), "t"))
     reason = "a pipeline of more model chunks than num_layers"
     assert found.note.tolist() == [reason, reason, None]
     assert predict(found).predicted.tolist() == [False, False, True]

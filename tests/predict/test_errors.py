@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from scaling.cluster.hardware import Cluster
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.interval import CALIBRATED, Z_80, learned_errors
 from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import followed_half, predict
@@ -16,7 +15,7 @@ from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
 from scaling.predict.read.residual import NAMES, Residual
-from tests.predict.conftest import fitted_on, table_of
+from tests.predict.conftest import as_table, fitted_on, table_of
 
 
 def calibrated(group, *, generation="ampere", cluster=None, **values):
@@ -148,7 +147,7 @@ def test_a_measured_bus_is_a_bandwidth_and_a_wait_a_message():
         source="t",
     )
     table = table_of({"cluster": "here", "dp": 32})
-    (group,) = points_of(Columns(table, "t"), clusters={"here": measured}).groups
+    (group,) = points_of(as_table(table, "t"), clusters={"here": measured}).groups
     nodes = np.array([1.0, 2.0, 4.0])
     ring, reducing, waits_s = transport_of(group, nodes, 0.5)
     assert ring.tolist() == [200e9] * 3

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from scaling.cluster.hardware import GPUS
-from scaling.foreign.columns import Columns
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
@@ -16,7 +15,7 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from scaling.study.ids import stored_fields
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 from tests.predict.test_memory_arithmetic import HEAD, memory
 from tests.predict.test_step_arithmetic import IDEAL
 from tests.shipped import MODELS
@@ -212,12 +211,12 @@ def test_in_a_node_a_token_goes_once_to_a_rank_that_has_several_of_its_experts(p
 
 def test_tp_ranks_do_not_meet_after_experts_that_are_whole(points):
     row = {**EXPERTS, "tp": 2, "dp": 4, "ep": 4}
-    dense, whole, cut, shared = (
+    dense, whole, shared = (
         quiet_step(points(one)).terms["tp_comm_s"]
-        for one in ({"tp": 2, "dp": 4}, row, {**row, "etp": 2}, {**row, "shared_experts": 1})
+        for one in ({"tp": 2, "dp": 4}, row, {**row, "shared_experts": 1})
     )
     assert whole == pytest.approx(dense / 2)
-    assert cut == shared == pytest.approx(dense)
+    assert shared == pytest.approx(dense)
 
 
 def test_an_all_to_all_waits_for_its_ranks_however_little_it_sends(points, monkeypatch):
@@ -346,7 +345,7 @@ def test_a_mixture_in_memory_is_the_point_that_its_table_is():
         "framework": "scaling",
         "cluster": "h100-80gb",
     }
-    table = predict(points_of(Columns(table_of(row), "t")))
+    table = predict(points_of(as_table(table_of(row), "t")))
     assert np.isfinite(own.step_time_s).all()
     assert table.step_time_s == pytest.approx(own.step_time_s)
     assert table.memory_bytes == pytest.approx(own.memory_bytes)

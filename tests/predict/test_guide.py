@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.replayed_sweep import play
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_rows
+from scaling.importing.reader import read_rows
 from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.surprise import Progress, choose_again, most_again
 from scaling.predict.cost.model import Prediction, predict
@@ -19,7 +18,7 @@ from scaling.predict.cost.ratios import expected_gain
 from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of
 from tests.conftest import published_csv
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ def sweep(*times, world_size=8, memory=0.5, also=()) -> tuple[Points, Prediction
     sizes = [world_size] * len(times) + [size for size, _ in also]
     seconds = np.array([*times, *(one for _, one in also)], dtype=float)
     rows = [{"tp": 1, "dp": size, "global_batch_size": 512} for size in sizes]
-    points = points_of(Columns(table_of(*rows), "test"))
+    points = points_of(as_table(table_of(*rows), "test"))
     blank = predict(points)
     capacity = np.ones(len(sizes))
     need = np.broadcast_to(np.asarray(memory, dtype=float), len(sizes)).copy()
@@ -239,7 +238,7 @@ def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of
 ):
     path = published_csv(name)
     guide = Guide(**{"keep": 0.15, "budget_gpu_s": None, "steps": 13, **options})
-    sizes = play(read_rows(path), str(path), guide)
+    sizes = play(read_rows(path), guide)
     assert sum(one.measured for one in sizes) < 0.2 * sum(one.points for one in sizes)
     assert sum(one.gpu_hours_spent for one in sizes) < 0.2 * sum(one.gpu_hours for one in sizes)
     regrets = [regret for one in sizes for regret in one.regrets]
@@ -256,7 +255,7 @@ def test_a_played_sweep_chooses_again_within_a_size_after_a_surprise():
     ]
     shared = {"outcome": "ok", "micro_batch_size": 1, "global_batch_size": 64, "zero_stage": 3}
     table = table_of(*({**row, **shared} for row in rows))
-    (size,) = play(table, "test", Guide(keep=0.01, spread=0.0, budget_gpu_s=None, steps=10))
+    (size,) = play(as_table(table), Guide(keep=0.01, spread=0.0, budget_gpu_s=None, steps=10))
     assert size.regrets == (0.0,)
 
 
@@ -269,11 +268,11 @@ def test_a_played_sweep_counts_what_it_measured_and_what_it_missed():
     ]
     table = table_of(*({**row, "global_batch_size": 512, "zero_stage": 3} for row in rows))
     everything = Guide(keep=10.0, spread=1.0, budget_gpu_s=None, steps=10, startup_s=2.0)
-    (size,) = play(table, "test", everything)
+    (size,) = play(as_table(table), everything)
     assert (size.points, size.measured, size.regrets) == (4, 4, (0.0,))
     # 8 GPUs: ten steps of 1 + 3 + 9 s, and four starts of 2 s
     assert size.gpu_hours == size.gpu_hours_spent == pytest.approx(8 * (130 + 8) / 3600)
     nothing = dataclasses.replace(everything, budget_gpu_s=1.0)
-    (size,) = play(table, "test", nothing)
+    (size,) = play(as_table(table), nothing)
     assert (size.measured, size.gpu_hours_spent, size.regrets) == (0, 0.0, (None,))
     assert math.isclose(size.gpu_hours, 8 * 138 / 3600)

@@ -4,14 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.points import points_of
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, memory
 from tests.predict.test_step_arithmetic import IDEAL
 
@@ -196,7 +195,7 @@ def test_a_group_that_cannot_be_has_no_prediction_but_a_reason(points, row, reas
 def test_a_wider_group_never_takes_more_memory_nor_more_optimizer_time(zero_stage, tp, cp, power):
     row = {"dp": 64, "tp": tp, "cp": cp, "zero_stage": zero_stage}
     rows = [{**row, "zero_shard_size": 2**k} for k in (power, power + 1)]
-    prediction = predict(points_of(Columns(table_of(*rows), "t")))
+    prediction = predict(points_of(as_table(table_of(*rows), "t")))
     assert prediction.memory_bytes[1] < prediction.memory_bytes[0]
     optimizer = prediction.time_terms["optimizer_s"]
     assert optimizer[1] == pytest.approx(optimizer[0] / 2)

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 from tests.shipped import MODELS
 
 # A shared machine may pause at any moment: no test here is about time.
@@ -172,13 +171,13 @@ layouts = st.fixed_dictionaries(
 
 
 def total(*rows) -> np.ndarray:
-    return memory(points_of(Columns(table_of(*rows), "t"))).total
+    return memory(points_of(as_table(table_of(*rows), "t"))).total
 
 
 @UNHURRIED
 @given(layouts)
 def test_the_terms_add_up_to_the_whole(layout):
-    found = memory(points_of(Columns(table_of(layout), "t")))
+    found = memory(points_of(as_table(table_of(layout), "t")))
     assert sum(found.terms.values()) == pytest.approx(found.total)
 
 
@@ -208,7 +207,7 @@ def test_recomputing_everything_takes_less_memory_than_keeping_it(layout):
 def test_an_encoder_decoder_has_the_parameters_its_shape_counts():
     shape = MODELS["mt5_xl"]
     row = {**dataclasses.asdict(shape), "model": "mt5_xl", "dp": 1}
-    terms = memory(points_of(Columns(table_of(row), "t"))).terms
+    terms = memory(points_of(as_table(table_of(row), "t"))).terms
     # norms and position biases are left out: below a thousandth
     assert terms["weights_bytes"] == pytest.approx(2 * shape.total_params, rel=1e-3)
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_rows
+from scaling.importing.reader import read_rows
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.predict.cost.memory import memory_of
@@ -110,9 +109,9 @@ def test_a_mixture_of_optional_axes_is_fitted_and_predicted(layouts, seed):
 
 def test_rows_of_one_gpu_are_calibrated_and_predicted_within_their_error(tmp_path):
     folder = h100_study(tmp_path)
-    columns = Columns(read_rows(folder / "rows"), "rows")
+    columns = read_rows(folder / "rows")
     points = points_of(columns, models=MODELS, clusters=CLUSTERS)
-    observed = observed_of(columns, points)
+    observed = observed_of(columns)
     found = predict(points, calibrate(points, observed, source="rows"))
     inside = (found.low <= observed.step_time_s) & (observed.step_time_s <= found.high)
     assert inside.sum() >= 11  # ZeRO-3 and the offloaded optimizer are bound by the host

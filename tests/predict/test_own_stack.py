@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.memory import judged
-from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
@@ -25,7 +24,7 @@ from scaling.predict.read.stacks import stack_of
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.conftest import PROJECT
 from tests.points import TINY
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 from tests.predict.test_memory_arithmetic import UNHURRIED
 from tests.shipped import CLUSTERS, MODELS
 
@@ -53,7 +52,7 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
         {"dp": 8, "pp": 2, "zero_stage": 1},
     ):
         row = {**dataclasses.asdict(LLAMA_7B), **layout, "framework": OWN_FRAMEWORK}
-        (group,) = points_of(Columns(table_of(row), "t")).groups
+        (group,) = points_of(as_table(table_of(row), "t")).groups
         half, whole = (
             step_of(group, group.features, {**defaults_for(group.stack.defaults), **share}, 0.0)
             for share in ({"dp_exposed": 0.5}, {"dp_exposed": 1.0})
@@ -69,7 +68,7 @@ def test_gradients_are_all_reduced_where_a_scatter_would_do(stage):
     row = {**dataclasses.asdict(LLAMA_7B), "dp": 8, "gradient_accumulation_steps": 1}
 
     def seconds(**said):
-        (group,) = points_of(Columns(table_of({**row, **said}), "t")).groups
+        (group,) = points_of(as_table(table_of({**row, **said}), "t")).groups
         f, p = group.features, defaults_for({})
         moved = traffic_of(group, f, p, stages_of(f, group.stack))
         return float((moved.gradients + moved.gathering)[0])
@@ -92,7 +91,7 @@ def test_stages_exchange_parts_of_activations():
 def test_stages_hold_the_layers_that_the_engine_deals_them(shape, pp, checkpointing):
     said = {"pp": pp, "seq_length": 2048, "activation_checkpointing": checkpointing}
     row = {**dataclasses.asdict(shape), **said, "framework": OWN_FRAMEWORK}
-    (group,) = points_of(Columns(table_of(row), "t")).groups
+    (group,) = points_of(as_table(table_of(row), "t")).groups
     f = group.features
     found = stages_of(f, group.stack)
     dealt = layers_of_stages(shape, **said)
@@ -116,7 +115,7 @@ def test_whole_tables_are_dealt_as_one_layout_is(layers, pp, vocabulary, checkpo
     shape = dataclasses.replace(TINY, num_layers=max(layers, pp), vocab_size=vocabulary)
     said = {"pp": pp, "seq_length": 256, "activation_checkpointing": checkpointing}
     row = {**dataclasses.asdict(shape), **said, "framework": OWN_FRAMEWORK}
-    (group,) = points_of(Columns(table_of(row), "t")).groups
+    (group,) = points_of(as_table(table_of(row), "t")).groups
     found = stages_of(group.features, group.stack)
     dealt = layers_of_stages(shape, **said)
     assert (found.first[0], found.last[0]) == (dealt[0], dealt[-1])

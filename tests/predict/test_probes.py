@@ -6,15 +6,13 @@ import pyarrow as pa
 import pytest
 
 from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError
-from scaling.foreign.columns import Columns
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.record.files import arrow_schema
 from scaling.record.probe_row import Probe
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 
 
 def probes(*rows):
@@ -34,7 +32,7 @@ def probes(*rows):
     }
     for name in sorted(columns - set(table.column_names)):
         table = table.append_column(name, pa.nulls(table.num_rows))
-    return Columns(table, "probes.parquet")
+    return as_table(table, "probes.parquet")
 
 
 def gemm(size):
@@ -140,12 +138,12 @@ def test_the_table_a_probe_leaves_is_read_as_it_is():
     failed = Probe(**{**row, "kind": "gemm", "outcome": "oom", "error_message": "no room"})
     records = [dataclasses.asdict(one) for one in (measured, failed)]
     table = pa.Table.from_pylist(records, schema=arrow_schema(Probe))
-    (told,) = probed_parameters(Columns(table, "probes.parquet")).values()
+    (told,) = probed_parameters(as_table(table, "probes.parquet")).values()
     assert told == {"link_efficiency": pytest.approx(0.8)}
 
 
 def test_what_probes_tell_stays_where_rows_say_nothing():
-    columns = Columns(table_of({"dp": 8, "step_time_s": 1.0, "tp": 1}), "rows")
+    columns = as_table(table_of({"dp": 8, "step_time_s": 1.0, "tp": 1}), "rows")
     told = {"a100-80gb-dgx": {"network_efficiency": 0.77}}
     found = calibrate(points_of(columns), observed_of(columns), source="rows", probes=told)
     (stack,) = found.stacks.values()
@@ -156,8 +154,3 @@ def test_an_impossible_probe_stays_inside_physical_bounds():
     rows = [all_reduce(2**30, 1, 1e-6)]
     (told,) = probed_parameters(probes(*rows)).values()
     assert told["link_efficiency"] == 0.95
-
-
-def test_an_unknown_kind_is_named():
-    with pytest.raises(InputError, match="row 1: kind='gem': did you mean 'gemm'"):
-        probed_parameters(probes({"kind": "gem", "seconds": 1.0}))

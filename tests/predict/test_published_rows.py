@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.foreign.reading import read_table
+from scaling.importing.reader import read_table
 from scaling.predict.fit.validation import trial
 from tests.conftest import published_csv
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def on(name, **conditions):
-    return trial(read_table(published_csv(name)), f"{name}.csv", **conditions).overall
+    return trial(read_table(published_csv(name)), **conditions).overall
 
 
 # Limits are what was reached plus about a fifth; the goals stand in docs/prediction.md.

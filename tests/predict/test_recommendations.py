@@ -8,7 +8,6 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.foreign.columns import Columns
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import model_flops_per_token
@@ -17,6 +16,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.cost.risk import risk_adjusted_step_s
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
+from tests.predict.conftest import as_table
 from tests.shipped import MODELS
 
 SITE = {
@@ -161,7 +161,7 @@ def test_a_record_is_predicted_as_it_was_recommended():
     record = record_of(best)
     row = {**dataclasses.asdict(MODELS["llama2_7b"]), **record}
     row |= {"cluster": "site", "model": "llama2_7b", "seq_length": 4096}
-    columns = Columns(pa.Table.from_pylist([row]), "t")
+    columns = as_table(pa.Table.from_pylist([row]), "t")
     again = predict(points_of(columns, clusters=SITE))
     assert again.step_time_s.tolist() == pytest.approx([best.step_time_s], rel=1e-12)
 

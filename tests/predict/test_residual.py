@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from scaling.errors import InputError
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_table
+from scaling.importing.reader import read_table
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read import residual as process
@@ -34,11 +33,10 @@ def odd_sweep(tmp_path_factory):
 @pytest.fixture(scope="module")
 def odd(odd_sweep):
     """(points, observed, which rows were calibrated on, the calibration)."""
-    columns = Columns(odd_sweep, "odd")
-    fitted = np.arange(len(columns)) % 2 == 0
-    part = columns.filter(fitted)
+    fitted = np.arange(odd_sweep.rows.num_rows) % 2 == 0
+    part = odd_sweep.filter(fitted)
     calibration = calibrate(points_of(part), observed_of(part), source="odd")
-    return points_of(columns), observed_of(columns), fitted, calibration
+    return points_of(odd_sweep), observed_of(odd_sweep), fitted, calibration
 
 
 def stack_of(calibration):

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.cli.prediction import calibrate
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
 from scaling.predict.fit import rivals
 from scaling.predict.fit.validation import trial
@@ -20,7 +19,7 @@ from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.published.table import published_table
 from tests.nearly import nearly
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +42,7 @@ def repeated(table: pa.Table) -> pa.Table:
 def test_validation_does_not_depend_on_the_order_of_rows(name: str, seed: int, more: bool) -> None:
     table = repeated(TABLES[name]) if more else TABLES[name]
     shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
-    one, other = (trial(each, name).to_dict() for each in (table, shuffled))
+    one, other = (trial(as_table(each)).to_dict() for each in (table, shuffled))
     assert one == nearly(other)
 
 
@@ -51,7 +50,7 @@ def test_nor_does_the_calibration_that_a_validation_makes() -> None:
     table = TABLES["moe_zoo"]
     shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
     where = {"calibrate_where": "world_size <= 256", "test_where": "true"}
-    one, other = (trial(each, "moe_zoo", **where).to_dict() for each in (table, shuffled))
+    one, other = (trial(as_table(each), **where).to_dict() for each in (table, shuffled))
     assert one == nearly(other)
 
 
@@ -66,7 +65,7 @@ def test_a_calibration_is_the_same_file_in_whichever_order_its_rows_came(tmp_pat
 
 
 def settings_and_pairs(*rows: dict[str, Any]) -> tuple[list[rivals.Setting], rivals.Pairs]:
-    columns = Columns(table_of(*rows), "t")
+    columns = as_table(table_of(*rows), "t")
     points, observed = points_of(columns), observed_of(columns)
     assert predict(points).predicted.all()
     numbers = rivals.layout_numbers(points)

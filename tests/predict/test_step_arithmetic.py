@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.foreign.columns import Columns
 from scaling.predict.cost import communication
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
@@ -13,7 +12,7 @@ from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 from tests.predict.test_memory_arithmetic import HEAD, LAYER, UNHURRIED, layouts
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_overheads")]
@@ -123,7 +122,7 @@ def test_zero_3_gathers_weights_twice_and_scatters_gradients_every_micro_batch(p
 
 def test_nanotron_deals_layers_by_cost_so_the_last_stage_has_fewer():
     rows = [{"pp": 4, "framework": name, "vocab_size": 128000} for name in ("nanotron 0.5", "x")]
-    by_cost, even = points_of(Columns(table_of(*rows), "t")).groups
+    by_cost, even = points_of(as_table(table_of(*rows), "t")).groups
     assert stages_of(even.features, even.stack).last.tolist() == [8]
     # the head weighs 2.6 layers: three stages take ceil(3 x 34.6 / 4) = 26 of 32
     assert stages_of(by_cost.features, by_cost.stack).last.tolist() == [6]
@@ -154,7 +153,7 @@ def test_a_pipeline_over_efa_stalls_without_zero_and_not_with_it():
         {**base, "framework": "nanotron", "zero_stage": 1},
         {**base, "framework": "nanotron", "zero_stage": 0, "cluster": "h100-80gb-dgx"},
     ]
-    prediction = predict(points_of(Columns(table_of(*rows), "t")))
+    prediction = predict(points_of(as_table(table_of(*rows), "t")))
     stalls = prediction.time_terms["stall_s"]
     assert stalls[0] == pytest.approx(16 * 1.1, rel=0.01)
     assert (stalls[1:] < 0.1).all()
@@ -162,14 +161,14 @@ def test_a_pipeline_over_efa_stalls_without_zero_and_not_with_it():
 
 def one_by_one(table):
     for row in range(table.num_rows):
-        yield predict(points_of(Columns(table.slice(row, 1), "t")))
+        yield predict(points_of(as_table(table.slice(row, 1), "t")))
 
 
 @UNHURRIED
 @given(st.lists(layouts, min_size=2, max_size=4))
 def test_a_row_is_predicted_alike_alone_and_in_company(rows):
     table = table_of(*rows)
-    together = predict(points_of(Columns(table, "t")))
+    together = predict(points_of(as_table(table, "t")))
     alone = list(one_by_one(table))
     assert together.step_time_s == pytest.approx([p.step_time_s[0] for p in alone])
     assert together.memory_bytes == pytest.approx([p.memory_bytes[0] for p in alone])
@@ -178,7 +177,7 @@ def test_a_row_is_predicted_alike_alone_and_in_company(rows):
 @UNHURRIED
 @given(layouts)
 def test_time_terms_add_up_and_none_is_negative(layout):
-    prediction = predict(points_of(Columns(table_of(layout), "t")))
+    prediction = predict(points_of(as_table(table_of(layout), "t")))
     terms = prediction.time_terms
     assert sum(terms.values()) == pytest.approx(prediction.step_time_s)
     assert all(values[0] >= -1e-9 for values in terms.values()), terms
@@ -189,7 +188,7 @@ def test_time_terms_add_up_and_none_is_negative(layout):
 def test_more_work_takes_longer(layout, k):
     steps = layout["gradient_accumulation_steps"]
     more = {**layout, "gradient_accumulation_steps": k * steps}
-    prediction = predict(points_of(Columns(table_of(layout, more), "t")))
+    prediction = predict(points_of(as_table(table_of(layout, more), "t")))
     assert prediction.step_time_s[1] > prediction.step_time_s[0]
 
 
@@ -197,7 +196,7 @@ def test_more_work_takes_longer(layout, k):
 @given(layouts)
 def test_a_newer_gpu_is_faster(layout):
     rows = [{**layout, "cluster": name} for name in ("a100-80gb", "h100-80gb", "b200-180gb")]
-    slower, faster, fastest = predict(points_of(Columns(table_of(*rows), "t"))).step_time_s
+    slower, faster, fastest = predict(points_of(as_table(table_of(*rows), "t"))).step_time_s
     assert slower >= faster >= fastest
 
 
@@ -255,7 +254,7 @@ def test_weak_scaling_of_zero_3_loses_to_tensor_parallelism_at_scale():
             "cluster": "h100-80gb-dgx", "zero_stage": 3, "tp": tp, "dp": world_size // tp,
             "micro_batch_size": 2 * tp, "fused_norm": True,
         }  # fmt: skip
-        points = points_of(Columns(table_of(row), "t"))
+        points = points_of(as_table(table_of(row), "t"))
         return points.tokens_per_step[0] / predict(points).step_time_s[0] / world_size
 
     assert per_gpu(2048, tp=1) / per_gpu(128, tp=1) == pytest.approx(1 - 0.37, abs=0.08)
@@ -283,7 +282,7 @@ def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, deco
         "family": "t5", "num_encoder_layers": encoder, "num_layers": max(decoder, pp), "pp": pp,
         "dp": 8,
     }  # fmt: skip
-    found = points_of(Columns(table_of(row), "t"))
+    found = points_of(as_table(table_of(row), "t"))
     (group,) = found.groups
     stages = stages_of(group.features, group.stack)
     ends = stages.first + stages.last if pp > 1 else stages.last

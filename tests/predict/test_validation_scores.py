@@ -1,24 +1,19 @@
 """Scores of predictions, worked by hand."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from scaling.errors import InputError
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_table
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.validation import trial, validate
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.study.load import load_models
-from tests.predict.conftest import table_of
+from tests.predict.conftest import as_table, table_of
 
 
 def scores(rows, step_time_s, **memory):
     """Scores of given predictions: the rows' own, with the arrays named replaced."""
-    columns = Columns(table_of(*rows), "t")
+    columns = as_table(table_of(*rows), "t")
     points = points_of(columns)
     prediction = predict(points)
     prediction.step_time_s[:] = step_time_s
@@ -117,7 +112,7 @@ def test_what_cannot_be_said_is_null():
 
 def test_rows_in_both_parts_are_named_as_what_they_are():
     table = table_of(*measured(1.0, 1.1, 1.2))
-    found = trial(table, "t", calibrate_where="true", test_where="true")
+    found = trial(as_table(table, "t"), calibrate_where="true", test_where="true")
     assert any("3 rows are in both parts" in note for note in found.notes)
 
 
@@ -125,20 +120,7 @@ def test_rows_in_both_parts_are_named_as_what_they_are():
 def test_rows_that_say_nothing_of_step_or_memory_are_refused(rows):
     table = table_of(*rows) if rows else table_of({"dp": 8}).slice(0, 0)
     with pytest.raises(InputError, match=r"^t: (holds no row|none of the 1 rows to test ran)"):
-        trial(table, "t")
-
-
-@pytest.mark.parametrize("gpus", [{"GPUs": 64}, {"Nodes": 8}])
-def test_a_rate_says_the_step_of_the_layout_that_is_predicted(tmp_path, gpus):
-    """Neither cp nor the GPUs of a node are stated, and without them no batch follows."""
-    row = {"Model": "Llama 3 70B", "TP": 4, "PP": 8, "MBS": 1, "GA": 128, "Seq": 8192} | gpus
-    rows = [row | {"Cluster": "h100-80gb-dgx", "Tokens/s/GPU": rate} for rate in (1075.0, 1e6)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
-    found = trial(read_table(tmp_path / "t.parquet"), "t", models=load_models())
-    assert found.observed.step_time_s[0] == pytest.approx(256 * 8192 / 64 / 1075)
-    assert found.overall.step_time["rows"] == 1
-    assert "row 2: step_time_s=" in found.notes[-1]
-    assert "would take more FLOP/s than peak" in found.notes[-1]
+        trial(as_table(table, "t"))
 
 
 def test_layouts_of_other_routings_are_no_rivals():

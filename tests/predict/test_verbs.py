@@ -58,16 +58,15 @@ def test_predict_writes_a_row_a_point_in_their_order(run, sweep_csv, tmp_path):
 
 
 def test_a_point_that_cannot_be_predicted_is_null_and_says_why(run, tmp_path):
-    text = "model,num_layers,hidden_size,cluster,seq_length,tp,dp,world_size\n"
-    (tmp_path / "p.csv").write_text(
-        text + "m,8,512,a100-80gb,1024,1,8,8\nm,8,512,a100-80gb,1024,2,8,8\n"
-    )
+    text = "model,num_layers,hidden_size,num_heads,vocab_size,cluster,seq_length,tp,pp,world_size\n"
+    row = "m,8,512,8,1000,a100-80gb,1024"
+    (tmp_path / "p.csv").write_text(f"{text}{row},1,1,8\n{row},3,1,8\n")
     run("predict", tmp_path / "p.csv", tmp_path / "o.parquet")
     good, bad = pq.read_table(tmp_path / "o.parquet").to_pylist()
     assert good["fits"] is True
     assert bad["fits"] is None
     assert bad["predicted_step_time_s"] is None
-    assert bad["note"].endswith("line 3: world_size=8: world_size is not tp x pp x cp x dp")
+    assert bad["note"] == "world_size is not a multiple of tp x pp x cp"
 
 
 def test_an_empty_table_gives_an_empty_table_of_the_same_columns(run, tmp_path, sweep_csv):

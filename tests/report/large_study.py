@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
@@ -20,6 +19,7 @@ from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 from scaling.report.page.page import write_report
 from scaling.study.grid import Plan
+from tests.predict.conftest import as_table
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured
 
 CLUSTERS = {
@@ -70,7 +70,7 @@ def predict_all(folder: Path) -> None:
     """Write predictions.parquet of a study's points on GPUs, from data sheets alone."""
     on_gpus = pq.read_table(folder / "points.parquet")
     on_gpus = on_gpus.filter([one != "cpu" for one in on_gpus["gpu"].to_pylist()])
-    checked = points_of(Columns(on_gpus, "points"), clusters=CLUSTERS)
+    checked = points_of(as_table(on_gpus, "points"), clusters=CLUSTERS)
     write_table(folder / "predictions.parquet", prediction_table(checked, predict(checked)))
 
 

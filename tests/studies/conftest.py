@@ -7,8 +7,7 @@ import pytest
 
 from scaling.analyse.replication import replicate
 from scaling.analyse.warehouse import tabulate
-from scaling.foreign.columns import Columns
-from scaling.foreign.reading import read_rows
+from scaling.importing.reader import read_rows
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
@@ -28,7 +27,7 @@ def predicted(tmp_path_factory):
         folder = tmp_path_factory.mktemp(name)
         study = load_study(name)
         write_points(folder, fitting_plan(study))
-        columns = Columns(read_rows(folder / "points.parquet"), name)
+        columns = read_rows(folder / "points.parquet")
         points = points_of(columns, models=MODELS, clusters=CLUSTERS)
         write_table(folder / "predictions.parquet", prediction_table(points, predict(points)))
         tabulate(folder, PROJECT / "reports" / "sql")

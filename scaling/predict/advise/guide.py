@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
 from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.features import Points

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.arrays import Floats
 from scaling.cluster.hardware import GIB
-from scaling.foreign.arrays import Floats
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
 

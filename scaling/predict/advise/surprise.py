@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.advise.guide import Guide, affordable, gpu_s, reserved_gpu_s
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import expected_gain, ratio_sigma

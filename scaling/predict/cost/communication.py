@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.experts import all_to_all_s, has_experts
 from scaling.predict.cost.links import (
     TP_LATENCY_S,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.experts import expert_time, ffn_passes, has_experts
 from scaling.predict.cost.stages import dense_blocks, layer_params
 from scaling.predict.read.features import Features, Group

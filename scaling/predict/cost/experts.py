@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
 

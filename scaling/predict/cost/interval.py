@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.read.calibration import PARTS, StackCalibration
 from scaling.predict.read.features import Features, Group
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.arrays import Floats
 from scaling.cluster.hardware import Gpu
-from scaling.foreign.arrays import Floats
 from scaling.predict.read.features import Group
 
 # Seconds a hop, whatever it carries: NCCL's own model of its simple protocol

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost import own_deepspeed, own_torch
 from scaling.predict.cost.experts import (
     KEPT_MLP,

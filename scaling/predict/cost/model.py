@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import errors_of, normal_cdf, own_error_factor
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma

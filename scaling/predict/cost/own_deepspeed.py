@@ -5,7 +5,7 @@ Element counts are those of a tp rank; z is the zero_stage.
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.own_layer import FP32, vocab_init_bytes
 from scaling.predict.cost.own_memory import (
     BACKWARD,

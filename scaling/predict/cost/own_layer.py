@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.experts import busiest_load, has_experts, held_expert_params
 from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.arrays import Flags, Floats, Strings
 from scaling.predict.cost.experts import has_experts, held_expert_params
 from scaling.predict.cost.own_layer import (
     FP32,

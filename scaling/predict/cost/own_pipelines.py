@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.stages import Stages, ends_of_two_kinds, stages_of
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import SCHEDULES

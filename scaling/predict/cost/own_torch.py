@@ -7,7 +7,7 @@ zero_stage 2, two layers of them at 3. A layer's gradients are whole until they 
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.experts import has_experts
 from scaling.predict.cost.own_layer import FP32, vocab_init_bytes
 from scaling.predict.cost.own_memory import (

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.interval import normal_cdf
 
 

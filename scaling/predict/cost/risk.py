@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.read.features import Features, Group
 
 # Over a lossy transport (EFA) a pipeline whose messages cross nodes can wait at every micro-batch:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
 from scaling.layout.partition import layer_cost, split_by_cost
 from scaling.predict.cost.experts import held_expert_params, routed_params

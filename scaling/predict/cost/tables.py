@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.calibration import PARTS
 from scaling.predict.read.features import Points

@@ -2,21 +2,25 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from scaling.arrays import Flags
 from scaling.errors import InputError
-from scaling.foreign.arrays import Flags
-from scaling.foreign.columns import Columns
 from scaling.predict.cost.interval import learned_errors, own_error_factor
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_memory, fit_time, with_fitted
 from scaling.predict.read.calibration import RANGES, Calibration, StackCalibration
-from scaling.predict.read.features import Group, Points
+from scaling.predict.read.cells import Cells
+from scaling.predict.read.features import FEATURES, Group, Points
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.residual import fitted_residual, places_of
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
 
 
 def calibrate(
@@ -47,24 +51,24 @@ def calibrate(
     return Calibration(source=source, stacks=stacks)
 
 
-def one_fingerprint_per_stack(columns: Columns, points: Points, observed: Observed) -> None:
+def one_fingerprint_per_stack(table: "Table", points: Points, observed: Observed) -> None:
     """Refuse to average over different software. Rows that tell nothing to a fit may be of any.
 
     Raises:
         InputError: rows of one framework and cluster have different stack fingerprints.
     """
-    for key, rows in _rows_by_fingerprint(columns, points, observed).items():
+    for key, rows in _rows_by_fingerprint(table, points, observed).items():
         if len(rows) > 1:
             raise InputError(
-                f"{columns.source}: stack_fingerprint: {key} has {len(rows)} of them; "
+                f"{table.source}: stack_fingerprint: {key} has {len(rows)} of them; "
                 f"choose one with --where \"stack_fingerprint = '{min(rows)}'\""
             )
 
 
-def of_commonest_fingerprints(columns: Columns, points: Points, observed: Observed) -> Flags:
+def of_commonest_fingerprints(table: "Table", points: Points, observed: Observed) -> Flags:
     """Mask, (n,): all rows but those that would be averaged with more rows of other software."""
-    kept = np.ones(len(columns), dtype=bool)
-    for rows in _rows_by_fingerprint(columns, points, observed).values():
+    kept = np.ones(len(points), dtype=bool)
+    for rows in _rows_by_fingerprint(table, points, observed).values():
         commonest = max(sorted(rows), key=lambda name: len(rows[name]), default="")
         for name in rows.keys() - {commonest}:
             kept[rows[name]] = False
@@ -72,12 +76,10 @@ def of_commonest_fingerprints(columns: Columns, points: Points, observed: Observ
 
 
 def _rows_by_fingerprint(
-    columns: Columns, points: Points, observed: Observed
+    table: "Table", points: Points, observed: Observed
 ) -> dict[str, dict[str, list[int]]]:
     """Row numbers that tell something to a fit, by stack and stated fingerprint."""
-    if "stack_fingerprint" not in columns:
-        return {}
-    fingerprints = columns.strings("stack_fingerprint", "")
+    fingerprints = Cells(table).words("stack_fingerprint")
     stacks: dict[str, dict[str, list[int]]] = {}
     for group in points.groups:
         of_stack = stacks.setdefault(group.key, {})
@@ -88,6 +90,11 @@ def _rows_by_fingerprint(
 
 
 def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
+    # sums differ by the order of rows, so it follows from the rows themselves
+    columns = (getattr(group.features, name) for name in FEATURES)
+    order = np.lexsort((observed.step_time_s, *columns))
+    group = dataclasses.replace(group, rows=group.rows[order], features=group.features.take(order))
+    observed = observed.take(order)
     memory = fit_memory(group, observed, group.start)
     start = with_fitted(group.start, memory)
     time = fit_time(group, observed, start)

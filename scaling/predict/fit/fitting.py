@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.calibration import Fitted

@@ -1,19 +1,21 @@
 """Start values of parameters from microbenchmarks, better than those of data sheets."""
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.foreign.columns import Columns
-from scaling.layout.axes import Precision
+from scaling.errors import InputError
 from scaling.predict.cost.links import link
 from scaling.predict.read.attention import flash_gain
+from scaling.predict.read.cells import Cells
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.parameters import PARAMETERS
-from scaling.record.probe_row import ProbeKind
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
 
 # Bus factors of nccl-tests over (n - 1) / n: bytes a ring moves per byte of message and rank.
 _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
@@ -21,7 +23,7 @@ _LARGE_BYTES = 64 * 2**20  # messages from this size on measure bandwidth
 
 
 def probed_parameters(
-    columns: Columns, clusters: Mapping[str, Cluster] | None = None
+    table: "Table", clusters: Mapping[str, Cluster] | None = None
 ) -> dict[str, dict[str, float]]:
     """Parameters from probes, by cluster name, clipped to their bounds.
 
@@ -32,21 +34,20 @@ def probed_parameters(
     probe tells is left out, and so is a probe without `seconds`.
 
     Raises:
-        InputError: a cell is missing its meaning, or a cluster is unknown.
+        InputError: a column is missing, or a cluster is unknown.
     """
+    cells = Cells(table)
     for name in ("cluster", "kind", "seconds"):
-        if name not in columns and len(columns):
-            raise columns.missing_column(name, "this is no table of probes")
+        if name not in cells:
+            raise InputError(
+                f"{table.source}: column {name} is missing: this is no table of probes"
+            )
     known = site_clusters() if clusters is None else clusters
-    kind = columns.strings("kind", "", get_args(ProbeKind))
-    cluster_name = columns.strings("cluster", "")
-    precision = columns.strings("precision", "bf16", get_args(Precision))
-    attention = columns.strings("attention", "")
-    names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s")
-    probes = {name: columns.numbers(name, high=1e18) for name in names}
-    probes |= {name: columns.counts(name) for name in ("ranks", "nodes")}
-    for name in ("groups", "stride"):
-        probes[name] = columns.counts(name, default=1.0, silent=True)
+    kind, cluster_name = cells.words("kind"), cells.words("cluster")
+    precision, attention = cells.words("precision", "bf16"), cells.words("attention")
+    names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s", "ranks", "nodes")
+    probes = {name: cells.numbers(name) for name in names}
+    probes |= {name: cells.numbers(name, 1.0) for name in ("groups", "stride")}
     is_gemm = (kind == "gemm") & (probes["m"] > 0) & (probes["n"] > 0) & (probes["k"] > 0)
     by_cluster: dict[str, dict[str, float]] = {}
     for name in sorted(set(cluster_name.tolist())):

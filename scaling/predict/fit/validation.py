@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
+from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, grouped_reasons
-from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.foreign.columns import Columns
-from scaling.foreign.conditions import rows_where
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.interval import Z_80
 from scaling.predict.cost.model import Prediction, predict
@@ -34,6 +31,10 @@ from scaling.predict.read.observed import (
     observed_of,
 )
 from scaling.predict.read.points import points_of
+from scaling.record.conditions import rows_where
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,7 @@ class Validation:
 
 
 def trial(
-    table: pa.Table,
-    source: str,
+    table: "Table",
     *,
     calibrate_where: str | None = None,
     test_where: str | None = None,
@@ -103,21 +103,19 @@ def trial(
     Raises:
         InputError: a condition is wrong, or leaves nothing to test.
     """
-    if not table.num_rows:
+    rows, source = table.rows, table.source
+    if not rows.num_rows:
         raise InputError(f"{source}: holds no row under its header")
-    columns = Columns(table, source)
-    points = points_of(columns, models=models, clusters=clusters)
-    observed = observed_of(columns, points)
-    told = dict.fromkeys((*points.assumptions, *columns.assumptions))
-    impossible = impossible_rows(columns, points)
-    possible = np.ones(table.num_rows, dtype=bool)
+    points, observed = points_of(table, models=models, clusters=clusters), observed_of(table)
+    impossible = impossible_rows(table, points, observed)
+    possible = np.ones(len(points), dtype=bool)
     possible[list(impossible)] = False
-    fitted = np.zeros(table.num_rows, dtype=bool)
+    fitted = np.zeros(len(points), dtype=bool)
     if calibrate_where is not None:
-        fitted = rows_where(table, calibrate_where, source, "--calibrate-where")
+        fitted = rows_where(rows, calibrate_where, source, "--calibrate-where")
     tested = ~fitted
     if test_where is not None:
-        tested = rows_where(table, test_where, source, "--test-where")
+        tested = rows_where(rows, test_where, source, "--test-where")
     fitted, tested = fitted & possible, tested & possible
     if not tested.any():
         option = "narrow --calibrate-where" if test_where is None else "widen --test-where"
@@ -130,9 +128,9 @@ def trial(
         )
     calibration = None
     if fitted.any():
-        part = columns.filter(fitted).in_their_order()  # sums differ by order
+        part = table.filter(fitted)
         part_points = points_of(part, models=models, clusters=clusters)
-        calibration = calibrate(part_points, observed_of(part, part_points), source=source)
+        calibration = calibrate(part_points, observed_of(part), source=source)
     prediction = predict(points, calibration)
     overall, groups = validate(points, observed, prediction, tested)
     return Validation(
@@ -146,7 +144,7 @@ def trial(
             *_notes(fitted, tested, observed, calibration, points.note),
             *([impossible_sentence(impossible)] if impossible else []),
         ],
-        assumptions=tuple(told),
+        assumptions=tuple(dict.fromkeys(points.assumptions)),
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Generation, Gpu
-from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.layout.kernels import ATTENTION
 from scaling.predict.read.stack_facts import Stack
 

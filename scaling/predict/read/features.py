@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
 from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED_FRAMEWORK
 from scaling.predict.read.stack_facts import Stack

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.arrays import Flags, Floats, Strings
 from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import PART_SIZES

@@ -1,26 +1,27 @@
 """Points from a table or from layouts: arrays for the formulas, in groups of one stack each."""
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.foreign.columns import Columns
 from scaling.layout.axes import V_SCHEDULES
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.attention import attention_kernels
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
-from scaling.predict.read.foreign_inputs import inputs_of
+from scaling.predict.read.given import inputs_of
 from scaling.predict.read.inputs import SCHEDULES, Inputs, predictable_rows
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.precisions import low_precision_costs, rates
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import OWN_STACKS, stack_of
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
 
 # Inputs that become features unchanged.
 _OF_THE_SHAPE = ("hidden_size", "num_heads", "num_experts", "experts_per_token", "vocab_size")
@@ -35,26 +36,24 @@ _FLAGS = (
 
 
 def points_of(
-    columns: Columns,
+    table: "Table",
     *,
     models: Mapping[str, ModelShape] | None = None,
     clusters: Mapping[str, Cluster] | None = None,
 ) -> Points:
-    """Check a table of points and derive what the formulas need.
+    """Complete a table of points and derive what the formulas need.
 
     Args:
-        columns: the table, in the project's names; unknown columns are ignored.
+        table: in the project's names and units.
         models: shapes for rows that name a model without its shape columns.
         clusters: by name; those of config/clusters.yaml if left out.
 
     Raises:
-        InputError: a cell holds what no layout can have, or a cluster is unknown.
+        InputError: no row's cluster is known.
     """
     if clusters is None:
         clusters = site_clusters()
-    inputs = inputs_of(columns, models=models, clusters=clusters)
-    points = points_from(inputs, clusters)
-    return dataclasses.replace(points, assumptions=(*columns.assumptions, *points.assumptions))
+    return points_from(inputs_of(table, models=models, clusters=clusters), clusters)
 
 
 def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:

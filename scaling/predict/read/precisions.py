@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from scaling.arrays import Floats, Strings
 from scaling.cluster.hardware import Gpu
-from scaling.foreign.arrays import Floats, Strings
 from scaling.predict.read.stack_facts import Stack
 
 # Precisions of the layers' GEMMs only; attention and head then run in bf16.

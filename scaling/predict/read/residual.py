@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Floats
+from scaling.arrays import Floats
 from scaling.predict.read.features import Features
 
 _Reals = npt.NDArray[np.floating[Any]]

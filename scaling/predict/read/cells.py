@@ -1,0 +1,54 @@
+"""Columns of a table as arrays, and the sentences about what was assumed for empty cells."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from scaling.arrays import Flags, Floats, Strings
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
+
+
+class Cells:
+    """The columns of a checked table by name, (n,) each; a column that it lacks is empty."""
+
+    def __init__(self, table: "Table") -> None:
+        self.table = table
+        self.assumptions: list[str] = []
+
+    def __len__(self) -> int:
+        return int(self.table.rows.num_rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.table.rows.column_names
+
+    def numbers(self, name: str, default: Floats | float = np.nan) -> Floats:
+        """A column of numbers or flags; NaN, or the default, for empty cells."""
+        if name not in self:
+            return np.broadcast_to(np.asarray(default, np.float64), (len(self),)).copy()
+        column = self.table.rows[name]
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return np.where(np.isnan(values), default, values)
+
+    def words(self, name: str, default: Strings | str = "") -> Strings:
+        """A column of words; the default for empty cells."""
+        if name not in self:
+            return np.broadcast_to(np.asarray(default, object), (len(self),)).copy()
+        column = self.table.rows[name]
+        values = np.array(column.to_pylist(), dtype=object)
+        return np.where(column.is_null().to_numpy(), default, values)
+
+    def flags(self, name: str, default: Flags | bool = False) -> Flags:
+        """A column of true and false; the default for empty cells."""
+        return self.numbers(name, np.asarray(default, np.float64)) > 0
+
+    def assume(self, name: str, rows: Flags, taken_as: str) -> None:
+        """Say what was assumed where rows leave a column empty."""
+        if rows.any():
+            self.assumptions.append(
+                f"{name} is not given in {int(rows.sum())} rows: taken as {taken_as}"
+            )

@@ -1,0 +1,234 @@
+"""Layouts of a table of our columns: what a row leaves open is derived, assumed or noted."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scaling.arrays import Floats, Strings
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.errors import InputError, did_you_mean, shortened
+from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, SETTING_AXES
+from scaling.layout.optional_parts import PART_SIZES, parts_of_kind
+from scaling.layout.shapes import ModelShape
+from scaling.predict.read.cells import Cells
+from scaling.predict.read.clusters import cluster_named, cluster_names
+from scaling.predict.read.inputs import (
+    SHAPE,
+    UNNAMED_FRAMEWORK,
+    UNPREDICTED,
+    Inputs,
+    left_out_sentences,
+    own_framework,
+    predictable_rows,
+    ranks_per_expert,
+    schedule_codes,
+)
+from scaling.predict.read.stacks import OWN_STACKS, stack_of
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
+
+# Sizes without which a row cannot be predicted.
+_NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "seq_length")
+_OURS = ("point_id", "engine", "stack_fingerprint")  # columns that only rows of this project have
+_MEASURED = ("outcome", "step_time_s", "peak_memory_bytes")
+
+
+def inputs_of(
+    table: "Table", *, models: Mapping[str, ModelShape] | None, clusters: Mapping[str, Cluster]
+) -> Inputs:
+    """Complete a table, and note the rows that cannot be predicted.
+
+    Raises:
+        InputError: no row's cluster is known.
+    """
+    cells = Cells(table)
+    note = np.full(len(cells), None, dtype=object)
+    model, cluster = cells.words("model", "unnamed"), _clusters(cells, clusters, note)
+    framework = _frameworks(cells)
+    described = cluster_names(clusters)
+    gpus = {
+        name: gpu_named(cluster_named(name, clusters).gpu) if name in described else None
+        for name in {*cluster.tolist()}
+    }
+    stacks = [stack_of(name, gpus[at]) for name, at in zip(framework, cluster, strict=True)]
+
+    def usual(fact: str) -> Floats:
+        return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
+
+    is_own = np.isin(framework.astype(str), [*OWN_STACKS])
+    shape = _shapes(cells, model, models or {})
+    needed = {**shape, "seq_length": cells.numbers("seq_length")}
+    for name in _NEEDED:
+        note[np.isnan(needed[name]) & predictable_rows(note)] = f"{name} is not given"
+    lacks = (shape["experts_per_token"] == 0) | (shape["expert_ffn_hidden_size"] == 0)
+    lacks &= (shape["num_experts"] > 0) & predictable_rows(note)
+    note[lacks] = "num_experts without experts_per_token and expert_ffn_hidden_size"
+    layout = _layout(cells, note)
+    checkpointing = cells.words("activation_checkpointing")
+    per_module = (usual("recomputes_modules") > 0) & (checkpointing == "")
+    cells.assume("activation_checkpointing", per_module, "what their memory asks for")
+    cells.assume("activation_checkpointing", (checkpointing == "") & ~per_module, "none")
+    precision = cells.words("precision")
+    train_in = [
+        "bf16" if (gpu := gpus[at]) is None else gpu.usual_precision for at in cluster.tolist()
+    ]
+    cells.assume("precision", precision == "", "what their GPUs usually train in")
+    fsdp = cells.numbers("fsdp", 1.0)  # of Megatron-Bridge: the ranks that share everything
+    shard = cells.numbers("zero_shard_size")
+    cells.assume("attention", cells.words("attention") == "", "flash2")
+    style, ep = cells.words("cp_style"), cells.numbers("ep", 1.0)
+    settings = [cells.words(name, str(AXES[name].default)) for name in SETTING_AXES]
+    routing = cells.words("routing", str(DEFAULTS["routing"]))
+    compiled = cells.flags("compile")
+    return Inputs(
+        model=model,
+        cluster=cluster,
+        framework=framework,
+        shape=shape,
+        seq_length=needed["seq_length"],
+        gpus_per_node=cells.numbers("gpus_per_node"),
+        **layout,
+        zero_stage=np.where(fsdp > 1, 3.0, cells.numbers("zero_stage", usual("zero_stage"))),
+        zero_shard_size=np.where(
+            (fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard
+        ),
+        virtual_stages=cells.numbers("virtual_stages", 1.0),
+        ring=(style == "ring") | (style == "") & (usual("ring") > 0),
+        sequence_parallel=cells.flags(
+            "sequence_parallel", (usual("sequence_parallel") > 0) & (layout["tp"] > 1)
+        ),
+        # Inductor fuses a norm into one kernel, and other software of today does
+        fused_norm=cells.flags("fused_norm", ~is_own) | compiled,
+        fused_mlp=cells.flags("fused_mlp"),
+        fused_cross_entropy=cells.flags("fused_cross_entropy"),
+        offload=cells.words("optimizer_offload", "none") != "none",
+        short_states=cells.words("optimizer_precision", "fp32") == "bf16",
+        compiled=compiled,
+        schedule=schedule_codes(cells.words("pipeline_schedule", "1f1b")),
+        attention=cells.words("attention", "flash2"),
+        checkpointing=np.where(checkpointing == "", "none", checkpointing),
+        recomputes=per_module,
+        precision=np.where(precision == "", np.array(train_in, object), precision),
+        ep=ep,
+        etp=ranks_per_expert(framework, layout["tp"], ep),
+        imbalance=np.array([ROUTINGS[name] for name in routing.tolist()], np.float64),
+        setting=np.array(["|".join(row) for row in zip(*settings, strict=True)], object),
+        note=note,
+        assumptions=(
+            *cells.assumptions,
+            *left_out_sentences({name: cells.flags(name) for name in UNPREDICTED}),
+        ),
+        point_id=cells.words("point_id") if "point_id" in cells else None,
+    )
+
+
+def _clusters(cells: Cells, clusters: Mapping[str, Cluster], note: Strings) -> Strings:
+    """The cluster of each row, (n,): a described one, or the reference node of the row's GPU.
+
+    Raises:
+        InputError: no row's cluster is known; hardware is never guessed.
+    """
+    cluster, gpu = cells.words("cluster"), cells.words("gpu")
+    described = cluster_names(clusters)
+    known = np.array([name in described for name in cluster.tolist()], dtype=bool)
+    meant = np.where(known, cluster, gpu)
+    known = np.array([name in described for name in meant.tolist()], dtype=bool)
+    if len(cells) and not known.any():
+        first, place = str(cluster[0]), cells.table.place(0)
+        if not first:
+            raise InputError(f"{place}: cluster is not given: name the hardware of each row")
+        hint = did_you_mean(first[:60], described)
+        raise InputError(f"{place}: cluster={shortened(first)}: unknown: {hint}")
+    for row in np.flatnonzero(~known):
+        note[row] = f"cluster={shortened(cluster[row])} is unknown"
+    return np.where(known, meant, cluster)
+
+
+def _frameworks(cells: Cells) -> Strings:
+    """Each row's framework, (n,); of rows that name none, this project's engine or `unnamed`.
+
+    Of others are rows with a `source`, and measured ones without a column of this project.
+    """
+    engine, stated = cells.words("engine", str(DEFAULTS["engine"])), cells.words("framework")
+    ours = np.array([own_framework(name) for name in engine.tolist()], dtype=object)
+    measured = any(name in cells for name in _MEASURED)
+    others = (cells.words("source") != "") | (measured and not any(n in cells for n in _OURS))
+    cells.assume("framework", (stated == "") & others, "software that nobody described")
+    return np.where(stated != "", stated, np.where(others, UNNAMED_FRAMEWORK, ours))
+
+
+def _shapes(cells: Cells, model: Strings, models: Mapping[str, ModelShape]) -> dict[str, Floats]:
+    """The shape of each row's model by the names of SHAPE, (n,) each, NaN where unknown.
+
+    Stated sizes count; what is not stated is that of the model of this name, or usual.
+    """
+    by_name = {name: np.full(len(cells), np.nan) for name in SHAPE}
+    for name in {*model.tolist()} & models.keys():
+        for part in SHAPE:
+            by_name[part][model == name] = float(getattr(models[name], part))
+
+    def size(name: str, default: Floats | float = np.nan) -> Floats:
+        known = np.where(np.isnan(by_name[name]), default, by_name[name])
+        return cells.numbers(name, known)
+
+    hidden, layers, heads = size("hidden_size"), size("num_layers"), size("num_heads")
+    width, gated = size("ffn_hidden_size"), size("gated_mlp")
+    unusual = ~np.isnan(width) & (width != 4 * hidden)
+    cells.assume("gated_mlp", np.isnan(gated), "true where the width is not four times the model's")
+    gated = np.where(np.isnan(gated), unusual, gated)
+    cells.assume("num_kv_heads", np.isnan(size("num_kv_heads")), "num_heads")
+    parts = {name: size(name, 0.0) for name in PART_SIZES}
+    kinds = cells.words("attention_kind")
+    unsized = (parts["key_value_rank"] == 0) & (parts["window"] == 0) & ~np.isnan(layers)
+    cells.assume("key_value_rank", unsized & (kinds == "mla"), "DeepSeek-V3's, as its other sizes")
+    for row in np.flatnonzero(unsized & (kinds != "")):
+        for name, value in parts_of_kind(kinds[row], int(layers[row])).items():
+            parts[name][row] = value
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": size("num_kv_heads", heads),
+        "head_dim": size("head_dim", hidden / heads),
+        "ffn_hidden_size": np.where(np.isnan(width), np.where(gated > 0, 8 / 3, 4) * hidden, width),
+        "vocab_size": size("vocab_size"),
+        "num_encoder_layers": size("num_encoder_layers", 0.0),
+        "gated_mlp": gated,
+        "tied_embeddings": size("tied_embeddings", 0.0),
+        "query_key_norm": size("query_key_norm", 0.0),
+        "max_positions": size("max_positions", 0.0),
+        **parts,
+    }
+
+
+def _layout(cells: Cells, note: Strings) -> dict[str, Any]:
+    """Degrees and batch; dp and accumulation follow from the others where they are not stated."""
+    degrees = {name: cells.numbers(name, 1.0) for name in ("tp", "pp", "cp")}
+    for name in degrees:
+        if name != "cp":
+            cells.assume(name, np.isnan(cells.numbers(name)), "1")
+    others = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    world, dp = cells.numbers("world_size"), cells.numbers("dp")
+    dp = np.where(np.isnan(dp), np.where(np.isnan(world), 1.0, world / others), dp)
+    world = np.where(np.isnan(world), others * dp, world)
+    batch, name = cells.numbers("global_batch_size"), "gradient_accumulation_steps"
+    micro, steps = cells.numbers("micro_batch_size"), cells.numbers(name)
+    unstated = np.isnan(micro) & (np.isnan(batch) | np.isnan(steps))
+    cells.assume("micro_batch_size", unstated, "1")
+    micro = np.where(np.isnan(micro), np.where(unstated, 1.0, batch / dp / steps), micro)
+    unstated = np.isnan(steps) & np.isnan(batch)
+    cells.assume(name, unstated, "1")
+    steps = np.where(np.isnan(steps), np.where(unstated, 1.0, batch / dp / micro), steps)
+    wrong = {
+        "world_size is not a multiple of tp x pp x cp": dp % 1 != 0,
+        "world_size is not tp x pp x cp x dp": world != others * dp,
+        "global_batch_size is not a multiple of micro_batch_size x dp": (steps % 1 != 0)
+        | (micro % 1 != 0),
+    }
+    for reason, rows in wrong.items():
+        note[rows & predictable_rows(note)] = reason
+    return {
+        **degrees, "dp": dp, "world_size": world, "micro_batch_size": micro, name: steps,
+    }  # fmt: skip

@@ -1,0 +1,137 @@
+"""What a row leaves open is derived, assumed or noted."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.tables import prediction_table
+from scaling.predict.read.clusters import site_clusters
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_from, points_of
+from tests.predict.conftest import as_table, checked
+from tests.shipped import MODELS
+
+
+def test_unstated_precision_is_fp16_on_a_gpu_without_bf16() -> None:
+    points = checked({"cluster": "v100-32gb"}, {"cluster": "a100-80gb"})
+    assert [group.features.bf16.tolist() for group in points.groups] == [[False], [True]]
+    assert points.note.tolist() == [None] * 2
+    assert any("precision is not given in 2 rows" in text for text in points.assumptions)
+
+
+def test_unstated_checkpointing_of_modules_is_what_memory_asks_for() -> None:
+    row = {"dp": 8, "cluster": "h100-80gb", "framework": "Megatron-Core"}
+    words = (None, "selective", "none")
+    f = checked(*({**row, "activation_checkpointing": word} for word in words)).groups[0].features
+    assert f.recomputes.tolist() == [True, False, False]
+    assert f.selective.tolist() == [False, True, False]
+
+
+def test_measured_rows_without_software_are_ours_only_if_a_column_says_so() -> None:
+    row = {"dp": 8, "framework": None, "outcome": "ok", "step_time_s": 9.0}
+    (theirs,) = checked(row).groups
+    assert theirs.framework == "unnamed"
+    (ours,) = checked({**row, "point_id": "p"}).groups
+    assert ours.framework == "scaling"
+    (ours,) = checked({"dp": 8, "framework": None, "engine": "torch"}).groups
+    assert ours.framework == "scaling torch"
+
+
+def test_dp_and_accumulation_follow_from_size_and_batch() -> None:
+    points = checked({"world_size": 16, "tp": 2, "pp": 2, "global_batch_size": 64})
+    f = points.groups[0].features
+    assert f.dp.tolist() == [4]
+    assert f.accumulation.tolist() == [16]  # 64 sequences / (4 replicas x micro-batches of 1)
+    assert f.kv_width.tolist() == [4096]
+    assert any("micro_batch_size" in sentence for sentence in points.assumptions)
+
+
+def test_micro_batch_follows_from_batch_and_accumulation() -> None:
+    row = {"dp": 4, "global_batch_size": 64, "gradient_accumulation_steps": 2}
+    assert checked(row).groups[0].features.micro_batch_size.tolist() == [8]
+
+
+def test_other_software_fuses_its_norms_unless_a_row_says_no() -> None:
+    rows = [{"dp": 8, "fused_norm": fused} for fused in (None, True, False)]
+    (group,) = checked(*rows).groups
+    assert group.features.fused_norm.tolist() == [True, True, False]
+    (own,) = checked({"dp": 8, "framework": None, "point_id": "p"}).groups
+    assert own.features.fused_norm.tolist() == [False]
+
+
+def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
+    shapes = [MODELS[name] for name in ("llama2_7b", "mt5_base", "gpt2")]
+    layouts = [
+        Layout(tp=2, pp=2, dp=4, zero_stage=1, sequence_parallel=True, seq_length=1024),
+        Layout(dp=8, zero_stage=3, zero_shard_size=4, attention="math", seq_length=512),
+        Layout(cp=2, dp=2, optimizer_offload="cpu", zero_stage=2, precision="fp16", compile=True,
+               micro_batch_size=4, gradient_accumulation_steps=3, seq_length=1024),
+    ]  # fmt: skip
+    clusters = ["h100-80gb-efa", "a100-80gb", "v100-32gb"]
+    direct = points_from(
+        inputs_of_layouts(layouts, shapes, models=["a", "b", "c"], clusters=clusters),
+        site_clusters(),
+    )
+    records = [
+        {**dataclasses.asdict(shape), **dataclasses.asdict(layout), "model": name, "cluster": at}
+        for shape, layout, name, at in zip(shapes, layouts, "abc", clusters, strict=True)
+    ]
+    read = points_of(as_table(pa.Table.from_pylist(records)))
+    one, other = (prediction_table(points, predict(points)) for points in (direct, read))
+    assert one.equals(other)
+
+
+def test_a_named_model_needs_no_shape_columns() -> None:
+    shape = ModelShape(
+        num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16,
+        ffn_hidden_size=128, vocab_size=100,
+    )  # fmt: skip
+    row = {"model": "tiny", "cluster": "v100-32gb", "seq_length": 32, "precision": "fp16"}
+    rows = [row, {**row, "model": "tinny"}]
+    points = points_of(as_table(pa.Table.from_pylist(rows)), models={"tiny": shape})
+    assert points.groups[0].features.kv_width.tolist() == [32]
+    assert points.note.tolist() == [None, "num_layers is not given"]
+
+
+def test_a_cluster_of_another_site_is_its_gpu_where_the_table_says_which() -> None:
+    points = checked({"cluster": "juwels", "gpu": "a100-40gb", "dp": 4})
+    assert points.groups[0].cluster.gpu == "a100-40gb"
+
+
+@pytest.mark.parametrize("axis", ["tp", "pp", "dp"])
+def test_empty_cells_of_degrees_are_one_and_dp_takes_the_rest(axis: str) -> None:
+    degrees = {"tp": 2, "pp": 4, "dp": 8}
+    row = {name: size for name, size in degrees.items() if name != axis}
+    points = checked({"world_size": 64, **row})
+    if axis == "dp":
+        assert points.groups[0].features.dp.tolist() == [8]
+    else:
+        assert points.note.tolist() == ["world_size is not tp x pp x cp x dp"]
+
+
+def test_an_empty_table_is_no_points() -> None:
+    schema = pa.schema([("model", pa.string()), ("cluster", pa.string()), ("tp", pa.int64())])
+    points = points_of(as_table(schema.empty_table()))
+    assert len(points) == 0
+    assert points.groups == ()
+
+
+def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
+    rows = pa.table(
+        {
+            "outcome": ["ok", "oom", "oom_or_crash", None, "timeout", None],
+            "step_time_s": [1.0, None, None, 2.0, None, None],
+            "extended_step_time_s": [None, None, None, None, None, 3.0],
+        }
+    )
+    seen = observed_of(as_table(rows))
+    assert seen.timed.tolist() == [True, False, False, True, False, True]
+    assert seen.out_of_memory.tolist() == [False, True, False, False, False, False]
+    assert seen.ambiguous.tolist() == [False, False, True, False, False, False]
+    assert np.isnan(seen.peak_memory_bytes).all()
