@@ -15,6 +15,7 @@ from scaling.record.row import Outcome, Row
 from scaling.study.point import Point
 
 _SECTION = "outcomes"
+_STAGE_FULL = "a pipeline's stage out of memory"
 _NCCL_FULL, _TAKEN = "NCCL out of memory", "a card that others have taken"
 _SILENT_S = 30.0  # longer than imports take
 _LEFT_TO_A_POINT = 2 * 2**30  # bytes; contexts fit, the point's weights do not
@@ -38,12 +39,18 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
         ),
     ]  # fmt: skip
     full = {"rank_command": _provoking("full_card")}
+    stages = {"pp": 2, "engine": "torch", "gradient_accumulation_steps": 4}
+    if machine.ranks > 1:
+        options = {"rank_command": _provoking("full_stage")}
+        cases.append((_STAGE_FULL, "oom", "", machine.point(stages), options))
     if machine.gpu != "cpu":
         every = machine.point({"dp": machine.ranks, "micro_batch_size": 1})
         cases.append((_NCCL_FULL, "oom", "NCCL", every, full))
     for number, (name, expected, words, point, options) in enumerate(cases):
         row = machine.measure(f"fails{number}", point, **options)
         yield outcome_line(name, expected, words, row, _after(machine, f"after{number}"))
+    if machine.ranks < 2:
+        yield not_here(_SECTION, _STAGE_FULL, "2 ranks, and here is 1")
     if machine.gpu == "cpu":
         yield not_here(_SECTION, _NCCL_FULL, "no GPU, so no NCCL")
         yield not_here(_SECTION, _TAKEN, "this machine has no GPU")

@@ -2,6 +2,7 @@
 
 silent POINT.json DIRECTORY      a rank; the last one hangs in its second forward pass, and the
                                  others wait for it in a collective
+full_stage POINT.json DIRECTORY  a rank of a torch pipeline that runs out of memory in a stage
 full_card POINT.json DIRECTORY   a rank that fills its GPU before the first collective, so that
                                  NCCL finds no room
 hold BYTES                       not a rank: takes all of the first GPU except BYTES, prints how
@@ -32,7 +33,7 @@ def main() -> None:
         hold(int(arguments[0]))
         return
     sys.argv[1:] = arguments
-    with {"silent": _silent, "full_card": _with_full_card}[how]():
+    with {"silent": _silent, "full_card": _with_full_card, "full_stage": _in_full_stage}[how]():
         rank.main()
 
 
@@ -66,19 +67,33 @@ def _take(size: int) -> torch.Tensor:
 
 
 def _silent() -> Any:
+    forwards = iter(range(2))
+
+    def wait(*_: Any) -> None:
+        if dist.get_rank() == dist.get_world_size() - 1 and next(forwards):
+            time.sleep(10 * 60)
+
+    return _before_each_forward(wait, lambda module: [module])
+
+
+def _in_full_stage() -> Any:
+    def take_more_than_there_is(*_: Any) -> None:
+        raise torch.OutOfMemoryError("out of memory, as provoked in a stage")
+
+    return _before_each_forward(take_more_than_there_is, list)
+
+
+def _before_each_forward(call: Callable[..., None], modules: Callable[[Any], list[Any]]) -> Any:
+    """Patch the ranks' program: modules of the engine's module call this before their forward."""
     build = trainer.build
 
-    def build_silent(*arguments: Any) -> Any:
-        built, forwards = build(*arguments), iter(range(2))
-
-        def wait(*_: Any) -> None:
-            if dist.get_rank() == dist.get_world_size() - 1 and next(forwards):
-                time.sleep(10 * 60)
-
-        built.engine.module.register_forward_pre_hook(wait)
+    def build_with_hooks(*arguments: Any) -> Any:
+        built = build(*arguments)
+        for module in modules(built.engine.module):
+            module.register_forward_pre_hook(call)
         return built
 
-    return mock.patch.object(program, "build", build_silent)
+    return mock.patch.object(program, "build", build_with_hooks)
 
 
 def _with_full_card() -> Any:

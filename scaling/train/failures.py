@@ -27,6 +27,15 @@ _OUT_OF_MEMORY = (
 _NO_KERNEL = ("No available kernel", "No viable backend")
 # Text of Triton's error, which torch's compiler passes on. Triton compiles what starts a kernel.
 NO_C_COMPILER = "Failed to find C compiler"
+# A stage of torch's pipelines raises this from any error of its forward, out of memory included.
+_OF_A_STAGE = "failed to run forward"
+
+
+def without_wrapping(error: BaseException) -> BaseException:
+    """The error that a stage of torch's pipelines has wrapped in one of its own."""
+    while _OF_A_STAGE in str(error) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -13,7 +13,12 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFailure, RankFiles, Report
 from scaling.record.row import Outcome
 from scaling.study.point import Point
-from scaling.train.failures import NO_C_COMPILER, KernelUnavailable, is_out_of_memory
+from scaling.train.failures import (
+    NO_C_COMPILER,
+    KernelUnavailable,
+    is_out_of_memory,
+    without_wrapping,
+)
 
 _LOSSES_LISTED = 10
 
@@ -45,6 +50,7 @@ def leave(rank: int, files: RankFiles, work: Callable[[], Report]) -> NoReturn:
 
 def failure_of(error: BaseException) -> RankFailure:
     """The failure that this exception describes, its notes included."""
+    error = without_wrapping(error)
     text = " ".join([str(error), *getattr(error, "__notes__", ())])
     message = " ".join(text.split())
     outcome: Outcome = "error"

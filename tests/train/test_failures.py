@@ -16,6 +16,31 @@ def test_an_allocation_no_host_can_hold_is_oom() -> None:
     assert failure_of(caught.value).outcome == "oom"
 
 
+def wrapped(cause: Exception) -> RuntimeError:
+    """What a stage of torch's pipelines raises from an error of its forward."""
+    try:
+        raise RuntimeError("[Stage 1] failed to run forward: args: (...)") from cause
+    except RuntimeError as error:
+        return error
+
+
+def test_the_outcome_of_a_stage_is_that_of_the_error_in_its_forward() -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory")
+    full.add_note("40.0 GiB were taken before.")
+    failure = failure_of(wrapped(wrapped(full)))
+    assert failure.outcome == "oom"
+    assert failure.message.endswith("CUDA out of memory 40.0 GiB were taken before.")
+    failure = failure_of(wrapped(KernelUnavailable("flash3 needs a package")))
+    assert (failure.outcome, failure.message) == ("kernel_unavailable", "flash3 needs a package")
+    assert failure_of(wrapped(ValueError("shapes differ"))).message == "ValueError: shapes differ"
+
+
+def test_other_causes_of_an_error_leave_it_as_it_is() -> None:
+    with pytest.raises(KernelUnavailable) as caught:
+        raise KernelUnavailable("flash3 needs a package") from MemoryError()
+    assert failure_of(caught.value).outcome == "kernel_unavailable"
+
+
 def test_a_missing_kernel_speaks_for_itself() -> None:
     failure = failure_of(KernelUnavailable("flash3 needs a package"))
     assert (failure.outcome, failure.message) == ("kernel_unavailable", "flash3 needs a package")

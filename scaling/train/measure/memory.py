@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from scaling.cluster.hardware import GIB
-from scaling.train.failures import is_out_of_memory
+from scaling.train.failures import is_out_of_memory, without_wrapping
 from scaling.train.measure.power import meter_of
 
 _WORTH_NAMING = GIB // 4  # a driver or a display holds a little of an idle GPU
@@ -68,8 +68,9 @@ def note_foreign_memory(foreign_bytes: int | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if is_out_of_memory(error) and foreign_bytes is not None and foreign_bytes > _WORTH_NAMING:
-            error.add_note(
+        cause = without_wrapping(error)
+        if is_out_of_memory(cause) and foreign_bytes is not None and foreign_bytes > _WORTH_NAMING:
+            cause.add_note(
                 f"({foreign_bytes / GIB:.1f} GiB of the GPU were taken by other processes before "
                 "this rank began)"
             )
