@@ -8,9 +8,11 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 from scaling.launch.start.environment import rank_environment
 from scaling.study.point import Point
+from scaling.train.rehearsal.ledger import Ledger
 from tests.points import TINY, WALKED_STEPS, tiny_point
 from tests.train.test_rehearsal import rehearse
 
@@ -110,3 +112,36 @@ def test_the_owners_at_the_peak_are_weights_gradients_and_states(told: list[list
         for phase in ("build", "backward", "optimizer")
     }
     assert by_phase == pytest.approx({"build": 6, "backward": 2, "optimizer": 14}, rel=0.01)
+
+
+MADE = "def make(torch):\n    return torch.ones(4)\n"
+
+
+def called_by(module: str, file: str) -> Any:
+    """A function of this module, in a file of this name, which makes a tensor."""
+    scope: dict[str, Any] = {"__name__": module}
+    exec(compile(MADE, file, "exec"), scope)
+    return scope["make"]
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "explains"),
+    [
+        ("torch.nn.functional", "/home/me/scaling/.venv/torch/nn/functional.py", False),
+        ("torch.optim.adamw", "/opt/torch/optim/adamw.py", True),
+        ("scaling.train.data", "/home/me/a b/src/data.py", True),
+        ("deepspeed.runtime.engine", "/opt/ds/engine.py", True),
+        ("other.tool", "/home/me/fsdp/deepspeed/tool.py", False),
+    ],
+)
+def test_an_owner_is_told_by_its_module_wherever_its_file_lies(
+    module: str, file: str, explains: bool
+) -> None:
+    ledger = Ledger()
+    make = called_by(module, file)
+    with ledger.watching():
+        kept = make(torch)
+    (owner,) = ledger.memory().owners
+    assert kept.numel() == 4
+    name = "/".join(file.split("/")[-2:])
+    assert owner.made_by.startswith(f"{name}:2 ") == explains

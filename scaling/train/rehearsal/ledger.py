@@ -26,8 +26,8 @@ PHASES = ("build", "forward", "backward", "optimizer")
 
 _BLOCK = 512  # bytes; torch's CUDA allocator hands out multiples of it
 _DEVICE_OF = torch.ops.prim.device.default
-# Folders whose code explains an allocation; of torch's own those of its engine.
-_EXPLAINING = {"scaling", "optim", "fsdp", "pipelining", *ENGINES} - {"torch"}
+# Packages whose code explains an allocation; of torch's own those of its engine.
+_EXPLAINING = ({"scaling", *ENGINES} - {"torch"}, {"optim", "fsdp", "pipelining"})
 _WRAPPERS = ("ledger", "rehearsal", "standins", "waits")  # modules that explain nothing
 
 
@@ -191,15 +191,17 @@ def _calling_line() -> str:
     """The nearest line of the project's or an engine's code, as folder/file:line."""
     frame = sys._getframe(3)
     while frame is not None:
-        name = _short_name(frame.f_code.co_filename)
-        if name is not None:
-            return f"{name}:{frame.f_lineno}"
+        if _explains(frame.f_globals["__name__"]):
+            path = Path(frame.f_code.co_filename)
+            return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"
 
 
 @functools.cache
-def _short_name(file: str) -> str | None:
-    path = Path(file)
-    explains = not {*path.parts}.isdisjoint(_EXPLAINING) and path.stem not in _WRAPPERS
-    return f"{path.parent.name}/{path.name}" if explains else None
+def _explains(module: str) -> bool:
+    """Whether a module of this name explains an allocation, wherever its file lies."""
+    package, *inner = module.split(".")
+    packages, parts_of_torch = _EXPLAINING
+    known = package in packages or (package == "torch" and not parts_of_torch.isdisjoint(inner))
+    return known and module.split(".")[-1] not in _WRAPPERS

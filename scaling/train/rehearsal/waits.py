@@ -84,9 +84,9 @@ def _caller() -> str:
     """The nearest line of code outside torch and the rehearsal."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
-        path = Path(frame.f_code.co_filename)
-        in_rehearsal = path.parent == Path(__file__).parent or path.name == "rehearsal.py"
-        if not in_rehearsal and "torch" not in path.parts:
+        module = frame.f_globals["__name__"].split(".")
+        if module[0] != "torch" and "rehearsal" not in module:
+            path = Path(frame.f_code.co_filename)
             return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
