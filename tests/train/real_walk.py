@@ -14,12 +14,14 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.rehearsal import run_steps
+from scaling.train.rehearsal.standins import rms_norm
 from scaling.train.rehearsal.waits import Waits
 from tests.points import WALKED_STEPS
 
@@ -35,7 +37,10 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         engine_module(point.layout.engine, "engine").join(0)
         groups = Groups(rank, point.layout, timeout_s=60)
-        with mock.patch.object(torch.Tensor, "record_stream", return_value=None):
+        with (
+            mock.patch.object(torch.Tensor, "record_stream", return_value=None),
+            mock.patch.object(functional, "rms_norm", rms_norm),
+        ):
             found = run_steps(point, groups, waits, steps=WALKED_STEPS)
         answer = json.dumps(dataclasses.asdict(found.memory))
         (folder / f"rank{rank}").write_text(answer)

@@ -116,16 +116,13 @@ def moments_of(t: Stage) -> list[Moment]:
         (OPTIMIZER, _stepping(t, zero)),
     ]
     kept = t.in_flight + t.final_norm
-    if c.has_head:
-        # the backward of a plain final norm takes 16 bytes an element
-        moments.append((BACKWARD, usual.plus(kept + 16.0 * t.plain_norm)))
     if c.has_head and s.sharding.second.any():
         moments.append((BACKWARD, _first_head_backward(t, zero).plus(kept)))
     if (f.zero_stage > 0).any():
         moments.append((BACKWARD, _bucket_full(t, zero, tied)))
     return moments + model_moments(
         t,
-        loss_forward=loss.with_(activations=e * t.plain_norm),
+        loss_forward=loss,
         loss_backward=loss,
         head_backward=loss,
         head_done=usual,

@@ -149,7 +149,9 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     stay = np.zeros(len(f), dtype=bool) if whole_gradients is None else whole_gradients
     experts = expert_memory(f, stay)
 
-    norm = _norm_kept(f, local) + e * whole  # the matrices behind a norm read its output whole
+    normed_tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)
+    # the matrices behind a norm read its output whole
+    norm = saved_by_rms_norm(e * local, normed_tokens) + e * whole
     attention = _attention_kept(f, queries, keys)
     ffn = _ffn_kept(f, inner) + experts.kept
     nothing = np.zeros(len(f))
@@ -158,7 +160,7 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     outside_core = (1 + f.attentions) * norm + f.attentions * attention + ffn
     input_bytes = e * local
     kept = np.where(f.full, input_bytes, outside_core + np.where(f.selective, 0.0, in_core))
-    recomputed = outside_core + in_core - np.where(f.fused_norm, input_bytes, 0.0)
+    recomputed = outside_core + in_core - input_bytes
 
     # gradients of weights that stay: of the feed-forward's last matrix, all of it, the whole layer
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp
@@ -168,13 +170,13 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     # backward comes to the feed-forward first, then to its norm, then to attention
     at_gate = np.maximum(inner + down, ~f.fused_mlp * 2 * inner + last_gradient)
     at_gate = np.maximum(at_gate, experts.above)
-    at_norm = np.where(f.fused_norm, e * local, 16.0 * local) - ffn
+    at_norm = e * local - ffn
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(unfused, at_scores * scores, 0.0) - ffn - norm
     at_norm = np.maximum(at_norm, f.mlp_inputs * inner - ffn) + ffn_gradients
     at_input = layer_gradients - outside_core - in_core + norm
 
-    # a fused norm reads its input for the gradient of its scale
+    # a norm reads its input for the gradient of its scale
     weight_inputs = (1 + f.attentions) * e * (local + whole) + inner + experts.weight_inputs
     return LayerMemory(
         kept=kept,
@@ -182,27 +184,21 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
         in_ffn=np.maximum(at_gate, at_norm),
         in_attention=np.maximum(at_scores + ffn_gradients, at_input),
         output_gradients=f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (local + whole),
-        weight_inputs=weight_inputs - np.where(f.fused_norm, input_bytes, 0.0),
+        weight_inputs=weight_inputs - input_bytes,
     )
-
-
-def _norm_kept(f: Features, local: Floats) -> Floats:
-    """Bytes of a norm: a plain one keeps its input in fp32 and the normed in 16 bits."""
-    tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)
-    fused = saved_by_rms_norm(f.element_bytes * local, tokens)
-    return np.where(f.fused_norm, fused, (FP32 + f.element_bytes) * local)
 
 
 def _attention_kept(f: Features, queries: Floats, keys: Floats) -> Floats:
     """Bytes of an attention block, without scores or their logsumexp.
 
     Without a flash kernel keys and values are repeated for all query heads. The second all-to-all
-    copies what it sends. Norms of heads keep queries and keys in fp32 and normed.
+    copies what it sends. Norms of heads keep their input.
     """
     flash = saved_by_flash_attention(queries, keys, np.zeros(len(f)))
     kept = np.where(f.math | f.fused_softmax, 4 * queries, flash)
     kept = kept + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
-    return kept + f.head_norms * (FP32 + f.element_bytes) * (queries + keys) / f.element_bytes
+    heads = f.tokens * f.num_heads / f.tp * (1 + f.kv_width / f.query_width)
+    return kept + f.head_norms * saved_by_rms_norm(queries + keys, heads)
 
 
 def _ffn_kept(f: Features, inner: Floats) -> Floats:

@@ -17,7 +17,6 @@ import numpy as np
 from scaling.arrays import Flags, Floats, Strings
 from scaling.predict.cost.experts import has_experts, held_expert_params
 from scaling.predict.cost.own_layer import (
-    FP32,
     layer_memory,
     loss_memory,
     position_bias_bytes,
@@ -173,9 +172,8 @@ class Stage:
         self.in_flight = self.in_flight + biases
         if s.piped:
             self.in_flight = self.in_flight + c.messages * e * s.hidden
-        norm = np.where(f.fused_norm, e, FP32 + e) * s.hidden + e * f.tokens * f.hidden_size
+        norm = e * s.hidden + e * f.tokens * f.hidden_size
         self.final_norm = c.has_head * norm  # bytes
-        self.plain_norm = c.has_head * ~f.fused_norm * s.hidden  # elements of an unfused one
         self.logits = c.has_head * f.tokens * f.vocab_size / f.tp  # elements
         self.loss = loss_memory(f, self.logits, s.vocab_params, c.logit_buffers)
 

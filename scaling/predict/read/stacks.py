@@ -13,6 +13,7 @@ OWN_STACKS = {
         Stack(
             name="scaling",
             gradient_bytes=2.0,
+            fused_norms=True,
             split="slowest_least",
             scattered_messages=True,
             deals_bf16_pipelines=True,  # BF16_Optimizer
@@ -30,6 +31,7 @@ OWN_STACKS = {
         Stack(
             name="scaling torch",
             gradient_bytes=2.0,
+            fused_norms=True,
             casts_as_read=True,
             keeps_gathered=True,
             waits_without_ep=False,

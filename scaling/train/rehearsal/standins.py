@@ -2,7 +2,8 @@
 
 A kernel's memory is what its autograd function saves for backward, what it returns, and what it
 holds in between. Each stand-in allocates these as the package's source does: Liger 0.8.5
-(`liger_kernel/ops`); FlashAttention 3 and 4 and cuDNN's attention, which save the same as
+(`liger_kernel/ops`); torch's RMSNorm, which on a GPU is one kernel and on a CPU is a chain of
+operators; FlashAttention 3 and 4 and cuDNN's attention, which save the same as
 FlashAttention 2 (query, key, value, output, and a logsumexp in fp32); apex's fused softmax (its
 output). The fp32 buffers of attention's backward are missing, as in torch's FlashAttention 2 on a
 CPU.
@@ -18,6 +19,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from scaling.layout.kernels import ATTENTION
 from scaling.train.kernels import attention, fused
@@ -49,10 +51,20 @@ def _stand_in(kernel: Callable[..., Tensors], back: Callable[..., Any]) -> Calla
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensors:
-    return torch.empty_like(x), x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32)
+    return torch.zeros_like(x), x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32)
 
 
 def _norm_back(_: Tensor, x: Tensor, weight: Tensor, __: Tensor) -> Tensors:
+    return torch.zeros_like(x), torch.zeros_like(weight)
+
+
+def rms_norm(x: Tensor, _: torch.Size, weight: Tensor, __: float) -> Tensor:
+    """Allocate what torch's RMSNorm does on a GPU; its numbers are zeros."""
+    normed: Tensor = _stand_in(_norm, _norm_back)(x, weight)
+    return normed
+
+
+def _liger_norm_back(_: Tensor, x: Tensor, weight: Tensor, __: Tensor) -> Tensors:
     parts = weight.new_empty(_PROCESSORS, len(weight), dtype=torch.float32)
     return torch.empty_like(x), parts.sum(0).to(weight.dtype)
 
@@ -107,7 +119,7 @@ def stand_ins() -> Iterator[None]:
     flash = _stand_in(
         _attention, lambda _, *inputs: tuple(torch.empty_like(each) for each in inputs[:3])
     )
-    norm = _stand_in(_norm, _norm_back)
+    norm = _stand_in(_norm, _liger_norm_back)
     # Liger rotates in place, in both directions
     rotate = _stand_in(lambda x, cosine: (x, cosine), lambda gradient, _: (gradient, None))
     # its gradients overwrite its inputs
@@ -124,5 +136,9 @@ def stand_ins() -> Iterator[None]:
         "gated_gelu": gate,
         "linear_cross_entropy": _linear_cross_entropy,
     }
-    with mock.patch.dict(attention.CALLS, attentions), mock.patch.multiple(fused, **calls):
+    with (
+        mock.patch.dict(attention.CALLS, attentions),
+        mock.patch.multiple(fused, **calls),
+        mock.patch.object(functional, "rms_norm", rms_norm),
+    ):
         yield
