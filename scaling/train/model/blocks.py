@@ -26,7 +26,7 @@ _ROTARY_BASE = 10_000.0
 
 
 class Norm(nn.Module):
-    """RMSNorm (arXiv 1910.07467), or LayerNorm in a gpt; computed in fp32 in every precision."""
+    """RMSNorm (arXiv 1910.07467), or LayerNorm in a gpt, by torch's kernels, which sum in fp32."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
@@ -35,17 +35,11 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s', h]."""
-        if self.bias is not None:  # torch's kernel is fused and sums in fp32
+        if self.bias is not None:
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
         if self.fused:
             return fused.rms_norm(x, self.weight, self.epsilon)
-        return _rms_norm(x, self.weight, self.epsilon)
-
-
-def _rms_norm(x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
-    wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    return normed.to(x.dtype) * scale
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
 class HeadNorm(nn.Module):
@@ -59,7 +53,7 @@ class HeadNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[b, s, n, d] -> [b, s, n, d]; gradients add up over tp, whose ranks hold other heads."""
         scale = self.weight if self.tp.sequence_parallel else self.tp.enter(self.weight)
-        return _rms_norm(x, scale, self.epsilon)
+        return functional.rms_norm(x, scale.shape, scale, self.epsilon)
 
 
 class Projections(nn.Module):

@@ -1,0 +1,203 @@
+"""The kernels of one Llama 2 7B layer, and what it saves for backward, on fake tensors.
+
+Bytes are what a kernel reads and writes. They bound its time on a GPU, so a golden table holds them
+without one.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Head, Layer, loss_function
+from scaling.train.parallel.tensor import TensorParallel
+from tests.train.test_model import CPU
+
+LLAMA_7B = ModelShape(
+    num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
+    ffn_hidden_size=11008, vocab_size=32000,
+)  # fmt: skip
+TINYLLAMA = ModelShape(
+    num_layers=22, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=64,
+    ffn_hidden_size=5632, vocab_size=32000,
+)  # fmt: skip
+TOKENS = 4096
+
+# Operators that launch no kernel.
+_FREE = {
+    "view", "_unsafe_view", "transpose", "t", "unsqueeze", "expand", "slice", "split", "detach",
+    "alias", "empty", "empty_like", "new_empty", "device", "permute", "select",
+}  # fmt: skip
+
+# One H100: dense bf16 FLOP/s, and the shares that products and attention reach of it; bytes/s.
+_PEAK, _PRODUCTS, _ATTENTION, _BANDWIDTH = 989e12, 0.72, (0.50, 0.42), 2.9e12
+_PHASES = ("forward", "backward")
+
+
+@torch.library.custom_op("scaling_tests::rms_norm", mutates_args=())
+def rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The operator of torch's RMSNorm on a GPU; a CPU has none."""
+    raise NotImplementedError
+
+
+@torch.library.custom_op("scaling_tests::rms_norm_backward", mutates_args=())
+def rms_norm_backward(
+    gradient: Tensor, x: Tensor, scale: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    raise NotImplementedError
+
+
+@rms_norm.register_fake
+def _(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+
+
+@rms_norm_backward.register_fake
+def _(gradient: Tensor, x: Tensor, scale: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
+    x, weight, scale = ctx.saved_tensors
+    gradients: tuple[Tensor, Tensor] = rms_norm_backward(gradient, x, scale, weight)
+    return gradients
+
+
+rms_norm.register_autograd(_backward, setup_context=_save)
+
+
+class Kernels(TorchDispatchMode):
+    """Records (phase, name, bytes, FLOPs) of each operator that launches a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase, self.found = 0, list[tuple[int, str, int, int]]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name not in _FREE:
+            read = {id(x): x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+            written = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+            size = sum(x.numel() * x.element_size() for x in [*read.values(), *written])
+            self.found.append((self.phase, name, size, _flops(name, self.phase, args)))
+        return out
+
+    def seconds(self) -> float:
+        """Least seconds on an H100, kernel by kernel: its bytes or its products."""
+        return sum(
+            flops / (_PEAK * _ATTENTION[phase])
+            if "flash" in name
+            else max(flops / (_PEAK * _PRODUCTS), size / _BANDWIDTH)
+            for phase, name, size, flops in self.found
+        )
+
+    def table(self) -> str:
+        """Kernels and bytes of each phase by name, then their sums."""
+        lines = []
+        for phase, title in enumerate(_PHASES):
+            names = {name for at, name, *_ in self.found if at == phase}
+            for name in sorted(names):
+                sizes = [size for at, of, size, _ in self.found if (at, of) == (phase, name)]
+                lines.append(f"{title:8} {len(sizes):3d} {sum(sizes) / 1e6:8.1f} MB  {name}")
+        total = sum(size for *_, size, _ in self.found)
+        return "\n".join([*lines, f"both     {len(self.found):3d} {total / 1e6:8.1f} MB", ""])
+
+
+def _flops(name: str, phase: int, args: tuple[Any, ...]) -> int:
+    if name == "mm":
+        (rows, inner), columns = args[0].shape, args[1].shape[1]
+        return 2 * rows * inner * columns
+    if "flash" in name:  # causal: half of 2 products forward, of 5 backward
+        batch, heads, tokens, head_dim = args[phase].shape
+        return (5 if phase else 2) * batch * heads * tokens**2 * head_dim
+    return 0
+
+
+def plan_of(shape: ModelShape, batch: int, tokens: int) -> Blueprint:
+    layout = Layout(seq_length=tokens, micro_batch_size=batch, precision="bf16", attention="flash2")
+    return Blueprint(shape=shape, layout=layout, tp=TensorParallel(), seed=0, device=CPU)
+
+
+@pytest.fixture(autouse=True)
+def on_fake_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(functional, "rms_norm", lambda x, _, weight, __: rms_norm(x, weight)[0])
+    with FakeTensorMode():
+        yield
+
+
+def kernels_of(run: Callable[[], Tensor]) -> Kernels:
+    run()  # tables are computed once
+    found = Kernels()
+    with found:
+        out = run()
+        gradient = torch.empty_like(out)
+        found.phase = 1
+        out.backward(gradient)
+    return found
+
+
+def test_kernels_and_bytes_of_an_eager_7b_layer_stay_as_recorded(golden) -> None:
+    plan = plan_of(LLAMA_7B, 1, TOKENS)
+    layer = Layer(plan, 0)
+    x = torch.empty(1, TOKENS, 4096, dtype=torch.bfloat16, requires_grad=True)
+    found = kernels_of(lambda: layer(x))
+    golden("layer_kernels.txt", found.table())
+    assert found.seconds() < 9400e-6  # torchtitan's eager layer plus 2 %
+
+
+def saved_bytes(call: Callable[[], Tensor], weights: Iterator[Tensor]) -> int:
+    """Bytes that a call saves for backward, each storage once, without the weights."""
+    storages = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage._cdata] = storage  # kept alive: a freed one's number is used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        call()
+    others = {weight.untyped_storage()._cdata for weight in weights}
+    return sum(storage.nbytes() for number, storage in storages.items() if number not in others)
+
+
+def test_a_layer_saves_less_for_backward_than_transformers() -> None:
+    """Its fp32 copies of norms' inputs are what ours does without."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    plan = plan_of(TINYLLAMA, 8, 2048)
+    ours = Layer(plan, 0)
+    x = torch.empty(8, 2048, 2048, dtype=torch.bfloat16, requires_grad=True)
+    ours(x)
+    config = LlamaConfig(
+        hidden_size=2048, intermediate_size=5632, num_attention_heads=32, num_key_value_heads=4
+    )
+    config._attn_implementation = "sdpa"
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        theirs = LlamaDecoderLayer(config, 0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    tables = tuple(torch.empty(1, 2048, 64, dtype=torch.bfloat16) for _ in "cs")
+    of_ours = saved_bytes(lambda: ours(x), ours.parameters())
+    of_theirs = saved_bytes(
+        lambda: theirs(x, position_embeddings=tables), iter([*theirs.parameters(), *tables])
+    )
+    fp32_copies = 2 * 4 * x.numel()
+    assert of_theirs - of_ours == fp32_copies
