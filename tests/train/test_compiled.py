@@ -12,8 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from scaling.layout.engines import ENGINES
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.compiled import require_compiler
-from scaling.train.model.decoder import Layer
+from scaling.train.kernels.compiled import compiled, require_compiler
+from scaling.train.model.decoder import Layer, loss_function
 from scaling.train.model.encoder_decoder import EncoderLayer
 from scaling.train.parallel.groups import Groups
 from tests.points import TINY, TINY_T5, tiny_point
@@ -22,6 +22,8 @@ from tests.train.test_model import blueprint
 from tests.train.test_parity import compare
 
 pytestmark = pytest.mark.slow
+
+IMPORTED_LATE = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # by Inductor
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def two_ranks() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # a mask
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # which the compiler does
 @pytest.mark.parametrize(
     ("kind", "layout"),
@@ -59,6 +61,45 @@ def test_a_layer_is_one_graph_whatever_crosses_its_ranks_and_in_8_bits(
     x = torch.randn(8, tokens, shape.hidden_size, dtype=plan.dtype, requires_grad=True)
     explained = torch._dynamo.explain(layer)(x, *bias)
     assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
+
+
+@IMPORTED_LATE
+def test_a_compiled_layer_reads_its_rotary_tables(fresh_compiler: None) -> None:
+    """A cosine and a power of every element would take longer than the layer's norms."""
+    from torch._inductor.utils import run_and_get_code
+
+    layer = Layer(blueprint(tiny_point(precision="bf16", attention="flash2")), 0)
+    x = torch.randn(2, 32, TINY.hidden_size, dtype=torch.bfloat16, requires_grad=True)
+    run = compiled(layer.forward)
+    _, codes = run_and_get_code(lambda: run(x).float().mean().backward())
+    assert codes
+    assert not [code for code in codes if ".cos(" in code or ".sin(" in code or "pow(" in code]
+
+
+@IMPORTED_LATE
+def test_a_compiled_loss_holds_no_fp32_logits(fresh_compiler: None) -> None:
+    """It saves the 16-bit logits and numbers of each token."""
+    loss = loss_function(blueprint(tiny_point(precision="bf16", compile=True)))
+    logits = torch.randn(2, 32, 256, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, 256, (2, 32))
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor
+    ):
+        found = loss(logits, labels)
+    found.backward()
+    assert sum(tensor.nbytes for tensor in saved if tensor.numel() >= logits.numel()) == (
+        logits.nbytes
+    )
+    expected = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.fixture
+def fresh_compiler(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No code of other tests: a cached kernel's text is not given."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
 
 
 def compiled_point(**changes: Any) -> Point:

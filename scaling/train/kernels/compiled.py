@@ -1,11 +1,16 @@
-"""Compile a model's layers with torch.compile, and count the graphs."""
+"""Compile a model's layers and loss with torch.compile, and count the graphs."""
 
 import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
 
 from scaling.train.failures import KernelUnavailable
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def require_compiler(device: torch.device) -> None:
@@ -36,6 +41,13 @@ def compile_modules(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Non
     so a model of 80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway.
     The engine's hooks stay outside: they differ between modules, so each module would compile anew.
     """
+    for module in model.modules():
+        if isinstance(module, kinds):
+            module.forward = compiled(module.forward)
+
+
+def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function, compiled when it first runs."""
     import torch._dynamo.config
     import torch._inductor.config
 
@@ -48,9 +60,7 @@ def compile_modules(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Non
     torch._inductor.config.compile_threads = 1
     # on a CPU the profiler sees only kernels with a marker
     torch._inductor.config.cpp.enable_kernel_profile = True
-    for module in model.modules():
-        if isinstance(module, kinds):
-            module.forward = torch.compile(module.forward, dynamic=False)
+    return torch.compile(function, dynamic=False)
 
 
 def graphs_compiled() -> int:

@@ -103,7 +103,7 @@ class SelfAttention(Projections):
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary:
-            cosine, sine = _local_rotary_table(self.cp, held, self.head_dim, x.device, x.dtype)
+            cosine, sine = local_rotary_table(self.cp, held, self.head_dim, x.device, x.dtype)
             if self.fused_rope:
                 query, key = fused.rotate(query, key, cosine, sine)
             else:
@@ -193,11 +193,22 @@ def rotary_table(seq_length: int, head_dim: int, device: torch.device) -> tuple[
     return angles.cos(), angles.sin()
 
 
-@functools.lru_cache(maxsize=8)
-def _local_rotary_table(
+@torch.compiler.assume_constant_result
+def local_rotary_table(
     cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of a cp rank's `held` positions, [held, head_dim / 2], cast once."""
+    """Cosine and sine of a cp rank's `held` positions, [held, head_dim / 2], cast once.
+
+    Compiled layers read the tables. Otherwise the compiler would trace through the cache and
+    compute a cosine for every element.
+    """
+    return _cached_rotary_table(cp, held, head_dim, device, dtype)
+
+
+@functools.lru_cache(maxsize=8)
+def _cached_rotary_table(
+    cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     cosine, sine = rotary_table(held * cp.size, head_dim, device)
     return cp.shard(cosine, dim=0).to(dtype), cp.shard(sine, dim=0).to(dtype)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.train.kernels import fused
+from scaling.train.kernels.compiled import compiled
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.model.blueprint import Blueprint, checkpointed
 from scaling.train.model.experts import MixtureOfExperts
@@ -122,7 +123,8 @@ def loss_function(plan: Blueprint) -> Loss:
     """The loss: mean cross-entropy over all tokens of a micro-batch, in fp32.
 
     With tp each rank holds logits [b, s, vocab / tp]. The tp ranks all-reduce three numbers per
-    token: the largest logit, the sum of exponentials, and the label's logit.
+    token: the largest logit, the sum of exponentials, and the label's logit. Compiled, it holds no
+    fp32 copy of the logits.
     """
     tp = plan.tp
 
@@ -139,7 +141,8 @@ def loss_function(plan: Blueprint) -> Loss:
         of_label = logits.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1)
         return (total.log() - tp.sum(of_label.masked_fill(elsewhere, 0))).mean()
 
-    return whole if tp.size == 1 else parallel
+    loss = whole if tp.size == 1 else parallel
+    return compiled(loss) if plan.layout.compile else loss
 
 
 class Chunk(nn.Module):
