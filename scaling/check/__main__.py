@@ -26,6 +26,7 @@ from scaling.check.training import (
     training_lines,
     warm_server,
 )
+from scaling.cluster.node import raise_open_files_limit
 from scaling.errors import did_you_mean, printable
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
@@ -43,6 +44,7 @@ Part = tuple[str, Callable[[], Iterable[Line]]]  # what it checks, and its lines
 def main() -> None:
     """Run the sections. Exit code 0 if nothing failed, 1 otherwise, 2 for a wrong section."""
     out, chosen = Path(sys.argv[1]), sys.argv[2:]
+    raise_open_files_limit()  # as a rank does
     began = time.time()
     foreign = foreign_memory(0)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")

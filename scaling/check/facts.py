@@ -118,7 +118,7 @@ def _limits(*, rdma: bool) -> Iterator[Line]:
         _SECTION, "shared memory", shm / GIB, "GiB", passes=shm >= _LEAST_SHM,
         said=f"at least {_LEAST_SHM / GIB:.0f} GiB in /dev/shm, by which ranks of a node meet",
     )  # fmt: skip
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     yield pass_or_fail(
         _SECTION, "open files", files, passes=files >= _LEAST_FILES,
         said=f"at least {_LEAST_FILES}, a socket for every peer",

@@ -6,6 +6,7 @@
 import contextlib
 import os
 import re
+import resource
 import socket
 import stat
 import tempfile
@@ -158,6 +159,7 @@ def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
             sees one GPU only (`--gpus-per-task`), LOCAL_RANK becomes 0.
         on_gpu: whether the rank's device is an NVIDIA GPU. A rank on a CPU keeps its one thread.
     """
+    raise_open_files_limit()
     local_ranks = int(environment["LOCAL_WORLD_SIZE"])
     if int(environment["WORLD_SIZE"]) > local_ranks and (
         interface := interface_to(environment["MASTER_ADDR"])
@@ -182,6 +184,16 @@ def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
         os.sched_setaffinity(0, cpus)
     threads = rank_threads(environment, len(os.sched_getaffinity(0)), node_cpus, local_ranks)
     environment["OMP_NUM_THREADS"] = str(threads)
+
+
+def raise_open_files_limit() -> None:
+    """Allow this process as many open files as it may have: rank 0 has a socket for every rank.
+
+    Shells and Slurm start processes with a soft limit of 1,024, at which other ranks would see
+    their connections reset.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def rank_id_of(environment: Mapping[str, str]) -> RankId:

@@ -80,7 +80,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
 _SHARED = ("stopped", "clock", "losses", "grad_norms", "memory_meter")
 _LARGEST = (
     "peak_memory_bytes", "peak_reserved_bytes", "foreign_memory_bytes", "library_memory_bytes",
-    "expert_imbalance", "throttled_share",
+    "expert_imbalance", "throttled_share", "slowdown_share", "num_alloc_retries", "num_ooms",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The life of one rank of a probe: meet the others, run task after task, leave the records.
 
-All ranks take part in every task at the same time; those outside its groups wait. Agreement between
-ranks uses a gloo group of its own, so that a probe does not depend on what it probes.
+All ranks take part in every task at the same time; those outside its groups wait. Ranks agree
+through the store at which they met, so that a probe does not depend on what it probes.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from scaling.cluster.node import RankId
 from scaling.probe.collectives import ELEMENT_BYTES, RankGroup, exchange, message_elements
+from scaling.probe.council import Council
 from scaling.probe.devices import prepare_task, time_samples
 from scaling.probe.facts import host_facts
 from scaling.probe.plan import Group, ProbePlan, Task
@@ -49,8 +50,9 @@ class Prober:
         self.records: list[dict[str, Any]] = []
         self._saved_at = time.monotonic()
         files.beat(rank_id.rank, "meeting the other ranks")
-        rendezvous(rank_id, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
-        self._control = dist.new_group(backend="gloo")
+        timeout_s = plan.time_limit_s + _COLLECTIVE_MARGIN_S
+        store = rendezvous(rank_id, files, self.device, timeout_s=timeout_s)
+        self._council = Council(store.clone(), rank_id.world_size)
 
     def probe(self) -> ProbeEnd:
         """Run the tasks until the time is up; tasks not reached have no record."""
@@ -158,12 +160,10 @@ class Prober:
 
     def _largest(self, value: float) -> float:
         """The largest over all ranks."""
-        largest = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._control)
-        return float(largest)
+        return self._council.largest(value)
 
     def _align(self) -> None:
-        dist.barrier(group=self._control)
+        self._council.largest(0.0)
 
     def _drain(self) -> None:
         if self.device.type == "cuda":

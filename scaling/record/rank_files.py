@@ -61,6 +61,8 @@ class RankResult:
     short_step_times_s: list[float] | None = None
     short_accumulations: list[int] | None = None
     short_losses: list[float] | None = None  # of a smaller batch, so in no row; with warm-up
+    num_alloc_retries: int | None = None  # of the allocator within the measured steps
+    num_ooms: int | None = None
     expert_imbalance: float | None = None
     foreign_memory_bytes: int | None = None
     library_memory_bytes: int | None = None
@@ -68,6 +70,7 @@ class RankResult:
     mean_power_w: float | None = None
     clock_hz: float | None = None
     throttled_share: float | None = None
+    slowdown_share: float | None = None
     # profiled seconds of a step by column of the row, null if unknown; None: not profiled
     spent: dict[str, float | None] | None = None
 

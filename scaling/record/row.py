@@ -156,6 +156,10 @@ class Row(PointColumns):
     optimizer_s: float | None = None  # part of compute, communication and idle time
     peak_memory_bytes: int | None  # allocated, largest over ranks
     peak_reserved_bytes: int | None  # reserved by the allocator, largest over ranks
+    # of torch's allocator within the measured steps, largest over ranks: freed all its blocks and
+    # asked the driver again; ran out all the same
+    num_alloc_retries: int | None = None
+    num_ooms: int | None = None
     # tokens of the fullest expert over the mean of all experts, counted over all steps; mean over
     # the layers of a rank, largest over ranks
     expert_imbalance: float | None = None
@@ -168,6 +172,7 @@ class Row(PointColumns):
     mean_power_w: float | None  # all devices together
     clock_hz: float | None = None  # of the slowest device, mean over the measured steps
     throttled_share: float | None = None  # share of the time, of the device throttled most
+    slowdown_share: float | None = None  # likewise by heat or hardware, without the power cap
     startup_s: float | None  # from starting the ranks to the first step
     load_average: float | None = None  # of the first host, in the minute before the ranks start
     threads_per_rank: int | None = None  # on a CPU

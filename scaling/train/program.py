@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import time
 from typing import NoReturn
 
@@ -9,6 +10,7 @@ from scaling.cluster.node import RankId
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
+from scaling.train.beats import FIRST_EVERY_S, OTHERS_EVERY_S, Beats
 from scaling.train.device import software_stack, take_device
 from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.kernels.availability import require_kernels
@@ -45,14 +47,17 @@ def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult
         require_kernels(point.shape, point.layout, device)
         files.beat(rank, "meeting the other ranks")
         timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
-        port = rendezvous(rank_id, files, device, timeout_s=timeout_s)
-        engine_module(point.layout.engine, "engine").join(port)
+        store = rendezvous(rank_id, files, device, timeout_s=timeout_s)
+        engine_module(point.layout.engine, "engine").join(store.port)
         files.beat(rank, "making groups")
         groups = Groups(rank, point.layout, timeout_s=timeout_s)
         blueprint = make_blueprint(point, groups, device)
         trainer = build(blueprint, groups, functools.partial(files.beat, rank))
         stopwatch = stopwatch_of(device)
-        runner = StepRunner(point, trainer, groups, files, rank, device, stopwatch)
+        # not LOCAL_RANK: that is 0 for every rank that sees one GPU
+        first = rank % int(os.environ["LOCAL_WORLD_SIZE"]) == 0
+        beats = Beats(files, rank, every_s=FIRST_EVERY_S if first else OTHERS_EVERY_S)
+        runner = StepRunner(point, trainer, groups, files, beats, rank, device, stopwatch)
         return _run_and_read(runner, foreign)
 
 
@@ -91,6 +96,8 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
+        num_alloc_retries=runner.num_alloc_retries,
+        num_ooms=runner.num_ooms,
         expert_imbalance=expert_imbalance(runner.trainer.engine.module, runner.groups.data_group),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,

@@ -16,9 +16,10 @@ from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
 from scaling.train.data import Feed
-from scaling.train.engines.trainer import Trainer
+from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
+from scaling.train.measure.memory import AllocatorTrouble, allocator_trouble
 from scaling.train.measure.power import UNMETERED, PowerLog, PowerUse
 from scaling.train.measure.timing import Stopwatch
 from scaling.train.measure.window import split_step_time, unusable_reason
@@ -68,12 +69,15 @@ class StepRunner:
     trainer: Trainer
     groups: Groups
     files: RankFiles
+    beat: Beat
     rank: int
     device: torch.device
     stopwatch: Stopwatch
     steps_done: int = 0
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float | None] = field(default_factory=list)
+    num_alloc_retries: int | None = None  # of the measured steps of every kind
+    num_ooms: int | None = None
 
     def run_full_steps(self, power: PowerLog | None) -> FullSteps:
         """Run as many full steps as the study asks for, or until their median is precise enough."""
@@ -178,7 +182,7 @@ class StepRunner:
         keep = self.files.trace(self.rank) if point.keep_trace else None
         with trace.profiler_window(point.layout, self.device, keep=keep) as events:
             for index in range(trace.DISCARDED + trace.STEPS):
-                self.files.beat(self.rank, f"traced step {self.steps_done}")
+                self.beat(f"traced step {self.steps_done}")
                 batches = feed(self.steps_done)
                 self.steps_done += 1
                 # Also for the profilers: each starts in a time of its own, which would count as
@@ -221,12 +225,14 @@ class StepRunner:
         first_measured = first + warmup_steps
         times: list[float] = []
         graphs_before = skipped_before = 0
+        trouble_before: AllocatorTrouble | None = None
         for step in range(first, first + len(counts)):
-            self.files.beat(self.rank, f"step {step} of {first + len(counts)}")
+            self.beat(f"step {step} of {first + len(counts)}")
             batches = feed(step)
             if step == first_measured:
                 graphs_before = graphs_compiled() if self.point.layout.compile else 0
                 skipped_before = self.trainer.skipped_steps
+                trouble_before = allocator_trouble(self.device)
                 if power is not None:
                     power.start()
             dist.barrier()  # all ranks start together: no step includes another rank's drawing
@@ -239,6 +245,7 @@ class StepRunner:
                 times.append(seconds)
                 if is_enough(times):
                     break
+        self._note_trouble(since=trouble_before)
         if self.point.layout.compile and graphs_compiled() > graphs_before:
             raise RuntimeError(
                 f"{graphs_compiled() - graphs_before} graphs were compiled within the measured "
@@ -251,6 +258,15 @@ class StepRunner:
                 "is not enough for the loss scale to settle"
             )
         return times
+
+    def _note_trouble(self, since: AllocatorTrouble | None) -> None:
+        """Add what the allocator met in a series of measured steps."""
+        now = allocator_trouble(self.device)
+        if now is None or since is None:
+            return
+        retries = now.num_alloc_retries - since.num_alloc_retries
+        self.num_alloc_retries = (self.num_alloc_retries or 0) + retries
+        self.num_ooms = (self.num_ooms or 0) + now.num_ooms - since.num_ooms
 
     def _feed(self, counts: Sequence[int]) -> Feed:
         """The batches of the next steps, which have so many micro-batches."""

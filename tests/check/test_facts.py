@@ -30,7 +30,7 @@ def states(found: dict[str, Any], foreign: int | None = 0) -> dict[str, str]:
 
 def limits(monkeypatch: pytest.MonkeyPatch, *, memlock: int, files: int) -> None:
     told = {resource.RLIMIT_MEMLOCK: memlock, resource.RLIMIT_NOFILE: files}
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (told[which], told[which]))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (told[which], 2**20))
 
 
 def test_a_node_that_may_pin_any_memory_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ class Device:
     def throttled(self) -> bool | None:
         return None
 
+    def slowed_down(self) -> bool | None:
+        return None
+
 
 @pytest.mark.parametrize(
     ("counted", "state"), [(1.0, "pass"), (1.04, "pass"), (0.9, "fail"), (2.0, "fail")]

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,3 +195,27 @@ def test_an_interface_is_the_one_with_the_address_that_the_route_starts_from(
     known = {"10.0.0.4": "ib0", "127.0.0.1": None, "10.9.9.9": None}
     for Route.own, interface in known.items():
         assert interface_to("m") == interface
+
+
+MANY_CLIENTS = """
+import resource, sys
+from datetime import timedelta
+from torch.distributed import TCPStore
+from scaling.cluster.node import raise_open_files_limit
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+raise_open_files_limit()
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+server = TCPStore("127.0.0.1", 0, 80, is_master=True, wait_for_workers=False)
+clients = [
+    TCPStore("127.0.0.1", server.port, 80, is_master=False, timeout=timedelta(seconds=60))
+    for _ in range(80)
+]
+for number, client in enumerate(clients):
+    client.set(str(number), "here")
+"""
+
+
+def test_a_rank_under_a_low_limit_of_files_serves_many_others() -> None:
+    ran = subprocess.run([sys.executable, "-c", MANY_CLIENTS], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

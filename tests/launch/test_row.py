@@ -84,6 +84,12 @@ def test_memory_is_that_of_the_fullest_device() -> None:
     assert row(rank()).foreign_memory_bytes is None
 
 
+def test_allocator_retries_are_those_of_the_rank_with_most() -> None:
+    found = row(rank(num_alloc_retries=0, num_ooms=0), rank(num_alloc_retries=7, num_ooms=1))
+    assert (found.num_alloc_retries, found.num_ooms) == (7, 1)
+    assert row(rank()).num_alloc_retries is None
+
+
 def test_without_a_window_on_every_rank_nothing_is_split() -> None:
     assert row(rank(spent={"compute_s": 1.0}), rank()).compute_s is None
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.model.decoder import Head, Layer, loss_function
+from scaling.train.model.decoder import Layer
 from scaling.train.parallel.tensor import TensorParallel
 from tests.train.test_model import CPU
 

@@ -39,6 +39,8 @@ def nvml(**answers: Any) -> types.SimpleNamespace:
         nvmlClocksThrottleReasonSwPowerCap=4,
         nvmlClocksThrottleReasonHwSlowdown=8,
         nvmlClocksThrottleReasonSwThermalSlowdown=32,
+        nvmlClocksThrottleReasonHwThermalSlowdown=64,
+        nvmlClocksThrottleReasonHwPowerBrakeSlowdown=128,
         nvmlMemory_v2=2,
         NVMLError=NvmlError,
         nvmlInit=lambda: None,
@@ -59,11 +61,20 @@ def test_nvmls_units_become_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "throttled"),
-    [(0, False), (1, False), (2, False), (4, True), (8, True), (32, True), (1 | 32, True)],
+    ("reasons", "throttled", "slowed_down"),
+    [
+        (0, False, False),
+        (1, False, False),  # idle
+        (2, False, False),  # a set clock
+        (4, True, False),  # the power cap
+        *((reason, True, True) for reason in (8, 32, 64, 128, 1 | 32, 4 | 64)),
+    ],
 )
-def test_an_idle_clock_or_a_set_one_is_not_throttling(reasons: int, throttled: bool) -> None:
-    assert NvmlMeter(nvml(reasons=reasons), "GPU-1").throttled() is throttled
+def test_only_heat_and_hardware_count_as_a_slow_down(
+    reasons: int, throttled: bool, slowed_down: bool
+) -> None:
+    meter = NvmlMeter(nvml(reasons=reasons), "GPU-1")
+    assert (meter.throttled(), meter.slowed_down()) == (throttled, slowed_down)
 
 
 @pytest.mark.parametrize("error", [NotSupported("Not Supported"), NvmlError("GPU is lost")])
@@ -74,7 +85,7 @@ def test_no_error_of_nvml_costs_a_row_and_its_reason_is_logged_once(
     meter = NvmlMeter(nvml(**missing), "GPU-1")
     for _ in range(2):
         assert (meter.energy_j(), meter.power_w(), meter.clock_hz()) == (None, None, None)
-        assert (meter.throttled(), meter.memory_used()) == (None, None)
+        assert (meter.throttled(), meter.slowed_down(), meter.memory_used()) == (None,) * 3
     log = PowerLog(meter, clock=iter([0.0, 2.0]).__next__, every_s=3600)
     log.start()
     assert log.stop() == UNMETERED
@@ -114,7 +125,7 @@ def test_without_a_counter_power_over_time_is_the_energy() -> None:
 def test_without_any_reading_nothing_is_known() -> None:
     found = power_use(Samples(), counted_j=None, seconds=1.0)
     assert (found.energy_j, found.mean_power_w) == (None, None)
-    assert (found.clock_hz, found.throttled_share) == (None, None)
+    assert (found.clock_hz, found.throttled_share, found.slowdown_share) == (None,) * 3
 
 
 @given(

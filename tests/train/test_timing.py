@@ -12,6 +12,7 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFiles
 from scaling.train import program, stepping
 from scaling.train.measure import trace
+from scaling.train.measure.memory import AllocatorTrouble, allocator_trouble
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
@@ -45,6 +46,9 @@ class Log:
         return None
 
 
+def silent(_: str) -> None: ...
+
+
 def test_the_watch_runs_around_the_step_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -60,7 +64,7 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)
     device = torch.device("cpu")
-    runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, device, log)
+    runner = StepRunner(point, log, groups, RankFiles(tmp_path), silent, 0, device, log)
     full = runner.run_full_steps(None)
     step = ["data", "align", "start", "step", "stop", "loss"]
     assert log.said == ["draws", *3 * step]
@@ -78,7 +82,9 @@ def test_ranks_begin_every_step_under_the_profiler_together(
     point = tiny_point(time_limit_s=1e6)
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)
-    runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, torch.device("cpu"), log)
+    runner = StepRunner(
+        point, log, groups, RankFiles(tmp_path), silent, 0, torch.device("cpu"), log
+    )
     assert runner.run_traced_steps(1e-3, time.time()) is not None
     assert log.said == ["data", "align", "step"] * (trace.DISCARDED + trace.STEPS)
 
@@ -98,11 +104,37 @@ def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
     groups: Groups = object.__new__(Groups)
     groups.place, groups.data_group = Place.of(0, point.layout), None
     files = RankFiles(tmp_path)
-    runner = StepRunner(point, log, groups, files, 0, torch.device("cpu"), log)
+    runner = StepRunner(point, log, groups, files, silent, 0, torch.device("cpu"), log)
     with pytest.raises(torch.OutOfMemoryError):
         program._run_and_read(runner, None)
     assert (files.finished(), files.timed()) == (frozenset(), frozenset({0}))
     assert files.results()[0].step_times_s == [1.0, 1.0]
+
+
+def test_allocator_retries_are_counted_within_the_measured_steps_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each step adds three retries and a failure, those of the warm-up too."""
+    log = Log()
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
+
+    def counts(_: torch.device) -> AllocatorTrouble:
+        steps = log.said.count("step")
+        return AllocatorTrouble(num_alloc_retries=3 * steps, num_ooms=steps)
+
+    monkeypatch.setattr(stepping, "allocator_trouble", counts)
+    point = tiny_point(warmup_steps=2, measured_steps=4)
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
+    device = torch.device("cpu")
+    runner = StepRunner(point, log, groups, RankFiles(tmp_path), silent, 0, device, log)
+    runner.run_full_steps(None)
+    assert (runner.num_alloc_retries, runner.num_ooms) == (12, 4)
+
+
+def test_a_cpu_has_no_allocator_to_ask() -> None:
+    assert allocator_trouble(torch.device("cpu")) is None
 
 
 class Overflowing(Log):
@@ -128,7 +160,7 @@ def test_a_step_that_updated_nothing_is_not_measured(
     groups: Groups = object.__new__(Groups)
     groups.place = Place.of(0, point.layout)
     device = torch.device("cpu")
-    runner = StepRunner(point, trainer, groups, RankFiles(tmp_path), 0, device, Log())
+    runner = StepRunner(point, trainer, groups, RankFiles(tmp_path), silent, 0, device, Log())
     if overflows <= 2:
         assert runner.run_full_steps(None).times_s == [1.0, 1.0]
         return

@@ -89,7 +89,7 @@ def _be(points: Sequence[Point], directory: Path, rank: int, fault: str | None) 
     try:
         if fault is not None:
             FAULTS[fault]()
-        port = rendezvous(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S)
+        port = rendezvous(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S).port
         for index, point in enumerate(points):
             _leave(directory / f"{index}.{rank}.json", _curve(point, rank, port))
             gc.collect()  # an engine is a ring of references, which keeps its threads and hooks

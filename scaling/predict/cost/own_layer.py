@@ -85,7 +85,8 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     where the router is uneven. Kept for backward are the experts' inputs and outputs (combining
     reads the outputs again), what came back over the network, the copies in token order, and the
     inner tensors of a feed-forward; of the router its fp32 scores, and as int64 of each copy its
-    expert, its place, its token, and over the network its place among those that arrived.
+    expert and the order of the copies in both directions, over the network also of those that
+    arrived.
     """
     if not has_experts(f):
         return ExpertMemory(*np.zeros((4, len(f))))
@@ -95,7 +96,7 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     sent, received = e * copies_sent * f.hidden_size, e * copies_received * f.hidden_size
     inner = e * copies_received * f.expert_ffn / f.tp
     inner_kept = np.where(f.fused_mlp, 3.0, 4.0) * inner
-    indices = 8.0 * (3 * copies_sent + np.where(remote, copies_received, 0.0))
+    indices = 8.0 * (3 * copies_sent + np.where(remote, 2 * copies_received, 0.0))
     scores = FP32 * f.tokens * f.num_experts
     outside = np.where(remote, 2.0, 1.0) * sent
     kept = 2 * received + outside + inner_kept + indices + scores

@@ -39,6 +39,24 @@ def peak_memory(device: torch.device) -> PeakMemory:
     return PeakMemory(allocated=_largest_resident_set(), reserved=None, meter="process_rss")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorTrouble:
+    """Counts of the caching allocator: blocks freed to ask the driver again, and in vain."""
+
+    num_alloc_retries: int
+    num_ooms: int
+
+
+def allocator_trouble(device: torch.device) -> AllocatorTrouble | None:
+    """The counts since the process began; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    counts = torch.cuda.memory_stats(device)
+    return AllocatorTrouble(
+        num_alloc_retries=counts["num_alloc_retries"], num_ooms=counts["num_ooms"]
+    )
+
+
 def foreign_memory(local_rank: int) -> int | None:
     """Bytes of a GPU that other processes hold; None where NVML cannot say.
 

@@ -34,7 +34,10 @@ class Meter(Protocol):
         """The multiprocessors' clock now."""
 
     def throttled(self) -> bool | None:
-        """Whether heat or power holds the clock down now."""
+        """Whether a power cap, heat or the hardware holds the clock down now."""
+
+    def slowed_down(self) -> bool | None:
+        """Whether heat or the hardware does, which a healthy device under full load does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +48,12 @@ class PowerUse:
     mean_power_w: float | None
     clock_hz: float | None
     throttled_share: float | None  # ratio of samples, in [0, 1]
+    slowdown_share: float | None  # likewise, without the power cap
 
 
-UNMETERED = PowerUse(energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None)
+UNMETERED = PowerUse(
+    energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None, slowdown_share=None
+)
 
 
 @dataclass(slots=True)
@@ -57,6 +63,7 @@ class Samples:
     power: list[tuple[float, float]] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
     throttled: list[bool] = field(default_factory=list)
+    slowed_down: list[bool] = field(default_factory=list)
 
     def read(self, meter: Meter, at: float) -> None:
         """Take one reading of each that the device supports."""
@@ -66,6 +73,8 @@ class Samples:
             self.clock.append(clock)
         if (throttled := meter.throttled()) is not None:
             self.throttled.append(throttled)
+        if (slowed_down := meter.slowed_down()) is not None:
+            self.slowed_down.append(slowed_down)
 
 
 def power_use(samples: Samples, *, counted_j: float | None, seconds: float) -> PowerUse:
@@ -88,6 +97,7 @@ def power_use(samples: Samples, *, counted_j: float | None, seconds: float) -> P
         mean_power_w=mean_power_w,
         clock_hz=float(np.mean(samples.clock)) if samples.clock else None,
         throttled_share=float(np.mean(samples.throttled)) if samples.throttled else None,
+        slowdown_share=float(np.mean(samples.slowed_down)) if samples.slowed_down else None,
     )
 
 
@@ -176,9 +186,11 @@ class NvmlMeter:
         self._nvml = nvml
         nvml.nvmlInit()
         self._device = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        # the first is set with either of the next two
         self._slowdowns = (
-            nvml.nvmlClocksThrottleReasonSwPowerCap
-            | nvml.nvmlClocksThrottleReasonHwSlowdown
+            nvml.nvmlClocksThrottleReasonHwSlowdown
+            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
             | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
         )
         self._failed: set[str] = set()
@@ -198,9 +210,16 @@ class NvmlMeter:
 
     def throttled(self) -> bool | None:
         """Whether a power cap, the hardware or heat slows the clock; not idling or a set clock."""
+        return self._is_held_by(self._slowdowns | self._nvml.nvmlClocksThrottleReasonSwPowerCap)
+
+    def slowed_down(self) -> bool | None:
+        """Whether the hardware or heat does; the power cap is how fast a device may run."""
+        return self._is_held_by(self._slowdowns)
+
+    def _is_held_by(self, mask: int) -> bool | None:
         read = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         reasons = self._read("throttling", read)
-        return None if reasons is None else bool(int(reasons) & self._slowdowns)
+        return None if reasons is None else bool(int(reasons) & mask)
 
     def memory_used(self) -> int | None:
         """Bytes that processes hold; version 2, as version 1 also counts the driver's reserve."""

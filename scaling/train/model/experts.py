@@ -15,7 +15,7 @@ from scaling.layout.axes import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.parallel.experts import read_counts
+from scaling.train.parallel.experts import copy_for_experts, inverse_of, permute, read_counts
 
 
 class Router(nn.Module):
@@ -128,8 +128,10 @@ class MixtureOfExperts(nn.Module):
         ones = torch.ones_like(chosen.flatten())  # torch.bincount would wait for the device
         counts = torch.zeros_like(self.routed).index_add_(0, chosen.flatten(), ones)
         self.routed += counts
-        outputs = self.ep.dispatch(self.experts, tokens[order // chosen.shape[1]], counts)
-        by_token = torch.empty_like(outputs).index_copy(0, order, outputs).view(*chosen.shape, -1)
+        inverse = inverse_of(order)
+        copies = copy_for_experts(tokens, order, inverse)
+        outputs = self.ep.dispatch(self.experts, copies, counts)
+        by_token = permute(outputs, inverse, order).view(*chosen.shape, -1)
         mixed: Tensor = (by_token * weights.unsqueeze(-1)).sum(1).view_as(x)
         return mixed if self.shared is None else mixed + self.shared(x)
 

@@ -66,9 +66,37 @@ class ExpertParallel:
         local_experts = torch.arange(incoming.shape[1], device=counts.device).repeat(self.size)
         expert_of = local_experts.repeat_interleave(incoming.flatten(), output_size=len(arrived))
         by_expert = expert_of.argsort(stable=True)
-        outputs = experts(arrived[by_expert], incoming.sum(0))
-        outputs = torch.empty_like(outputs).index_copy(0, by_expert, outputs)
-        return _exchange(outputs, received, sent, self)
+        by_arrival = inverse_of(by_expert)
+        outputs = experts(permute(arrived, by_expert, by_arrival), incoming.sum(0))
+        return _exchange(permute(outputs, by_arrival, by_expert), received, sent, self)
+
+
+def inverse_of(order: Tensor) -> Tensor:
+    """The permutation that undoes this one."""
+    places = torch.arange(len(order), device=order.device)
+    return torch.empty_like(order).index_copy_(0, order, places)
+
+
+def permute(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Rows of x in this order. Backward of torch's own indexing would sort or add atomically."""
+    return conjugate(_take, lambda g, order, inverse: _take(g, inverse), x, order, inverse)
+
+
+def copy_for_experts(tokens: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Each token once for each of its experts, in this order of the copies: [n, h] -> [n k, h]."""
+    count = len(order) // len(tokens)
+
+    def copied(x: Tensor, order: Tensor, _: Tensor) -> Tensor:
+        return _take(x, order // count)
+
+    def added(gradient: Tensor, _: Tensor, inverse: Tensor) -> Tensor:
+        return _take(gradient, inverse).unflatten(0, (-1, count)).sum(1)
+
+    return conjugate(copied, added, tokens, order, inverse)
+
+
+def _take(x: Tensor, rows: Tensor, *_: Tensor) -> Tensor:
+    return x.index_select(0, rows)
 
 
 def _exchange(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:

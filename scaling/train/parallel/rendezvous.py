@@ -10,11 +10,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported 
 from scaling.cluster.node import RankId
 from scaling.record.rank_files import RankFiles
 
-_POLL_S = 0.02
+# From one look for rank 0's address to the next; thousands of ranks share the file system.
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.02, 1.0
 
 
-def rendezvous(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
-    """Make torch's process group of all ranks and return the port of its store.
+def rendezvous(
+    rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float
+) -> TCPStore:
+    """Make torch's process group of all ranks and return its store.
 
     Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder. No
     port is chosen before it is bound, so two points on one machine cannot meet.
@@ -32,7 +35,7 @@ def rendezvous(rank_id: RankId, files: RankFiles, device: torch.device, *, timeo
         world_size=rank_id.world_size,
         timeout=timeout,
     )
-    return int(store.port)
+    return store
 
 
 def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TCPStore:
@@ -48,8 +51,10 @@ def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TC
         files.publish_store(rank_id.master, store.port)
         return store
     deadline = time.monotonic() + timeout.total_seconds()
+    pause_s = _FIRST_POLL_S
     while (address := files.store()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 published no store within {timeout}")
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
     return TCPStore(*address, rank_id.world_size, is_master=False, timeout=timeout)
