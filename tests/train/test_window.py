@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.train.measure.window import STEP, Event, split_step_time, unusable_reason
+from scaling.train.measure.window import OPTIMIZER, STEP, Event, split_step_time, unusable_reason
 
 MAIN, TP_WORKER, DP_WORKER = 1, 2, 3
 
@@ -29,8 +29,21 @@ def gloo(title: str, start: float, end: float, thread: int = TP_WORKER) -> Event
     return Event(name=f"gloo:{title}", start=start, end=end, thread=thread, annotation=True)
 
 
-def kernel(name: str, start: float, end: float, linked_id: int = 0) -> Event:
-    return Event(name=name, start=start, end=end, on_device=True, linked_id=linked_id)
+def kernel(name: str, start: float, end: float) -> Event:
+    return Event(name=name, start=start, end=end, on_device=True)
+
+
+def annotated(name: str, start: float, end: float, number: int, on_device: bool = False) -> Event:
+    thread = 0 if on_device else MAIN
+    return Event(
+        name=name,
+        start=start,
+        end=end,
+        thread=thread,
+        on_device=on_device,
+        annotation=True,
+        id=number,
+    )
 
 
 def test_what_computing_hides_is_not_exposed() -> None:
@@ -172,8 +185,8 @@ def test_a_host_that_ends_a_tiny_step_alone_has_lost_nothing() -> None:
     [
         ([], "holds no 'scaling.step'"),
         ([step(0, 10), operator(0, 9)], "no kernel"),
-        ([step(0, 10), kernel("gemm", 1, 9.5), step(20, 30)], "ended 100% of it before"),
-        ([step(0, 10), kernel("gemm", 1, 8)], "ended 20% of it before"),
+        ([step(0, 10), kernel("gemm", 1, 9.5), step(20, 30)], "no kernel in the last 100%"),
+        ([step(0, 10), kernel("gemm", 1, 8)], "no kernel in the last 20%"),
     ],
 )
 def test_a_window_that_did_not_see_all_says_so(events: list[Event], reason: str) -> None:
@@ -181,19 +194,19 @@ def test_a_window_that_did_not_see_all_says_so(events: list[Event], reason: str)
 
 
 def test_kernels_of_nccl_communicate_and_all_others_compute() -> None:
-    call = Event(name="c10d::allreduce_", start=0.1, end=0.2, thread=MAIN, id=7)
-    exchange = Event(name="c10d::alltoall_base_", start=1.1, end=1.2, thread=MAIN, id=8)
     spent = split_step_time(
         [
             step(0, 20),
             launch("all_reduce", "tp", 0, 0.3),
-            call,
+            annotated("nccl:all_reduce", 0.1, 0.2, 7),
+            annotated("nccl:all_reduce", 2, 6, 7, on_device=True),
             launch("all_to_all", "cp", 1, 1.3),
-            exchange,
+            annotated("nccl:all_to_all", 1.1, 1.2, 8),
+            annotated("nccl:all_to_all", 10, 13, 8, on_device=True),
             operator(0, 20),  # the host only launches
             Event(name=STEP, start=0, end=20, on_device=True, annotation=True),
-            kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 2, 6, linked_id=7),
-            kernel("ncclDevKernel_SendRecv", 10, 13, linked_id=8),
+            kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 2, 6),
+            kernel("ncclDevKernel_SendRecv", 10, 13),
             kernel("sm90_xmma_gemm_bf16", 5, 9),
             kernel("Memcpy DtoD", 14, 15),
         ]
@@ -204,12 +217,20 @@ def test_kernels_of_nccl_communicate_and_all_others_compute() -> None:
     assert (spent["all_to_all_s"], spent["send_recv_s"], spent["cp_comm_s"]) == (3, 0, 3)
 
 
+def test_an_optimizer_on_the_host_may_end_a_step() -> None:
+    """Its kernels end at 4 of 10 seconds; the host steps until 9.7."""
+    events = [step(0, 10), kernel("gemm", 1, 4)]
+    on_host = annotated(OPTIMIZER, 4.5, 9.7, 5)
+    assert "no kernel in the last 60%" in str(unusable_reason(events, on_gpu=True))
+    assert unusable_reason([*events, on_host], on_gpu=True) is None
+
+
 def test_a_kernel_whose_call_is_not_in_the_trace_has_a_kind_but_no_axis() -> None:
     spent = split_step_time(
         [step(0, 4), kernel("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", 1, 3)]
     )
     assert (spent["reduce_scatter_s"], spent["comm_s"]) == (2, 2)
-    assert {spent[f"{axis}_comm_s"] for axis in ("tp", "cp", "dp", "pp")} == {0}
+    assert {spent[f"{axis}_comm_s"] for axis in ("tp", "cp", "dp", "pp")} == {None}
 
 
 def test_a_trace_without_a_step_is_no_window() -> None:

@@ -4,11 +4,14 @@ import contextlib
 import gzip
 import shutil
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch._C._profiler import _ExperimentalConfig
+from torch._C._autograd import _enable_profiler
+from torch._C._profiler import RecordScope, _ExperimentalConfig
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 from torch.autograd.profiler import profile, record_function
 
@@ -40,12 +43,21 @@ def profiler_window(
         keep: a file for the compressed trace, for Chrome's or Perfetto's viewer.
     """
     events: list[Event] = []
+    on_gpu = device.type == "cuda"
     profiler = profile(
         use_kineto=True,
-        use_device="cuda" if device.type == "cuda" else None,
+        use_device="cuda" if on_gpu else None,
         experimental_config=kineto_options(ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=_BUFFER_MB),
     )
-    with annotate_launches(layout), profiler as recorded:
+    # A GPU's kernels tell what a step computes. Every operator of the host beside them would be
+    # gigabytes: 950 a layer and micro-batch, of 2 kB each.
+    scopes = {RecordScope.USER_SCOPE} if on_gpu else set()
+    enable = partial(_enable_profiler, scopes=scopes)
+    with (
+        annotate_launches(layout),
+        mock.patch.object(torch.autograd.profiler, "_enable_profiler", enable),
+        profiler as recorded,
+    ):
         yield events
     if keep is not None:
         _save(recorded, keep)
@@ -83,26 +95,15 @@ def to_events(recorded: Iterable[Any]) -> list[Event]:
 
 
 def relevant_events(recorded: Iterable[Any]) -> list[Any]:
-    """The events that `split_step_time` reads; most of a trace's millions are other host calls.
+    """The events that `split_step_time` reads; most of a trace are calls of CUDA's runtime.
 
-    On a GPU the only host operators kept are those that launched an NCCL kernel, beside all
-    annotations; on a CPU, those that no other of their thread has called, since a called one covers
-    no further time.
+    On a GPU all of the device and the host's annotations; on a CPU the operators that no other of
+    their thread has called, since a called one covers no further time.
     """
     recorded = list(recorded)
-    on_device = [e for e in recorded if e.device_type() != DeviceType.CPU]
-    if not on_device:
+    if all(e.device_type() == DeviceType.CPU for e in recorded):
         return list(_without_called(recorded))
-    nccl_calls = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
-    on_host = (e for e in recorded if e.device_type() == DeviceType.CPU)
-    return on_device + [
-        e
-        for e in on_host
-        # CUPTI numbers calls of CUDA's runtime and torch numbers operators; only the former are
-        # linked to another event
-        if e.is_user_annotation()
-        or (e.correlation_id() in nccl_calls and not e.linked_correlation_id())
-    ]
+    return [e for e in recorded if e.device_type() != DeviceType.CPU or e.is_user_annotation()]
 
 
 def _without_called(on_host: Iterable[Any]) -> Iterator[Any]:
@@ -133,5 +134,4 @@ def _to_event(event: Any, origin_ns: int) -> Event:
         # Kineto also draws ranges of the host on the device's line, where they look like kernels
         annotation=event.is_user_annotation() or event.name().startswith((*_OURS, "nccl:")),
         id=event.correlation_id(),
-        linked_id=event.linked_correlation_id(),
     )

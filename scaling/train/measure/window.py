@@ -33,7 +33,11 @@ _GLOO_KINDS = {f"gloo:{kind}": kind for kind in KINDS} | dict.fromkeys(_GLOO_TRA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event of a trace. Seconds on one clock; `id` and `linked_id` tie a kernel to its call."""
+    """One event of a trace. Seconds on one clock.
+
+    Kineto draws an annotation of the host again on the device, with the same `id`: from the first
+    kernel for which it is the innermost one to the end of the last.
+    """
 
     name: str
     start: float
@@ -42,12 +46,14 @@ class Event:
     on_device: bool = False
     annotation: bool = False
     id: int = 0
-    linked_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One collective or transfer on this rank; None where the trace does not tell."""
+    """One collective or transfer on this rank.
+
+    None where the trace does not tell; an axis of "" is none of `AXES`.
+    """
 
     start: float
     end: float
@@ -72,11 +78,14 @@ def unusable_reason(events: Sequence[Event], *, on_gpu: bool) -> str | None:
     for step in steps:
         in_step = kernels[(kernels[:, 0] >= step.start) & (kernels[:, 0] <= step.end)]
         last = in_step[:, 1].max(initial=step.start)
-        tail_s, step_s = step.end - last, step.end - step.start
+        # an optimizer on the host works while the device idles
+        optimizing = _spans(e for e in events if e.name == OPTIMIZER and not e.on_device)
+        tail_s = uncovered_s(as_spans([(last, step.end)]), optimizing)
+        step_s = step.end - step.start
         if tail_s > max(_LONGEST_TAIL * step_s, _LONGEST_TAIL_S):
             return (
-                f"the last kernel that the profiler saw of a step ended {tail_s / step_s:.0%} of "
-                "it before its end: its buffer was full, or the host worked on alone"
+                f"the profiler saw no kernel in the last {tail_s / step_s:.0%} of a step: its "
+                "buffer was full, or the host worked on alone"
             )
     return None
 
@@ -114,13 +123,16 @@ def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
     for kind in KINDS:
         of_kind = spans_in_window(comm for comm in communications if comm.kind == kind)
         seconds[f"{kind}_s"] = covered_s(of_kind)
+    # without an annotation a kernel of NCCL may be of any axis
+    unknown = on_device and any(comm.axis is None for comm in communications)
     for axis in AXES:
         on_axis = spans_in_window(comm for comm in communications if comm.axis == axis)
-        seconds[f"{axis}_comm_s"] = covered_s(on_axis)
+        seconds[f"{axis}_comm_s"] = None if unknown else covered_s(on_axis)
     # Only transfers between stages wait for the pipeline. Stages also share norms and tied weights,
     # by collectives that wait for other reasons.
     transfers = (c for c in communications if c.axis == "pp" and c.kind == "send_recv")
-    seconds["pipeline_bubble_s"] = uncovered_s(spans_in_window(transfers), compute)
+    bubble_s = uncovered_s(spans_in_window(transfers), compute)
+    seconds["pipeline_bubble_s"] = None if unknown else bubble_s
     seconds["optimizer_s"] = covered_s(spans_in_window(marks)) if marks else None
     return {name: s if s is None else s / len(steps) for name, s in seconds.items()}
 
@@ -132,9 +144,8 @@ def _steps(events: Sequence[Event]) -> list[Event]:
 def _optimizer_marks(events: Sequence[Event], *, on_device: bool) -> list[Event]:
     """Where the optimizer works.
 
-    On a GPU the host's range only covers launches. Kineto draws each annotation again on each
-    stream of the device, from the first kernel to the end of the last for which it is the innermost
-    one: AdamW's kernels belong to an annotation of torch's own, within ours.
+    On a GPU the host's range only covers launches, so this is what Kineto draws on the device.
+    AdamW's kernels belong to an annotation of torch's own, within ours.
     """
     ranges = [event for event in events if event.name == OPTIMIZER and not event.on_device]
     if not on_device:
@@ -165,11 +176,18 @@ def _computing(events: Sequence[Event], *, on_device: bool) -> Iterable[Event]:
 
 
 def _nccl_communications(events: Sequence[Event]) -> list[Communication]:
-    """NCCL's kernels, each linked to the call that launched it, which lies in an annotation.
+    """NCCL's kernels, each with the annotated call that launched it.
 
-    The annotation's kind has precedence: NCCL makes an all-to-all of sends and receives.
+    A kernel's innermost annotation is torch's own (`nccl:all_reduce`) or ours. It is drawn from the
+    kernel's start, and its range on the host lies in our annotation. Our kind has precedence, as
+    NCCL makes an all-to-all of sends and receives.
     """
-    calls = {event.id: event for event in events if not event.on_device}
+    calls = {event.id: event for event in events if event.annotation and not event.on_device}
+    drawn = {
+        event.start: event.id
+        for event in events
+        if event.annotation and event.on_device and event.name.startswith(("nccl:", f"{LAUNCH}|"))
+    }
     launches_by_thread: dict[int, list[Event]] = defaultdict(list)  # none lies within another
     for launch in _launches(events):
         launches_by_thread[launch.thread].append(launch)
@@ -181,7 +199,7 @@ def _nccl_communications(events: Sequence[Event]) -> list[Communication]:
 
     communications = []
     for kernel in filter(_is_nccl, events):
-        call = calls.get(kernel.linked_id)
+        call = calls.get(drawn.get(kernel.start, 0))
         annotation = None if call is None else launch_around(call)
         kind, axis = (None, None) if annotation is None else _kind_and_axis(annotation)
         if kind is None:
@@ -212,7 +230,7 @@ def _gloo_communications(events: Sequence[Event]) -> list[Communication]:
         matched += [(s, kind, axis) for s, (kind, axis) in zip(same_kind, calls, strict=True)]
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for span, _, axis in matched:
-        if axis is not None and span.name not in _GLOO_TRANSFERS:
+        if axis and span.name not in _GLOO_TRANSFERS:
             votes[span.thread][axis] += 1
     axis_of_thread = {thread: of.most_common(1)[0][0] for thread, of in votes.items()}
     return [
@@ -232,9 +250,9 @@ def _launches(events: Sequence[Event]) -> list[Event]:
 
 
 def _kind_and_axis(launch: Event) -> tuple[str | None, str | None]:
-    """Kind and axis of an annotated call; None where the annotation leaves one empty."""
+    """Kind and axis of an annotated call; the kind is None where the annotation leaves it empty."""
     _, kind, axis = launch.name.split("|")
-    return kind or None, axis or None
+    return kind or None, axis
 
 
 def _gloo_kind(kind: str | None) -> str | None:
