@@ -82,9 +82,8 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     """Memory of a layer's routed experts.
 
     A rank's experts receive k copies of each token of the ep group, `busiest_load` times as many
-    where the router is uneven. Kept for backward are the experts' inputs and outputs (combining
-    reads the outputs again), what came back over the network, the copies in token order, and the
-    inner tensors of a feed-forward; of the router its fp32 scores, and as int64 of each copy its
+    where the router is uneven. Kept for backward are the experts' inputs, their outputs in token
+    order (combining reads them again), and the inner tensors of a feed-forward; of the router its fp32 scores, and as int64 of each copy its
     expert and the order of the copies in both directions, over the network also of those that
     arrived.
     """
@@ -98,16 +97,15 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     inner_kept = np.where(f.fused_mlp, 3.0, 4.0) * inner
     indices = 8.0 * (3 * copies_sent + np.where(remote, 2 * copies_received, 0.0))
     scores = FP32 * f.tokens * f.num_experts
-    outside = np.where(remote, 2.0, 1.0) * sent
-    kept = 2 * received + outside + inner_kept + indices + scores
+    kept = received + sent + inner_kept + indices + scores
     weights = e * held_expert_params(f)
     matrix = weights / np.maximum(f.expert_share, 1e-9) / (f.mlp_inputs + 1)
     waiting = np.where(whole_gradients, matrix, 0.0)
     # backward goes through the weighted sum, the last matrix, the others, and the experts' input
     at_sum = 2 * sent
-    at_last = received + inner + matrix - outside
-    at_others = f.mlp_inputs * inner + waiting - outside - received
-    at_input = received - outside - inner_kept + f.mlp_inputs * (inner + waiting) + matrix
+    at_last = received + inner + matrix - sent
+    at_others = f.mlp_inputs * inner + waiting - sent
+    at_input = 2 * received - sent - inner_kept + f.mlp_inputs * (inner + waiting) + matrix
     above = np.max([at_sum, at_last, at_others, at_input], axis=0)
     share = f.expert_share
     return ExpertMemory(share * kept, share * above, weights, share * (received + inner))
