@@ -195,7 +195,8 @@ def _attention_kept(f: Features, queries: Floats, keys: Floats) -> Floats:
     """
     flash = saved_by_flash_attention(queries, keys, np.zeros(len(f)))
     kept = np.where(f.math | f.fused_softmax, 4 * queries, flash)
-    kept = kept + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
+    # with selective checkpointing the kernel's own output is let go
+    kept = kept + np.where((f.cp > 1) & ~f.ring & ~f.selective, queries, 0.0)
     heads = f.tokens * f.num_heads / f.tp * (1 + f.kv_width / f.query_width)
     return kept + f.head_norms * saved_by_rms_norm(queries + keys, heads)
 
