@@ -24,7 +24,8 @@ class Council:
         values, answered, answer = (
             f"council/{self._question}/{part}" for part in ("values", "answered", "answer")
         )
-        self._store.append(values, f"{value!r} ")
+        # torch's stubs lack the call
+        self._store.append(values, f"{value!r} ")  # type: ignore[attr-defined]
         if self._store.add(answered, 1) == self._world_size:
             given = self._store.get(values).decode().split()
             for key in (values, answered, f"council/{self._question - 1}/answer"):

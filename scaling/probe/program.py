@@ -52,7 +52,8 @@ class Prober:
         files.beat(rank_id.rank, "meeting the other ranks")
         timeout_s = plan.time_limit_s + _COLLECTIVE_MARGIN_S
         store = rendezvous(rank_id, files, self.device, timeout_s=timeout_s)
-        self._council = Council(store.clone(), rank_id.world_size)
+        own = store.clone()  # type: ignore[attr-defined] # torch's stubs lack it
+        self._council = Council(own, rank_id.world_size)
 
     def probe(self) -> ProbeEnd:
         """Run the tasks until the time is up; tasks not reached have no record."""

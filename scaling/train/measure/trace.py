@@ -52,7 +52,7 @@ def profiler_window(
     # A GPU's kernels tell what a step computes. Every operator of the host beside them would be
     # gigabytes: 950 a layer and micro-batch, of 2 kB each.
     scopes = {RecordScope.USER_SCOPE} if on_gpu else set()
-    enable = partial(_enable_profiler, scopes=scopes)
+    enable = partial(_enable_profiler, scopes=scopes)  # type: ignore[call-arg]
     with (
         annotate_launches(layout),
         mock.patch.object(torch.autograd.profiler, "_enable_profiler", enable),

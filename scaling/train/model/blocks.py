@@ -193,7 +193,7 @@ def rotary_table(seq_length: int, head_dim: int, device: torch.device) -> tuple[
     return angles.cos(), angles.sin()
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def local_rotary_table(
     cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:

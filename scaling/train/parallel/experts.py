@@ -90,7 +90,8 @@ def copy_for_experts(tokens: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         return _take(x, order // count)
 
     def added(gradient: Tensor, _: Tensor, inverse: Tensor) -> Tensor:
-        return _take(gradient, inverse).unflatten(0, (-1, count)).sum(1)
+        by_token: Tensor = _take(gradient, inverse).unflatten(0, (-1, count))
+        return by_token.sum(1)
 
     return conjugate(copied, added, tokens, order, inverse)
 
