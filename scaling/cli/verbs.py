@@ -13,6 +13,7 @@ import typer
 
 from scaling import __version__
 from scaling.cli import accuracy, folders, tables
+from scaling.cli import command as commands
 from scaling.cli import memory as exact
 from scaling.cli import model as models
 from scaling.cli import prediction as predicting
@@ -238,6 +239,10 @@ for verb, example in (
     (predicting.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
     (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
     (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
+    (
+        commands.command,
+        "command tp=2,zero_stage=1 --model llama3_8b --gpus 64 --as megatron",
+    ),
     (models.model, "model ~/models/Qwen3-8B/config.json"),
     (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.starter import RankExit, Ranks
-from scaling.record.rank_files import RankFailure, RankFiles, has_stepped
+from scaling.record.rank_files import RankFailure, RankReports, has_stepped
 from scaling.record.row import Outcome
 
 _POLL_S = 0.05
@@ -93,7 +93,7 @@ class Limits:
 
 def watch(
     ranks: Ranks,
-    files: RankFiles,
+    files: RankReports,
     world_size: int,
     limits: Limits,
     *,

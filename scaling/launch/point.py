@@ -29,6 +29,8 @@ from scaling.launch.start import slurm
 from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
+from scaling.launch.trainer import run_trainer
+from scaling.layout.engines import TRAINERS
 from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
 from scaling.record.row import Outcome, Row
@@ -134,17 +136,17 @@ def _run(
         _, usual_hang_after_s = point_limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
-        command = [*rank_command, str(files.write_task(point.to_json())), str(files.directory)]
-        run = run_ranks(
-            Launch(command, point, rank_environment(point, os.environ), logs),
-            files,
-            start,
-            Limits(
-                limit_s=point.time_limit_s,
-                hang_after_s=hang_after_s or usual_hang_after_s,
-                start_hang_after_s=hang_after_s or STARTUP_S,
-            ),
+        limits = Limits(
+            limit_s=point.time_limit_s,
+            hang_after_s=hang_after_s or usual_hang_after_s,
+            start_hang_after_s=hang_after_s or STARTUP_S,
         )
+        if point.layout.engine in TRAINERS:
+            run = run_trainer(point, start, logs, files.directory, limits)
+            return dataclasses.replace(run, load_average=load_average)
+        command = [*rank_command, str(files.write_task(point.to_json())), str(files.directory)]
+        launch = Launch(command, point, rank_environment(point, os.environ), logs)
+        run = run_ranks(launch, files, start, limits)
         # No rank runs any more, so the next point of this pack may start while the row is written.
         # Not after a failure, which may have left processes behind.
         all_finished = len(files.finished()) == point.world_size

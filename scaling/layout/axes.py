@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling.layout.engines import ENGINES
+from scaling.layout.engines import ENGINES, TRAINERS
 from scaling.layout.kernels import ATTENTION
 
 # Values of the axis `routing` -> tokens of the busiest expert over the mean. balanced: every expert
@@ -34,7 +34,7 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # a key of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Fp8Scaling = Literal["tensor", "row", "block"]
-Engine = str  # a key of ENGINES
+Engine = str  # a key of ENGINES, or one of TRAINERS
 Routing = str  # a key of ROUTINGS
 
 # Where a default value is shown: in labels and names, in names only, or in neither.
@@ -170,7 +170,7 @@ class LayoutAxes:
         label="scaled-by-{}",
     )  # fmt: skip
     engine: Engine = _axis(
-        "deepspeed", "engine", values=tuple(ENGINES), added_later=True, name="{}"
+        "deepspeed", "engine", values=(*ENGINES, *TRAINERS), added_later=True, name="{}"
     )
 
     @property

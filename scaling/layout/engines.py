@@ -29,6 +29,9 @@ ENGINES = {
     "torch": "scaling.train.engines.torch",
 }
 
+# The other values: entries of config/trainers.yaml. A site writes `own` for its own program.
+TRAINERS = ("megatron", "torchtitan", "nemo", "hf", "own")
+
 
 def engine_module(engine: str, name: str) -> Any:
     """A module of an engine: `refusals`, `engine` or `rehearsal`."""
@@ -60,6 +63,9 @@ def engine_refusals(
         layout: one that `layout.refusals` allows.
         gradient_clipping: the norm above which gradients are scaled down; 0: never.
     """
+    if layout.engine in TRAINERS:
+        yield from _trainer_refusals(shape, layout, gradient_clipping)
+        return
     parts = {name for name in _UNTRAINED if getattr(shape, name)}
     if layout.seq_length <= shape.window:  # which then cuts nothing off
         parts.discard("window")
@@ -73,6 +79,15 @@ def engine_refusals(
     refusals = engine_module(layout.engine, "refusals")
     yield from refusals.layout_refusals(shape, layout)
     yield from refusals.clipping_refusals(layout, gradient_clipping)
+
+
+def _trainer_refusals(
+    shape: "ModelShape", layout: "Layout", gradient_clipping: float
+) -> Iterator[str]:
+    entries = importlib.import_module("scaling.trainers.entries")
+    yield from entries.axis_refusals(layout.engine, shape, layout)
+    if gradient_clipping:
+        yield f"gradient_clipping={gradient_clipping:g}: config/trainers.yaml says no way"
 
 
 def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:

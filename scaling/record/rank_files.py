@@ -20,7 +20,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scaling.record.row import Outcome, Stopped
 
@@ -50,9 +50,9 @@ class RankResult:
     step_times_s: list[float]  # of the measured full steps, warm-up excluded
     losses: list[float] | None  # of full steps, warm-up included; None if short steps came first
     grad_norms: list[float] | None
-    peak_memory_bytes: int
+    peak_memory_bytes: int | None  # None: another program, whose log does not say it
     peak_reserved_bytes: int | None
-    memory_meter: str
+    memory_meter: str | None
     first_step_at: float  # seconds since the epoch
     warmup_steps: int | None = None  # before the measured ones; None: as configured
     stopped: Stopped | None = None
@@ -106,6 +106,22 @@ def has_stepped(doing: str) -> bool:
     `step 0 of 25` does not: the first step opens connections and may compile.
     """
     return re.match(r"(step [1-9]|traced step)", doing) is not None
+
+
+class RankReports(Protocol):
+    """What the judge asks of ranks, whoever wrote it down."""
+
+    def beats(self) -> dict[int, str]:
+        """The last sign of progress of each rank that has started."""
+
+    def finished(self) -> frozenset[int]:
+        """The ranks that have left a result."""
+
+    def timed(self) -> frozenset[int]:
+        """The ranks that have kept what they measured."""
+
+    def read(self, kind: type[Report]) -> dict[int, Report]:
+        """The reports of this kind by rank."""
 
 
 class RankFiles:

@@ -12,7 +12,7 @@ from scaling.study.paths import CONFIG, SHIPPED
 
 _YAML = (".yaml", ".yml")
 _PACKAGE = Path(__file__).parents[1]
-_PLANNING = ("layout", "cluster", "study", "run", "predict")  # packages that make plans
+_PLANNING = ("layout", "cluster", "study", "trainers", "run", "predict")  # packages that make plans
 
 
 def local_or_shipped(path: str | Path) -> Path:
@@ -57,6 +57,7 @@ def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | 
     Files count by content, not by time, so a plan is stale only if a new one could differ.
     """
     files = [path, config / "models.yaml", config / "clusters.yaml"]
+    files.append(local_or_shipped(config / "trainers.yaml"))
     for package in _PLANNING:
         files += sorted((_PACKAGE / package).rglob("*.py"))
     files.append(_PACKAGE / "probe" / "plan.py")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scaling.layout.axes import AXES
-from scaling.layout.engines import ENGINES
+from scaling.layout.engines import ENGINES, TRAINERS
 from scaling.study import grid
 from scaling.study.load import load_study
 from tests.conftest import PROJECT
@@ -20,7 +20,9 @@ from tests.conftest import PROJECT
 MAY_NAME = {
     "scaling/layout/axes.py": "the default of the axis",
     "scaling/layout/engines.py": "the table of engines",
+    "scaling/cli/command.py": "its configuration, which `scaling command` writes",
     "scaling/launch/row.py": "the row's deepspeed_version",
+    "scaling/launch/trainer.py": "the row's deepspeed_version",
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
     "scaling/report/columns.py": "the row's deepspeed_version",
@@ -39,7 +41,7 @@ def test_deepspeed_is_named_where_it_is_called_and_nowhere_else() -> None:
 
 
 def test_the_values_of_the_axis_are_the_engines() -> None:
-    assert AXES["engine"].values == tuple(ENGINES)
+    assert AXES["engine"].values == (*ENGINES, *TRAINERS)
 
 
 REFUSALS = """\

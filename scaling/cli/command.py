@@ -1,0 +1,169 @@
+"""`scaling command`: how a layout is started with each program."""
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scaling.cli.model import model_of
+from scaling.cli.options import AsJson, check_choice, print_json
+from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.layout.engines import ENGINES, TRAINERS
+
+if TYPE_CHECKING:
+    from scaling.study.point import Point
+
+_FOLDER = Path("launch")  # where printed commands look for their files
+
+
+def command(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="POINT|LAYOUT",
+            help="A point's JSON file, or axes: tp=2,zero_stage=1,micro_batch_size=1.",
+        ),
+    ],
+    program: Annotated[
+        str, typer.Option("--as", help=f"One of {', '.join((*ENGINES, *TRAINERS))}.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Of a layout: a name of models.yaml or a config.json.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="Of a layout.")] = None,
+    global_batch_size: Annotated[
+        int | None, typer.Option(min=1, max=10_000_000, help="Of a layout: sequences per step.")
+    ] = None,
+    seq_length: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a layout.")] = 4096,
+    gpus_per_node: Annotated[int, typer.Option(min=1, max=100_000, help="Of a layout.")] = 8,
+    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = _FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Print the command line and the files that start a layout with a program."""
+    check_choice("--as", program, (*ENGINES, *TRAINERS))
+    if what.endswith(".json"):
+        from scaling.launch.point_files import read_point
+
+        point = read_point(Path(what))
+    else:
+        point = _point_of(what, model, gpus, global_batch_size, seq_length, gpus_per_node)
+    facts = command_of(point, program, out)
+    if facts["refused"] and not as_json:
+        typer.echo("\n".join(printable(reason) for reason in facts["refused"]), err=True)
+    for name, text in facts["files"].items():
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(facts)
+    else:
+        for name in facts["files"]:
+            typer.echo(f"# wrote {out / name}")
+        for note in facts["notes"]:
+            typer.echo(f"# {note}")
+        typer.echo(facts["shell"])
+
+
+def command_of(point: "Point", program: str, folder: Path) -> dict[str, Any]:
+    """What starts a point with a program: words, files, notes, and what it cannot be told."""
+    from scaling.layout.engines import engine_refusals
+    from scaling.trainers.entries import trainer_named
+    from scaling.trainers.render import render, shell_text
+
+    asked = _with_engine(point, program)
+    refused = list(engine_refusals(asked.shape, asked.layout, asked.gradient_clipping))
+    if program in ENGINES:
+        words = ["scaling", "measure", str(folder / "point.json"), str(folder / "row.parquet")]
+        files = {"point.json": asked.to_json()}
+        notes = []
+        if program == "deepspeed":
+            from scaling.train.engines.deepspeed.config import deepspeed_config
+
+            settings = deepspeed_config(asked.shape, asked.layout, asked.gradient_clipping)
+            files["ds_config.json"] = json.dumps(settings, indent=1) + "\n"
+            notes.append("a script of yours takes ds_config.json: deepspeed.initialize(config=...)")
+        environment: dict[str, str] = {}
+        shell = shlex.join(words)
+    else:
+        entry = trainer_named(program)
+        rendered = render(entry, asked, folder)
+        words, files = list(rendered.command), rendered.files
+        notes = [f"{program}: {entry.untold}"] if entry.untold else []
+        environment, shell = rendered.environment, shell_text(rendered, asked)
+    return {
+        "program": program,
+        "command": words,
+        "environment": environment,
+        "files": files,
+        "notes": notes,
+        "refused": refused,
+        "shell": shell,
+    }
+
+
+def _with_engine(point: "Point", engine: str) -> "Point":
+    layout = dataclasses.replace(point.layout, engine=engine)
+    return dataclasses.replace(point, layout=layout)
+
+
+def _point_of(
+    text: str,
+    model: str | None,
+    gpus: int | None,
+    global_batch_size: int | None,
+    seq_length: int,
+    gpus_per_node: int,
+) -> "Point":
+    """The point of a layout that is written as axes with their values.
+
+    Raises:
+        InputError: an axis or a value is wrong, or the ranks do not divide.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from scaling.layout.axes import AXES, REPLICA_AXES
+    from scaling.layout.layout import Layout, refusals
+    from scaling.study.point import Point
+    from scaling.study.problems import first_problem
+    from scaling.study.schema import Axes
+
+    if model is None or gpus is None:
+        raise InputError(f"{shortened(text)}: a layout needs --model and --gpus")
+    values: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.strip().partition("=")
+        if name not in AXES or not equals:
+            raise InputError(f"{shortened(part)}: no axis=value: {did_you_mean(name[:60], AXES)}")
+        kind = AXES[name].kind
+        values[name] = int(value) if kind is int and value.isdecimal() else value
+        if kind is bool and value in ("true", "false"):
+            values[name] = value == "true"
+    try:
+        TypeAdapter(Axes).validate_python(values)
+    except ValidationError as error:
+        raise InputError(f"{shortened(text)}: {first_problem(error, Axes)}") from None
+    replica = 1
+    for name in REPLICA_AXES:
+        replica *= values.get(name, AXES[name].default)
+    micro = values.get("micro_batch_size", 1)
+    dp, rest = divmod(gpus, replica)
+    accumulation, left = divmod(global_batch_size or micro * dp, max(micro * dp, 1))
+    if rest or left or not dp:
+        raise InputError(
+            f"{shortened(text)}: --gpus {gpus} and --global-batch-size {global_batch_size} do not "
+            f"divide by {replica} ranks of a replica and micro_batch_size={micro}"
+        )
+    layout = Layout(
+        **values, dp=dp, gradient_accumulation_steps=accumulation, seq_length=seq_length
+    )
+    found = model_of(model)
+    if reasons := list(refusals(found.shape, layout)):
+        raise InputError(f"{shortened(text)}: {reasons[0]}")
+    return Point(
+        study="command", study_kind="strong", point_id=layout.file_name, repeat=0,
+        model=found.name, shape=found.shape, cluster="local", gpu="cpu",
+        gpus_per_node=gpus_per_node, peak_flop_per_s=None, layout=layout, seed=0, warmup_steps=3,
+        measured_steps=10, time_limit_s=3600.0,
+    )  # fmt: skip

@@ -1,0 +1,220 @@
+"""Measure a point with somebody else's program: its log is progress, result and failure."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scaling.cluster.node import host_name
+from scaling.launch.judge import Limits, Verdict
+from scaling.launch.ranks import FinishedRun, run_ranks
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.rank_exits import last_error
+from scaling.launch.start.starter import Launch, RankExit, Ranks, Starter
+from scaling.record.rank_files import RankFailure, RankResult, Report, Stack
+from scaling.study.point import Point
+from scaling.trainers.entries import Trainer, trainer_named, values_of
+from scaling.trainers.logs import LogReader, failure_of, steady_seconds
+from scaling.trainers.render import own_interpreter, render
+
+FEW_STEPS = 5  # a row with fewer is marked as not steady
+_OWN_RANKS_ONLY = ("TORCHDYNAMO_DISABLE", "DS_ACCELERATOR")  # variables for our own programs
+_TAIL = 200_000  # bytes of a failed rank's log that are searched for the reason
+_STATED, _STAMPED = "trainer's log", "launcher's stamps of the log"
+
+
+class LogFiles:
+    """What the judge asks of ranks that write logs only."""
+
+    def __init__(self, trainer: Trainer, world_size: int, logs: Path, steps: int) -> None:
+        self._trainer, self._world_size, self._logs, self._steps = trainer, world_size, logs, steps
+        self.readers = [LogReader(trainer) for _ in range(world_size)]
+        self._read = [0] * world_size  # bytes of each rank's log
+        self.exits: dict[int, RankExit] = {}
+
+    def log(self, rank: int) -> Path:
+        """Where a rank's output goes."""
+        return self._logs / f"rank{rank}.log"
+
+    def poll(self) -> None:
+        """Read the whole lines that have been added, and stamp them."""
+        for rank, reader in enumerate(self.readers):
+            with contextlib.suppress(OSError), self.log(rank).open("rb") as log:
+                log.seek(self._read[rank])
+                whole, newline, _ = log.read(2**24).rpartition(b"\n")
+                self._read[rank] += len(whole) + len(newline)
+                now = time.perf_counter()
+                for line in whole.decode(errors="replace").splitlines():
+                    reader.feed(line, now)
+
+    def beats(self) -> dict[int, str]:
+        """The last sign of each rank that has written a line."""
+        self.poll()
+        return {
+            rank: f"step {len(reader.steps)} of {self._steps}" if reader.steps else "starting"
+            for rank, reader in enumerate(self.readers)
+            if self._read[rank]
+        }
+
+    def finished(self) -> frozenset[int]:
+        """The ranks that ended well, once a log tells all steps: often one rank speaks for all."""
+        self.poll()
+        told_all = len(self.speaker.steps) >= self._steps
+        return frozenset(r for r, end in self.exits.items() if end.code == 0 and told_all)
+
+    def timed(self) -> frozenset[int]:
+        """None: such programs have no steps under our profiler."""
+        return frozenset()
+
+    def read(self, kind: type[Report]) -> dict[int, Report]:
+        """Why ranks failed, by their logs; nothing else is read here."""
+        failed = [rank for rank, end in self.exits.items() if end.code > 0]
+        failures: dict[int, Any] = {rank: self._failure(rank) for rank in failed}
+        return failures if kind is RankFailure else {}
+
+    def _failure(self, rank: int) -> RankFailure:
+        log = self.log(rank)
+        text = log.read_bytes()[-_TAIL:].decode(errors="replace") if log.exists() else ""
+        found = failure_of(self._trainer, text)
+        line = last_error(log) if found is None else found[1]
+        message = line or f"ended with exit code {self.exits[rank].code}; its log says no error"
+        at = log.stat().st_mtime if log.exists() else time.time()
+        return RankFailure(outcome=found[0] if found else "error", message=message, failed_at=at)
+
+    @property
+    def speaker(self) -> LogReader:
+        """The reader of the rank that tells most steps."""
+        return max(self.readers, key=lambda reader: len(reader.steps))
+
+
+class _Watched:
+    """Ranks whose logs are read as they run; a signal for stacks would end them."""
+
+    def __init__(self, ranks: Ranks, files: LogFiles) -> None:
+        self._ranks, self._files = ranks, files
+
+    def exits(self) -> dict[int, RankExit]:
+        self._files.poll()
+        self._files.exits |= (ended := self._ranks.exits())
+        return ended
+
+    def signal(self, number: int) -> None:
+        if number != signal.SIGUSR1:
+            self._ranks.signal(number)
+
+    def kill(self) -> None:
+        self._ranks.kill()
+
+
+def run_trainer(
+    point: Point, start: Starter, logs: Path, folder: Path, limits: Limits
+) -> FinishedRun:
+    """Run a point with the program that its engine names; `folder` holds its files.
+
+    Raises:
+        InputError: config/trainers.yaml is invalid or lacks the program.
+        KilledFromOutside: somebody ended the ranks.
+    """
+    trainer = trainer_named(point.layout.engine)
+    rendered = render(trainer, point, folder)
+    for name, text in rendered.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    environment = rank_environment(point, os.environ)
+    for name in _OWN_RANKS_ONLY:
+        if name not in os.environ:
+            environment.pop(name, None)
+    environment["MASTER_PORT"] = str(random.randint(20_000, 32_000))  # below the ephemeral ones
+    steps = point.warmup_steps + point.measured_steps
+    files = LogFiles(trainer, point.world_size, logs, steps)
+    launch = Launch(
+        own_interpreter(rendered.command), point, environment | rendered.environment, logs
+    )
+    run = run_ranks(launch, files, lambda asked: _Watched(start(asked), files), limits)
+    if run.verdict.outcome != "ok":
+        return run
+    files.poll()
+    return with_results(run, point, files)
+
+
+def with_results(run: FinishedRun, point: Point, files: LogFiles) -> FinishedRun:
+    """The run with what its log tells, or an error where the log contradicts the point."""
+    reader, layout = files.speaker, point.layout
+    reader.close()
+    samples = layout.global_batch_size
+    seconds, stated = steady_seconds(
+        reader,
+        warmup=point.warmup_steps,
+        tokens=samples * point.shape.tokens_per_sequence(layout.seq_length),
+        samples=samples,
+        gpus=point.world_size,
+    )
+    losses = [step.values.get("loss") for step in reader.steps]
+    norms = [step.values.get("grad_norm") for step in reader.steps]
+    if problem := _contradiction(reader, point) or _no_number(losses) or (
+        None if seconds else "its log tells the time of no ordinary step"
+    ):  # fmt: skip
+        return dataclasses.replace(run, verdict=Verdict(outcome="error", message=problem))
+    result = RankResult(
+        clock=_STATED if stated else _STAMPED,
+        step_times_s=seconds,
+        losses=_complete(losses),
+        grad_norms=_complete(norms),
+        peak_memory_bytes=max((r.peak_bytes for r in files.readers if r.peak_bytes), default=None),
+        peak_reserved_bytes=None,
+        memory_meter=_STATED if any(reader.peak_bytes for reader in files.readers) else None,
+        first_step_at=_first_step_at(reader),
+        stopped="not_steady" if len(seconds) < FEW_STEPS else "asked",
+    )
+    stack = Stack(
+        host=host_name(os.environ), torch_version=_version("torch"), deepspeed_version=None,
+        flash_attn_version=None, gpu_name=None, driver_version=None, cuda_version=None,
+        nccl_version=None,
+    )  # fmt: skip
+    ranks = range(point.world_size)
+    return dataclasses.replace(
+        run, results=dict.fromkeys(ranks, result), stacks=dict.fromkeys(ranks, stack)
+    )
+
+
+def _first_step_at(reader: LogReader) -> float:
+    """When the first step began, in seconds since the epoch, as nearly as its log tells."""
+    first = reader.steps[0]
+    seen = time.perf_counter() if first.stamp is None else first.stamp
+    return time.time() - time.perf_counter() + seen - first.values.get("seconds", 0.0)
+
+
+def _contradiction(reader: LogReader, point: Point) -> str | None:
+    """A sentence if the log's head states another layout or shape than the point."""
+    known = values_of(point.shape, point.layout) | {
+        "world_size": point.world_size,
+        "global_batch_size": point.layout.global_batch_size,
+    }
+    for name, text in reader.head.items():
+        counted = text.isdigit() and isinstance(known.get(name), int)
+        if counted and int(text) != known[name]:
+            return f"its log says {name}={text}, and the point has {name}={known[name]}"
+    return None
+
+
+def _no_number(losses: Sequence[float | None]) -> str | None:
+    step = next((n for n, loss in enumerate(losses) if loss is not None and math.isnan(loss)), None)
+    return None if step is None else f"loss is not a number at step {step}"
+
+
+def _complete(values: Sequence[float | None]) -> list[float] | None:
+    known = [value for value in values if value is not None]
+    return known if known and len(known) == len(values) else None
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

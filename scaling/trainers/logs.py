@@ -1,0 +1,190 @@
+"""Read the log of a program by its entry: steps, seconds, losses, memory and layout."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scaling.trainers.entries import Failure, Trainer
+
+LONGEST_LINE = 8192  # characters of a line that are looked at
+MOST_STEPS = 100_000
+_WRAPPED = 12  # lines at most that one line of a step was wrapped into
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LABEL = re.compile(r"^\s*(?:\[[\w.-]*rank\d+\]:|\[rank\d+\]:|\d{1,6}: ?)\s?")
+_NUMBER = re.compile(r"^[+-]?[0-9][0-9,]{0,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?([KMBT]?)$")
+_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_BYTES = {"peak_gib": 2**30, "peak_mib": 2**20, "peak_gb": 10**9}
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step as a log tells it; None for what it does not say."""
+
+    number: int | None
+    values: dict[str, float]
+    stamp: float | None = None  # when its line was seen
+    steady: bool = True
+
+    def seconds(
+        self, tokens: float | None, samples: float | None, gpus: int | None
+    ) -> float | None:
+        """Its seconds, from what the line says; rates need the step's tokens or samples."""
+        said = self.values
+        if "seconds" in said:
+            return said["seconds"]
+        if "ms" in said:
+            return said["ms"] / 1e3
+        if said.get("tokens_per_s_per_gpu") and tokens and gpus:
+            return tokens / (said["tokens_per_s_per_gpu"] * gpus)
+        if said.get("tokens_per_s_all") and tokens:
+            return tokens / said["tokens_per_s_all"]
+        if said.get("samples_per_s_all") and samples:
+            return samples / said["samples_per_s_all"]
+        return None
+
+
+@dataclass(slots=True)
+class LogReader:
+    """What a log has said so far; lines are fed as they come."""
+
+    trainer: Trainer
+    steps: list[Step] = field(default_factory=list)
+    head: dict[str, str] = field(default_factory=dict)
+    peak_bytes: int | None = None
+    _by_number: dict[int, Step] = field(default_factory=dict)
+    _steady: bool = True
+    _open: list[str] = field(default_factory=list)
+    _patterns: dict[str, re.Pattern[str]] = field(default_factory=dict)
+
+    def feed(self, line: str, stamp: float | None = None) -> None:
+        """Take one line."""
+        reads = self.trainer.reads
+        text = _LABEL.sub("", _ANSI.sub("", line[:LONGEST_LINE]).rstrip("\r\n"))
+        text = text.rpartition("\r")[2]
+        if self._open:  # a step's line that a terminal has wrapped
+            self._open.append(text)
+            joined = "".join(self._open)
+            if self._search(reads.ends, joined) or len(self._open) >= _WRAPPED:
+                self._open = []
+                self._take(joined[:LONGEST_LINE], stamp)
+            return
+        if self._search(reads.step, text) and reads.ends and not self._search(reads.ends, text):
+            self._open = [text]
+            return
+        self._take(text, stamp)
+
+    def close(self) -> None:
+        """Take what an unfinished line has said."""
+        if self._open:
+            text, self._open = "".join(self._open)[:LONGEST_LINE], []
+            self._take(text, None)
+
+    def _take(self, text: str, stamp: float | None) -> None:
+        reads = self.trainer.reads
+        for name, pattern in reads.head.items():
+            if name not in self.head and (found := self._search(pattern, text)):
+                self.head[name] = found[1].strip()
+        for name, pattern in reads.anywhere.items():
+            for found in self._compiled(pattern).finditer(text):
+                self._note_peak(name, number_of(found[1]))
+        if reads.unlike and self._search(reads.unlike, text):
+            self._steady = False  # the next step's window holds it
+            return
+        if reads.unsteady and self._search(reads.unsteady, text):
+            self._steady = False
+            return
+        if self._search(reads.step, text) is None or len(self.steps) >= MOST_STEPS:
+            return
+        values: dict[str, float] = {}
+        for name, pattern in reads.fields.items():
+            if (found := self._search(pattern, text)) and (
+                value := number_of(found[1])
+            ) is not None:
+                values[name] = value
+                self._note_peak(name, value)
+        number = values.pop("step", None)
+        self._add(Step(None if number is None else int(number), values, stamp, self._steady))
+        self._steady = True
+
+    def _add(self, step: Step) -> None:
+        """Add a step; several ranks may print the same one, and only some know its loss."""
+        if values := step.values:
+            step.steady &= not values.get("skipped")
+        if step.number is None and self._by_number:  # another line of a step that has its own
+            return
+        known = None if step.number is None else self._by_number.get(step.number)
+        if known is not None:
+            if known.values.get("loss", -1.0) < 0:
+                known.values |= step.values
+            return
+        if step.number is not None:
+            self._by_number[step.number] = step
+        self.steps.append(step)
+
+    def _note_peak(self, name: str, value: float | None) -> None:
+        if name in _BYTES and value is not None and 0 <= value < 1e9:
+            self.peak_bytes = max(self.peak_bytes or 0, round(value * _BYTES[name]))
+
+    def _compiled(self, pattern: str) -> re.Pattern[str]:
+        if pattern not in self._patterns:
+            self._patterns[pattern] = re.compile(pattern)
+        return self._patterns[pattern]
+
+    def _search(self, pattern: str | None, text: str) -> re.Match[str] | None:
+        return self._compiled(pattern).search(text) if pattern else None
+
+
+def read_log(trainer: Trainer, lines: Iterable[str]) -> LogReader:
+    """What a whole log says."""
+    reader = LogReader(trainer)
+    for line in lines:
+        reader.feed(line)
+    reader.close()
+    return reader
+
+
+def number_of(text: str) -> float | None:
+    """The number in a text, with thousands separators or K, M, B, T; NaN for nan, None for none."""
+    text = text.strip().strip("'\"")
+    if text.lower() in ("nan", "inf", "-inf"):
+        return float("nan")
+    found = _NUMBER.match(text[:64])
+    return (
+        None if found is None else float(text.rstrip("KMBT").replace(",", "")) * _SUFFIX[found[1]]
+    )
+
+
+def steady_seconds(
+    reader: LogReader,
+    *,
+    warmup: int,
+    tokens: float | None = None,
+    samples: float | None = None,
+    gpus: int | None = None,
+) -> tuple[list[float], bool]:
+    """Seconds of the ordinary steps after the first ones, and whether the log itself states them.
+
+    Without a time in the log a step lasts from the line before it to its own.
+    """
+    stated, stamped = [], []
+    before: float | None = None
+    for place, step in enumerate(reader.steps):
+        seconds = step.seconds(tokens, samples, gpus)
+        if place >= warmup and step.steady:
+            if seconds is not None and 0 < seconds < 1e6:
+                stated.append(seconds)
+            elif seconds is None and before is not None and step.stamp is not None:
+                stamped.append(step.stamp - before)
+        before = step.stamp
+    return (stated, True) if stated else (stamped, False)
+
+
+def failure_of(trainer: Trainer, text: str) -> tuple[Failure, str | None] | None:
+    """The outcome that a text of a failed rank means, and the last line that says so."""
+    lines = text.splitlines()[::-1]  # an exception stands below the code that raised it
+    for outcome, patterns in trainer.fails.items():
+        for pattern in patterns:
+            for line in lines:
+                if re.search(pattern, line[:LONGEST_LINE]):
+                    return outcome, line.strip()[:500]
+    return None

@@ -1,0 +1,99 @@
+"""`scaling command`: a layout's command with each program."""
+
+import json
+
+import pytest
+
+from scaling.cli.verbs import main
+from tests.points import tiny_point
+
+LAYOUT = ("command", "tp=2,zero_stage=1,micro_batch_size=2", "--model", "llama3_8b")
+ASKED = (*LAYOUT, "--gpus", "16", "--global-batch-size", "64")
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["scaling", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return ended.value.code or 0, told.out, told.err
+
+    return run
+
+
+def test_a_layout_of_axes_is_a_command_line(say):
+    code, out, err = say(*ASKED, "--as", "megatron")
+    assert (code, err) == (0, "")
+    assert "torchrun --nproc-per-node 8 --nnodes 2" in out
+    assert "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 1" in out
+    assert "--global-batch-size 64" in out
+    assert "--use-distributed-optimizer" in out
+
+
+def test_each_axis_that_a_program_cannot_say_is_a_line(say):
+    code, out, err = say(*ASKED, "--as", "hf")
+    assert code == 0
+    assert err.splitlines() == [
+        "hf cannot be told tp=2: the Trainer of the script has data-parallel ranks only",
+        "hf cannot be told zero_stage=1: FSDP2 shards gradients and states (2) or weights too (3); "
+        "1 needs DeepSpeed",
+    ]
+    assert out.startswith("torchrun")
+
+
+def test_our_engines_measure_a_point_and_deepspeed_gets_its_configuration(say, tmp_path):
+    code, out, _ = say(*ASKED, "--as", "deepspeed")
+    assert code == 0
+    assert out.splitlines()[-1] == "scaling measure launch/point.json launch/row.parquet"
+    settings = json.loads((tmp_path / "launch" / "ds_config.json").read_text())
+    assert settings["zero_optimization"]["stage"] == 1
+    assert json.loads((tmp_path / "launch" / "point.json").read_text())["layout"]["tp"] == 2
+
+
+@pytest.mark.ranks
+def test_the_printed_command_of_deepspeed_trains(say, tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(tiny_point(dp=2, zero_stage=1, measured_steps=5).to_json())
+    _, out, _ = say("command", str(path), "--as", "deepspeed")
+    words = out.splitlines()[-1].split()
+    code, out, _ = say(*words[1:])
+    assert code == 0
+    assert out.strip().endswith(": ok")
+
+
+def test_a_point_of_a_study_may_be_given_and_json_asked_for(say, tmp_path):
+    (tmp_path / "p.json").write_text(tiny_point(dp=2, zero_stage=3).to_json())
+    code, out, _ = say("command", "p.json", "--as", "torchtitan", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["command"][:3] == ["python", "-m", "torchtitan.train"]
+    assert facts["environment"] == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert "torchtitan's --module and --config" in facts["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("command", "foo=1", "--model", "tiny", "--gpus", "2"), "foo=1: no axis=value"),
+        (("command", "tp=2"), "tp=2: a layout needs --model and --gpus"),
+        (("command", "tp=x", "--model", "tiny", "--gpus", "2"), "tp[0]='x': must be a whole"),
+        (("command", "zero_stage=7", "--model", "tiny", "--gpus", "2"), "zero_stage[0]=7"),
+        (("command", "tp=3", "--model", "tiny", "--gpus", "2"), "do not divide by 3 ranks"),
+        (("command", "tp=16", "--model", "tiny", "--gpus", "16"), "not divisible by tp=16"),
+    ],
+)
+def test_a_wrong_layout_is_one_sentence(say, arguments, sentence):
+    code, out, err = say(*arguments, "--as", "torch")
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_program_is_told_with_the_nearest(say):
+    code, _, err = say(*ASKED, "--as", "megatrn")
+    assert code == 2
+    assert "did you mean 'megatron'?" in err

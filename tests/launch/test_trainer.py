@@ -1,0 +1,154 @@
+"""Points that somebody else's program trains: its log becomes the row."""
+
+import sys
+
+import pytest
+import yaml
+
+from scaling.launch import measure
+from scaling.launch.start.local import start_local
+from tests.conftest import PROJECT
+from tests.points import tiny_point
+
+pytestmark = pytest.mark.ranks
+
+# Prints what torchtitan prints; the first argument is what happens at the end.
+STAND_IN = """
+import os, signal, sys, time
+rank, steps = int(os.environ["RANK"]), int(sys.argv[2])
+print("[titan] - Building device mesh with parallelism: pp=1, dp_shard=2, cp=1, tp=1", flush=True)
+for n in range(1, steps + 1):
+    if sys.argv[1] == "oom" and rank == 1 and n == 3:
+        raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if sys.argv[1] == "raise" and rank == 1 and n == 3:
+        raise ValueError("a bad sample")
+    if sys.argv[1] == "kill" and rank == 1 and n == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[1] == "few" and n == 3:
+        break
+    if sys.argv[1] == "hang" and n == 3:
+        time.sleep(1000)
+    loss = "    nan" if sys.argv[1] == "nan" and n == 4 else f"{8 - n / 10:7.4f}"
+    tps = 256 if n > 2 else 2
+    print(f"[titan] 2026 - root - INFO - step: {n:2}  loss: {loss}  grad_norm:  1.0000  "
+          f"memory:  1.50GiB(2.00%)  tps: {tps}  tflops: 1.00  mfu: 1.00%", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def measured(study, tmp_path, monkeypatch):
+    """Measure a point with an entry of trainers.yaml that starts the stand-in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+
+    def run(ends="well", command=None, entry="torchtitan", **more):
+        entries = yaml.safe_load((PROJECT / "config" / "trainers.yaml").read_text())
+        said = [sys.executable, str(tmp_path / "stand_in.py"), ends, "{steps}"]
+        entries["own"] = entries[entry] | {"command": command or said}
+        entries["own"] |= {} if command else {"untold": "all", "flags": {"attention": {"math": []}}}
+        (tmp_path / "config" / "trainers.yaml").write_text(yaml.safe_dump({"own": entries["own"]}))
+        point = tiny_point(engine="own", dp=2, zero_stage=0, warmup_steps=2, **more)
+        return measure(study.write(point), study.row_path, start=start_local, hang_after_s=8.0)
+
+    return run
+
+
+def test_the_log_of_another_program_becomes_a_row(measured):
+    row = measured()
+    assert (row.outcome, row.error_message) == ("ok", None)
+    # 8 sequences of 32 tokens over 2 ranks at 256 tokens/s each
+    assert row.step_times_s == [0.5] * 10
+    assert row.clock == "trainer's log"
+    assert len(row.losses) == 12
+    assert row.losses[0] == 7.9
+    assert row.grad_norms == [1.0] * 12
+    assert row.peak_memory_bytes == 3 * 2**29
+    assert row.engine == "own"
+    assert row.comm_s is None
+    assert row.energy_j is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "message"),
+    [
+        ("oom", "oom", "rank 1: MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("raise", "error", "rank 1: ValueError: a bad sample"),
+        ("kill", "error", "rank 1 was killed by SIGKILL"),
+        ("few", "error", "exit code 0 and no result"),
+        ("nan", "error", "loss is not a number at step 3"),
+        ("hang", "hang", "no rank got further for"),
+    ],
+)
+def test_the_end_of_another_program_is_judged(measured, ends, outcome, message):
+    row = measured(ends)
+    assert row.outcome == outcome
+    assert message in row.error_message
+    assert row.step_times_s is None
+
+
+def test_a_log_that_contradicts_the_point_is_an_error(measured, tmp_path):
+    (tmp_path / "stand_in.py").write_text(STAND_IN.replace("tp=1", "tp=4"))
+    row = measured()
+    assert row.outcome == "error"
+    assert row.error_message == "its log says tp=4, and the point has tp=1"
+
+
+def test_a_program_that_is_not_there_is_a_failed_launch(measured):
+    row = measured(command=["no-such-program", "{num_layers}"], entry="hf")
+    assert row.outcome == "launch_failed"
+    assert "no-such-program" in row.error_message
+
+
+HF = """
+import os, signal, sys
+import torch
+from scaling.train import hf_trainer
+plain, seen, ends = hf_trainer._Tokens.__getitem__, [], sys.argv.pop(1)
+def get(self, index):
+    seen.append(index)
+    if os.environ["RANK"] == "1" and len(seen) > 20 and ends == "oom":
+        torch.empty(1 << 46)
+    if os.environ["RANK"] == "1" and len(seen) > 20 and ends == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, index)
+hf_trainer._Tokens.__getitem__ = get
+hf_trainer.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "ends", "outcome"),
+    [
+        ({"dp": 2, "zero_stage": 0}, "well", "ok"),
+        ({"dp": 2, "zero_stage": 3, "activation_checkpointing": "full"}, "well", "ok"),
+        ({"dp": 1, "zero_stage": 0}, "well", "ok"),
+        ({"dp": 1, "zero_stage": 3}, "well", "ok"),
+        ({"dp": 2, "zero_stage": 0}, "oom", "oom"),
+        ({"dp": 2, "zero_stage": 0}, "kill", "error"),
+    ],
+)
+def test_transformers_trainer_is_measured_and_judged(
+    study, tmp_path, monkeypatch, layout, ends, outcome
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "faulty.py").write_text(HF)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    entries = yaml.safe_load((PROJECT / "config" / "trainers.yaml").read_text())
+    arguments = entries["hf"]["command"][3:]
+    entries["hf"]["command"] = [sys.executable, str(tmp_path / "faulty.py"), ends, *arguments]
+    (tmp_path / "config" / "trainers.yaml").write_text(yaml.safe_dump({"hf": entries["hf"]}))
+    point = tiny_point(engine="hf", warmup_steps=2, **layout)
+    row = measure(study.write(point), study.row_path, start=start_local, hang_after_s=60.0)
+    assert row.outcome == outcome
+    if outcome == "ok":
+        assert len(row.step_times_s) == 10
+        assert len(row.losses) == 12
+        assert 4 < row.losses[0] < 8
+        assert 0 < row.step_time_s < 5
+        assert 0 < row.startup_s < 60
+    else:
+        assert "rank 1" in row.error_message
