@@ -15,7 +15,7 @@ with predicted_points as (
         abs(predicted_tokens_per_s / tokens_per_s - 1) as error
     from measurements
     join predicted_layouts using (setting_id, world_size, layout)
-    where series != 'predicted' and not beside_measured
+    where series != 'predicted'
 )
 select
     setting_id,

@@ -1,26 +1,27 @@
--- Grain: one row per setting, series, factor and two of its levels: what the change of level is worth.
--- Needs: matched_pairs, factor_levels, effect_intervals
+-- Grain: one row per setting, source, factor and two of its levels: what the change of level is worth.
+-- Needs: matched_pairs, factor_levels, effect_ratios
 -- mean_ratio: geometric mean of the throughput ratios of the pairs (see `pairs`). lowest,
 -- lower_quartile, upper_quartile, highest: of these ratios.
 -- ratio_at_smallest, ratio_at_largest: mean at the smallest and the largest size with pairs, which
 -- shows how the effect changes with scale.
 -- near_ratio: mean over near_pairs, the pairs near the fastest layouts (see `matched_pairs`): what
--- the choice is worth where it matters. near_low, near_high: its 95 % interval over pairs of layouts,
--- for all effects of a setting and series together; null below three pairs of layouts.
+-- the choice is worth where it matters. near_low, near_high: its interval of `level`, by the errors of
+-- these pairs' rates.
+-- series: measured (short steps too), published or predicted.
 -- memory_ratio: mean ratio of memory over memory_pairs; less_memory: pairs that need less.
 -- name: for example `micro-batch 2, against 1`.
 -- shown: in the chart: of one series, of the effects with at least 3 pairs, the 14 that are largest
 -- near the fastest layouts and rest on most pairs; where no pair is near, all pairs count.
 with size_means as (
     select
-        setting_id, series, factor_id, from_place, to_place, world_size,
+        setting_id, class, effect_id, factor_id, from_place, to_place, world_size,
         avg(ln(ratio)) as mean
     from matched_pairs
     group by all
 ),
 first_and_last_sizes as (
     select
-        setting_id, series, factor_id, from_place, to_place,
+        setting_id, class, effect_id, factor_id, from_place, to_place,
         min(world_size) as smallest_world_size,
         exp(arg_min(mean, world_size)) as ratio_at_smallest,
         max(world_size) as largest_world_size,
@@ -30,7 +31,7 @@ first_and_last_sizes as (
 ),
 aggregated as (
     select
-        setting_id, series, factor_id, from_place, to_place,
+        setting_id, class, effect_id, factor_id, from_place, to_place,
         count(*) as pairs,
         exp(avg(ln(ratio))) as mean_ratio,
         min(ratio) as lowest,
@@ -38,38 +39,37 @@ aggregated as (
         quantile_cont(ratio, 0.75) as upper_quartile,
         max(ratio) as highest,
         count(*) filter (where near) as near_pairs,
-        exp(avg(ln(ratio)) filter (where near)) as near_ratio,
         count(memory_ratio) as memory_pairs,
         exp(avg(ln(memory_ratio))) as memory_ratio,
         count(*) filter (where memory_ratio < 1) as less_memory
     from matched_pairs
-    group by setting_id, series, factor_id, from_place, to_place
+    group by setting_id, class, effect_id, factor_id, from_place, to_place
 ),
 described as (
     select
-        setting_id, series, after_level.factor,
+        setting_id, class, ['measured', 'published', 'predicted'][class] as series,
+        after_level.factor,
         before_level.level as from_level,
         after_level.level as to_level,
         concat(
             if(factor_id = 0, null, after_level.factor || ' '), to_level, ', against ', from_level
         ) as name,
         pairs, mean_ratio, lowest, lower_quartile, upper_quartile, highest,
-        near_pairs, near_ratio, near_low, near_high, memory_pairs, memory_ratio, less_memory,
+        near_pairs, effect_ratios.ratio as near_ratio, ratio_low as near_low,
+        ratio_high as near_high, effect_ratios.level, memory_pairs, memory_ratio, less_memory,
         smallest_world_size, ratio_at_smallest, largest_world_size, ratio_at_largest,
         factor_id, from_place, to_place
     from aggregated
-    join first_and_last_sizes using (setting_id, series, factor_id, from_place, to_place)
-    left join effect_intervals
-        using (setting_id, series, factor_id, from_place, to_place)
+    join first_and_last_sizes using (setting_id, class, effect_id, factor_id, from_place, to_place)
+    left join effect_ratios using (setting_id, effect_id)
     join factor_levels as before_level using (factor_id)
     join factor_levels as after_level using (factor_id)
     where before_level.place = from_place and after_level.place = to_place
 )
 select
-    *,
-    pairs >= 3 and series = arg_min(series, list_position(getvariable('series_order'), series))
-        over (partition by setting_id) and row_number() over (
-        partition by setting_id, series
+    * exclude (class),
+    pairs >= 3 and class = min(class) over (partition by setting_id) and row_number() over (
+        partition by setting_id, class
         order by pairs >= 3 desc, near_pairs > 0 desc,
             abs(ln(coalesce(near_ratio, mean_ratio)))
                 * sqrt(least(if(near_pairs > 0, near_pairs, pairs), 16)) desc,

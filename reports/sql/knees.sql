@@ -1,20 +1,26 @@
--- Grain: one row per setting and series with at least one step between sizes.
--- Needs: returns
--- knee_world_size: the largest size up to which every step paid (see `returns`); the smallest size
--- if the first step did not.
--- beyond_data: every step paid, so the knee is at or beyond the largest size.
--- returned: what the first step that did not pay returned, as a share of the growth in GPUs.
-with with_first_unpaid as (
-    select *, min(from_world_size) filter (where not pays)
-        over (partition by setting_id, series) as unpaid_from
-    from returns
+-- Grain: one row per setting with at least one step between sizes.
+-- Needs: sizes, returns
+-- knee_world_size: the likeliest knee, the largest size up to which every step paid (see `returns`);
+-- the smallest size if the first step did not.   probability: that it is the knee.
+-- beyond_data: it is the largest size, so the knee is there or beyond.
+-- returned: what the step beyond it returned, as a share of the growth in GPUs.
+with likeliest as (
+    select
+        setting_id,
+        arg_max(world_size, knee_probability) as knee_world_size,
+        max(knee_probability) as probability,
+        max(world_size) as largest
+    from sizes
+    group by setting_id
+    having count(*) > 1
 )
 select
-    setting_id, series,
+    setting_id,
     (select knee_share from study.options) as knee_share,
-    coalesce(any_value(unpaid_from), max(to_world_size)) as knee_world_size,
-    any_value(unpaid_from) is null as beyond_data,
-    any_value(returned) filter (where from_world_size = unpaid_from) as returned
-from with_first_unpaid
-group by setting_id, series
-order by setting_id, series
+    knee_world_size, probability,
+    knee_world_size = largest as beyond_data,
+    returns.returned
+from likeliest
+left join returns using (setting_id)
+where returns.from_world_size = knee_world_size or (beyond_data and returns.to_world_size = largest)
+order by setting_id

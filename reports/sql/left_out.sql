@@ -7,7 +7,7 @@ with counts as (
     select
         count(*) as on_disk,
         (select count(*) from study.planned_rows) as planned,
-        (select count(*) from measurements where series != 'predicted' and not beside_measured) as kept
+        (select count(*) from measurements where series != 'predicted') as kept
     from study.rows
 )
 select reason, rows_left_out

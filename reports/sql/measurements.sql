@@ -1,97 +1,57 @@
--- Grain: one row per point and series: its last attempt here, what others published, a prediction.
+-- Grain: one row per point and source: its last attempt here, what others published, a prediction.
 -- Needs: planned_points, losses
--- series: measured | extended | published | predicted; values of different series are never mixed.
--- extended: a full step derived from short ones. Where these rank layouts, a layout that ran full
--- steps only (short ones save it little, or were not on a line) stands there with its measured step,
--- so that it is ranked too, also where all short ones failed. beside_measured: the point also ran
--- full steps, which are a row of their own, and count once.
+-- series: the source: measured | extended | published | predicted. extended: the point ran short
+-- steps only, from which a full one is derived.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null
 -- unless ok.
 -- losses_agree: with the other layouts of the same training, see `losses`. false is a mark for the
 -- reader: the row stays measured.
--- tokens_per_s: of the whole job. _low and _high follow from the interval of the step time: 95 % of
--- one measured run, 80 % in the series extended and predicted.
+-- step_time_low_s, _high_s, tokens_per_s_low, _high: as the row states them: 95 % of one run, 80 %
+-- of an extended step or a prediction.
+-- log_sigma: standard error of ln tokens_per_s that follows from them; of a prediction the whole.
 -- step_time_p95_s: 95 % quantile of the measured steps; null for published rows and predictions.
+-- class: 1 what ran here (measured, extended), 2 published, 3 predicted.
+-- cell_id: of the layout at its size, in its class and software stack; see `cells`.
 -- mfu, hfu: ratios; null if no peak is published.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
--- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
--- predicted_own_sigma, predicted_size_sigma: standard deviations of a prediction's ln(step time):
--- the part of the error that is this layout's own, and the part that all layouts of a size share.
+-- peak_memory_bytes: measured only.   predicted_memory_bytes, fits_chance, *_sigma: predicted only.
+-- load: of the first host when the ranks started, over the most threads of one point there: above 1
+-- somebody else computed. Null on GPUs.
 -- hosts: names of the nodes that it ran on; null for predictions.
--- What the layout chooses on each axis is in `statistics` and `layouts`.
-with short_layouts as (
-    select distinct
-        planned_points.setting_id, planned_points.world_size, planned_points.layout,
-        extended_step_time_s is not null as ran
-    from study.latest_rows
-    join planned_points using (point_id)
-    where extended_step_time_s is not null or step_time_kind = 'extended'
-),
-full_only as (
-    select point_id
-    from study.latest_rows
-    join planned_points using (point_id)
-    where
-        step_time_kind = 'measured' and extended_step_time_s is null
-        and planned_points.setting_id in (select setting_id from short_layouts)
-        and (planned_points.setting_id, planned_points.world_size, planned_points.layout)
-        not in (select (setting_id, world_size, layout) from short_layouts where ran)
-),
-rows_by_kind as (  -- a row with full steps stands twice where layouts are ranked by short ones
-    select
-        *,
-        false as beside_measured,
-        step_time_kind is not distinct from 'extended' as is_extended
-    from study.latest_rows
-    union all
-    select *, true as beside_measured, true as is_extended
-    from study.latest_rows
-    where step_time_kind = 'measured' and extended_step_time_s is not null
-    union all
-    select
-        * replace (
-            step_time_s as extended_step_time_s,
-            step_time_s * (step_time_low_s / step_time_s) ** (getvariable('z80') / getvariable('z95'))
-                as extended_low_s,
-            step_time_s * (step_time_high_s / step_time_s) ** (getvariable('z80') / getvariable('z95'))
-                as extended_high_s
-        ),
-        true as beside_measured, true as is_extended
-    from study.latest_rows
-    where point_id in (from full_only)
-),
-observed as (
+-- What the layout chooses on each axis is in `statistics` and `estimates`.
+with observed as (
     select
         setting_id, planned_points.layout, planned_points.repeat, planned_points.world_size,
         planned_points.dp, planned_points.global_batch_size,
-        planned_points.gradient_accumulation_steps,
-        point_id, if(is_extended, 'extended', rows.series) as series, beside_measured, attempt,
-        outcome, error_message,
+        planned_points.gradient_accumulation_steps, point_id,
+        step_time_kind is not distinct from 'extended' as is_extended,
+        if(is_extended, 'extended', rows.series) as series, attempt, outcome, error_message,
         if(rows.series = 'measured', agrees, null) as losses_agree,
         if(is_extended, extended_step_time_s, step_time_s) as step_time_s,
         if(is_extended, extended_low_s, step_time_low_s) as step_time_low_s,
         if(is_extended, extended_high_s, step_time_high_s) as step_time_high_s,
-        if(is_extended, null, list_aggregate(step_times_s, 'quantile_cont', 0.95)) as step_time_p95_s,
-        if(is_extended, null, compute_s) as compute_s,
-        if(is_extended, null, comm_s) as comm_s,
-        if(is_extended, null, exposed_comm_s) as exposed_comm_s,
-        if(is_extended, null, idle_s) as idle_s,
-        peak_memory_bytes, null::bigint as predicted_memory_bytes, memory_meter,
-        if(is_extended, null, energy_j) as energy_j,
-        if(is_extended, null, mean_power_w) as mean_power_w,
-        startup_s, hosts, duration_s, stack_fingerprint, started_at, rows.tokens_per_step,
-        rows.model_flops_per_token, rows.hardware_flops_per_token, rows.peak_flop_per_s
-    from rows_by_kind as rows
+        list_aggregate(step_times_s, 'quantile_cont', 0.95) as step_time_p95_s,
+        compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes, memory_meter, energy_j,
+        mean_power_w, throttled_share, startup_s, hosts, duration_s, stack_fingerprint, started_at,
+        load_average / max(case
+            when rows.gpu = 'cpu'
+                then ceil(rows.world_size / len(hosts)) * coalesce(threads_per_rank, 1)
+        end) over (partition by rows.cluster) as load,
+        rows.tokens_per_step, rows.model_flops_per_token, rows.hardware_flops_per_token,
+        rows.peak_flop_per_s
+    from study.latest_rows as rows
     join planned_points using (point_id)
     left join (select point_id, agrees from losses) using (point_id)
 ),
 predicted as (
     select
-        point_id, 'predicted' as series, false as beside_measured, if(fits, 'ok', 'oom') as outcome,
-        if(fits, predicted_step_time_s, null) as step_time_s,
-        if(fits, low, null) as step_time_low_s,
-        if(fits, high, null) as step_time_high_s,
-        predicted_memory_bytes, predicted_own_sigma, predicted_size_sigma,
+        point_id, 'predicted' as series, if(fits, 'ok', 'oom') as outcome,
+        predicted_step_time_s as step_time_s,
+        low as step_time_low_s,
+        high as step_time_high_s,
+        predicted_memory_bytes, capacity_bytes, fits_chance,
+        predicted_common_sigma, predicted_layout_sigma, predicted_size_sigma,
+        coalesce(predicted_rest_sigma, predicted_own_sigma) as predicted_rest_sigma,
         coalesce(parameters_from, 'prediction') as stack_fingerprint,
         planned_points.* exclude (point_id)
     from study.predictions
@@ -99,24 +59,29 @@ predicted as (
     where fits is not null
 ),
 observed_and_predicted as (
-    from observed
+    select * exclude (is_extended) from observed
     union all by name
     from predicted
 ),
 only_ok_timed as (
     select * replace (
-        case when outcome = 'ok' then step_time_s end as step_time_s,
-        case when outcome = 'ok' then step_time_low_s end as step_time_low_s,
-        case when outcome = 'ok' then step_time_high_s end as step_time_high_s,
-        case when outcome = 'ok' then step_time_p95_s end as step_time_p95_s
+        if(outcome = 'ok', step_time_s, null) as step_time_s,
+        if(outcome = 'ok', step_time_low_s, null) as step_time_low_s,
+        if(outcome = 'ok', step_time_high_s, null) as step_time_high_s,
+        if(outcome = 'ok', step_time_p95_s, null) as step_time_p95_s
     )
     from observed_and_predicted
 )
 select
     *,
+    case series when 'published' then 2 when 'predicted' then 3 else 1 end as class,
+    hash(setting_id, world_size, layout, class, stack_fingerprint) as cell_id,
     tokens_per_step / step_time_s as tokens_per_s,
     tokens_per_step / step_time_high_s as tokens_per_s_low,
     tokens_per_step / step_time_low_s as tokens_per_s_high,
+    ln(step_time_high_s / step_time_low_s) / 2 / if(
+        series in ('extended', 'predicted'), getvariable('z80'), getvariable('z95')
+    ) as log_sigma,
     tokens_per_s / world_size as tokens_per_s_per_gpu,
     model_flops_per_token * tokens_per_s / world_size as model_flop_per_s_per_gpu,
     hardware_flops_per_token * tokens_per_s / world_size as hardware_flop_per_s_per_gpu,

@@ -1,14 +1,15 @@
--- Grain: one row per setting, world_size, drawn layout and part of its predicted memory.
--- Needs: contenders, planned_points
+-- Grain: one row per setting, size, layout and part of its predicted memory.
+-- Needs: estimates, planned_points
+-- Of the first 15 layouts of a size, see `place` of `estimates`.
 -- bytes: of the part.   from_bytes, to_bytes: where it lies in the stack.   total_bytes: predicted.
 -- peak_phase: the phase of a step in which these parts are held; null where phases are not
 -- distinguished.
--- peak_memory_bytes: measured, else null.   capacity_bytes: of the GPU.   place: see `contenders`.
+-- peak_memory_bytes: measured, else null.   capacity_bytes: of the GPU.
 with parts as (
     select
-        contenders.setting_id, contenders.world_size, contenders.layout_name, contenders.place,
-        contenders.outcome, contenders.series, contenders.peak_memory_bytes,
-        predictions.predicted_memory_bytes, predictions.capacity_bytes,
+        estimates.setting_id, estimates.world_size, estimates.layout_name, estimates.place,
+        estimates.outcome, estimates.series, estimates.peak_memory_bytes,
+        predictions.fits_chance, predictions.capacity_bytes,
         predictions.predicted_peak_phase as peak_phase,
         unnest([
             {'part_order': 0, 'part': 'weights', 'bytes': weights_bytes},
@@ -19,10 +20,10 @@ with parts as (
                 'bytes': logits_bytes + buffers_bytes},
             {'part_order': 5, 'part': 'fragmentation', 'bytes': fragmentation_bytes}
         ], recursive := true)
-    from contenders
+    from estimates
     join planned_points using (setting_id, world_size, layout)
-    join study.predictions using (point_id)
-    where contenders.drawn and contenders.place <= 15 and predictions.weights_bytes is not null
+    join study.predictions as predictions using (point_id)
+    where speaks and place <= 15 and predictions.weights_bytes is not null
         and planned_points.repeat = 0
 )
 select
@@ -30,8 +31,7 @@ select
     coalesce(sum(bytes) over parts_before, 0)::bigint as from_bytes,
     from_bytes + bytes as to_bytes,
     sum(bytes) over (partition by setting_id, world_size, place)::bigint as total_bytes,
-    peak_phase, peak_memory_bytes,
-    capacity_bytes
+    peak_phase, peak_memory_bytes, fits_chance as fits_probability, capacity_bytes
 from parts
 where bytes > 0
 window parts_before as (

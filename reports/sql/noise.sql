@@ -1,25 +1,19 @@
--- Grain: one row per setting and series with a layout that ran.
--- Needs: pooled_runs
--- How far rates are uncertain within a run and between runs. All ratios.
+-- Grain: one row per setting with a cell that ran, was published or is predicted.
+-- Needs: cells, drawn_noise
+-- sigma: standard deviation of ln tokens_per_s between runs of one layout at a size, the median, with
+-- its 95 % interval; null if nothing ran.   assumed: nothing was repeated, so sigma is what
+-- published repeats are known to differ by.
+-- repeated_layouts, single_runs: layouts at their sizes that ran several times or once.
 -- never_ran: layouts that were tried or predicted, and ran or fit at no size.
--- interval_half_width: half the 95 % interval of tokens_per_s, the median over layouts; of one run
--- where nothing was repeated.
--- repeat_half_spread: half the distance between the fastest and the slowest repeat, the median over
--- repeated_layouts; null if nothing was repeated.
--- repeat_sigma: standard deviation of ln(step time) between repeats of one layout, the median over
--- repeated_layouts, each divided by the median of what so few repeats show of it (Wilson and
--- Hilferty), so that a single odd run does not count.
 select
-    setting_id, series,
-    count(tokens_per_s) as layouts,
-    count(distinct layout) - count(distinct layout) filter (where tokens_per_s is not null)
-        as never_ran,
-    median((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s) as interval_half_width,
-    count(*) filter (where ok_runs > 1) as repeated_layouts,
-    median((fastest_repeat_tokens_per_s - slowest_repeat_tokens_per_s) / 2 / tokens_per_s)
-        filter (where ok_runs > 1) as repeat_half_spread,
-    any_value(repeat_sigma) as repeat_sigma
-from pooled_runs
-group by setting_id, series
-having count(tokens_per_s) > 0
-order by setting_id, series
+    setting_id, sigma, sigma_low, sigma_high,
+    count(*) filter (where class < 3 and ok_runs > 1) as repeated_layouts,
+    if(sigma is null, null, repeated_layouts = 0) as assumed,
+    count(*) filter (where class < 3 and ok_runs = 1) as single_runs,
+    count(*) filter (where speaks and outcome = 'ok') as layouts,
+    coalesce(sum(ok_runs) filter (where class < 3), 0)::bigint as runs,
+    count(distinct layout) - count(distinct layout) filter (where outcome = 'ok') as never_ran
+from cells
+left join drawn_noise using (setting_id)
+group by setting_id, sigma, sigma_low, sigma_high
+order by setting_id

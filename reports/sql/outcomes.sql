@@ -5,7 +5,7 @@ select setting_id, world_size, outcome, count(*) as points
 from (
     select setting_id, world_size, outcome
     from measurements
-    where series != 'predicted' and not beside_measured
+    where series != 'predicted'
     union all by name
     select setting_id, world_size from waiting_points
 )

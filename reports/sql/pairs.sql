@@ -1,9 +1,10 @@
--- Grain: one row per setting, series, world_size, stack and two layouts that differ in one factor only.
+-- Grain: one row per setting, size and two layouts that differ in one factor only.
 -- Needs: matched_pairs, names, factor_levels
 -- ratio: tokens_per_s at to_level over that at from_level, all else equal.
 -- factor: an axis, or 'tp against pp', which trades one for the other at equal tp * pp.
 select
-    matched_pairs.setting_id, series, world_size, stack_fingerprint, to_levels.factor,
+    matched_pairs.setting_id, ['measured', 'published', 'predicted'][class] as series, world_size,
+    stack_fingerprint, to_levels.factor,
     from_levels.level as from_level,
     to_levels.level as to_level,
     from_names.layout as from_layout,

@@ -14,7 +14,7 @@ with points as (
         peak_memory_bytes, energy_j, mean_power_w, exposed_comm_s,
         startup_s, duration_s, stack_fingerprint
     from measurements
-    where series != 'predicted' and not beside_measured
+    where series != 'predicted'
     union all by name
     select setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
     from waiting_points

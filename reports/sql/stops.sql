@@ -15,6 +15,5 @@ from (
 ) as rows
 join measurements using (point_id, attempt, started_at)
 where rows.series = 'measured' and rows.outcome = 'ok' and rows.stopped is not null
-    and not measurements.beside_measured
 group by all
 order by all

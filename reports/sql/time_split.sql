@@ -1,8 +1,7 @@
--- Grain: one row per setting, world_size, and part that takes time of a step of the layout advised.
--- Needs: spoken, layouts, planned_points, winner_rows
+-- Grain: one row per setting, size, and part that takes time of a step of the layout advised.
+-- Needs: sizes, measurements, planned_points
 -- From the profiler if it measured the layout, which needs full steps (exposed communication between
--- pipeline stages is the bubble; `communication` has kinds and axes), else from the prediction
--- (series 'predicted').
+-- pipeline stages is the bubble), else from the prediction (series 'predicted').
 -- seconds: of an unprofiled step. The profiler slows a step down, so its parts are scaled to the
 -- timed step.
 -- profiled_s: seconds of the profiled step; null for predictions.
@@ -10,14 +9,16 @@
 -- hidden_share: communication hidden behind compute, as a share of the profiled step; null if
 -- unknown.
 with bubbles as (
-    select setting_id, world_size, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
-    from winner_rows
-    where advised
-    group by setting_id, world_size
+    select sizes.cell_id, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
+    from (select cell_id from sizes where compute_s is not null) as sizes
+    join measurements using (cell_id)
+    join study.rows using (point_id, attempt, started_at)
+    where measurements.outcome = 'ok'
+    group by sizes.cell_id
 ),
 profiled as (
     select
-        setting_id, world_size, layouts.layout_name, 'measured' as series, layouts.step_time_s,
+        setting_id, world_size, layout_name, 'measured' as series, step_time_s,
         comm_s - exposed_comm_s as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
@@ -26,19 +27,13 @@ profiled as (
             {'part_order': 4, 'part': 'pipeline bubble', 'seconds': coalesce(bubble_s, 0)},
             {'part_order': 5, 'part': 'idle and rest', 'seconds': idle_s}
         ], recursive := true)
-    from (
-        select setting_id, world_size, advised_row_layout as layout,
-            advised_row_stack as stack_fingerprint
-        from spoken
-    )
-    join layouts using (setting_id, world_size, layout, stack_fingerprint)
-    left join bubbles using (setting_id, world_size)
-    where series = 'measured' and compute_s is not null and exposed_comm_s is not null
+    from sizes
+    left join bubbles using (cell_id)
+    where compute_s is not null and exposed_comm_s is not null
 ),
 predicted as (
     select
-        best.setting_id, best.world_size, best.advised_row_name as layout_name,
-        'predicted' as series,
+        sizes.setting_id, sizes.world_size, sizes.layout_name, 'predicted' as series,
         null::double as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute',
@@ -51,13 +46,11 @@ predicted as (
             {'part_order': 5, 'part': 'idle and rest',
                 'seconds': host_s + jitter_s + overhead_s + stall_s}
         ], recursive := true)
-    from spoken as best
-    join planned_points on planned_points.setting_id = best.setting_id
-        and planned_points.world_size = best.world_size
-        and planned_points.layout = best.advised_row_layout
+    from sizes
+    join planned_points using (setting_id, world_size, layout)
     join study.predictions using (point_id)
     where planned_points.repeat = 0 and gemm_s is not null
-        and (best.setting_id, best.world_size) not in (
+        and (sizes.setting_id, sizes.world_size) not in (
             select (setting_id, world_size) from profiled
         )
 ),

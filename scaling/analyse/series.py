@@ -1,14 +1,13 @@
-"""The series: where a value comes from. The order says which one a report prefers for a setting.
+"""The series: where a value comes from, in the order in which one speaks for a layout at a size.
 
-Extended steps go first, because full steps then ran at a few points only, as a check. Rows measured
-here go before published ones, and these before predictions. SQL reads the order from the variable
-`series_order`.
+What ran here goes before published rows, and these before predictions. SQL reads the order from
+the variable `series_order`.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
-Series = Literal["extended", "measured", "published", "predicted"]
+Series = Literal["measured", "extended", "published", "predicted"]
 SERIES: tuple[Series, ...] = get_args(Series)
 
 

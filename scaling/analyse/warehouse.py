@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import advice, being_best, drift, laws, losses, resampling
+from scaling.analyse import drawn, losses
 from scaling.analyse import slow_hosts as slow
 from scaling.analyse.catalogue import attach_catalogue, make_table, set_variables
 from scaling.analyse.replication import FOLDER
@@ -36,17 +36,17 @@ _AT_ONCE = 2
 _ERRNO = re.compile(r'"errno":"(\d+)"')
 Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes one and returns it
 
-# Tables that Python computes: the tables they need, and the function that makes them.
-COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
-    "advised": (("rivals", "names"), advice.advised_layouts),
-    "effect_intervals": (("matched_pairs",), resampling.effect_intervals),
-    "resampled": (("winner_rows",), resampling.resampled_steps),
+# Tables that Python computes: the tables they need, and the function that makes them. Those of the
+# draws are made together, as the table `drawn_cells`, so the others need only that.
+Made = pa.Table | dict[str, pa.Table]
+COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], Made] | None]] = {
     "slow_hosts": (("compared_probes",), slow.slow_host_table),
     "losses": (("planned_points",), losses.compared_losses),
-    "best_odds": (("pooled_runs",), being_best.odds_table),
-    "tested_drift": (("measurements", "settings"), drift.drift_table),
-    "laws": (("best",), laws.fitted_laws),
-    "law_curves": (("laws",), laws.law_curves),
+    "drawn_cells": (
+        ("cells", "runs", "matched_pairs", "engine_pairs", "slow_hosts"),
+        drawn.drawn_tables,
+    ),
+    **{name: (("drawn_cells",), None) for name in drawn.SCHEMAS if name != "drawn_cells"},
 }
 
 
@@ -130,8 +130,12 @@ def _make_all(
 
     def make(name: str) -> None:
         if name in COMPUTED:
+            if (function := COMPUTED[name][1]) is None:
+                return
             cursor = cursors.pop()
-            make_table(cursor, f'"{name}"', COMPUTED[name][1](cursor))
+            made = function(cursor)
+            for table, content in made.items() if isinstance(made, dict) else [(name, made)]:
+                make_table(cursor, f'"{table}"', content)
             cursors.append(cursor)
         else:  # a view if nothing but the writing of its file reads it
             kind = "table" if name in needed_by_others else "view"

@@ -1,6 +1,6 @@
--- Grain: one row per setting, series, world_size, stack and two layouts that differ in one factor only.
--- Needs: layouts, factors, coinciding
--- Never two layouts that are the same training there.
+-- Grain: one row per setting, size and two layouts that differ in one factor only.
+-- Needs: cells, factors, names
+-- Both are of the class that speaks at the size and of one software stack.
 -- The two levels are neighbours among those that ran with all else equal (the batch too, so dp and
 -- accumulation follow).   Ids instead of words, to keep the windows small; `pairs` has the words.
 -- ratio: tokens_per_s at to_place over that at from_place.
@@ -9,35 +9,37 @@
 -- predictions.
 with rates as (
     select
-        setting_id, series, world_size, stack_fingerprint, layout_id, tokens_per_s,
+        cells.setting_id, class, world_size, stack_fingerprint, layout_id, cell_id, mean_log_rate,
         coalesce(peak_memory_bytes, predicted_memory_bytes) as memory_bytes,
-        0.7 * max(tokens_per_s) over (partition by setting_id, series, world_size) as near_rate,
-        hash(setting_id, series, world_size, stack_fingerprint) as group_id
-    from layouts
-    where tokens_per_s is not null
+        ln(0.7) + max(mean_log_rate) over (partition by cells.setting_id, world_size) as near_rate,
+        hash(cells.setting_id, world_size, stack_fingerprint) as group_id
+    from cells
+    join (select setting_id, layout, layout_id from names) as names using (setting_id, layout)
+    where leads
 ),
 groups as (
-    select distinct group_id, setting_id, series, world_size, stack_fingerprint from rates
+    select distinct group_id, setting_id, class, world_size, stack_fingerprint from rates
 ),
 matched as (
     select
         group_id, factor_id,
         lag(place) over neighbours as from_place,
         place as to_place,
+        lag(cell_id) over neighbours as from_cell,
+        cell_id as to_cell,
         lag(layout_id) over neighbours as from_layout_id,
         layout_id as to_layout_id,
-        tokens_per_s / lag(tokens_per_s) over neighbours as ratio,
+        exp(mean_log_rate - lag(mean_log_rate) over neighbours) as ratio,
         memory_bytes / lag(memory_bytes) over neighbours as memory_ratio,
-        least(tokens_per_s, lag(tokens_per_s) over neighbours) >= near_rate as near
+        least(mean_log_rate, lag(mean_log_rate) over neighbours) >= near_rate as near
     from rates
     join factors using (layout_id)
     window neighbours as (partition by group_id order by rank)
     -- two layouts of one level differ in a choice that one of them leaves unstated
     qualify others = lag(others) over neighbours and from_place != to_place
 )
-select groups.* exclude (group_id), matched.* exclude (group_id)
+select
+    groups.* exclude (group_id), matched.* exclude (group_id),
+    hash(class, factor_id, from_place, to_place) as effect_id
 from matched
 join groups using (group_id)
-where (setting_id, world_size, from_layout_id, to_layout_id) not in (
-    select (setting_id, world_size, layout_id, same_id) from coinciding
-)

@@ -2,5 +2,5 @@
 -- Needs: planned_points, measurements
 from planned_points
 where point_id not in (
-    select point_id from measurements where series != 'predicted' and not beside_measured
+    select point_id from measurements where series != 'predicted'
 )

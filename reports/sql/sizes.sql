@@ -1,0 +1,94 @@
+-- Grain: one row per setting and size at which a layout can be advised: its own numbers.
+-- Needs: estimates, drawn_sizes, settings, differing_choices
+-- Columns of `estimates` are those of the advised layout.
+-- stretch: numbers the runs of neighbouring sizes with one advice.   label: for a chart, the choices
+-- in which the advised layouts differ, lines separated by |; null where the advice stays.
+-- close_layouts: with a probability above 5 % of being the best, 1 where one is clearly the best;
+-- close_names: the likeliest first.   fastest_*: the candidate with the highest mean rate.
+-- runner_up_*: the fastest candidate besides the advised layout; runner_up_share: of its rate.
+-- tried, failed: layouts.   slowest_share: of the slowest candidate.
+-- speed_up, efficiency: against the advised layout of the smallest size, of the rate and of the
+-- rate per GPU.   ideal_tokens_per_s: at the rate per GPU of the smallest size.
+-- hours_per_token: wall clock.   joules_from: 'measured', or 'tdp': every GPU at the data sheet's power
+-- all the time, without the rest of the node.   power_per_gpu_w: mean watts of one device.
+-- knee_probability: that the knee is here, the largest size up to which every step paid.
+with of_sizes as (
+    select
+        setting_id, world_size,
+        count(*) filter (where candidate) as candidates,
+        greatest(1, count(*) filter (where close)) as close_layouts,
+        list(layout_name order by p_best desc, place) filter (where close) as close_names,
+        arg_max(layout, ln_rate) filter (where candidate) as fastest_layout,
+        arg_max(layout_name, ln_rate) filter (where candidate) as fastest_layout_name,
+        max(tokens_per_s) filter (where candidate) as fastest_tokens_per_s,
+        arg_max(layout_name, ln_rate) filter (where candidate and not advised)
+            as runner_up_layout_name,
+        max(tokens_per_s) filter (where candidate and not advised) as runner_up_tokens_per_s,
+        min(share_of_best) filter (where candidate) as slowest_share,
+        count(*) filter (where class < 3) as tried,
+        count(*) filter (where class < 3 and outcome != 'ok') as failed
+    from estimates
+    where speaks
+    group by setting_id, world_size
+),
+advised_choices as (
+    select * from differing_choices
+    semi join (from estimates where advised) as advised using (setting_id, layout)
+),
+labels as (  -- each advised layout by the axes on which those of its setting differ
+    select
+        setting_id, layout,
+        string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where degree)
+            as degrees,
+        string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where not degree)
+            as other_choices
+    from advised_choices
+    semi join (
+        select setting_id, axis
+        from advised_choices
+        group by setting_id, axis
+        having min(place) != max(place)
+    ) as differing_axes using (setting_id, axis)
+    group by setting_id, layout
+),
+advised as (
+    select
+        estimates.*, drawn_sizes.* exclude (setting_id, world_size),
+        coalesce(nullif(concat_ws('|', degrees, labels.other_choices), ''), layout_lines) as lines
+    from estimates
+    join drawn_sizes using (setting_id, world_size)
+    left join labels using (setting_id, layout)
+    where advised
+)
+select
+    advised.* exclude (
+        lines, speaks, leads, candidate, close, advised, position, place, layout_lines, outcome,
+        error_message, ok_runs
+    ),
+    if(lag(stretch) over by_size is distinct from stretch, lines, null) as label,
+    of_sizes.* exclude (setting_id, world_size, runner_up_tokens_per_s),
+    runner_up_tokens_per_s / tokens_per_s as runner_up_share,
+    first_value(tokens_per_s_per_gpu) over by_size * world_size as ideal_tokens_per_s,
+    tokens_per_s / first_value(tokens_per_s) over by_size as speed_up,
+    1 / tokens_per_s / 3600 as hours_per_token,
+    1 / tokens_per_s_high / 3600 as hours_per_token_low,
+    1 / tokens_per_s_low / 3600 as hours_per_token_high,
+    hours_per_token * world_size as gpu_hours_per_token,
+    hours_per_token_low * world_size as gpu_hours_per_token_low,
+    hours_per_token_high * world_size as gpu_hours_per_token_high,
+    gpu_hours_per_token * usd_per_gpu_hour as usd_per_token,
+    gpu_hours_per_token_low * usd_per_gpu_hour as usd_per_token_low,
+    gpu_hours_per_token_high * usd_per_gpu_hour as usd_per_token_high,
+    coalesce(energy_j / tokens_per_step, gpu_hours_per_token * 3600 * gpu_tdp_w)
+        as joules_per_token,
+    case
+        when energy_j is not null then 'measured'
+        when gpu_tdp_w is not null then 'tdp'
+    end as joules_from,
+    tokens_per_step / energy_j as tokens_per_joule,
+    mean_power_w / world_size as power_per_gpu_w
+from advised
+join of_sizes using (setting_id, world_size)
+join settings using (setting_id)
+window by_size as (partition by setting_id order by world_size)
+order by setting_id, world_size
