@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.being_best import Runs, odds_of_best
+from scaling.analyse.posterior import CLOSE, Cells, Runs, best_of, posterior
 from scaling.cluster.hardware import Cluster
 from scaling.importing.reader import Table, read_rows
 from scaling.layout.layout import Layout
@@ -204,8 +204,13 @@ def _replayed(path: Path, options: argparse.Namespace) -> str:
             times = {int(row): [float(seen[row])] for row in at[runs[at] > 0]}
             for _ in range(options.repeats - 1 if times else 0):
                 order = list(times)
-                odds = odds_of_best(Runs.of([[(s, 0.0) for s in times[row]] for row in order]))
-                for row in [order[number] for number in odds.contenders]:
+                flat = [(cell, seconds) for cell, row in enumerate(order) for seconds in times[row]]
+                cell, log_s = np.array([(cell, math.log(seconds)) for cell, seconds in flat]).T
+                none = np.full(len(cell), -1)
+                ran = Runs(-log_s, np.zeros(len(cell)), cell.astype(int), none)
+                drawn = posterior(ran, Cells.without_predictions(len(order)))
+                close = np.flatnonzero(best_of(drawn.rates) >= CLOSE).tolist()
+                for row in [order[number] for number in close if len(close) > 1]:
                     noise = math.exp(off * random.standard_normal())
                     times[row].append(float(truth.step_time_s[row]) * noise)
                     runs[row] += 1

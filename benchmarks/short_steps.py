@@ -38,7 +38,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from scaling.analyse.ties import Z80, Z95
+from scaling.analyse.catalogue import Z80, Z95
 from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scaling.analyse.posterior import Floats
+from scaling.arrays import Floats
 
 GIVE_UP = 0.02  # expected loss that a layout may have to save a change of layout
 LEAST_FIT = 0.95  # chance to fit, below which a layout is not advised

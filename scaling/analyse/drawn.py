@@ -3,7 +3,7 @@
 Each function of `TABLES` needs one pass over the groups, so all of them are made together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,21 +18,17 @@ from scaling.analyse.laws import LEAST_SIZES, law_of
 from scaling.analyse.posterior import (
     CLOSE,
     Cells,
-    Floats,
     Integers,
     Posterior,
     Runs,
     best_of,
     posterior,
     return_of,
-    share_of_best,
 )
+from scaling.arrays import Floats
 
 MEASURED_LEVEL, PREDICTED_LEVEL = 0.95, 0.80
 PREDICTED = 3  # the class of predicted cells, see cells.sql
-# Standard error of ln rate of a single run that states none: it may be a single step, and published
-# sweeps of single steps repeat within 5 % at best.
-UNSTATED = 0.0176
 _ERRORS = ("common_sigma", "layout_sigma", "size_sigma", "rest_sigma")
 
 _REAL = ("ln_rate", "ln_rate_sigma", "ln_rate_own_sigma", "level", "tokens_per_s",
@@ -108,18 +104,17 @@ def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
     named = _named_hosts(connection, cells, runs)
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMAS}
     for setting in np.unique(cells["setting_id"].to_numpy()).tolist():
-        of_setting = [
+        of_cells, of_runs, of_effects, of_engines = (
             table.filter(table["setting_id"].to_numpy() == setting)
             for table in (cells, runs, effects, engines)
-        ]
-        group = _Group(setting, *of_setting[:2], named)
+        )
+        group = _Group(setting, of_cells, of_runs, named)
         columns["drawn_cells"].append(group.cells_table())
         columns["drawn_noise"].append(group.noise_record())
         columns["hosts"] += group.host_records()
-        columns["effect_ratios"].append(group.effects(of_setting[2]))
-        columns["engine_ratios"].append(group.engines(of_setting[3]))
-        steps = group.step_records(share)
-        columns["drawn_steps"] += steps
+        columns["effect_ratios"].append(group.effects(of_effects))
+        columns["engine_ratios"].append(group.engines(of_engines))
+        columns["drawn_steps"] += group.step_records(share)
         columns["drawn_sizes"] += group.size_records(share)
         columns["drawn_crossings"] += group.crossing_records()
         columns["laws"] += group.law_records()
@@ -144,7 +139,8 @@ def _named_hosts(
         hosts = of_cluster["hosts"].combine_chunks()
         if len(hosts.flatten().unique()) < 2:
             continue
-        rates = of_cluster["log_rate"].to_numpy()
+        rates: Floats = of_cluster["log_rate"].to_numpy()
+        groups: Integers
         ids, groups = np.unique(of_cluster["cell_id"].to_numpy(), return_inverse=True)
         if len(ids) == len(groups):  # nothing was repeated: by the ratio to the prediction
             rates, groups, hosts = _ratios(cells, of_cluster)
@@ -162,7 +158,7 @@ def _named_hosts(
 
 
 def _ratios(cells: pa.Table, runs: pa.Table) -> tuple[Floats, Integers, pa.ListArray]:
-    """ln of the rate over the prediction, the sizes as groups, and the hosts of these runs."""
+    """Log ratios of the rates to predictions, the sizes as groups, and the hosts of the runs."""
     places = list(
         zip(*(cells[name].to_pylist() for name in ("setting_id", "world_size", "layout")),
             strict=True)
@@ -236,8 +232,6 @@ class _Group:
     def _runs(self, runs: pa.Table) -> Runs:
         cell = self.index(runs["cell_id"])
         own = runs["own_sigma"].to_numpy(zero_copy_only=False).astype(float)
-        alone = np.bincount(cell, minlength=len(self.ids))[cell] == 1
-        own = np.where(np.isnan(own), np.where(alone, UNSTATED, 0.0), own)
         host = np.full(len(cell), -1)
         if self.named:
             lists = runs["hosts"].to_pylist()
@@ -385,11 +379,9 @@ class _Group:
         for before, after, n0, n1 in self._steps():
             first = self.advised[0]
             level, n = self.level(before.cell, after.cell), int(self.sizes[first.size])
-            drawn = _step_values(
-                *(self.rates[one.cell] for one in (first, before, after)), n, n0, n1
-            )
-            means = (self.rates[[one.cell]].mean(axis=1) for one in (first, before, after))
-            middle = _step_values(*means, n, n0, n1)
+            rates = self.rates[[first.cell, before.cell, after.cell]]
+            drawn = _step_values(rates, n, n0, n1)
+            middle = _step_values(rates.mean(axis=1, keepdims=True), n, n0, n1)
             record: dict[str, Any] = {
                 "setting_id": self.setting, "from_world_size": n0, "to_world_size": n1,
                 "from_cell": int(self.ids[before.cell]), "to_cell": int(self.ids[after.cell]),
@@ -478,10 +470,12 @@ class _Group:
             }  # fmt: skip
 
 
-def _step_values(
-    first: Floats, before: Floats, after: Floats, n: int, n0: int, n1: int
-) -> dict[str, Floats]:
-    """What the step from n0 to n1 GPUs returned; rates are ln tokens/s, n is the smallest size."""
+def _step_values(rates: Floats, n: int, n0: int, n1: int) -> dict[str, Floats]:
+    """What a step returned, from draws of ln tokens/s at n, n0 and n1 GPUs, (3, draws).
+
+    The step is from n0 to n1; n is the smallest size.
+    """
+    first, before, after = rates
     marginal = (np.exp(after) - np.exp(before)) / (n1 - n0)
     values = (
         np.exp(after - before), return_of(before, after, n1 / n0), marginal,

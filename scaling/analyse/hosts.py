@@ -6,7 +6,8 @@ from statistics import NormalDist
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.posterior import USUAL_NOISE, Floats, Integers
+from scaling.analyse.posterior import USUAL_NOISE, Integers
+from scaling.arrays import Floats
 
 FEWEST_RUNS = 3  # on a host, each compared with others
 SLOWER = 0.02  # a smaller difference is nobody's fault
@@ -69,7 +70,7 @@ def slow_in_runs(log_rates: Floats, groups: Integers, hosts: pa.ListArray) -> li
 def _noise(log_rates: Floats, groups: Integers) -> float:
     """A robust standard deviation of runs about the mean of their group."""
     counts = np.bincount(groups)[groups]
-    centred = log_rates - (np.bincount(groups, log_rates) / np.maximum(np.bincount(groups), 1))[groups]
+    centred = log_rates - np.bincount(groups, log_rates)[groups] / counts
     several = counts > 1
     if not several.any():
         return np.inf

@@ -10,7 +10,7 @@ problem for each draw of the rates.
 import numpy as np
 from scipy.optimize import nnls
 
-from scaling.analyse.posterior import Floats
+from scaling.arrays import Floats
 
 LEAST_SIZES = 4
 _REFITS = 200
@@ -44,8 +44,9 @@ def law_of(sizes: Floats, rates: Floats) -> dict[str, float | None]:
     record: dict[str, float | None] = {}
     for name, values in usl(sizes, mean[:, None]).items():
         known = drawn[name][~np.isnan(drawn[name])]
-        low, high = np.quantile(known, [0.025, 0.975], method="nearest") if len(known) else [None] * 2
-        for column, value in ((name, values[0]), (f"{name}_low", low), (f"{name}_high", high)):
+        ends = np.quantile(known, [0.025, 0.975], method="nearest") if len(known) else [None, None]
+        columns = (name, f"{name}_low", f"{name}_high")
+        for column, value in zip(columns, [values[0], *ends], strict=True):
             record[column] = float(value) if value is not None and np.isfinite(value) else None
     if record["t1"] is not None:
         t1, serial, coherency = (float(record[n] or 0) for n in ("t1", "serial", "coherency"))

@@ -17,18 +17,23 @@ never change the rate of a cell that ran.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from scaling.arrays import Flags, Floats
+
+Integers = npt.NDArray[np.integer[Any]]
 
 USUAL_NOISE = 0.012  # published repeats of one layout differ by 0.1 to 1.4 %
 NOISE_SPREAD = 0.7  # of ln s: a factor of two either way
 HOST_SPREAD = 0.10  # what a named host may differ by
-CLOSE = 0.05  # probability of being the best, from which a layout is a candidate
+CLOSE = 0.05  # the order of layouts is open if several are the best with this probability
+# Standard error of ln rate of a single run that states none: it may be a single step, and published
+# sweeps of single steps repeat within 5 % at best.
+UNSTATED = 0.0176
 PARTS = ("common", "layout", "size", "rest")  # of the error of a prediction
 _SEED = 20_200  # fixed, so that the same rows give the same numbers
 _MOST_DRAWS, _FEWEST_DRAWS = 4000, 400
@@ -40,7 +45,7 @@ _LEAST_REST = 1e-3  # of the rest of a prediction's error
 class Runs:
     """The runs of a group, each array (runs,).
 
-    log_rate: ln tokens/s.   own_sigma: its standard error within the run.
+    log_rate: ln tokens/s.   own_sigma: its standard error within the run, NaN if it states none.
     cell: index of the cell.   host: index of the slowest named host it used, or -1.
     """
 
@@ -62,6 +67,12 @@ class Cells:
     size: Integers
     predicted: Floats
     errors: Floats
+
+    @classmethod
+    def without_predictions(cls, count: int) -> "Cells":
+        """Cells that all ran, so that it does not matter which is which."""
+        numbers = np.arange(count)
+        return cls(numbers, numbers, np.full(count, np.nan), np.zeros((count, len(PARTS))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +97,9 @@ def posterior(runs: Runs, cells: Cells, hosts: int = 0) -> Posterior:
     count = int(np.clip(_MOST_VALUES // max(len(cells.layout), 1), _FEWEST_DRAWS, _MOST_DRAWS))
     count -= count % 2
     ran, index = np.unique(runs.cell, return_inverse=True)
-    rates = np.full((len(cells.layout), count), np.nan)
-    noise, effects = np.full(count, np.nan), np.zeros((hosts, count))
+    rates: Floats = np.full((len(cells.layout), count), np.nan)
+    noise: Floats = np.full(count, np.nan)
+    effects: Floats = np.zeros((hosts, count))
     if len(ran):
         rates[ran], noise, effects = _of_runs(runs, index, hosts, count, random)
     _fill_predicted(rates, ran, cells, random)
@@ -97,8 +109,11 @@ def posterior(runs: Runs, cells: Cells, hosts: int = 0) -> Posterior:
 def _of_runs(
     runs: Runs, index: Integers, hosts: int, count: int, random: np.random.Generator
 ) -> tuple[Floats, Floats, Floats]:
-    """Draws of the cells that ran, (cells, count), of s and of the hosts; `index`: cell of a run."""
+    """Draws of the cells that ran, of s and of the hosts; `index`: the cell of a run."""
     sums, half = _sums(index, int(index.max()) + 1), count // 2
+    unstated = np.where(np.bincount(index)[index] == 1, UNSTATED, 0.0)
+    own = np.where(np.isnan(runs.own_sigma), unstated, runs.own_sigma)
+    runs = Runs(runs.log_rate, own, runs.cell, runs.host)
     on_host = runs.host[:, None] == np.arange(hosts)
     coarse = np.geomspace(2e-4, 0.4, 32)
     likely = coarse[_given(coarse, runs, index, sums, on_host).p > 1e-6]
@@ -137,9 +152,7 @@ class _Given:
     root: Floats
 
 
-def _given(
-    nodes: Floats, runs: Runs, index: Integers, sums: csr_array, on_host: npt.NDArray[np.bool_]
-) -> _Given:
+def _given(nodes: Floats, runs: Runs, index: Integers, sums: csr_array, on_host: Flags) -> _Given:
     weight = 1 / (nodes[:, None] ** 2 + runs.own_sigma**2)
     total = weight @ sums
     mean = (weight * runs.log_rate) @ sums / total
@@ -196,7 +209,9 @@ def _fill_predicted(
     rest = np.maximum(cells.errors[known, 3], _LEAST_REST)[:, None]
     gap = (rates[known] - cells.predicted[known, None]) / rest
     seen = core[known] / rest
-    own = _sums(cells.layout[known], layouts).multiply(cells.errors[known, 1, None] / rest).T.tocsr()
+    own = (
+        _sums(cells.layout[known], layouts).multiply(cells.errors[known, 1, None] / rest).T.tocsr()
+    )
     own_precision = 1 + own.multiply(own).sum(axis=1)[:, None]
     crossed = own @ seen / own_precision
     precision = np.eye(1 + sizes) + seen.T @ seen - crossed.T @ (crossed * own_precision)
@@ -221,7 +236,7 @@ def share_of_best(rates: Floats) -> Floats:
 
 def best_of(rates: Floats) -> Floats:
     """The probability that each cell of one size, (cells, draws), is its best."""
-    return np.bincount(rates.argmax(axis=0), minlength=len(rates)) / rates.shape[1]
+    return np.asarray(np.bincount(rates.argmax(axis=0), minlength=len(rates)) / rates.shape[1])
 
 
 def return_of(smaller: Floats, larger: Floats, growth: float) -> Floats:

@@ -38,8 +38,8 @@ Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes on
 
 # Tables that Python computes: the tables they need, and the function that makes them. Those of the
 # draws are made together, as the table `drawn_cells`, so the others need only that.
-Made = pa.Table | dict[str, pa.Table]
-COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], Made] | None]] = {
+Make = Callable[[duckdb.DuckDBPyConnection], "pa.Table | dict[str, pa.Table]"]
+COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
     "slow_hosts": (("compared_probes",), slow.slow_host_table),
     "losses": (("planned_points",), losses.compared_losses),
     "drawn_cells": (

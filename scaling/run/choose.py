@@ -10,9 +10,10 @@ sweeps are described in `guided`.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.being_best import UNRESOLVED, Runs, between_run_sigma, odds_of_best
+from scaling.analyse.posterior import CLOSE, Cells, Runs, best_of, posterior
 from scaling.errors import InputError
 from scaling.record.files import POINTS, point_columns, write_table, write_text_if_changed
 from scaling.run import guided
@@ -87,7 +88,13 @@ def _contenders(sweep: Sweep, world_size: int, repeat: int) -> Choice:
     for point in sweep.points:
         if point.point_id in sweep.step_times:
             runs.setdefault(layout_key(point), []).append(sweep.step_times[point.point_id])
-    sigma = between_run_sigma(Runs.of([*runs.values()]))
+    numbers = {layout: number for number, layout in enumerate(runs)}
+    flat = [(numbers[layout], *run) for layout, timed in runs.items() for run in timed]
+    cell, seconds, own = np.array(flat, dtype=float).reshape(-1, 3).T
+    drawn = posterior(
+        Runs(-np.log(seconds), own, cell.astype(int), np.full(len(cell), -1)),
+        Cells.without_predictions(len(runs)),
+    )
     rivals: dict[Any, dict[Any, None]] = {}  # by setting, the layouts that ran
     hosts: dict[Any, set[str]] = {}
     for point in of_size:
@@ -100,9 +107,10 @@ def _contenders(sweep: Sweep, world_size: int, repeat: int) -> Choice:
     slow = sweep.slow_hosts()
     wanted = sweep.layouts_only_on(slow, of_size)
     for layouts in map(list, rivals.values()):
-        odds = odds_of_best(Runs.of([runs[layout] for layout in layouts]), sigma)
-        probabilities |= dict(zip(layouts, odds.probabilities, strict=True))
-        wanted |= {layouts[row] for row in odds.contenders}
+        best = best_of(drawn.rates[[numbers[layout] for layout in layouts]]).tolist()
+        probabilities |= dict(zip(layouts, best, strict=True))
+        close = [layout for layout in layouts if probabilities[layout] >= CLOSE]
+        wanted |= set(close if len(close) > 1 else ())
     repeats_of_size = [point for point in of_size if point.repeat == repeat]
     reasons = {
         point.point_id: _reason(probabilities.get(layout_key(point)))
@@ -113,7 +121,7 @@ def _contenders(sweep: Sweep, world_size: int, repeat: int) -> Choice:
     count = len(repeats_of_size)
     sentence = (
         f"{count - len(reasons)} of {count} layouts are measured once more; "
-        f"runs of one layout differ by {sigma:.2%}"
+        f"runs of one layout differ by {np.median(drawn.noise):.2%}"
     )
     return choice_table(repeats_of_size, reasons, {"hosts": ran_on}), sentence, slow
 
@@ -122,7 +130,7 @@ def _reason(probability: float | None) -> str:
     """Why a layout is not repeated."""
     if probability is None:
         return "is not repeated: no run of it gave a step time"
-    if probability >= UNRESOLVED[0]:
+    if probability >= CLOSE:
         best = f"it is the best of its size with a probability of {probability:.0%}"
     else:
         best = f"the probability that it is the best of its size is {probability:.1%}"

@@ -8,6 +8,7 @@ nodes that its layout has run on.
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse.being_best import run_standard_error
-from scaling.analyse.drift import SIGNIFICANT, residual_tests
+from scaling.analyse.catalogue import Z80, Z95
+from scaling.analyse.hosts import slow_in_runs
 from scaling.analyse.slow_hosts import slow_hosts
 from scaling.cluster.hardware import gpu_named
 from scaling.predict.advise.surprise import TURNS
@@ -44,8 +45,7 @@ _COLUMNS = [
     "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
     "stack_fingerprint",
 ]  # fmt: skip
-MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others, on average
-MIN_RUNS = 3  # on the node, and elsewhere
+MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others
 
 
 @dataclass(frozen=True)
@@ -140,37 +140,30 @@ class Sweep:
 
         Updates excluded.json; empty if the study turns this off. Repeats are compared with other
         runs of their layout, single runs by their predictions with others of their size
-        (`scaling.analyse.drift`), each in one software stack. A node once listed stays listed.
+        (`scaling.analyse.hosts`), each in one software stack. A node once listed stays listed.
         """
         if not self.study.measure.exclude_slow_nodes:
             return {}
         slow: dict[str, str] = read_json_object(self.paths.excluded)
         candidates = self.all_points if points is None else points
         runs = [point for point in candidates if point.point_id in self.step_times]
-        for logs, groups, sizes in self._compared(runs):
+        for logs, groups in self._compared(runs):
             used = np.flatnonzero(np.isfinite(logs))
             hosts = [list(self.rows[runs[row].point_id]["hosts"]) for row in used.tolist()]
             if not hosts:
                 continue
-            tests = residual_tests(
-                logs[used], np.zeros(len(used)), pa.array(hosts), groups[used], sizes[used]
-            )
-            for test in tests:
-                host, effect, p_value = (str(test[name]) for name in ("host", "effect", "p_value"))
-                count = sum(host in names for names in hosts)
-                enough = min(count, len(hosts) - count) >= MIN_RUNS
-                if enough and float(effect) >= MIN_SLOWDOWN and float(p_value) <= SIGNIFICANT:
+            for one in slow_in_runs(-logs[used], groups[used], pa.array(hosts)):
+                if (slower := math.expm1(-one.effect)) >= MIN_SLOWDOWN:
                     slow.setdefault(
-                        host,
-                        f"its {count} runs take {float(effect):.0%} longer than those elsewhere "
-                        f"(p {float(p_value):.2g})",
+                        one.host,
+                        f"its {one.runs} runs take {slower:.0%} longer than those elsewhere",
                     )
         if slow:
             write_text_if_changed(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
         return slow
 
-    def _compared(self, points: Sequence[Point]) -> list[tuple[Floats, Ids, Ids]]:
-        """What is compared of the points, their groups and sizes, each (points,).
+    def _compared(self, points: Sequence[Point]) -> list[tuple[Floats, Ids]]:
+        """What is compared of the points, and their groups, each (points,).
 
         ln step time of repeats, in groups of a layout; ln of its ratio to the prediction of single
         runs, in groups of a size. NaN elsewhere. The two are tested separately, as predictions err
@@ -190,7 +183,7 @@ class Sweep:
             prediction = predictions.predict_points(self.study, points)[1]
             predicted = single & prediction.predicted
             errors[predicted] = logs[predicted] - np.log(prediction.step_time_s[predicted])
-        return [(np.where(single, np.nan, logs), layouts, sizes), (errors, sizes, sizes)]
+        return [(np.where(single, np.nan, logs), layouts), (errors, sizes)]
 
     def layouts_only_on(self, hosts: Collection[str], points: Sequence[Point]) -> set[Any]:
         """Keys of layouts of which every run was on one of these hosts."""
@@ -212,10 +205,10 @@ def _step_time(row: Mapping[str, Any]) -> tuple[float, float] | None:
     """Seconds of a step and the error of their logarithm; extended ones where short steps ran."""
     if row["outcome"] != "ok":
         return None
-    if row["extended_step_time_s"] is None:
-        return row["step_time_s"], run_standard_error(row, "measured")
-    ends = {f"step_time_{end}_s": row[f"extended_{end}_s"] for end in ("low", "high")}
-    return row["extended_step_time_s"], run_standard_error(ends, "extended")
+    kind, z = ("step_time", Z95) if row["extended_step_time_s"] is None else ("extended", Z80)
+    seconds = row["step_time_s"] if kind == "step_time" else row["extended_step_time_s"]
+    low, high = row[f"{kind}_low_s"], row[f"{kind}_high_s"]
+    return seconds, math.log(high / low) / 2 / z if low and high else math.nan
 
 
 def hosts_to_avoid(

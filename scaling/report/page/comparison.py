@@ -22,7 +22,6 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
     ranked = sorted(records, key=lambda record: -abs((record["ratio"] or 1.0) - 1))
     for record in ranked[:MOST_ROWS]:
         remark = "" if record["same_stack"] in (True, None) else ", other software stack"
-        remark += ", in short steps" if record["series"] == "extended" else ""
         table.add_row(
             printable(record["model"]),
             printable(record["cluster"]),
