@@ -77,6 +77,7 @@ SCHEMAS = {
          *_ends("t1", "serial", "coherency", "peak_world_size")]
     ),
 }  # fmt: skip
+INNER = set(SCHEMAS) - {"hosts", "laws"}  # for other tables only
 
 _CELLS = """
 select

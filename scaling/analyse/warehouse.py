@@ -102,7 +102,7 @@ def tabulate(
             [about.mode, share],
         )
         _make_all(cursors, needs, queries, sql_dir)
-        outer = [name for name in needs if name not in inner]
+        outer = [name for name in needs if name not in inner and name not in drawn.INNER]
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
         with _one_sentence_if_refused(paths.tables):

@@ -99,7 +99,7 @@ def tabulate_only(study: Path, sql: Path, *names: str) -> list[Unusable]:
     for table in taken & set(files):
         copy = sql / ("" if table in names else "inner") / f"{table}.sql"
         copy.write_bytes(files[table].read_bytes())
-    computed = {name: COMPUTED[name] for name in taken & set(COMPUTED)}
+    computed = {name: made for name, made in COMPUTED.items() if name in taken}
     with mock.patch.dict(COMPUTED, computed, clear=True):
         return tabulate(study, sql)
 

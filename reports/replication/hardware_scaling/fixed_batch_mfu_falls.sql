@@ -2,10 +2,10 @@
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: MFU of FSDP alone (achieved FLOP/s per GPU where no peak is published) at the largest size is
 -- at least 10 % below that at the smallest.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with alone as (
     select setting_id, series, world_size, max(mfu) as mfu, max(model_flop_per_s_per_gpu) as rate
-    from layouts
+    from estimates
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null
     group by all

@@ -1,14 +1,14 @@
 -- Claim: Beyond some scale a total tp x pp of 2 to 4 is faster than FSDP alone, which leads at small scale.
 -- Source: arXiv 2411.13055
 -- Holds: FSDP alone is faster at the smallest size at which both ran, and slower at the largest.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with rates as (
     select
         setting_id, series, world_size,
         max(tokens_per_s) filter (where tp * pp = 1 and zero_stage = 3) as alone,
         max(tokens_per_s) filter (where tp * pp between 2 and 4) as parallel,
         arg_max(layout_name, tokens_per_s) filter (where tp * pp between 2 and 4) as parallel_name
-    from layouts
+    from estimates
     where cp = 1 and zero_shard_size is null and tokens_per_s is not null
     group by all
     having alone is not null and parallel is not null

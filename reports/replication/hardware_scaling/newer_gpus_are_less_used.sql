@@ -1,10 +1,10 @@
 -- Claim: H100 is less utilised than A100 at the same point (41 % against 60 % MFU): links grew less than compute.
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: the median ratio of the two MFUs over all layouts that ran on both is below 1.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with used as (
     select series, model, study_kind, seq_length, kept_batch_size, world_size, layout, gpu, mfu
-    from layouts
+    from estimates
     join settings using (setting_id)
     where mfu is not null
 )

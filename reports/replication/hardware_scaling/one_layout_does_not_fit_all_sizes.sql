@@ -1,9 +1,17 @@
 -- Claim: The layout has to be chosen anew at each scale: what is fastest on few GPUs is not fastest on many.
 -- Source: arXiv 2411.13055 (its recommendation)
--- Holds: the fastest layouts at the smallest and at the largest size differ by more than noise, or the
--- first fails at the largest. Not testable where the first was not tried at the largest.
--- Reads: best, layouts, ranking, settings
-with ends as (
+-- Holds: the fastest layouts at the smallest and at the largest size differ and the first is the best at
+-- the largest with a probability below 5 %, or the first fails there. Not testable where the first was
+-- not tried at the largest.
+-- Reads: estimates, settings
+with fastest as (
+    from estimates
+    where tokens_per_s is not null
+    qualify row_number() over (
+        partition by setting_id, series, world_size order by tokens_per_s desc, layout
+    ) = 1
+),
+ends as (
     select
         setting_id, series,
         min(world_size) as first_size, max(world_size) as last_size,
@@ -11,17 +19,19 @@ with ends as (
         arg_max(layout, world_size) as last_layout,
         arg_min(layout_name, world_size) as first_name,
         arg_max(layout_name, world_size) as last_name
-    from best
+    from fastest
     group by all
     having count(*) > 1
 ),
 standings as (  -- null share: it failed
     select
-        layouts.setting_id, layouts.series, world_size, layout,
-        max(share_of_best) as share, bool_or(within_noise) as within_noise
-    from layouts
-    left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
-    group by all
+        setting_id, series, world_size, layout,
+        max(tokens_per_s) / max(max(tokens_per_s)) over (
+            partition by setting_id, series, world_size
+        ) as share,
+        bool_or(p_best >= 0.05) as within_noise
+    from estimates
+    group by setting_id, series, world_size, layout
 )
 select
     ends.series,

@@ -1,13 +1,13 @@
 -- Claim: While throughput per GPU falls by 37 %, power per GPU falls by 6 %: energy per token rises by half.
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: power per GPU falls by a smaller share than tokens/s per GPU do, smallest to largest size.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with alone as (
     select
         setting_id, series, world_size,
         max(tokens_per_s_per_gpu) as rate,
         arg_max(mean_power_w / world_size, tokens_per_s_per_gpu) as power
-    from layouts
+    from estimates
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null and mean_power_w is not null
     group by all

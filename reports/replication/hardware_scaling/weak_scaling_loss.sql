@@ -2,10 +2,10 @@
 -- Source: arXiv 2411.13055 (the number second-hand)
 -- Holds: tokens/s per GPU at the largest size are at least 10 % below those at a sixteenth of it
 -- (or at the smallest size).
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with alone as (
     select setting_id, series, world_size, max(tokens_per_s_per_gpu) as rate
-    from layouts
+    from estimates
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null
     group by all

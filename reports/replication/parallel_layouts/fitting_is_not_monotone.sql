@@ -1,13 +1,13 @@
 -- Claim: A layout that does not fit on 64 GPUs may fit on 256: ZeRO-1 shards the optimizer over more ranks.
 -- Source: arXiv 2311.05610
 -- Holds: some layout runs out of memory at one size and runs at a larger one.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with fits as (
     select
         setting_id, series, layout,
         min(world_size) filter (where outcome = 'ok') as runs_from,
         max(world_size) filter (where outcome = 'oom') as fails_until
-    from layouts
+    from estimates
     group by all
     having count(*) > 1
 )

@@ -1,11 +1,11 @@
 -- Claim: Sequence parallelism pays for large models or long sequences, and the more the larger tp is.
 -- Source: arXiv 2311.05610
 -- Holds: the mean gain at the largest tp is above 1 and at least that at the smallest.
--- Reads: pairs, layouts, settings
+-- Reads: pairs, estimates, settings
 with gains as (
     select setting_id, series, tp, exp(avg(ln(ratio))) as gain, count(*) as number
     from pairs
-    join layouts using (setting_id, series, world_size, stack_fingerprint)
+    join estimates as layouts using (setting_id, series, world_size, stack_fingerprint)
     where layouts.layout = to_layout and factor = 'sequence parallel' and to_level = 'on'
     group by all
 )

@@ -1,10 +1,10 @@
 -- Claim: Seconds per step fall as nodes are added, for every stage.
 -- Source: arXiv 2310.05350
 -- Holds: at the largest size a step of every stage takes less time than at the smallest.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with steps as (
     select setting_id, series, zero_stage, world_size, min(step_time_s) as seconds
-    from layouts
+    from estimates
     where step_time_s is not null and zero_shard_size is null
     group by all
 ),

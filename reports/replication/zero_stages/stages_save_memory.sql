@@ -2,13 +2,13 @@
 -- Source: arXiv 2310.05350
 -- Holds: the median ratio of memory (measured peak, or predicted) of a stage to the one before, all else
 -- equal and on more than one rank, is at most 1 for every stage, and that of stage 3 to stage 0 below 1.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with used as (
     select
         setting_id, series, world_size, zero_stage,
         concat_ws(' ', tp, pp, cp, micro_batch_size, activation_checkpointing, precision, optimizer_offload) as rest,
         coalesce(peak_memory_bytes, predicted_memory_bytes) as bytes
-    from layouts
+    from estimates
     where zero_shard_size is null and dp > 1
 ),
 steps as (

@@ -1,10 +1,10 @@
 -- Claim: The 13B is trained with stage 3.
 -- Source: arXiv 2310.05350
 -- Holds: on one node ZeRO-3 is the only stage with which a 13B fits without checkpointing.
--- Reads: layouts, settings
+-- Reads: estimates, settings
 with fits as (
     select setting_id, series, world_size, zero_stage, bool_or(outcome = 'ok') as fits
-    from layouts
+    from estimates
     where activation_checkpointing = 'none' and zero_shard_size is null and world_size = 8
         and outcome in ('ok', 'oom')
     group by all

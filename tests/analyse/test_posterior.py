@@ -1,0 +1,124 @@
+"""Draws of a comparison group: exact where they can be worked out by hand."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling.analyse.posterior import Cells, Runs, best_of, posterior, return_of, share_of_best
+
+
+def runs_of(*cells, own=0.0, host=None):
+    """Runs by cell: ln rates."""
+    flat = [(cell, rate) for cell, rates in enumerate(cells) for rate in rates]
+    cell, rate = np.array(flat).T
+    hosts = np.full(len(cell), -1) if host is None else np.array(host)
+    return Runs(rate, np.full(len(cell), own), cell.astype(int), hosts)
+
+
+def cells_of(layouts, sizes, predicted=np.nan, errors=(0.0, 0.0, 0.0, 0.0)):
+    """Cells of every layout at every size, all with the same prediction and errors."""
+    count = layouts * sizes
+    return Cells(
+        np.repeat(np.arange(layouts), sizes), np.tile(np.arange(sizes), layouts),
+        np.full(count, predicted), np.tile(errors, (count, 1)),
+    )  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.floats(-5, 20), min_size=1, max_size=3), min_size=1, max_size=6))
+def test_the_mean_of_the_draws_is_the_mean_of_the_runs(rates):
+    drawn = posterior(runs_of(*rates), Cells.without_predictions(len(rates))).rates
+    assert drawn.mean(axis=1) == pytest.approx([np.mean(cell) for cell in rates], abs=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_probabilities_add_up_and_a_share_is_at_most_one(rates):
+    drawn = posterior(runs_of(*[[rate] for rate in rates]), Cells.without_predictions(len(rates)))
+    assert best_of(drawn.rates).sum() == pytest.approx(1)
+    shares = share_of_best(drawn.rates)
+    assert (shares <= 1).all()
+    assert shares.max(axis=0) == pytest.approx(1)
+
+
+def test_noise_follows_from_repeats_and_is_the_usual_one_without_them():
+    random = np.random.default_rng(1)
+    repeated = [list(random.normal(5, 0.03, 4)) for _ in range(40)]
+    assert np.median(posterior(runs_of(*repeated), Cells.without_predictions(40)).noise) == (
+        pytest.approx(0.03, rel=0.15)
+    )
+    single = posterior(runs_of([1.0], [2.0]), Cells.without_predictions(2))
+    assert np.median(single.noise) == pytest.approx(0.012, rel=0.1)
+
+
+def test_a_run_is_at_least_as_uncertain_as_its_own_steps_say():
+    for own in (0.05, 0.2):
+        drawn = posterior(runs_of([1.0], [2.0], own=own), Cells.without_predictions(2))
+        assert (drawn.rates.std(axis=1) > 0.98 * own).all()
+    unstated = posterior(runs_of([1.0], own=np.nan), Cells.without_predictions(1))
+    assert unstated.rates.std() > 0.0176
+
+
+def test_a_slow_host_is_no_layout_of_its_own():
+    """Three layouts ran on both nodes, one on the slow one only: it is corrected by the others."""
+    true, slow = 5.0, -0.1
+    rates = [[true, true + slow]] * 3 + [[true + slow]]
+    host = [-1, 0] * 3 + [0]
+    found = posterior(runs_of(*rates, host=host), Cells.without_predictions(4), hosts=1)
+    assert found.hosts.mean() == pytest.approx(slow, abs=0.005)
+    assert found.rates.mean(axis=1) == pytest.approx([true] * 4, abs=0.01)
+
+
+def test_predictions_never_move_what_ran():
+    runs = runs_of([1.0, 1.02], [3.0])
+    without = posterior(runs, Cells.without_predictions(2)).rates
+    cells = cells_of(2, 1, predicted=9.0, errors=(0.01, 0.01, 0.01, 0.01))
+    assert posterior(runs, cells).rates == pytest.approx(without)
+
+
+def test_a_prediction_alone_has_the_spread_of_its_four_parts():
+    nothing = Runs(*(np.zeros(0, dtype) for dtype in (float, float, int, int)))
+    errors = (0.04, 0.03, 0.02, 0.01)
+    drawn = posterior(nothing, cells_of(3, 2, predicted=2.0, errors=errors)).rates
+    assert drawn.mean(axis=1) == pytest.approx([2.0] * 6)
+    assert drawn.std(axis=1) == pytest.approx([np.linalg.norm(errors)] * 6, rel=0.05)
+    # of one size: the layouts' own; of one layout: the sizes'; both share the common error
+    assert (drawn[0] - drawn[2]).std() == pytest.approx(np.sqrt(2) * np.hypot(0.03, 0.01), rel=0.05)
+    assert (drawn[0] - drawn[1]).std() == pytest.approx(np.sqrt(2) * np.hypot(0.02, 0.01), rel=0.05)
+
+
+def test_what_a_layout_is_off_by_at_one_size_corrects_it_at_the_next():
+    """Layout 0 ran at size 0, 20 % above its prediction; layout errors explain nearly all of it."""
+    cells = cells_of(2, 2, predicted=1.0, errors=(0.01, 0.2, 0.01, 0.01))
+    drawn = posterior(runs_of([1.2]), cells).rates.mean(axis=1)
+    assert drawn[0] == pytest.approx(1.2)
+    assert drawn[1] == pytest.approx(1.2, abs=0.01)  # the same layout
+    assert drawn[2:] == pytest.approx([1.0, 1.0], abs=0.01)
+
+
+def test_a_common_error_is_learned_from_what_ran():
+    cells = cells_of(6, 1, predicted=1.0, errors=(0.3, 0.01, 0.01, 0.02))
+    found = posterior(runs_of(*[[1.25 + 0.01 * n] for n in range(5)]), cells).rates[5]
+    assert found.mean() == pytest.approx(1.27, abs=0.01)
+    assert found.std() < 0.06
+
+
+def test_a_cell_with_neither_run_nor_prediction_has_no_draws():
+    drawn = posterior(runs_of([1.0]), cells_of(2, 1)).rates
+    assert np.isnan(drawn[1]).all()
+
+
+def test_a_return_is_one_where_rates_grow_as_sizes_do():
+    assert return_of(np.log([10.0, 10.0]), np.log([40.0, 10.0]), 4) == pytest.approx([1, 0])
+
+
+def test_a_hundred_groups_of_32_cells_take_a_few_seconds():
+    random = np.random.default_rng(2)
+    groups = [runs_of(*random.normal(5, 0.1, (32, 2)).tolist(), own=0.002) for _ in range(100)]
+    start = time.process_time()
+    for runs in groups:
+        posterior(runs, Cells.without_predictions(32))
+    assert time.process_time() - start < 5  # under one on an idle core
