@@ -1,17 +1,19 @@
 """Hosts whose runs are slower than the noise allows: each becomes an unknown of the posterior."""
 
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import stdtrit
 
 from scaling.analyse.posterior import USUAL_NOISE, Integers
 from scaling.arrays import Floats
 
 FEWEST_RUNS = 3  # on a host, each compared with others
 SLOWER = 0.02  # a smaller difference is nobody's fault
-SURE = 0.99  # probability that a host is not named by chance, for all hosts together
+SURE = 0.99  # probability that no host is named by chance
+_MAD = 1.4826  # standard deviations in a median absolute deviation
+_MEDIAN = 1.2533  # standard error of a median over that of a mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +42,27 @@ def slow_in_runs(log_rates: Floats, groups: Integers, hosts: pa.ListArray) -> li
     on_host[names.indices.to_numpy(), np.repeat(np.arange(len(hosts)), lengths)] = True
     left = np.ones(len(log_rates), dtype=bool)
     found: list[SlowHost] = []
+    sure = 1 - (1 - SURE) / max(len(on_host), 1)
     while len(on_host) > 1 and left.any():
         noise = _noise(log_rates[left], groups[left])
-        least = NormalDist().inv_cdf(1 - (1 - SURE) / len(on_host))
-        worst = None
+        worst: tuple[float, int, float, int] | None = None
         for host, on in enumerate(on_host):
-            there, off = on & left, ~on & left
-            others = np.bincount(groups[off], minlength=groups.max() + 1)
+            off = ~on & left
+            others = np.bincount(groups[off], minlength=int(groups.max()) + 1)
             means = np.bincount(groups[off], log_rates[off], minlength=len(others))
-            compared = there & (others[groups] > 0)
+            compared = on & left & (others[groups] > 0)
             count = int(compared.sum())
             if count < FEWEST_RUNS:
                 continue
             of = groups[compared]
             residuals = log_rates[compared] - means[of] / others[of]
             effect = float(np.median(residuals))
-            error = 1.2533 * noise * np.sqrt(np.mean(1 + 1 / others[of]) / count)  # of a median
-            surprise = -effect / error
-            if effect < -SLOWER and surprise > least and (worst is None or surprise > worst[0]):
+            single = np.sqrt(np.mean(1 + 1 / others[of]))  # of a residual, per noise of a run
+            own = max(_MAD * float(np.median(np.abs(residuals - effect))), USUAL_NOISE * single)
+            # by the noise of all runs, which the host itself may spread, or by its own residuals
+            least = min(noise * single * stdtrit(1e6, sure), own * stdtrit(count - 1, sure))
+            surprise = -effect / (_MEDIAN * least / np.sqrt(count))
+            if effect < -SLOWER and surprise > 1 and (worst is None or surprise > worst[0]):
                 worst = surprise, host, effect, count
         if worst is None:
             break
@@ -75,4 +80,4 @@ def _noise(log_rates: Floats, groups: Integers) -> float:
     if not several.any():
         return np.inf
     scaled = np.abs(centred[several]) * np.sqrt(counts[several] / (counts[several] - 1))
-    return max(1.4826 * float(np.median(scaled)), USUAL_NOISE / 2)
+    return max(_MAD * float(np.median(scaled)), USUAL_NOISE / 2)

@@ -14,6 +14,7 @@ from scaling.arrays import Floats
 
 LEAST_SIZES = 4
 _REFITS = 200
+_FARTHEST = 1000  # times the largest size: a peak beyond is none
 
 
 def usl(sizes: Floats, rates: Floats) -> dict[str, Floats]:
@@ -32,6 +33,7 @@ def usl(sizes: Floats, rates: Floats) -> dict[str, Floats]:
         t1 = np.where(fits[:, 0] > 0, 1 / fits[:, 0], np.nan)
         serial, coherency = fits[:, 1] * t1, fits[:, 2] * t1
         peak = np.sqrt(np.maximum(1 - serial, 0) / coherency)
+    peak[peak > _FARTHEST * sizes[-1]] = np.inf
     return {"t1": t1, "serial": serial, "coherency": coherency, "peak_world_size": peak}
 
 

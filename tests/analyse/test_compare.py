@@ -45,7 +45,7 @@ def test_faster_slower_and_within_noise_are_told_apart(study):
     }  # fmt: skip
     first = next(one for one in found if one["verdict"] == "faster")
     assert first["ratio"] == pytest.approx(1.1)
-    assert first["ratio_low"] == pytest.approx(110 * 0.98 / (100 * 1.02))
+    assert 1 < first["ratio_low"] < 1.1 < first["ratio_high"] < 1.2
     assert first["same_stack"] is True
 
 
@@ -71,9 +71,9 @@ def test_studies_of_short_steps_are_compared_by_what_these_extend_to(study, caps
     before = study("a", extended(1.0), points=[point])
     after = study("b", extended(0.8), points=[point])
     records = compare(Side(before), Side(after))
-    assert [(one["verdict"], one["series"]) for one in records] == [("faster", "extended")]
+    assert [one["verdict"] for one in records] == ["faster"]
     comparison.show(records, as_json=False)
-    assert "faster, in short steps" in capsys.readouterr().out
+    assert "faster" in capsys.readouterr().out
 
 
 def test_what_stands_on_one_side_only_is_new_or_gone(study):
@@ -122,7 +122,7 @@ def test_a_study_without_tables_is_named(tmp_path):
 
 
 def test_words_of_a_study_do_not_steer_the_terminal(capsys):
-    words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb", "series": "measured"}
+    words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb"}
     numbers = ("ratio", "same_stack", "before_outcome", "after_outcome")
     rates = ("before_tokens_per_s", "after_tokens_per_s")
     record = dict.fromkeys((*numbers, *rates)) | words | {"world_size": 8, "verdict": "new"}

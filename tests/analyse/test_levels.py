@@ -32,6 +32,6 @@ def test_each_word_of_others_is_a_level_of_its_own():
 
 def test_energy_is_of_all_devices_and_power_of_one(tabulated):
     only = some_point(4)
-    (found,) = tabulated([only], [ran(only, 100, energy_j=500.0, mean_power_w=2000.0)])("best")
+    (found,) = tabulated([only], [ran(only, 100, energy_j=500.0, mean_power_w=2000.0)])("sizes")
     assert found["tokens_per_joule"] == 1024 / 500
     assert found["power_per_gpu_w"] == 500.0

@@ -110,7 +110,7 @@ def test_power_and_rate_are_those_of_one_layout_the_fastest_of_its_size(tmp_path
                                   (16, 63.0, 470.0), (16, 30.0, 900.0))
     ]  # fmt: skip
     (row,) = answers(
-        tmp_path, "hardware_scaling/power_hardly_falls", layouts=layouts, settings=[SETTING]
+        tmp_path, "hardware_scaling/power_hardly_falls", estimates=layouts, settings=[SETTING]
     )
     assert row["observed"] == "power x0.94, throughput x0.63 per GPU from 8 to 16"
     assert row["verdict"] == "reproduced"
@@ -133,7 +133,7 @@ def test_the_only_stage_that_fits_is_one_of_several_of_which_that_is_known(
         for stage, outcome in stages.items()
     ]
     finding = "zero_stages/the_largest_needs_stage_3"
-    (row,) = answers(tmp_path, finding, layouts=layouts, settings=[SETTING])
+    (row,) = answers(tmp_path, finding, estimates=layouts, settings=[SETTING])
     assert row["verdict"] == verdict
 
 
@@ -145,11 +145,11 @@ def test_a_layout_that_was_not_tried_at_the_largest_size_is_not_said_to_lose_the
     tmp_path: Path, outcome: str | None, verdict: str
 ) -> None:
     where = [RAN | {"world_size": size, "layout": name} for size, name in ((8, "a"), (16, "b"))]
-    best = [row | {"layout_name": row["layout"]} for row in where]
-    ranking = [row | {"share_of_best": 1.0, "within_noise": True} for row in where]
-    tried = [*where, *([where[0] | {"world_size": 16, "outcome": outcome}] if outcome else [])]
+    where = [row | {"layout_name": row["layout"], "p_best": 1.0} for row in where]
+    failed = {"world_size": 16, "outcome": outcome, "tokens_per_s": None, "p_best": None}
+    tried = [*where, *([where[0] | failed] if outcome else [])]
     (row,) = answers(
         tmp_path, "hardware_scaling/one_layout_does_not_fit_all_sizes",
-        best=best, layouts=tried, ranking=ranking, settings=[SETTING],
+        estimates=tried, settings=[SETTING],
     )  # fmt: skip
     assert row["verdict"] == verdict

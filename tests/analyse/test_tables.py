@@ -1,17 +1,14 @@
 """Every SQL file on tables small enough to work out by hand."""
 
 import dataclasses
-import math
-import statistics
 
 import pyarrow as pa
 import pytest
 
-from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80, Z95
 from scaling.record.files import point_columns, write_table
 from scaling.record.row import Row, fields_of
 from scaling.study.grid import Refusal
-from tests.analyse.conftest import SQL, refusal_of, run_sql, some_point
+from tests.analyse.conftest import SQL, refusal_of, some_point
 from tests.report.synthetic_study import row
 
 pytestmark = pytest.mark.slow
@@ -92,167 +89,6 @@ def test_rows_of_points_the_study_no_longer_has_are_left_out_and_counted(tabulat
     ]
 
 
-def test_repeats_are_joined_in_their_median_with_students_interval(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(3)]
-    rates = (100, 220, 200)
-    rows = [ran(one, rate, noise=0.1) for one, rate in zip(points, rates, strict=True)]
-    (found,) = tabulated(points, rows)("layouts")
-    assert found["tokens_per_s"] == pytest.approx(200)
-    assert found["step_time_s"] == pytest.approx(1024 / 200)
-    half = 4.302653 * statistics.stdev(map(math.log, rates)) / math.sqrt(3)  # two degrees
-    middle = statistics.geometric_mean(rates)
-    assert found["tokens_per_s_low"] == pytest.approx(middle / math.exp(half))
-    assert found["tokens_per_s_high"] == pytest.approx(middle * math.exp(half))
-    assert (found["runs"], found["ok_runs"], found["outcome"]) == (3, 3, "ok")
-
-
-def test_the_interval_of_two_repeats_counts_the_spread_of_other_layouts_too(tabulated):
-    """Two other pairs are two degrees of freedom: (2 s^2 + own squares) / 3, and t of three."""
-    points = [some_point(zero_stage=stage, repeat=one) for stage in (0, 1, 2) for one in (0, 1)]
-    logs = {0: 0.01, 1: 0.02, 2: 0.03}  # half the distance of two repeats
-    bare = dict.fromkeys(("step_time_low_s", "step_time_high_s"))
-    rows = [
-        ran(one, 100 * math.exp((2 * one.repeat - 1) * logs[one.layout.zero_stage]), **bare)
-        for one in points
-    ]
-    of = {row["zero_stage"]: row for row in tabulated(points, rows)("layouts")}
-    pooled = math.sqrt(2) * 0.02 / (7 / 9) ** 1.5
-    for stage, half in logs.items():
-        error = math.sqrt((2 * pooled**2 + 2 * half**2) / 3 / 2)
-        ends = of[stage]["tokens_per_s_low"], of[stage]["tokens_per_s_high"]
-        grown = math.exp(3.182446 * error)
-        assert ends == pytest.approx((100 / grown, 100 * grown))
-
-
-def test_repeats_are_at_least_as_uncertain_as_their_own_steps_say(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(2)]
-    (found,) = tabulated(points, [ran(one, 100, noise=0.1) for one in points])("layouts")
-    own = math.log(1.1 / 0.9) / 2 / 1.959964
-    low = 100 / math.exp(12.706205 * own / math.sqrt(2))
-    assert found["tokens_per_s_low"] == pytest.approx(low)
-
-
-def test_rows_of_different_stacks_are_never_averaged(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(2)]
-    rows = [ran(points[0], 100), ran(points[1], 300, stack_fingerprint="stack-b")]
-    found = tabulated(points, rows)("layouts")
-    assert [(one["stack_fingerprint"], one["tokens_per_s"]) for one in found] == [
-        ("stack-b", 300),
-        ("stack-a", 100),
-    ]
-
-
-def test_a_layout_that_failed_in_every_repeat_keeps_its_commonest_outcome(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(3)]
-    outcomes = ("oom", "timeout", "oom")
-    rows = [row(one, what, error_message=what) for one, what in zip(points, outcomes, strict=True)]
-    (found,) = tabulated(points, rows)("layouts")
-    assert (found["outcome"], found["ok_runs"], found["tokens_per_s"]) == ("oom", 0, None)
-    assert found["peak_memory_bytes"] is None
-
-
-def test_ranking_is_by_rate_and_knows_who_lies_within_the_noise(tabulated):
-    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
-    rates = (1000, 950, 700)
-    rows = [ran(one, rate, noise=0.04) for one, rate in zip(points, rates, strict=True)]
-    found = tabulated(points, rows)("ranking")
-    assert [one["position"] for one in found] == [1, 2, 3]
-    assert [one["share_of_best"] for one in found] == pytest.approx([1, 0.95, 0.7])
-    assert [one["within_noise"] for one in found] == [True, True, False]
-
-
-def ranked(*rates, series="measured", low=None, high=None, own=None, spread=None):
-    layouts = [
-        {
-            "setting_id": 1,
-            "series": series,
-            "world_size": 1,
-            "layout": name,
-            "layout_name": name,
-            "layout_lines": name,
-            "stack_fingerprint": "s",
-            "ok_runs": 1,
-            "tokens_per_s": rate,
-            "tokens_per_s_low": low,
-            "tokens_per_s_high": high,
-            "predicted_own_sigma": own,
-            "predicted_size_sigma": own,
-        }
-        for name, rate in zip("abc", rates, strict=False)
-    ]  # fmt: skip
-    noise = [{"setting_id": 1, "series": series, "repeat_sigma": spread}]
-    return [one["within_noise"] for one in run_sql("ranking", layouts=layouts, noise=noise)]
-
-
-@pytest.mark.parametrize(
-    ("facts", "floor"),
-    [
-        ({}, UNSTATED_FLOOR),
-        ({"spread": 0.05}, math.expm1(0.05 * Z95 * math.sqrt(2))),
-        ({"series": "predicted"}, PREDICTED_FLOOR),
-        ({"series": "predicted", "own": 0.001}, NOISE_FLOOR),
-        ({"series": "predicted", "own": 0.05}, math.expm1(Z80 * math.sqrt(2) * 0.05)),
-    ],
-)
-def test_a_lead_tells_rates_apart_only_above_the_floor_of_what_is_known_of_them(facts, floor):
-    assert ranked(1 + 1.02 * floor, 1.0, **facts) == [True, False]
-    assert ranked(1 + 0.98 * floor, 1.0, **facts) == [True, True]
-
-
-def test_the_best_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):
-    one, two, other = some_point(1), some_point(2), some_point(2, zero_stage=3)
-    rows = [ran(one, 100, noise=0.01), ran(two, 150, noise=0.01), ran(other, 140, noise=0.1)]
-    small, large = tabulated([one, two, other], rows)("best")
-    assert (small["world_size"], small["efficiency"], small["runner_up_layout"]) == (1, 1, None)
-    assert small["tied"] is None
-    assert large["layout_name"] == "ZeRO 1"
-    assert large["runner_up_layout_name"] == "ZeRO 3"
-    assert (large["tied"], large["tied_layouts"]) == (True, 1)
-    assert large["ideal_tokens_per_s"] == 200
-    assert (large["speed_up"], large["efficiency"]) == (1.5, 0.75)
-
-
-def test_a_second_stack_of_the_same_layout_is_no_runner_up(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(2)]
-    rows = [ran(points[0], 100), ran(points[1], 300, stack_fingerprint="stack-b")]
-    (found,) = tabulated(points, rows)("best")
-    assert found["tokens_per_s"] == 300
-    assert found["runner_up_layout"] is None
-
-
-def test_a_layout_that_is_the_same_training_there_is_no_runner_up(tabulated):
-    """A shard group of two ranks of two replicas is plain ZeRO-3."""
-    points = [
-        some_point(2, zero_stage=3),
-        some_point(2, zero_stage=3, zero_shard_size=2),
-        some_point(2, zero_stage=1),
-    ]
-    rates = (100, 99.5, 90)
-    rows = [ran(one, rate, noise=0.001) for one, rate in zip(points, rates, strict=True)]
-    (found,) = tabulated(points, rows)("best")
-    assert found["runner_up_layout_name"] == "ZeRO 1"
-    assert (found["tied"], found["tied_layouts"]) == (False, 0)
-
-
-def test_what_a_choice_is_worth_leaves_out_other_software(tabulated):
-    points = [some_point(2, zero_stage=stage) for stage in (1, 3, 2)]
-    rows = [ran(points[0], 100), ran(points[1], 80), ran(points[2], 50, stack_fingerprint="b")]
-    (found,) = tabulated(points, rows)("best")
-    assert found["slowest_share"] == pytest.approx(0.8)
-    (alone,) = tabulated(points[::2], rows[::2])("best")
-    assert alone["slowest_share"] is None
-
-
-def test_the_label_says_what_differs_and_only_where_it_changes(tabulated):
-    points = [some_point(1), some_point(2), some_point(4, tp=2, zero_stage=3)]
-    rows = [ran(one, 100) for one in points]
-    assert [one["label"] for one in tabulated(points, rows)("best")] == [
-        "tp 1|Z1",
-        None,
-        "tp 2|Z3",
-    ]
-
-
 def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
     full = {"activation_checkpointing": "full", "zero_stage": 0}
     table = tabulated([some_point(1), some_point(2, tp=2), some_point(2, **full)])
@@ -266,36 +102,6 @@ def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
         "tp 1|Z1",
         "tp 2|Z1",
         "tp 1|Z0 ckpt",
-    ]
-
-
-def test_colours_go_to_the_winners_by_size_then_to_the_closest_rivals(tabulated):
-    points = [some_point(size, zero_stage=stage) for size in (1, 2) for stage in (0, 1, 2, 3)]
-    rates = (90, 100, 80, 70, 110, 100, 105, 90)
-    rows = [ran(one, rate) for one, rate in zip(points, rates, strict=True)]
-    found = {one["layout_name"]: one["slot"] for one in tabulated(points, rows)("colours")}
-    assert found == {"ZeRO 1": 1, "ZeRO 0": 2, "ZeRO 2": 3, "ZeRO 3": 4}
-
-
-def test_a_seventh_layout_is_grey(tabulated):
-    points = [
-        some_point(2, zero_stage=stage, micro_batch_size=1, attention=attention)
-        for stage in (0, 1, 2, 3)
-        for attention in ("math", "flash2")
-    ]
-    rows = [ran(one, 100 - number) for number, one in enumerate(points)]
-    slots = [one["slot"] for one in tabulated(points, rows)("colours")]
-    assert slots == [1, 2, 3, 4, 5, 6, 7, 7]
-
-
-def test_contenders_put_failures_behind_those_that_ran(tabulated):
-    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
-    rows = [row(points[0], "oom"), ran(points[1], 100), ran(points[2], 200)]
-    found = tabulated(points, rows)("contenders")
-    assert [(one["position"], one["outcome"], one["share_of_best"]) for one in found] == [
-        (1, "ok", 1.0),
-        (2, "ok", 0.5),
-        (3, "oom", None),
     ]
 
 
@@ -357,17 +163,6 @@ def test_statistics_keep_the_points_that_have_not_run(tabulated):
     assert {one["world_size"]: one["outcome"] for one in found} == {1: "ok", 2: None}
 
 
-def test_noise_comes_from_intervals_and_from_repeats(tabulated):
-    points = [some_point(repeat=repeat) for repeat in range(2)]
-    rows = [ran(points[0], 90, noise=0.0), ran(points[1], 110, noise=0.0)]
-    (found,) = tabulated(points, rows)("noise")
-    assert found["repeat_half_spread"] == pytest.approx(0.1)
-    half = 12.706205 * math.log(110 / 90) / 2  # of one degree of freedom
-    middle = math.sqrt(90 * 110)
-    assert found["interval_half_width"] == pytest.approx(middle * math.sinh(half) / 100)
-    assert found["repeated_layouts"] == 1
-
-
 def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):
     points = [some_point(repeat=repeat) for repeat in range(3)]
     rows = [
@@ -380,45 +175,3 @@ def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):
     assert (first["hosts"], first["git_commit"]) == (["a", "b", "c"], "1, 2")
     assert first["liger_kernel_version"] == "0.8.5"
     assert second["stack_fingerprint"] == "stack-b"
-
-
-def test_a_predicted_curve_starts_at_the_last_point_that_is_not():
-    columns = {
-        "setting_id": 1, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0, "mfu": None,
-        "model_flop_per_s_per_gpu": None, "drawn": True,
-    }  # fmt: skip
-    best = [
-        {**columns, "world_size": size, "series": series}
-        for size, series in ((1, "measured"), (2, "measured"), (4, "predicted"), (8, "predicted"))
-    ]
-    found = [(one["style"], one["world_size"]) for one in run_sql("curves", best=best)]
-    assert found == [
-        ("observed", 1), ("observed", 2), ("predicted", 2), ("predicted", 4), ("predicted", 8),
-    ]  # fmt: skip
-
-
-def test_of_two_series_that_ran_at_the_last_size_a_predicted_curve_starts_at_the_firmer():
-    columns = {
-        "setting_id": 1, "tokens_per_s_per_gpu": 1.0, "mfu": None,
-        "model_flop_per_s_per_gpu": None, "drawn": True,
-    }  # fmt: skip
-    best = [
-        {**columns, "world_size": size, "series": series, "tokens_per_s": rate}
-        for size, series, rate in (
-            (2, "published", 1.0),
-            (2, "measured", 2.0),
-            (4, "predicted", 3.0),
-        )
-    ]
-    predicted = [one for one in run_sql("curves", best=best) if one["style"] == "predicted"]
-    assert [one["tokens_per_s"] for one in predicted] == [2.0, 3.0]
-
-
-def test_the_spread_of_repeats_is_that_of_their_layouts_and_one_odd_run_does_not_count(tabulated):
-    """Two repeats 2 % apart: 1.4 % by their variance, 2.1 % by the median of what two show."""
-    stages = (0, 1, 2, 3)
-    points = [some_point(zero_stage=stage, repeat=repeat) for stage in stages for repeat in (0, 1)]
-    odd = points[-1]
-    rows = [ran(p, 130 if p is odd else 100 * math.exp(0.02 * p.repeat)) for p in points]
-    (found,) = tabulated(points, rows)("noise")
-    assert found["repeat_sigma"] == pytest.approx(0.02 / math.sqrt(2) / (7 / 9) ** 1.5)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse import sources
+from scaling.analyse import drawn, sources
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.errors import InputError
 from scaling.record.files import CannotWrite, arrow_schema, write_points, write_rows
@@ -67,13 +67,13 @@ def test_a_file_must_say_what_it_needs():
 def test_every_sql_file_leaves_a_table_of_its_name(study):
     tabulate(study, SQL)
     written = {path.stem for path in (study / "tables").glob("*.parquet")}
-    assert written == {path.stem for path in SQL.glob("*.sql")} | set(COMPUTED)
+    assert written == {path.stem for path in SQL.glob("*.sql")} | set(COMPUTED) - drawn.INNER
 
 
 def test_a_study_that_has_not_run_has_tables_without_measurements(study):
     tabulate(study, SQL)
     assert read(study / "tables" / "measurements.parquet") == []
-    assert read(study / "tables" / "best.parquet") == []
+    assert read(study / "tables" / "sizes.parquet") == []
     assert read(study / "tables" / "progress.parquet")[0]["waiting"] == 2
 
 
@@ -206,7 +206,7 @@ def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
         tabulate(study, SQL)
 
 
-def test_points_that_started_on_a_busy_machine_are_counted(study):
+def test_a_load_is_said_as_a_multiple_of_the_most_threads_of_one_point(study):
     """Eight ranks on four hosts are two on the first, whose load it is."""
     points = tuple(cpu_point(size) for size in (1, 2, 8))
     write_points(study, Plan(points=points, refusals=()))
@@ -215,20 +215,18 @@ def test_points_that_started_on_a_busy_machine_are_counted(study):
         timed_row(point, 2.0, load_average=load, hosts=on)
         for point, load, on in zip(points, (1.5, 9.0, 2.5), hosts, strict=True)
     ]
+
+    def loads():
+        tabulate_only(study, study / "sql", "measurements")
+        found = read(study / "tables" / "measurements.parquet")
+        return [row["load"] for row in sorted(found, key=lambda row: row["world_size"])]
+
     write_rows(study / "rows" / "all.parquet", rows)
-    tabulate_only(study, study / "sql", "busy")
-    assert read(study / "tables" / "busy.parquet") == [
-        {"cluster": "here", "own_threads": 2, "rows_told": 3, "busy": 2,
-         "highest_load_average": 9.0}
-    ]  # fmt: skip
+    assert loads() == [0.75, 4.5, 1.25]
     # with SCALING_THREADS=4 a load of 2.5 is the study's own
-    write_rows(
-        study / "rows" / "all.parquet",
-        [dataclasses.replace(row, threads_per_rank=4) for row in rows],
-    )
-    tabulate_only(study, study / "sql", "busy")
-    (machine,) = read(study / "tables" / "busy.parquet")
-    assert (machine["own_threads"], machine["busy"]) == (8, 1)
+    threaded = [dataclasses.replace(row, threads_per_rank=4) for row in rows]
+    write_rows(study / "rows" / "all.parquet", threaded)
+    assert loads() == [1.5 / 8, 9.0 / 8, 2.5 / 8]
 
 
 def test_no_text_of_a_csv_is_taken_for_a_formula_and_numbers_stay_numbers(study, tmp_path):
