@@ -51,7 +51,7 @@ predicted as (
         high as step_time_high_s,
         predicted_memory_bytes, capacity_bytes, fits_chance,
         predicted_common_sigma, predicted_layout_sigma, predicted_size_sigma,
-        coalesce(predicted_rest_sigma, predicted_own_sigma) as predicted_rest_sigma,
+        predicted_rest_sigma,
         coalesce(parameters_from, 'prediction') as stack_fingerprint,
         planned_points.* exclude (point_id)
     from study.predictions

@@ -62,7 +62,6 @@ _PREDICTION = {
     "predicted_layout_sigma": "double",
     "predicted_size_sigma": "double",
     "predicted_rest_sigma": "double",
-    "predicted_own_sigma": "double",
     "parameters_from": "varchar",
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),

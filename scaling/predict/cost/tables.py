@@ -46,7 +46,6 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     columns["high"] = real(prediction.high)
     for part in PARTS:
         columns[f"predicted_{part}_sigma"] = real(getattr(prediction, f"{part}_sigma"))
-    columns["predicted_own_sigma"] = real(prediction.own_sigma)
     columns |= {name: real(values) for name, values in prediction.time_terms.items()}
     columns["predicted_tokens_per_s"] = real(points.tokens_per_step / prediction.step_time_s)
     columns["parameters_from"] = pa.array(prediction.parameters_from.tolist(), pa.string())
