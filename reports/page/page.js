@@ -1,107 +1,126 @@
-// The page: choose a selection, and everything follows.
+// The page: a selection, a size and three inputs; everything follows. The address holds them, so that a link opens the same view.
+
+const stories = parsed('stories'), root = document.documentElement;
+const inputs = { tokens: scales, price: { dollars: 1 }, deadline: { d: 1, day: 1, days: 1, h: 1 / 24, hours: 1 / 24, w: 7, weeks: 7 } };
+const state = { story: stories[0], size: null, tokens: null, price: null, deadline: null };
+const dollars = (hours, price, words) => price ? `$${amount(hours * price)}` : `${amount(hours)} ${words.GPU}-hours`;
+const tokensOf = story => state.tokens ?? story.tokens, priceOf = story => state.price ?? story.price;
+const bill = (option, story = state.story) => `${duration(option.hours * tokensOf(story))}, ${dollars(option.gpu_hours * tokensOf(story), priceOf(story), story.words)}`;
+const least = (options, key) => options.reduce((best, one) => !best || one[key] < best[key] ? one : best, null);
+
+// As `choose` of scaling/report/sections/purchase.py: the cheapest in time, else the fastest; without a deadline the size that opens
+function choose({ options, opening }) {
+  const inTime = options.filter(one => state.deadline == null || one.hours * tokensOf(state.story) <= 24 * state.deadline);
+  const use = state.deadline == null ? options.find(one => one.size === opening) : least(inTime, 'gpu_hours') ?? least(options, 'hours');
+  return { use, late: !inTime.length, cheaper: least(options.filter(one => one.gpu_hours < use.gpu_hours), 'hours'), faster: least(options.filter(one => one.hours < use.hours), 'gpu_hours') };
+}
+function answer() {
+  const { story } = state, article = $(`#answer .selection[data-id="${story.id}"]`);
+  $('#inputs').hidden = !story.options.length;
+  if (!story.options.length) return;
+  const { use, late, cheaper, faster } = choose(story), tokens = tokensOf(story), at = name => $(`[data-is=${name}]`, article);
+  const slow = late ? ` No size finishes within ${amount(state.deadline)} days; this is the fastest.` : '';
+  at('headline').textContent = use.undecided ? `${use.undecided}.` : `${use.verb} ${use.what}: ${bill(use)} for ${amount(tokens)} tokens.`;
+  at('headline').title = use.exact;
+  const [low, high] = [use.low, use.high].map(hours => duration(hours * tokens)), unit = ' ' + high.split(' ').at(-1);
+  at('between').textContent = `Between ${low.endsWith(unit) ? low.slice(0, -unit.length) : low} and ${high} (${use.level} % interval).${slow}`;
+  at('close').textContent = use.close;
+  at('returns').textContent = use.returns;
+  at('health').replaceChildren(...use.health.map(([look, words]) => element('li', words, look)));
+  for (const [name, one] of Object.entries({ cheaper, faster })) {
+    at(name).hidden = !one;
+    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
+  }
+  for (const cell of $$('#matrix td[data-size]')) {
+    const of = stories.find(one => one.id === Number(cell.parentNode.dataset.id)), option = of.options.find(one => one.size === Number(cell.dataset.size));
+    $('[data-is=bill]', cell).textContent = bill(option, of);
+    cell.classList.toggle('chosen', of === story && option === use);
+    cell.classList.toggle('late', state.deadline != null && option.hours * tokensOf(of) > 24 * state.deadline);
+  }
+}
+function show() {
+  const { story } = state;
+  $$('.selection').forEach(article => { article.hidden = Number(article.dataset.id) !== story.id; });
+  $('#pick').value = story.id;
+  $('#tokens').placeholder = amount(story.tokens); $('#price').placeholder = story.price || 'none'; $('#unit').textContent = story.words.GPU;
+  const sizes = $$(`#evidence .selection[data-id="${story.id}"] .size`), wanted = sizes.find(one => Number(one.dataset.size) === state.size);
+  if (wanted) sizes.forEach(one => { one.open = one === wanted; });
+  answer();
+  showPoints(story.id, story.words.GPUs);
+  root.dataset.ready = story.id;
+}
+
+// the address
+const address = () => '#' + new URLSearchParams({ model: state.story.model, cluster: state.story.cluster, batch: state.story.batch, ...Object.fromEntries(['size', ...Object.keys(inputs)].filter(key => state[key]).map(key => [key, state[key]])), ...($('#find').value && { find: $('#find').value }), ...(state.theme && { theme: state.theme }) });
+function read() {
+  const said = Object.fromEntries(new URLSearchParams(location.hash.slice(1))), keys = ['model', 'cluster', 'batch'];
+  const fits = story => keys.filter(key => key in said).every(key => story[key] === said[key]);
+  state.story = (keys.some(key => key in said) && stories.find(fits)) || stories.find(story => story.id === Number(root.dataset.opening)) || stories[0];
+  state.size = Number(said.size) || null;
+  for (const key of Object.keys(inputs)) { state[key] = Number(said[key]) > 0 ? Number(said[key]) : null; $('#' + key).value = state[key] == null ? '' : key === 'tokens' ? amount(state[key]) : state[key]; $(`#${key}-error`).textContent = ''; }
+  $('#find').value = said.find ?? '';
+  if (said.theme) setTheme(said.theme);
+}
+const go = change => { Object.assign(state, change); history.pushState(null, '', address()); show(); $('#chosen').textContent = `Shown: ${state.story.model} on ${state.story.cluster}`; };
+addEventListener('popstate', () => { read(); show(); });
 
 // theme
-const isDark = () => root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
 const setTheme = theme => { root.dataset.theme = theme; $('#theme').textContent = theme === 'dark' ? 'Light' : 'Dark'; $('#theme').setAttribute('aria-label', `${$('#theme').textContent} colours`); };
-setTheme(hash.theme ?? (isDark() ? 'dark' : 'light'));
-$('#theme').onclick = () => { setTheme(isDark() ? 'light' : 'dark'); state.themed = true; remember(); };
+setTheme(matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
+$('#theme').onclick = () => { state.theme = root.dataset.theme === 'dark' ? 'light' : 'dark'; setTheme(state.theme); history.replaceState(null, '', address()); };
 let before = null;
 addEventListener('beforeprint', () => { before = root.dataset.theme; setTheme('light'); });
 addEventListener('afterprint', () => setTheme(before));
 
-// selection
-const MOST_BUTTONS = matchMedia('(max-width: 760px)').matches ? 2 : 6;  // in a group; more options become a list
-function pick(at, options, current, choose, possible = () => true, most = MOST_BUTTONS) {
-  if (options.length > most) { pickFromList(at, options, current, choose, possible); return; }
-  replaceContent(at, ...options.map(option => {
-    const control = button(String(option), () => choose(option));
-    control.dataset.name = option; control.setAttribute('aria-pressed', option === current);
-    control.disabled = !possible(option);
-    if (control.disabled) control.title = 'Not in this study with the other choices';
-    return control;
-  }));
-}
-function pickFromList(at, options, current, choose, possible) {
-  const list = element('select');
-  list.dataset.name = 'list'; list.setAttribute('aria-label', at.closest('[aria-label]').getAttribute('aria-label'));
-  list.append(...options.map((option, i) => { const line = element('option', String(option)); line.value = i; line.selected = option === current; line.disabled = !possible(option); return line; }));
-  list.onchange = () => choose(options[list.value]);
-  replaceContent(at, list);
-}
-function choose(wanted) {  // the nearest setting there is: the wish counts most, then the same model, cluster, batch
-  const now = { ...state.story, ...wanted }, keys = [...Object.keys(wanted), 'model', 'cluster', 'batch_short'];
-  const score = story => keys.reduce((sum, key, i) => sum + (story[key] === now[key]) * 2 ** (keys.length - i), 0);
-  select(stories.reduce((best, story) => score(story) > score(best) ? story : best));
-}
-function select(story) {
-  state.story = story;
-  update();
-  $('#chosen').textContent = `Shown: ${place()}`;
-}
-const distinct = (key, among = stories) => [...new Set(among.map(story => story[key]))];
-function selectors() {
-  const { story } = state, sameModel = stories.filter(other => other.model === story.model), samePlace = sameModel.filter(other => other.cluster === story.cluster);
-  const rows = [['model', distinct('model'), () => true], ['cluster', distinct('cluster'), cluster => sameModel.some(other => other.cluster === cluster)], ['batch', distinct('batch_short', samePlace), () => true]];
-  for (const [name, options, possible] of rows) {
-    const key = name === 'batch' ? 'batch_short' : name, at = $(`#pick-${name}`);
-    at.hidden = options.length < 2;
-    pick($('.set', at), options, story[key], option => choose({ [key]: option }), possible);
-  }
-  const shown = Object.keys(story.drawn);
-  if (!shown.includes(state.series)) state.series = 'all';
-  $('#pick-series').hidden = shown.length < 3;
-  pick($('#pick-series .set'), shown, state.series, series => { state.series = series; update(); });
-  if (!story.tried.includes(state.size)) state.size = story.shown_size;
-  pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); }, () => true, MOST_BUTTONS < 6 ? 4 : 16);
-}
-function titles() {
-  $$('[data-title]').forEach(at => at.replaceChildren(...wholeParts(titleOf(at.dataset.title))));
-}
-function sentences() {
-  const { story } = state, rows = rowsOf(tables.contenders), present = new Set(rows.filter(row => row.outcome === 'ok').map(row => row.series));
-  $$('.selection').forEach(article => { article.hidden = Number(article.dataset.setting) !== story.setting_id; });
-  $$('.choose').forEach(link => { link.setAttribute('aria-current', Number(link.dataset.setting) === story.setting_id); });
-  replaceContent($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); const small = number.appendChild(element('small')); small.append(...wholeParts(what)); box.append(element('dt', name), number); return box; }));
-  $$('[data-line]').forEach(at => { at.replaceChildren(...wholeParts(story[at.dataset.line] ?? '')); at.hidden = !story[at.dataset.line]; });
-  $$('[data-word]').forEach(at => { at.textContent = fillWords(`{${at.dataset.word}}`); });
-  $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
-  $('.reading').hidden = !rows.length;  // nothing is drawn
-  $('[data-failed]').hidden = rows.every(row => row.outcome === 'ok');
-  $('[data-colours]').hidden = !present.size;
-  $('#tokens').placeholder = amount(story.tokens);
-  $('#price').placeholder = story.price || 'none';
-}
-function atSize() {  // what depends on the GPU count chosen
-  selectors(); titles(); remember(); showSections();
-  return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw));
-}
-async function update() {
-  selectors(); sentences(); statistics(); updateBudget();
-  await Promise.all([atSize(), ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
-  root.dataset.ready = state.story.setting_id;
-}
-
-// links to sections: the address also holds the selection, so the page scrolls itself
-function go(id) {
-  const place = id && document.getElementById(id);
-  if (!place) return;
-  state.at = id; remember();
-  place.scrollIntoView();
-  if (!place.hasAttribute('tabindex')) place.tabIndex = -1;
-  place.focus({ preventScroll: true });
-}
+// inputs: an error stands beside the field, and the last good value stays
+for (const [key, units] of Object.entries(inputs)) $('#' + key).oninput = event => {
+  const said = readNumber(event.target.value, units);
+  $(`#${key}-error`).textContent = said?.wrong ?? '';
+  event.target.setAttribute('aria-invalid', Boolean(said?.wrong));
+  if (said?.wrong) return;
+  state[key] = said?.value ?? null;
+  history.replaceState(null, '', address());
+  answer();
+};
+$('#inputs').onsubmit = event => event.preventDefault();
+$('#find').oninput = () => { history.replaceState(null, '', address()); showPoints(state.story.id, state.story.words.GPUs); };
+$('#pick').onchange = event => go({ story: stories.find(story => story.id === Number(event.target.value)), size: null });
 document.addEventListener('click', event => {
-  const link = event.target.closest('a[href^="#"]');
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  event.preventDefault();
-  if (link.matches('.choose')) select(stories.find(story => story.setting_id === Number(link.dataset.setting)));
-  else go(link.getAttribute('href').slice(1));
+  const link = event.target.closest('#matrix a');
+  if (link) {
+    event.preventDefault();
+    const size = $(link.getAttribute('href'));
+    go({ story: stories.find(story => story.id === Number(size.closest('.selection').dataset.id)), size: Number(size.dataset.size) });
+    size.scrollIntoView({ block: 'start' }); $('summary', size).focus({ preventScroll: true });
+  }
+  const copy = event.target.closest('.copy');
+  if (copy) navigator.clipboard.writeText($('pre', copy.closest('.run')).textContent).then(() => { copy.textContent = 'Copied'; }, () => getSelection().selectAllChildren($('pre', copy.closest('.run'))));
 });
-addEventListener('hashchange', () => { if (!location.hash.includes('=')) go(decodeURIComponent(location.hash.slice(1))); });
 
-$$('[data-live]').forEach(at => { at.hidden = false; });
-$$('figure[data-chart]').forEach(scaffold);
-$('#find').oninput = statistics;
-budgetControls();
-$('#downloads .dl').append(...Object.keys(tables).filter(name => tables[name].length).map(name => { const control = button(`${name}.csv `, () => saveCsv(name, tables[name])); control.append(element('small', `${tables[name].length} row${tables[name].length === 1 ? '' : 's'}`)); return control; }));
-update().then(() => go(hash.at));
+// tooltips from the marks' own labels: pointer, tap, or arrow keys in a focused chart
+const tip = $('#tip');
+function point(mark) {
+  tip.hidden = !mark;
+  if (!mark) return;
+  tip.textContent = mark.dataset.tip;
+  const box = mark.getBoundingClientRect();
+  tip.style.left = `${Math.max(8, Math.min(box.left + box.width / 2 - tip.offsetWidth / 2, innerWidth - tip.offsetWidth - 8)) + scrollX}px`;
+  tip.style.top = `${(box.top > tip.offsetHeight + 12 ? box.top - tip.offsetHeight - 8 : box.bottom + 8) + scrollY}px`;
+}
+for (const kind of ['pointerover', 'pointerdown']) document.addEventListener(kind, event => point(event.target.closest?.('[data-tip]')));
+document.addEventListener('focusout', () => point(null));
+document.addEventListener('keydown', event => {
+  const chart = document.activeElement.closest?.('figure svg'), by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (event.key === 'Escape') point(null);
+  if (!chart || !by) return;
+  event.preventDefault();
+  const marks = $$('[data-tip]', chart), now = marks.findIndex(mark => mark === chart.pointed);
+  point(chart.pointed = marks[(now + by + marks.length) % marks.length]);
+});
+
+if (stories.length) {
+  $$('[data-live]').forEach(at => { at.hidden = false; });
+  $('#pick-place').hidden = stories.length < 2;
+  read();
+  show();
+}

@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import drawn, losses
+from scaling.analyse import drawn, layout_words, losses
 from scaling.analyse import slow_hosts as slow
 from scaling.analyse.catalogue import attach_catalogue, make_table, set_variables
 from scaling.analyse.replication import FOLDER
@@ -42,6 +42,7 @@ Make = Callable[[duckdb.DuckDBPyConnection], "pa.Table | dict[str, pa.Table]"]
 COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
     "slow_hosts": (("compared_probes",), slow.slow_host_table),
     "losses": (("planned_points",), losses.compared_losses),
+    "layout_words": (("layout_choices", "settings"), layout_words.layout_words),
     "drawn_cells": (
         ("cells", "runs", "matched_pairs", "engine_pairs", "slow_hosts"),
         drawn.drawn_tables,

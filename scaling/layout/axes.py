@@ -128,7 +128,13 @@ class LayoutAxes:
     # Megatron's: norms and dropout sharded inside the tp group
     sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")
     zero_stage: ZeroStage = _axis(
-        0, "ZeRO", short="Z{}", label="zero{}", show_default="always", always_column=True
+        0,
+        "ZeRO",
+        name="ZeRO-{}",
+        short="Z{}",
+        label="zero{}",
+        show_default="always",
+        always_column=True,
     )
     # ranks that share one copy; null: all dp ranks do
     zero_shard_size: int | None = _axis(
@@ -152,7 +158,12 @@ class LayoutAxes:
         column="ckpt",
     )  # fmt: skip
     attention: Attention = _axis(
-        "flash2", "attention", values=tuple(ATTENTION), name="{}", show_default="always"
+        "flash2",
+        "attention",
+        values=tuple(ATTENTION),
+        name="{} attention",
+        short="{}",
+        show_default="always",
     )
     fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
     fused_rope: bool = _flag("fused rope", "fr", "fused-rope", added_later=True)
@@ -170,7 +181,8 @@ class LayoutAxes:
         label="scaled-by-{}",
     )  # fmt: skip
     engine: Engine = _axis(
-        "deepspeed", "engine", values=(*ENGINES, *TRAINERS), added_later=True, name="{}"
+        "deepspeed", "engine", values=(*ENGINES, *TRAINERS), added_later=True,
+        name="{} engine", short="{}",
     )
 
     @property

@@ -9,34 +9,100 @@ from typing import Any
 
 import duckdb
 
-from scaling.analyse.series import Series
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
-from scaling.report.columns import COLUMNS as COLUMNS
-from scaling.report.columns import SENTENCE_COLUMNS
 from scaling.report.text import GPU_WORDS, device_words, gpu_count
 from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
 
 LISTS = ("statistics", "refused")  # tables whose rows may be cut; no sentence stands on them
-MOST_ROWS = 2000  # of a list, in each setting
-MOST_ROWS_IN_ALL = 4000  # of a list, in all settings together
-FEWEST_ROWS = 100  # of a list, in each setting, however many settings there are
-MOST_LAYOUTS = 40  # contenders of a setting and size; those with a colour are always kept
+MOST_ROWS = 1000  # of a list, in each setting
+MOST_ROWS_IN_ALL = 2000  # of a list, in all settings together
+FEWEST_ROWS = 60  # of a list, in each setting, however many settings there are
+MOST_LAYOUTS = 40  # of a setting and size
+
+# The columns that the page reads of each table. `estimates` are those that speak for a layout.
+_LAYOUT = (*AXES, "dp", "gradient_accumulation_steps")
+_CELL = (
+    "setting_id", "world_size", "layout", "layout_name", "series", "level", "slot", "runs",
+    "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "mfu",
+    "model_flop_per_s_per_gpu", "step_time_s", "share_of_best", "share_low", "share_high", "p_best",
+    "expected_loss", "fits_probability", "peak_memory_bytes", "predicted_memory_bytes",
+    "capacity_bytes", "single_run", "load", "throttled_share", "losses_agree", "slow_hosts",
+)  # fmt: skip
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "settings": (
+        "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size",
+        "kept_choices", "gpu", "gpus_per_node", "vendor", "gpu_memory_bytes", "usd_per_gpu_hour",
+        "total_params", "num_layers", "hidden_size",
+    ),
+    "progress": (
+        "setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals", "skipped",
+    ),
+    "estimates": (
+        *_CELL, *_LAYOUT, "global_batch_size", "candidate", "close", "advised", "place", "outcome",
+        "error_message",
+    ),
+    "sizes": (
+        *_CELL, *_LAYOUT, "label", "stretch", "candidates", "close_layouts", "close_names",
+        "efficiency", "hours_per_token", "hours_per_token_low", "hours_per_token_high",
+        "gpu_hours_per_token", "global_batch_size", "tokens_per_step",
+    ),
+    "returns": (
+        "setting_id", "series", "level", "from_world_size", "to_world_size", "faster", "faster_low",
+        "faster_high", "step_return", "step_return_low", "step_return_high",
+    ),
+    "knees": ("setting_id", "knee_share", "knee_world_size", "probability", "beyond_data"),
+    "noise": ("setting_id", "sigma", "assumed", "repeated_layouts", "single_runs", "never_ran"),
+    "hosts": ("setting_id", "cluster", "host", "effect", "effect_low", "effect_high", "level"),
+    "effects": (
+        "setting_id", "factor", "name", "level", "pairs", "mean_ratio", "lowest", "highest",
+        "near_pairs", "near_ratio", "near_low", "near_high", "shown",
+    ),
+    "memory_parts": (
+        "setting_id", "world_size", "layout_name", "place", "part", "from_bytes", "to_bytes",
+        "total_bytes", "peak_phase",
+    ),
+    "time_split": (
+        "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
+        "profiled_s", "share_from", "share_to",
+    ),
+    "accuracy": ("setting_id", "compared", "near", "median_error", "predicted_from"),
+    "collectives": (
+        "cluster", "kind", "ranks", "stride", "nodes", "at_once", "message_bytes",
+        "bus_bytes_per_s", "bus_low", "bus_high",
+    ),
+    "statistics": (
+        "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
+        "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "model_flop_per_s_per_gpu", "step_time_s",
+        "step_time_low_s", "step_time_high_s", "peak_memory_bytes", "energy_j", "mean_power_w",
+        "exposed_comm_s", "duration_s", "error_message", "stack_fingerprint", "point_id",
+        "predicted_outcome", "predicted_tokens_per_s", "predicted_step_time_s",
+        "predicted_memory_bytes",
+    ),
+    "refused": ("setting_id", "world_size", *AXES, "reason"),
+    "provenance": (
+        "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",
+        "python_version", "torch_version", "deepspeed_version", "flash_attn_version",
+        "liger_kernel_version", "driver_version", "cuda_version", "nccl_version", "clock",
+        "memory_meter", "hosts", "seeds", "first_started_at", "last_started_at",
+    ),
+    "left_out": ("reason", "rows_left_out"),
+    "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
+}  # fmt: skip
 
 _FILTERS = {
-    "best": "where drawn",
-    "contenders": f"where drawn and (least(place, position) <= {MOST_LAYOUTS} or slot < 7)",
-    "returns": "where drawn",
-    "fixed_layout": "where drawn",
-    "costs": "where drawn",
+    "estimates": f"where speaks and (place <= {MOST_LAYOUTS} or advised)",
+    "memory_parts": "where place = 1",
     "losses": "where not agrees",
 }
 _ORDER = {
     "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat, "
     "series, point_id",
-    "contenders": "setting_id, world_size, place",
+    "estimates": "setting_id, world_size, place",
+    "sizes": "setting_id, world_size",
+    "returns": "setting_id, from_world_size",
     "refused": f"setting_id, world_size, {', '.join(AXES)}, reason",
 }
 _LEADING = {"statistics": "tokens_per_s"}  # the column that decides the order of a long list
@@ -50,32 +116,26 @@ _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 class Tables:
     """The tables of the report by name, and the names of the lists that were cut.
 
-    Those of one setting have its `words` for GPUs; those of one series are of `series`.
+    Those of one setting have its `words` for GPUs.
     """
 
     records: Mapping[str, list[Record]]
     cut: tuple[str, ...] = ()
     words: Mapping[str, str] = field(default_factory=lambda: GPU_WORDS)
-    series: Series = "measured"
 
-    def of(self, setting_id: int, series: Series | None = None) -> "Tables":
-        """The rows of one setting, in tables by cluster those of its cluster, all other rows.
-
-        Of tables with series those of one, where it is given.
-        """
+    def of(self, setting_id: int) -> "Tables":
+        """The rows of one setting, in tables by cluster those of its cluster, all other rows."""
         settings = self.records.get("settings", [])
         setting = next((one for one in settings if one["setting_id"] == setting_id), Record())
         cluster = setting.get("cluster")
 
         def belongs(row: Record) -> bool:
-            if series is not None and row.get("series", series) not in (series, None):
-                return False
             if "setting_id" in row:
                 return bool(row["setting_id"] == setting_id)
             return bool(row.get("cluster", cluster) == cluster)
 
         chosen = {name: [*filter(belongs, rows)] for name, rows in self.records.items()}
-        return Tables(chosen, self.cut, device_words(setting.get("vendor")), series or self.series)
+        return Tables(chosen, self.cut, device_words(setting.get("vendor")))
 
     def gpus(self, number: int) -> str:
         """`1 rank`, `8 GPUs`."""
@@ -94,7 +154,7 @@ def read_tables(study_dir: Path) -> Tables:
     records: dict[str, list[Record]] = {}
     cut: list[str] = []
     with duckdb.cursor() as connection:
-        for name, columns in (COLUMNS | SENTENCE_COLUMNS).items():
+        for name, columns in COLUMNS.items():
             path = StudyPaths(study_dir).table(name)
             try:
                 _check_columns(connection, path, columns)

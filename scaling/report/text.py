@@ -1,6 +1,5 @@
 """Numbers, lists and device names as the report writes them."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,35 +8,24 @@ from scaling.cluster.hardware import GIB
 UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
 MINUS = "\u2212"
-HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the charts and scripts of the page do
+HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the scripts of the page do
 GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
-# What starts a sentence about a series.
-SERIES_LABELS = {
-    "extended": "Measured in short steps:",
-    "measured": "Measured:",
-    "published": "Published:",
-    "predicted": "Predicted:",
-}
-# Number formats, shared with the scripts of the page (data.js).
+# What an interval of such a value holds in 100 cases.
+LEVELS = {"measured": 95, "extended": 95, "published": 95, "predicted": 80}
+# Number formats, shared with the scripts of the page (page.js).
 FORMATS: dict[str, Any] = {
     "unknown": UNKNOWN,
     "thin": THIN,
     "minus": MINUS,
     "digits": 3,
     "grouped_digits": 4,  # of thousands without a prefix
-    # what no line ends inside: a name with its number, a number with its unit
-    "whole": r"ZeRO[- ]\d|micro-batch \d+|\b[tpce]p \d+|(?:tensor|context) parallel \d+"
-    r"|[\d\u202f.]+ (?:GPUs?|ranks?|W)\b",
     # smallest value, divisor, prefix
     "prefixes": [
         [1e15, 1e15, "P"], [1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"],
     ],
+    # below two days: hours from which the unit is used, how many of it an hour has, the unit
+    "times": [[48, 1 / 24, "days"], [1, 1, "hours"], [1 / 60, 60, "minutes"], [0, 3600, "seconds"]],
 }  # fmt: skip
-
-
-def pieces(sentence: str) -> list[str]:
-    """A sentence cut so that every second piece is one that no line may end inside."""
-    return re.split(f"({FORMATS['whole']})", sentence)
 
 
 def device_words(vendor: str | None) -> dict[str, str]:
@@ -48,19 +36,6 @@ def device_words(vendor: str | None) -> dict[str, str]:
 def gpu_count(number: int, words: Mapping[str, str]) -> str:
     """`1 rank`, `8 GPUs`."""
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
-
-
-def with_series(title: str, series: str, *, measured_too: bool = False) -> str:
-    """`title` behind its series' label, unless it was measured; its first letter becomes small.
-
-    A first word that is a name (`ZeRO`) keeps its capital. A title that has a label keeps it.
-    """
-    is_plain = series == "measured" and not measured_too
-    if not title or is_plain or title.startswith(tuple(SERIES_LABELS.values())):
-        return title
-    if title.split(" ", 1)[0][1:].islower():
-        title = title[0].lower() + title[1:]
-    return f"{SERIES_LABELS[series]} {title}"
 
 
 def digits(value: float, places: int) -> str:
@@ -95,29 +70,54 @@ def percent(ratio: float | None, places: int = 0) -> str:
     return UNKNOWN if ratio is None else f"{digits(100 * ratio, places)}{THIN}%"
 
 
-def times(ratio: float) -> str:
-    """A factor: `6.3×`, `8×`, `256×`, `1.04×`; whole numbers keep all digits."""
-    near_one = abs(ratio - 1) < 0.05  # with two digits it would read as no change
-    words = significant(ratio, 3 if near_one else max(2, len(str(round(ratio)))))
-    return f"{words.rstrip('0').rstrip('.') if '.' in words else words}×"
-
-
 def gib(size_bytes: float | None) -> str:
     """Bytes as GiB."""
     return UNKNOWN if size_bytes is None else f"{significant(size_bytes / GIB)}{THIN}GiB"
 
 
-def interval(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
-    """A value with its interval: `0.79 [0.77–0.81]`, or `[−0.02 to 0.03]` with a minus sign."""
-    if low is None or high is None:
-        return digits(middle, places)
-    between = "–" if low >= 0 else " to "
-    return f"{digits(middle, places)} [{digits(low, places)}{between}{digits(high, places)}]"
+def message_size(size_bytes: float) -> str:
+    """`64 KiB`, `4 MiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g}{THIN}{unit}"
+    return f"{size_bytes:.0f}{THIN}B"
+
+
+def duration(hours: float) -> str:
+    """A time in a fitting unit: `35.8 days`, `9.10 hours`; page.js does the same."""
+    _, per_hour, unit = next(one for one in FORMATS["times"] if hours >= one[0])
+    return f"{amount(hours * per_hour)} {unit}"
+
+
+def money(hours: float, price: float | None, gpu: str) -> str:
+    """What GPU-hours cost: `$11 400`, or `4 560 GPU-hours` without a price."""
+    return f"${amount(hours * price)}" if price else f"{amount(hours)} {gpu}-hours"
+
+
+def at_level(low: float, high: float, level: float, unit: str = "%") -> str:
+    """An interval with what it holds: `(45–70 %, 95 % interval)`, of values already as text."""
+    between = (
+        f"{digits(low, 0)}–{digits(high, 0)}"
+        if low >= 0
+        else (f"{digits(low, 0)} to {digits(high, 0)}")
+    )
+    return f"({between}{THIN}{unit}, {percent(level)} interval)"
+
+
+def faster(ratio: float, low: float, high: float, level: float) -> str:
+    """How a rate changes: `64 % faster (45–70 %, 95 % interval)`, `40 % slower`, `as fast`."""
+    if low <= 1 <= high and abs(ratio - 1) < 0.005:
+        return f"as fast {at_level(100 * (low - 1), 100 * (high - 1), level)}"
+    if ratio < 1:
+        return f"{percent(1 - ratio)} slower {at_level(100 * (1 - high), 100 * (1 - low), level)}"
+    return f"{percent(ratio - 1)} faster {at_level(100 * (low - 1), 100 * (high - 1), level)}"
 
 
 def ratio(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
     """A ratio with its interval: `×1.31 [1.30–1.32]`."""
-    return f"×{interval(middle, low, high, places)}"
+    if low is None or high is None:
+        return f"×{digits(middle, places)}"
+    return f"×{digits(middle, places)} [{digits(low, places)}–{digits(high, places)}]"
 
 
 def listed(words: list[str]) -> str:

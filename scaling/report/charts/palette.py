@@ -1,6 +1,6 @@
 """Colours by name, light and dark, and the look of all charts (`CONFIG`, of Vega-Lite).
 
-The colours are the page's CSS variables; exported charts get their values.
+The colours are the page's CSS variables; files get their values.
 """
 
 from collections.abc import Mapping
@@ -43,8 +43,6 @@ _DARK = {
     "t6": "#555a61", "t-ink": "#101214", "t-ink2": "#101214",
 }  # fmt: skip
 COLOURS: Mapping[Theme, Mapping[str, str]] = {"light": _LIGHT, "dark": _DARK}
-
-HATCH = "url(#hatch)"  # a pattern that the page defines; files get a plain colour (svg.py)
 
 
 def variable(name: str) -> str:

@@ -1,10 +1,13 @@
-"""`write_report`: tables become sentences, charts and one page that needs no network."""
+"""`write_report`: tables become one page that needs neither network nor script."""
 
 import base64
+import csv
 import functools
+import html
+import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,34 +19,21 @@ from scaling.layout.axes import AXES
 from scaling.record.files import write_text
 from scaling.report import text
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.palette import CONFIG, CSS, FONT
-from scaling.report.charts.svg import bundle, chart_files, fill_words, specifications, write_charts
-from scaling.report.page import decision
-from scaling.report.sections.story import story
-from scaling.report.sections.study import engine_section, replication_section
-from scaling.report.tables import COLUMNS, Tables, page_text, read_tables
+from scaling.report.charts.palette import CSS, FONT
+from scaling.report.charts.svg import draw, fill_words, write_charts
+from scaling.report.sections.replication import replication_section
+from scaling.report.sections.story import matrix, story
+from scaling.report.tables import COLUMNS, LISTS, Tables, page_text, read_tables
 from scaling.study.paths import StudyPaths
+from scaling.study.study import read_study_info
 
 _ALT = "Alt: "  # starts the part of a caption that a screen reader says
-TEMPLATES = (
-    "page.html.j2",
-    "decision.html.j2",
-    "replication.html.j2",
-    "engines.html.j2",
-    "method.html.j2",
-)
-STYLES = ("page.css", "tables.css", "paper.css")
-SCRIPTS = ("data.js", "filter.js", "table.js", "charts.js", "files.js", "budget.js", "page.js")
-
-# The links beside the page, in its order. A section that shows nothing has no link.
-RAIL = (
-    ("answer", "Answer"), ("overview", "All selections"), ("throughput", "Throughput"),
-    ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
-    ("layouts", "Layouts of a size"), ("effects", "Effects"),
-    ("accuracy", "Prediction"), ("collectives", "Links"), ("engines", "Engines"),
-    ("replication", "Replication"), ("statistics", "All points"), ("method", "Method"),
-    ("downloads", "Downloads"),
-)  # fmt: skip
+TEMPLATES = ("page.html.j2", "parts.html.j2")
+STYLES = ("page.css",)
+SCRIPTS = ("numbers.js", "points.js", "page.js")
+MOST_ON_PAPER = 12  # selections printed whole; of more, each is a row of the matrix
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # starts what a spreadsheet runs
+_ZIP_DAY = (2026, 1, 1, 0, 0, 0)  # of its files, so that equal tables make equal pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +45,12 @@ class Caption:
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
-    """Write report.html, charts/*.svg and *.png of a study from its tables.
+    """Write report.html and charts/*.svg and *.png of a study from its tables.
 
     Args:
         study_dir: results/<study>, tabulated.
         reports_dir: what people wrote: page/ and captions/.
-        charts: write charts/* too, and show those of the first selection to readers without
-            JavaScript; with many models they take longer than the page.
+        charts: write charts/* too; with many models they take longer than the page.
 
     Returns:
         The path of the page, one file that asks for no other.
@@ -70,98 +59,129 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
         InputError: tables, captions or the page's template are missing.
     """
     paths = StudyPaths(study_dir)
-    with ThreadPoolExecutor(1) as executor:
-        vega = executor.submit(bundle)
-        specifications()  # built while the bundle is made
-        tables = read_tables(study_dir)
-        study = page_text(study_dir.name)
-        selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
-        stories = [story(selection) for selection in selections]
-        sections = {
-            "engines": engine_section(tables),
-            "replication": replication_section(study_dir),
-        }
-        svgs: dict[int, dict[str, str]] = {
-            told["setting_id"]: chart_files(selection, told, study) if charts else {}
-            for selection, told in zip(selections, stories, strict=True)
-        }
-        write_charts(paths.charts, stories, svgs)
-        captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
-        opening = opening_selection(stories)
-        page_dir = reports_dir / "page"
-        html = _template(page_dir).render(
-            study=study,
-            tables=tables,
-            stories=stories,
-            opening=opening,
-            **sections,
-            chart_list=list(CHARTS.values()),
-            pictures=_pictures(stories, svgs, captions, opening),
-            rail=RAIL,
-            decision=decision,
-            text=text,
-            progress={
-                name: sum(row[name] for row in tables["progress"])
-                for name in COLUMNS["progress"]
-                if name != "setting_id"
-            },
-            palette=CSS,
-            font=FONT,
-            style="".join(_source(page_dir / name) for name in STYLES),
-            script=_inline("".join(_source(page_dir / name) for name in SCRIPTS)),
-            vega=_inline(vega.result()),
-            embedded=_embedded(tables, stories, captions),
-        )
-    write_text(paths.report, html)
+    tables = read_tables(study_dir)
+    captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
+    selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
+    stories = [story(selection) for selection in selections]
+    files: dict[str, str] = {}
+    for told, selection in zip(stories, selections, strict=True):
+        place = f"{told['id']}-{told['model']}-{told['cluster']}-" if len(stories) > 1 else ""
+        told["figures"], told["missing"] = _figures(selection, captions, files, place)
+    page_dir = reports_dir / "page"
+    study = page_text(study_dir.name)
+    written = _template(page_dir).render(
+        study=study,
+        title=page_text(read_study_info(study_dir).title or f"Scaling study {study}"),
+        tables=tables,
+        stories=stories,
+        opening=opening_selection(stories),
+        matrix=matrix(stories, selections),
+        many=len(stories) > MOST_ON_PAPER,
+        replication=replication_section(study_dir),
+        progress={
+            name: sum(row[name] for row in tables["progress"])
+            for name in COLUMNS["progress"]
+            if name != "setting_id"
+        },
+        text=text,
+        layouts_caption=read_caption(reports_dir / "captions" / "layouts.md"),
+        palette=CSS,
+        font=FONT,
+        style="".join(_source(page_dir / name) for name in STYLES),
+        script=_inline("".join(_source(page_dir / name) for name in SCRIPTS)),
+        embedded=_embedded(tables, stories),
+        archive=_archive(tables),
+    )
+    write_text(paths.report, written)
+    if charts:
+        write_charts(paths.charts, files)
     return paths.report
 
 
-def _embedded(
-    tables: Tables, stories: list[dict[str, Any]], captions: Mapping[str, Caption]
-) -> dict[str, str]:
+def _figures(
+    tables: Tables, captions: Mapping[str, Caption], files: dict[str, str], place: str
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """The charts of one selection, and those that it has no data for with the reason.
+
+    Each drawing goes into `files` as well.
+    """
+    figures, missing = [], []
+    for name, chart in CHARTS.items():
+        drawings = chart.rows(tables)
+        if not drawings:
+            missing.append((name.replace("_", " "), fill_words(chart.missing, tables.words)))
+        for drawing in drawings:
+            svg = draw(name, drawing, tables.words)
+            files["-".join(filter(None, (f"{place}{name}", drawing.panel)))] = svg
+            caption = captions[name]
+            alt = html.escape(f"{fill_words(caption.alt, tables.words)} {drawing.title}.")
+            head = f'<svg role="img" tabindex="0" aria-label="{alt}" '
+            figures.append(
+                {
+                    "name": name,
+                    "title": drawing.title,
+                    "caption": fill_words(caption.text, tables.words),
+                    "svg": svg.replace(" aria-label=", " data-tip=").replace("<svg ", head, 1),
+                }
+            )
+    return figures, missing
+
+
+def _embedded(tables: Tables, stories: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the scripts of the page read, as JSON by the name of its element."""
-    # column names once and rows as arrays: a third of the size of records
-    data = {
-        name: {"columns": columns, "rows": [[row[key] for key in columns] for row in tables[name]]}
-        for name, columns in COLUMNS.items()
-    }
-    charts = {
-        name: {
-            "spec": json.loads(specifications()[name]),
-            "section": chart.section,
-            "table": chart.table,
-            "perSize": chart.per_size,
-            "panel": chart.panel,
-            "missing": chart.missing,
-            "alt": captions[name].alt,
-            "caption": captions[name].text,
-        }
-        for name, chart in CHARTS.items()
-    }
     axes = [
         {
             "key": name,
             "title": axis.text.column,
             "always": axis.text.always_column,
             "ranks": axis.multiplies_ranks,
-            "later": axis.added_later,
             "default": axis.default,
         }
         for name, axis in AXES.items()
     ]
-    embedded = {"data": data, "charts": charts, "axes": axes, "stories": stories}
-    embedded |= {"formats": text.FORMATS, "config": CONFIG}
+    data = {name: _by_column(tables, name) for name in LISTS}
+    told = [one["data"] for one in stories]
+    embedded = {"data": data, "axes": axes, "stories": told, "formats": text.FORMATS}
     return {name: _json(value) for name, value in embedded.items()}
+
+
+def _by_column(tables: Tables, name: str) -> dict[str, Any]:
+    """`rows`: their number; `columns`: values by column, a single one where all are equal."""
+    rows = tables[name]
+    columns: dict[str, Any] = {}
+    for column in COLUMNS[name]:
+        values = [row[column] for row in rows]
+        same = bool(values) and all(value == values[0] for value in values)
+        columns[column] = {"all": values[0]} if same else values
+    return {"rows": len(rows), "columns": columns}
+
+
+def _archive(tables: Tables) -> str:
+    """The tables that the page is made of as CSV, in one zip, in base64."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compresslevel=9) as archive:
+        for name, columns in COLUMNS.items():
+            rows = [[_inert(row[column]) for column in columns] for row in tables[name]]
+            written = io.StringIO()
+            csv.writer(written, lineterminator="\n").writerows([columns, *rows])
+            file = zipfile.ZipInfo(f"{name}.csv", _ZIP_DAY)
+            archive.writestr(file, written.getvalue(), zipfile.ZIP_DEFLATED)
+    return base64.b64encode(packed.getvalue()).decode("ascii")
+
+
+def _inert(cell: Any) -> Any:
+    """A cell that no spreadsheet runs as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def opening_selection(stories: Sequence[Mapping[str, Any]]) -> int:
     """The setting that the page opens with: one that ran before a prediction, then most sizes."""
 
-    def rank(story: Mapping[str, Any]) -> tuple[bool, int]:
-        sizes = len(story["advice"]["at_size"])
-        return sizes > 0 and story["basis"] != "predicted", sizes
+    def rank(told: Mapping[str, Any]) -> tuple[bool, int]:
+        ran = any(option["series"] != "predicted" for option in told["options"])
+        return ran, len(told["options"])
 
-    return int(max(stories, key=rank)["setting_id"]) if stories else 0
+    return int(max(stories, key=rank)["id"]) if stories else 0
 
 
 def read_caption(path: Path) -> Caption:
@@ -180,7 +200,7 @@ def read_caption(path: Path) -> Caption:
 
 
 def _template(page_dir: Path) -> jinja2.Template:
-    """The page's template. It escapes every value but those of `_json` and `_inline`."""
+    """The page's template. It escapes every value but SVG and those of `_json` and `_inline`."""
     return _compiled(tuple((name, _source(page_dir / name)) for name in TEMPLATES))
 
 
@@ -202,31 +222,6 @@ def _source(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(f"{path}: is missing; the page is made of it") from error
-
-
-def _pictures(
-    stories: list[dict[str, Any]],
-    svgs: Mapping[int, Mapping[str, str]],
-    captions: Mapping[str, Caption],
-    opening: int,
-) -> list[dict[str, str]]:
-    """The charts of the first selection as images, for readers without JavaScript."""
-    pictures, words = [], {}
-    for told in stories:
-        if told["setting_id"] == opening:  # charts of one size are those of `shown_size`
-            at_size = told["at_size"].get(str(told["shown_size"]), {})
-            words = told["words"] | at_size.get("words", {})
-    for file_name, svg in svgs.get(opening, {}).items():
-        caption = captions[file_name.split("-")[0]]
-        encoded = base64.b64encode(svg.encode("utf-8")).decode("ascii")
-        pictures.append(
-            {
-                "uri": f"data:image/svg+xml;base64,{encoded}",
-                "alt": fill_words(caption.alt, words),
-                "text": fill_words(caption.text, words),
-            }
-        )
-    return pictures
 
 
 def _inline(script: str) -> str:

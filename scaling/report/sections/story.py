@@ -1,149 +1,153 @@
-"""Everything the page says and draws of one selection, computed from its tables.
+"""Everything the page says of one selection, computed from its tables."""
 
-A sentence that the data cannot carry says so.
-"""
-
-import functools
+from itertools import groupby
 from typing import Any
 
-from scaling.analyse.series import SERIES, Series, firmest
-from scaling.report.charts.charts import OFFERED_AS, drawable
-from scaling.report.sections import answer, findings, over_sizes
-from scaling.report.sections.advice import DEFAULT_TOKENS, advice
-from scaling.report.sections.captions import caption_words, caption_words_at
+from scaling.layout.names import exact
+from scaling.report.sections import purchase
+from scaling.report.sections.runs import runs
 from scaling.report.tables import Record, Tables
-from scaling.report.text import THIN, with_series
+from scaling.report.text import LEVELS, UNKNOWN, amount, gib, percent, significant
 
-SERIES_KEY = {
-    "measured": "● measured",
-    "extended": "□ extended from short steps",
-    "published": "○ published by others",
-    "predicted": "◇ predicted (dashed lines)",
-}
-# Series with 80 % intervals, and what those are intervals of.
-_EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
+SHOWN_LAYOUTS = 12  # of a size; the table of points has all
 
 
-def story(everything: Tables) -> dict[str, Any]:
-    """Everything the page says and draws of one selection, as plain values.
+def story(tables: Tables) -> dict[str, Any]:
+    """Everything the page says of one selection, as plain values.
 
-    Args:
-        everything: the tables of one setting, with all series.
+    `options`, `opening`: see `purchase`.   `answer`: what it says without a script.
+    `sizes`: the layouts of each size.   `data`: what the page's script reads.
     """
-    setting = everything["settings"][0]
-    interval = interval_words(everything)
-    shown = sorted({row["series"] for row in everything["contenders"]})
-    short, series = batch_short(setting), main_series(everything)
-    drawn = drawable(everything)
-    by_series = {one: everything.of(setting["setting_id"], one) for one in SERIES}
-    tables = by_series[series]
-    sizes = sorted({row["world_size"] for row in tables["outcomes"]})
-    tried = sorted({row["world_size"] for row in everything["contenders"]})
-    firmest_at = {
-        size: firmest(row for row in everything["contenders"] if row["world_size"] == size)
-        for size in tried
-    }
-    ran = [row["world_size"] for row in tables["best"]]
-    largest = max(sizes, default=1)
-    words = {**everything.words} | {"interval": interval or "interval"}
-    words |= caption_words(everything, interval)
-    answered = {
-        "batch": answer.batch_words(everything),
-        "figures": answer.figures(tables),
-        "note": answer.note(tables, full_steps=answer.has_full_steps(everything, series)),
-        "beyond": answer.predicted_beyond(by_series["predicted"], ran=bool(ran))
-        if series != "predicted"
-        else "",
-    }
-    statistics = answer.statistics_title(tables)
-    advised = advice(tables)
-    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
-    price = float(advised["usd_per_gpu_hour"] or 0)
-    words["hours"] = f"{words['GPU'][0].upper()}{words['GPU'][1:]}-hours of the run"
-    words["cost"] = "Cost of the run ($)" if price else words["hours"]
-    # a title stays above its chart while the reader hides measured values
-    say = functools.partial(with_series, measured_too=len(shown) > 1)
-    titles = {
-        "throughput": say(over_sizes.throughput_title(tables), series),
-        "returns": say(over_sizes.returns_title(tables), series),
-    }
-    knee = [over_sizes.knee_sentence(tables), over_sizes.law_sentence(tables)]
-    return answered | {
-        "setting_id": setting["setting_id"],
+    setting = tables["settings"][0]
+    options, opening = purchase.options(tables), purchase.start(tables)
+    tokens, price = purchase.default_tokens(setting), setting["usd_per_gpu_hour"]
+    told: dict[str, Any] = {
+        "id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
-        "batch_short": short,
-        "words": words,
-        "sizes": sizes,
-        "tried": tried,
-        "shown_size": max(ran or tried, default=None),
-        "basis": series,
-        "series": shown,
-        "offered_as": OFFERED_AS,
-        "interval": interval,
-        "key": "; ".join(
-            [*(SERIES_KEY[one] for one in shown), *([f"intervals: {interval}"] if interval else [])]
-        ),
-        "advice": advised,
-        "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
+        "batch": batch_words(setting),
+        "kind": kind_words(tables),
+        "words": dict(tables.words),
         "tokens": tokens,
         "price": price,
-        "drawn": drawn,
-        "parameters": {  # of the charts: marks.PARAMETERS
-            "sizes_": sizes,
-            "beyond_": [*sizes, *(largest * 2**power for power in range(1, 6))],
-            "tokens_": tokens,
-            "price_": price,
-        },
-        "knee": " ".join(filter(None, knee)),
-        "accuracy": findings.accuracy_note(everything),
-        "slow_hosts": findings.slow_hosts_note(everything),
-        "titles": titles
-        | {
-            "effects": say(findings.effects_title(tables), series),
-            "statistics": statistics,
-            "time": say(findings.time_title(everything), "measured"),
-            "accuracy": findings.accuracy_title(everything),
-            "collectives": findings.collectives_title(everything),
-        },
-        "at_size": {
-            str(size): {
-                "layouts": say(findings.layouts_title(by_series[here], size), here),
-                "memory": findings.memory_title(everything, tables, size),
-                "words": caption_words_at(everything, size),
-            }
-            for size, here in firmest_at.items()
-        },
+        "options": options,
+        "opening": opening,
+        "warning": purchase.warning(tables),
     }
+    told["data"] = {name: told[name] for name in told if name not in ("kind", "warning")}
+    if options and opening is not None:
+        use, cheaper, faster = purchase.choose(options, opening, deadline_hours=None, tokens=tokens)
+        told |= {
+            "use": use,
+            "headline": purchase.headline(use, tokens, price, tables.words),
+            "between": purchase.between(use, tokens),
+            "others": [
+                (name, one, purchase.bill(one, tokens, price, tables.words))
+                for name, one in (("Cheaper", cheaper), ("Faster", faster))
+                if one
+            ],
+        }
+    else:
+        told["headline"] = purchase.why_nothing(tables)
+    told["sizes"] = {
+        size: layouts_of(tables, list(rows))
+        for size, rows in groupby(tables["estimates"], key=lambda row: int(row["world_size"]))
+    }
+    return told
 
 
-def main_series(tables: Tables) -> Series:
-    """The one series that sentences stand on, the firmest in which a layout ran: they never mix.
-
-    Predictions beside rows that ran or failed have sentences of their own.
-    """
-    rows = tables["contenders"]
-    ran = [row for row in rows if row["outcome"] == "ok" and row["series"] != "predicted"]
-    return firmest(ran or rows)
-
-
-def batch_short(setting: Record) -> str:
-    """The same for a button: `strong 64 × 4096`."""
+def batch_words(setting: Record) -> str:
+    """The batch of a selection for a list: `strong 64 × 4096`."""
     batch = f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
     return ", ".join(filter(None, (batch, setting["kept_choices"])))
 
 
-def interval_words(tables: Tables) -> str:
-    """Which intervals the charts of a setting show; empty where none is known."""
-    kinds = []
-    noise = [row for row in tables["noise"] if row["interval_half_width"] is not None]
-    ran = [row for row in noise if row["series"] not in _EIGHTY]
-    if ran:
-        repeated = sum(row["repeated_layouts"] for row in ran)
-        single = repeated < sum(row["layouts"] for row in ran)
-        runs = ["one run"] * single + ["repeats"] * (repeated > 0)
-        kinds.append(f"95{THIN}% interval of {' or '.join(runs)}")
-    present = {row["series"] for row in noise}
-    eighty = [what for series, what in _EIGHTY.items() if series in present]
-    kinds += [f"80{THIN}% interval of {what}" for what in eighty]
-    return " or ".join(kinds)
+def kind_words(tables: Tables) -> str:
+    """What is kept equal while GPUs are added."""
+    setting = tables["settings"][0]
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
+    if setting["study_kind"] == "strong":
+        return f"strong scaling: {batch} a step"
+    return f"weak scaling: {batch} a step for each {tables.words['GPU']}"
+
+
+def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
+    """The layouts of one size: `title`, `rows` in the order of `place`, and how many are not shown.
+
+    Of a row: `bar` and `low`, `high` are shares of the best in per cent; `runs` the texts to copy
+    of a layout that is advised or may be the best.
+    """
+    setting = tables["settings"][0]
+    best = next((row for row in rows if row["advised"]), None)
+    at = tables.gpus(rows[0]["world_size"])
+    title = f"{at}: no layout {'fits' if _predicted(rows) else 'ran'}"
+    if best:
+        title = f"{at}: {best['layout_name']}, {amount(best['tokens_per_s'])} tokens/s"
+    level = LEVELS[best["series"]] if best else None
+    ran = [row for row in rows if row["outcome"] == "ok"]
+    failed = [row for row in rows if row["outcome"] != "ok"]
+    kept = max(SHOWN_LAYOUTS - min(len(failed), 4), sum(row["close"] for row in ran))
+    shown = [*ran[:kept], *failed[: max(4, SHOWN_LAYOUTS - len(ran))]]
+    return {
+        "title": title,
+        "level": level,
+        "more": len(rows) - len(shown),
+        "rows": [_layout(setting, row) for row in shown],
+    }
+
+
+def _predicted(rows: list[Record]) -> bool:
+    return all(row["series"] == "predicted" for row in rows)
+
+
+def _layout(setting: Record, row: Record) -> dict[str, Any]:
+    share = row["share_of_best"]
+    low, high = row["share_low"], row["share_high"]
+    return {
+        "name": row["layout_name"],
+        "exact": exact(row),
+        "series": row["series"],
+        "advised": row["advised"],
+        "slot": row["slot"],
+        "outcome": row["outcome"],
+        "error": row["error_message"],
+        "share": purchase.share_words(row),
+        "bar": None if share is None else round(100 * share, 1),
+        "low": None if low is None else round(100 * low, 1),
+        "high": None if high is None else round(100 * high, 1),
+        "p_best": percent(row["p_best"]) if row["p_best"] is not None else UNKNOWN,
+        "loss": percent(row["expected_loss"], 1) if row["expected_loss"] is not None else UNKNOWN,
+        "rate": amount(row["tokens_per_s"]),
+        "mfu": percent(row["mfu"]),
+        "step": UNKNOWN if row["step_time_s"] is None else significant(row["step_time_s"]),
+        "memory": gib(row["peak_memory_bytes"] or row["predicted_memory_bytes"]),
+        "fits": "" if row["series"] != "predicted" else percent(row["fits_probability"]),
+        "runs": runs(setting, row) if row["advised"] or row["close"] else {},
+    }
+
+
+def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str, Any]:
+    """Every selection by every size: the advised layout, its rate, what a run takes.
+
+    `sizes`: the columns.   `groups`: the rows of one model and batch, so that clusters stand side
+    by side; of a row `cells` by size.
+    """
+    rows = []
+    for told, tables in zip(stories, selections, strict=True):
+        cells = {
+            row["world_size"]: {
+                "name": row["layout_name"],
+                "rate": amount(row["tokens_per_s"]),
+                "series": row["series"],
+                "option": option,
+            }
+            for row, option in zip(tables["sizes"], told["options"], strict=True)
+        }
+        rows.append({"story": told, "cells": cells})
+    rows.sort(
+        key=lambda row: (row["story"]["tokens"], row["story"]["model"], row["story"]["batch"])
+    )
+    tried = {size for told in stories for size in told["sizes"]}
+    return {"sizes": sorted(tried), "rows": rows}

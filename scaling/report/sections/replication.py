@@ -1,4 +1,4 @@
-"""Sections about the whole study: pairs of engines, and a paper's findings."""
+"""The findings of a paper that a study repeats, and what the study says to them."""
 
 from collections import Counter
 from itertools import groupby
@@ -9,71 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
-from scaling.analyse.series import firmest
 from scaling.errors import InputError
-from scaling.report.tables import Record, Tables
-from scaling.report.text import listed, ratio, with_series
+from scaling.report.tables import Record
+from scaling.report.text import listed
 from scaling.study.paths import StudyPaths
 
-MOST_PAIRS = 12  # layouts of a size in the table of engines, the fastest first
 IN_PART = "in part"
 _TAG = {REPRODUCED: "measured", IN_PART: "published", NOT_REPRODUCED: "failed"}  # CSS classes
-
-
-def engine_section(tables: Tables) -> dict[str, Any] | None:
-    """The same layouts under two engines; None where no layout was asked of two.
-
-    `headline`; `pairs`: of each size the fastest, with `model` and `says`, which is the ratio and
-    its interval or why there is none; `more`: the number of pairs that only the table has.
-    """
-    rows = tables["engines"]
-    if not rows:
-        return None
-    models = {row["setting_id"]: row["model"] for row in tables["settings"]}
-    count: Counter[tuple[Any, ...]] = Counter()
-    pairs = []
-    for row in rows:
-        size = row["setting_id"], row["series"], row["world_size"], row["from_engine"]
-        count[size] += 1
-        if count[size] <= MOST_PAIRS:
-            pairs.append({**row, "says": _pair_words(row), "model": models[row["setting_id"]]})
-    return {"headline": _engine_headline(rows), "pairs": pairs, "more": len(rows) - len(pairs)}
-
-
-def _pair_words(row: Record) -> str:
-    if row["ratio"] is None:
-        side = "from" if row["from_outcome"] != "ok" else "to"
-        failure = f"{row[f'{side}_engine']}: {row[f'{side}_outcome']}"
-        return failure + (f", {row['reason']}" if row["reason"] else "")
-    return ratio(row["ratio"], row["ratio_low"], row["ratio_high"])
-
-
-def _engine_headline(rows: list[Record]) -> str:
-    """What one series says of the engines, the firmest there is: series are never mixed."""
-    first, second = rows[0]["from_engine"], rows[0]["to_engine"]
-    series = firmest(rows)
-    rows = [row for row in rows if row["series"] == series]
-    both = [row for row in rows if row["ratio"] is not None]
-    alone = {
-        engine: sum(row[f"{side}_outcome"] == "ok" and row["ratio"] is None for row in rows)
-        for side, engine in (("from", first), ("to", second))
-    }
-    only = ", ".join(f"{number} under {engine} alone" for engine, number in alone.items() if number)
-    ran = "fit" if series == "predicted" else "ran"
-    if not both:
-        title = f"No layout {ran} under {first} and {second}" + (f": {only}" if only else "")
-        return with_series(title, series)
-    faster = sum(row["ratio_low"] > 1 for row in both)
-    slower = sum(row["ratio_high"] < 1 for row in both)
-    verdict = f"{second} is faster in {faster} and {first} in {slower}"
-    if not faster and not slower:
-        verdict = f"{first} and {second} are told apart in none"
-    title = (
-        f"Of {len(both)} layouts that {ran} under both engines, {verdict}"
-        + ("; the others are within the noise" if 0 < faster + slower < len(both) else "")
-        + (f" ({only})" if only else "")
-    )
-    return with_series(title, series)
 
 
 def replication_section(study_dir: Path) -> dict[str, Any] | None:

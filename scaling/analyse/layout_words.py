@@ -1,0 +1,40 @@
+"""The names of the layouts of a study, from `scaling.layout.names`."""
+
+from collections import Counter
+
+import duckdb
+import pyarrow as pa
+
+from scaling.layout.axes import AXES, SETTING_AXES
+from scaling.layout.names import layout_name, name_lines
+
+
+def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """One row per setting and layout: layout_name, and layout_lines, the same for a chart.
+
+    Of layouts with equal words each says what it leaves unstated and another states.
+    """
+    axes = [name for name in AXES if name not in SETTING_AXES]
+    rows = connection.sql(
+        f"select setting_id, layout, gpus_per_node, {', '.join(axes)} "
+        "from layout_choices join settings using (setting_id)"
+    ).fetchall()
+    choices = [dict(zip(axes, row[3:], strict=True)) for row in rows]
+    names = [layout_name(chosen, row[2]) for chosen, row in zip(choices, rows, strict=True)]
+    alike = Counter((row[0], name) for row, name in zip(rows, names, strict=True))
+    for place, (row, chosen) in enumerate(zip(rows, choices, strict=True)):
+        if alike[row[0], names[place]] > 1:
+            open_ = [
+                AXES[name].text.title
+                for name, value in chosen.items()
+                if value is None and not AXES[name].optional
+            ]
+            names[place] += f" ({', '.join(open_)} unstated)" if open_ else ""
+    return pa.table(
+        {
+            "setting_id": pa.array([row[0] for row in rows], pa.int64()),
+            "layout": pa.array([row[1] for row in rows], pa.string()),
+            "layout_name": pa.array(names, pa.string()),
+            "layout_lines": pa.array([name_lines(name) for name in names], pa.string()),
+        }
+    )

@@ -1,0 +1,270 @@
+"""The answer of a selection as a purchase: how many GPUs, which layout, days, cost; and its health.
+
+The page's script makes the same choice when the reader changes tokens, price or deadline
+(reports/page/page.js); what it needs of each size is one `option`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scaling.layout.names import exact
+from scaling.report.charts.charts import step_words
+from scaling.report.tables import Record, Tables
+from scaling.report.text import (
+    LEVELS,
+    amount,
+    digits,
+    duration,
+    gib,
+    listed,
+    money,
+    percent,
+    significant,
+)
+
+TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
+DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
+BUSY, CROWDED = 2.0, 1.25  # load over own threads: red, amber
+THROTTLED = 0.1  # share of the steps
+LEAST_CHANCE = 0.95  # to fit; a layout below is not advised
+SURE = 0.99
+_VERBS = {
+    "measured": "Use", "extended": "Use", "published": "Published: use",
+    "predicted": "Predicted: use",
+}  # fmt: skip
+_STANDS_ON = {
+    "measured": "Measured here", "extended": "Measured here in short steps",
+    "published": "Published by others, not measured here", "predicted": "Predicted, not measured",
+}  # fmt: skip
+
+Option = dict[str, Any]
+Item = tuple[str, str]  # "good", "warn" or "bad", and a sentence
+
+
+def default_tokens(setting: Record) -> float:
+    """The tokens of a run where the reader gives none."""
+    known = setting["total_params"]
+    return float(TOKENS_PER_PARAMETER * known) if known else DEFAULT_TOKENS
+
+
+def options(tables: Tables) -> list[Option]:
+    """One option per size at which a layout can be advised, in rising order.
+
+    `verb`: starts the headline; a red item of the health line replaces it.   `hours`, `gpu_hours`:
+    per token, `low` and `high` the interval of `hours`.   `close`: why it is too close to call, or
+    empty.   `returns`: what the steps to and from this size gain.   `health`: see `health`.
+    """
+    made = []
+    for row in tables["sizes"]:
+        items = health(tables, row)
+        red = next((words for state, words in items if state == "bad"), None)
+        made.append(
+            {
+                "size": row["world_size"],
+                "what": f"{tables.gpus(row['world_size'])} with {row['layout_name']}",
+                "exact": exact(row),
+                "series": row["series"],
+                "verb": _VERBS[row["series"]],
+                "undecided": red and f"Not decided: {red[:1].lower()}{red[1:]}",
+                "hours": row["hours_per_token"],
+                "low": row["hours_per_token_low"],
+                "high": row["hours_per_token_high"],
+                "gpu_hours": row["gpu_hours_per_token"],
+                "step": row["tokens_per_step"],
+                "level": LEVELS[row["series"]],
+                "close": too_close(tables, row),
+                "returns": _returns(tables, row["world_size"]),
+                "health": items,
+            }
+        )
+    return made
+
+
+def start(tables: Tables) -> int | None:
+    """The size that the page opens with: the knee, or the largest that ran up to it."""
+    sizes = [row["world_size"] for row in tables["sizes"]]
+    ran = [row["world_size"] for row in tables["sizes"] if row["series"] != "predicted"]
+    knee = next((row["knee_world_size"] for row in tables["knees"]), None)
+    return max((one for one in ran or sizes if knee is None or one <= knee), default=None) or (
+        min(ran or sizes, default=None)
+    )
+
+
+def choose(
+    of: Sequence[Option], opening: int, *, deadline_hours: float | None, tokens: float
+) -> tuple[Option, Option | None, Option | None]:
+    """The option to use, one cheaper and one faster, as page.js chooses them.
+
+    With a deadline: the cheapest in time, else the fastest. Without: that of the size `opening`.
+    """
+    in_time = [
+        one for one in of if deadline_hours is None or one["hours"] * tokens <= deadline_hours
+    ]
+    if deadline_hours is None:
+        use = next(one for one in of if one["size"] == opening)
+    else:
+        use = min(in_time, key=lambda one: one["gpu_hours"], default=None) or min(
+            of, key=lambda one: one["hours"]
+        )
+    cheaper = [one for one in of if one["gpu_hours"] < use["gpu_hours"]]
+    faster = [one for one in of if one["hours"] < use["hours"]]
+    return (
+        use,
+        min(cheaper, key=lambda one: one["hours"], default=None),
+        min(faster, key=lambda one: one["gpu_hours"], default=None),
+    )
+
+
+def bill(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
+    """`2.80 days, $11 400`."""
+    took = duration(option["hours"] * tokens)
+    return f"{took}, {money(option['gpu_hours'] * tokens, price, words['GPU'])}"
+
+
+def headline(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
+    """`Use 64 GPUs with ZeRO-3 in node: 2.80 days, $11 400 for 135 G tokens.`"""
+    if option["undecided"]:
+        return f"{option['undecided']}."
+    paid = bill(option, tokens, price, words)
+    return f"{option['verb']} {option['what']}: {paid} for {amount(tokens)} tokens."
+
+
+def between(option: Option, tokens: float) -> str:
+    """`Between 2.70 and 2.90 days (95 % interval).`"""
+    low, high = duration(option["low"] * tokens), duration(option["high"] * tokens)
+    low = low.removesuffix(f" {high.split()[-1]}") if low.split()[-1] == high.split()[-1] else low
+    return f"Between {low} and {high} ({option['level']} % interval)."
+
+
+def too_close(tables: Tables, size: Record) -> str:
+    """Which layouts may be the best, and what taking the advised one costs; empty if decided."""
+    if size["close_layouts"] < 2:
+        return ""
+    rows = [
+        row
+        for row in tables["estimates"]
+        if row["world_size"] == size["world_size"] and row["close"]
+    ]
+    likely = sorted(rows, key=lambda row: -float(row["p_best"]))[:3]
+    named = [f"{row['layout_name']} ({percent(row['p_best'])})" for row in likely]
+    more = size["close_layouts"] - len(named)
+    named += [f"{more} more"] if more > 0 else []
+    loss = percent(size["expected_loss"], 1)
+    return (
+        f"Too close to call: the best is {' or '.join(named)}. "
+        f"The advised layout is expected to cost {loss} of the rate."
+    )
+
+
+def _returns(tables: Tables, size: int) -> str:
+    """`32 to 64 trains 92 % faster (88–96 %, 95 % interval); 64 to 128 trains 71 % faster (…).`"""
+    steps = [
+        f"{step['from_world_size']} to {step['to_world_size']} trains {step_words(step)}"
+        for step in tables["returns"]
+        if size in (step["from_world_size"], step["to_world_size"])
+    ]
+    return f"{'; '.join(steps)}." if steps else ""
+
+
+def health(tables: Tables, size: Record) -> list[Item]:
+    """What speaks for and against the answer of a size, the worst first."""
+    items = [*_machine(tables, size), *_evidence(tables, size)]
+    order = ("bad", "warn", "good")
+    return sorted(items, key=lambda item: order.index(item[0]))
+
+
+def _machine(tables: Tables, size: Record) -> list[Item]:
+    """Load, throttling, slow hosts and losses."""
+    items: list[Item] = []
+    loads = [
+        row["load"]
+        for row in tables["estimates"]
+        if row["world_size"] == size["world_size"] and row["candidate"] and row["load"]
+    ]
+    if loads:
+        load = f"load {significant(max(loads), 2)} times the ranks' own threads"
+        if max(loads) >= BUSY:
+            items.append(("bad", f"The machine was busy: {load}"))
+        elif max(loads) >= CROWDED:
+            items.append(("warn", f"Something else ran on the machine: {load}"))
+        else:
+            items.append(("good", "The machine was quiet"))
+    if (size["throttled_share"] or 0) > THROTTLED:
+        share = percent(size["throttled_share"])
+        items.append(
+            ("warn", f"{tables.words['GPUs']} ran at their power limit in {share} of the time")
+        )
+    if tables["hosts"]:
+        slow = [f"{row['host']} {percent(row['effect'])}" for row in tables["hosts"]]
+        verb = "is" if len(slow) == 1 else "are"
+        items.append(("warn", f"{listed(slow)} {verb} slower; the rates are corrected for it"))
+    if size["losses_agree"] is False:
+        items.append(("bad", "The losses of this layout differ from those of the same training"))
+    elif any(row["losses_agree"] is False for row in tables["estimates"]):
+        items.append(("warn", "The losses of another layout differ from those of the training"))
+    if (size["mfu"] or 0) > 1:
+        items.append(("bad", f"MFU is {percent(size['mfu'])}, more than the device can give"))
+    return items
+
+
+def _evidence(tables: Tables, size: Record) -> list[Item]:
+    """What the answer stands on: series, repeats, the chance to fit, points that are missing."""
+    predicted = size["series"] == "predicted"
+    stands = _STANDS_ON[size["series"]]
+    if predicted:
+        source = next((row["predicted_from"] for row in tables["accuracy"]), None)
+        stands += f", from {source or 'data sheets'}"
+    items: list[Item] = [("good" if size["series"] in ("measured", "extended") else "warn", stands)]
+    noise = next(iter(tables["noise"]), None)
+    if not predicted and noise and noise["sigma"] is not None:
+        sigma = percent(noise["sigma"], 1)
+        if noise["assumed"]:
+            items.append(("warn", f"Every layout ran once; a noise of {sigma} is assumed"))
+        elif size["single_run"]:
+            items.append(("warn", f"This layout ran once; repeats of others differ by {sigma}"))
+        else:
+            items.append(("good", f"Repeats differ by {sigma}"))
+    chance = size["fits_probability"]
+    if predicted and chance is not None:
+        state = "good" if chance >= SURE else "warn" if chance >= LEAST_CHANCE else "bad"
+        needed = gib(size["predicted_memory_bytes"])
+        items.append((state, f"It fits with a chance of {percent(chance)} ({needed})"))
+    waiting = tables["progress"][0]["waiting"] if tables["progress"] else 0
+    if waiting and not predicted:
+        one = waiting == 1
+        items.append(("warn", f"{waiting} {'point has' if one else 'points have'} no result yet"))
+    return items
+
+
+def warning(tables: Tables) -> str:
+    """Under weak scaling the same tokens take fewer steps on more GPUs; else empty."""
+    steps = sorted({row["tokens_per_step"] for row in tables["sizes"]})
+    if tables["settings"][0]["study_kind"] != "weak" or len(steps) < 2:
+        return ""
+    return (
+        f"Weak scaling: a step takes {amount(steps[0])} to {amount(steps[-1])} tokens. More "
+        f"{tables.words['GPUs']} train the same tokens in fewer steps, which is another training."
+    )
+
+
+def why_nothing(tables: Tables) -> str:
+    """Why there is no answer."""
+    progress = tables["progress"][0]
+    if not progress["points"]:
+        return f"Nothing can run: all {progress['refusals']} combinations were refused."
+    if progress["failed"]:
+        return f"No layout ran: {progress['failed']} of {progress['points']} points failed."
+    if progress["waiting"]:
+        return f"No point has a result yet: {progress['waiting']} wait."
+    return "No layout fits at any size."
+
+
+def share_words(row: Record) -> str:
+    """`92.6 %`, with its interval where it has one: `92.6 % (91–94 %)`."""
+    if row["share_of_best"] is None:
+        return ""
+    low, high = row["share_low"], row["share_high"]
+    if low is None or high is None:
+        return percent(row["share_of_best"], 1)
+    ends = f"{digits(100 * low, 0)}–{digits(100 * high, 0)}"
+    return f"{percent(row['share_of_best'], 1)} ({ends})"

@@ -1,0 +1,67 @@
+"""A layout as a run to start: DeepSpeed's configuration, and a study of ours."""
+
+import json
+from typing import Any
+
+from scaling.layout.axes import AXES
+from scaling.report.tables import Record
+
+_PRECISIONS = ("bf16", "fp16")
+
+
+def runs(setting: Record, row: Record) -> dict[str, str]:
+    """By trainer, the text to copy for a layout at its size; only what can express it."""
+    texts = {"study.yaml": study_yaml(setting, row)}
+    if row["engine"] == "deepspeed" and row["cp"] in (1, None):
+        texts["DeepSpeed"] = deepspeed_json(row)
+    return texts
+
+
+def study_yaml(setting: Record, row: Record) -> str:
+    """A study file that measures this layout at this size."""
+    kind = setting["study_kind"]
+    batch = "global_batch_size" if kind == "strong" else "batch_size_per_gpu"
+    axes: dict[str, Any] = {
+        "model": setting["model"],
+        "cluster": setting["cluster"],
+        "world_size": row["world_size"],
+        batch: setting["kept_batch_size"],
+        "seq_length": setting["seq_length"],
+    }
+    axes |= {
+        name: row[name]
+        for name, axis in AXES.items()
+        if row[name] is not None and (row[name] != axis.default or not axis.added_later)
+    }
+    lines = [f"  {name}: {_scalar(value)}" for name, value in axes.items()]
+    return "\n".join([f"title: {_scalar('One layout')}", f"kind: {kind}", "axes:", *lines, ""])
+
+
+def _scalar(value: Any) -> str:
+    """A YAML scalar: JSON is YAML, and quotes whatever a name may hold."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def deepspeed_json(row: Record) -> str:
+    """DeepSpeed's configuration. Pipelines and fused kernels are the training program's part."""
+    zero: dict[str, Any] = {"stage": row["zero_stage"] or 0}
+    shard = row["zero_shard_size"]
+    if zero["stage"] == 3 and shard and shard != row["dp"]:
+        zero["zero_hpz_partition_size"] = shard
+    if row["optimizer_offload"] == "cpu":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    config: dict[str, Any] = {
+        "train_batch_size": row["global_batch_size"],
+        "train_micro_batch_size_per_gpu": row["micro_batch_size"],
+        "gradient_accumulation_steps": row["gradient_accumulation_steps"],
+        "zero_optimization": zero,
+    }
+    if row["precision"] in _PRECISIONS:
+        config[row["precision"]] = {"enabled": True}
+    if (row["tp"] or 1) > 1:
+        config["tensor_parallel"] = {"autotp_size": row["tp"]}
+    if (row["pp"] or 1) > 1:
+        config["_comment"] = f"PipelineModule(layers, num_stages={row['pp']})"
+    if row["activation_checkpointing"] not in (None, "none"):
+        config["_checkpointing"] = f"{row['activation_checkpointing']}: set it in the model"
+    return json.dumps(config, indent=1)
