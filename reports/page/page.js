@@ -22,14 +22,14 @@ function answer() {
   const slow = late ? ` No size finishes within ${amount(state.deadline)} days; this is the fastest.` : '';
   at('headline').textContent = use.undecided ? `${use.undecided}.` : `${use.verb} ${use.what}: ${bill(use)} for ${amount(tokens)} tokens.`;
   at('headline').title = use.exact;
-  const [low, high] = [use.low, use.high].map(hours => duration(hours * tokens)), unit = ' ' + high.split(' ').at(-1);
+  const [low, high] = [use.low, use.high].map(hours => duration(hours * tokens)), unit = '\u00a0' + high.split('\u00a0').at(-1);
   at('between').textContent = `Between ${low.endsWith(unit) ? low.slice(0, -unit.length) : low} and ${high} (${use.level} % interval).${slow}`;
   at('close').textContent = use.close;
   at('returns').textContent = use.returns;
   at('health').replaceChildren(...use.health.map(([look, words]) => element('li', words, look)));
   for (const [name, one] of Object.entries({ cheaper, faster })) {
     at(name).hidden = !one;
-    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
+    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)}${one.series === 'predicted' ? ', predicted' : ''}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
   }
   for (const cell of $$('#matrix td[data-size]')) {
     const of = stories.find(one => one.id === Number(cell.parentNode.dataset.id)), option = of.options.find(one => one.size === Number(cell.dataset.size));

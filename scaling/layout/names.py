@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaling.layout.axes import AXES
+from scaling.layout.axes import AXES, REPLICA_AXES
 
 PLAINEST = "plain data parallelism"
 _FUSED = {"fused_norm": "norm", "fused_rope": "rope", "fused_mlp": "MLP",
@@ -18,8 +18,11 @@ def layout_name(choices: Mapping[str, Any], gpus_per_node: int | None = None) ->
         choices: values by axis; null and a missing axis are not said.
         gpus_per_node: a shard of this size is said to lie in the node.
     """
-    parts = [words for name in AXES if (words := _words(name, choices, gpus_per_node))]
-    return ", ".join(parts) or PLAINEST
+    words = {name: _words(name, choices, gpus_per_node) for name in AXES}
+    parts = [said for said in words.values() if said]
+    if not any(words[name] for name in (*REPLICA_AXES, "zero_stage")):
+        parts.insert(0, PLAINEST)
+    return ", ".join(parts)
 
 
 def _words(name: str, choices: Mapping[str, Any], gpus_per_node: int | None) -> str:

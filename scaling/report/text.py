@@ -1,5 +1,6 @@
 """Numbers, lists and device names as the report writes them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,11 +8,13 @@ from scaling.cluster.hardware import GIB
 
 UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
+GLUE = "\u00a0"  # no line break
 MINUS = "\u2212"
 HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the scripts of the page do
 GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
 # What an interval of such a value holds in 100 cases.
 LEVELS = {"measured": 95, "extended": 95, "published": 95, "predicted": 80}
+_TIMES = 1.995  # a rate from here on is said as a multiple
 # Number formats, shared with the scripts of the page (page.js).
 FORMATS: dict[str, Any] = {
     "unknown": UNKNOWN,
@@ -86,7 +89,7 @@ def message_size(size_bytes: float) -> str:
 def duration(hours: float) -> str:
     """A time in a fitting unit: `35.8 days`, `9.10 hours`; page.js does the same."""
     _, per_hour, unit = next(one for one in FORMATS["times"] if hours >= one[0])
-    return f"{amount(hours * per_hour)} {unit}"
+    return f"{amount(hours * per_hour)}{GLUE}{unit}"
 
 
 def money(hours: float, price: float | None, gpu: str) -> str:
@@ -108,6 +111,9 @@ def faster(ratio: float, low: float, high: float, level: float) -> str:
     """How a rate changes: `64 % faster (45–70 %, 95 % interval)`, `40 % slower`, `as fast`."""
     if low <= 1 <= high and abs(ratio - 1) < 0.005:
         return f"as fast {at_level(100 * (low - 1), 100 * (high - 1), level)}"
+    if ratio >= _TIMES:
+        ends = f"{digits(low, 1)}–{digits(high, 1)}, {percent(level)} interval"
+        return f"{digits(ratio, 2)} times as fast ({ends})"
     if ratio < 1:
         return f"{percent(1 - ratio)} slower {at_level(100 * (1 - high), 100 * (1 - low), level)}"
     return f"{percent(ratio - 1)} faster {at_level(100 * (low - 1), 100 * (high - 1), level)}"
@@ -118,6 +124,11 @@ def ratio(middle: float, low: float | None, high: float | None, places: int = 2)
     if low is None or high is None:
         return f"×{digits(middle, places)}"
     return f"×{digits(middle, places)} [{digits(low, places)}–{digits(high, places)}]"
+
+
+def glued(words: str) -> str:
+    """Words in which no line ends between a word and its number: `micro-batch 2`, `8 GPUs`."""
+    return re.sub(r" (?=\d)|(?<=\d) (?=GPU|rank)", GLUE, words)
 
 
 def listed(words: list[str]) -> str:

@@ -23,7 +23,7 @@ from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import COLUMNS
 from scaling.report import tables
-from scaling.report.sections.study import replication_section
+from scaling.report.sections.replication import replication_section
 from scaling.run import planning, retry
 from scaling.run.progress import Watcher
 from scaling.study.grid import Plan

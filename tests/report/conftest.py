@@ -71,7 +71,7 @@ class Opened:
     """A report in the browser, with its console errors and its requests."""
 
     def __init__(self, browser: Any, path: Path, *, fragment: str = "", **options: Any) -> None:
-        """Open the page and wait until its charts are drawn."""
+        """Open the page and wait until its script has run."""
         self.context = browser.new_context(**{"accept_downloads": True, **options})
         self.page = self.context.new_page()
         self.errors: list[str] = []
@@ -94,12 +94,10 @@ class Opened:
             self.requests.append(url)
             route.abort()
 
-    def select(self, group: str, option: str) -> None:
-        """Press a button of a selector and wait until the charts follow."""
-        self.page.evaluate("delete document.documentElement.dataset.ready")
-        self.page.click(f"#pick-{group} button:text-is('{option}')")
-        if group != "size":
-            self.page.wait_for_selector("html[data-ready]")
+    def select(self, option: str) -> None:
+        """Choose a selection by the start of its words."""
+        labels = self.page.locator("#pick option").all_inner_texts()
+        self.page.select_option("#pick", label=next(one for one in labels if option in one))
 
 
 @pytest.fixture

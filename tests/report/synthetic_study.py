@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import random
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,12 @@ def point(
     study_kind: StudyKind = "strong",
     repeat: int = 0,
 ) -> Point:
-    """One point; its id is its own words."""
+    """One point; its id is its own words, without what an id may not hold."""
     words = f"{model}-{cluster}-{study_kind}-g{layout.world_size}-b{layout.global_batch_size}"
     return Point(
         study="synthetic",
         study_kind=study_kind,
-        point_id=f"{words}-{layout.label.replace(' ', '-')}-r{repeat}",
+        point_id=re.sub(r"[^\w.+-]+", "-", f"{words}-{layout.label}-r{repeat}").strip("-"),
         repeat=repeat,
         model=model,
         shape=shape or SHAPES.get(model, SHAPES["tiny"]),

@@ -1,54 +1,29 @@
-"""The page in a real browser: it draws, answers to the reader, and asks nobody for anything."""
+"""The page in a real browser: it answers to the reader, and asks nobody for anything."""
 
 import dataclasses
-import itertools
+import json
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from scaling.analyse.warehouse import tabulate
-from scaling.record.files import write_rows
 from scaling.report import text as report_text
-from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
 from tests.report.conftest import REPORTS, tabulated
-from tests.report.synthetic_study import cpu_plan, gpu_plan, timed_row
+from tests.report.synthetic_study import cpu_plan, gpu_plan
 
 pytestmark = pytest.mark.browser
 
-
-# of each axis of each chart the labels that can be seen, with their boxes
-AXES = """() => [...document.querySelectorAll('figure[data-chart]')].filter(f => f.offsetWidth)
-  .flatMap(figure => [...figure.querySelectorAll('.role-axis')].map(axis =>
-    [figure.dataset.chart, [...axis.querySelectorAll('.role-axis-label text')]
-      .filter(text => text.textContent && getComputedStyle(text).opacity !== '0')
-      .map(text => { const b = text.getBoundingClientRect();
-        return [text.textContent, b.x, b.y, b.width, b.height]; })]))
-  .filter(([, labels]) => labels.length)"""
-
-
-def drawn(page):
-    """Charts that can be seen, with the number of marks in each."""
-    return page.evaluate(
-        """() => Object.fromEntries([...document.querySelectorAll('figure[data-chart]')]
-        .filter(figure => figure.offsetWidth)
-        .map(figure => [figure.dataset.chart, figure.querySelectorAll('svg path, svg text').length])
-        )"""
-    )
+HEADLINE = ".selection:visible h2.big"
+# what is wrong with what can be seen: too wide, overlapping words of a chart, cut, too small
+FAULTS = Path(__file__).with_name("faults.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def seen(full_study, looked_at):
     """The report of `full_study` as it opens."""
     return looked_at(full_study / "report.html")
-
-
-@pytest.fixture
-def narrow(full_study, looked_at):
-    """Its page of one model on a telephone."""
-    size = {"width": 400, "height": 860}
-    return looked_at(full_study / "report.html", viewport=size, fragment="#model=llama-8b").page
 
 
 @pytest.fixture(scope="module")
@@ -64,46 +39,43 @@ def hostile(tmp_path_factory, looked_at):
     return looked_at(write_report(study, REPORTS, charts=False))
 
 
-def test_every_chart_is_drawn_and_nothing_is_asked_for(seen):
-    report = seen
-    assert drawn(report.page).keys() == {
-        "throughput_per_gpu", "marginal_return", "memory", "layout_ranking", "factor_effects",
-    }  # fmt: skip
-    report.page.click("#not-shown summary")
-    named = dict(
-        line.split(": ") for line in report.page.locator("#not-shown li").all_inner_texts()
-    )
-    assert named["collectives"] == "no probe of this cluster has left data in this study."
-    assert named["collectives"].startswith("no probe of this cluster")
-    assert named.keys() | {name.replace("_", " ") for name in drawn(report.page)} == {
-        name.replace("_", " ") for name in CHARTS
-    }
-    for place in ("time", "accuracy", "collectives", "peers"):  # nothing to see, no place, no link
-        assert not report.page.is_visible(f"#{place}")
-        assert not report.page.is_visible(f".rail a[href='#{place}']")
-    assert report.page.locator(".empty:visible").count() == 0
-    assert min(drawn(report.page).values()) > 10
-    assert report.errors == []
-    assert report.requests == []
+def said(page):
+    """The headline, with ordinary spaces."""
+    return re.sub(r"[\u00a0\u202f]", " ", page.inner_text(HEADLINE))
+
+
+def test_the_page_asks_nobody_and_logs_nothing(seen):
+    assert seen.errors == []
+    assert seen.requests == []
+    assert seen.page.locator("figure[data-chart]:visible svg").count() >= 4
+
+
+def test_the_script_says_what_the_page_said_without_it(full_study, opened):
+    plain = opened(full_study / "report.html", java_script_enabled=False).page
+    live = opened(full_study / "report.html").page
+    for number in range(3):
+        live.select_option("#pick", index=number)
+        here, there = (
+            page.locator("#answer .selection").nth(number).inner_text() for page in (live, plain)
+        )
+        assert here == there
+    cells = "#matrix td"
+    assert live.locator(cells).all_inner_texts() == plain.locator(cells).all_inner_texts()
 
 
 @pytest.mark.parametrize("width", [400, 760, 1440])
-def test_the_page_fits_its_window_and_answer_and_decision_stand_on_the_first_screen(
+def test_the_page_fits_its_window_and_the_answer_is_on_the_first_screen(
     full_study, looked_at, width
 ):
     height = 860 if width < 500 else 900
-    size = {"width": width, "height": height}
-    page = looked_at(full_study / "report.html", viewport=size, fragment="#model=llama-8b").page
+    page = looked_at(
+        full_study / "report.html", viewport={"width": width, "height": height}, fragment="#"
+    ).page
+    faults = page.evaluate(FAULTS, 8)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert width < 1000 or page.evaluate("document.documentElement.scrollHeight") < 8000
-    answer = page.locator(".selection:visible h2")
-    assert answer.count() == 1
-    assert answer.inner_text().startswith("Measured: ")
-    assert answer.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") >= 19
-    table = page.locator(".decision:visible")
-    assert table.locator("th[data-size]").all_inner_texts() == ["1", "2", "4", "8"]
-    assert table.locator(".cell.advised").count() > 0
-    box = table.locator("tbody").first.bounding_box()
+    assert faults["wide"] == []
+    assert faults["cut"] == []
+    box = page.locator(".selection:visible .health").bounding_box()
     assert box["y"] + box["height"] < height
 
 
@@ -111,149 +83,232 @@ def test_the_page_fits_its_window_and_answer_and_decision_stand_on_the_first_scr
 def test_axe_finds_nothing_in_the_theme_of_the_system(full, theme, width):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = full(color_scheme=theme, viewport={"width": width + 40, "height": 900}).page
+    page = full(color_scheme=theme, viewport={"width": width, "height": 900}).page
     assert page.get_attribute("html", "data-theme") == theme
-    page.set_viewport_size({"width": width, "height": 900})  # charts are drawn anew
-    page.wait_for_function(
-        "width => document.querySelector('figure svg').getBoundingClientRect().right <= width",
-        arg=width,
-    )
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     assert [
         (violation["id"], [node["html"] for node in violation["nodes"]])
         for violation in Axe().run(page).response["violations"]
     ] == []
 
 
-def test_every_axis_has_two_labels_and_none_lies_on_another(narrow):
-    axes = narrow.evaluate(AXES)
-    assert len(axes) >= 5
-    for name, labels in axes:
-        assert len(labels) >= 2, name
-        assert not any("8388608" in text for text, *_ in labels), name
-        for (_, x, y, w, h), (text, x2, y2, w2, h2) in itertools.combinations(labels, 2):
-            assert not (x < x2 + w2 and x2 < x + w and y < y2 + h2 and y2 < y + h), (name, text)
+NUMBERS = {
+    "0.5T": 0.5e12, "0,5 T": 0.5e12, "0,5T": 0.5e12, "140 billion": 140e9, "1e12": 1e12,
+    "140G": 140e9, "140B": 140e9, "1,000,000": 1e6, "1 000 000": 1e6, "2 trillion tokens": 2e12,
+    "3.5e11": 3.5e11, ".5t": 0.5e12, "1000000": 1e6,
+}  # fmt: skip
 
 
-# what is wider than its cell of the decision, and numbers of a chart that touch
-TOUCHING = """() => [
-  ...[...document.querySelectorAll('.selection:not([hidden]) .decision td')]
-    .filter(cell => cell.scrollWidth > cell.clientWidth + 1).map(cell => cell.textContent),
-  ...(texts => texts.flatMap((one, i) => texts.slice(i + 1).filter(two =>
-      Math.abs(one.y - two.y) < 8 && one.x + 5 < two.right && two.x + 5 < one.right)))(
-    [...document.querySelectorAll('figure[data-chart=throughput_per_gpu] .mark-text text')]
-      .filter(text => text.getAttribute('stroke') == null && text.getAttribute('opacity') !== '0')
-      .map(text => text.getBoundingClientRect())),
-]"""
+@pytest.mark.parametrize(("typed", "tokens"), NUMBERS.items())
+def test_tokens_are_read_as_people_write_them(seen, typed, tokens):
+    page = seen.page
+    page.fill("#tokens", typed)
+    assert page.inner_text("#tokens-error") == ""
+    amount = report_text.amount(tokens).replace("\u202f", " ")
+    assert said(page).endswith(f"for {amount} tokens.")
+    page.fill("#tokens", "")
 
 
-def test_nine_sizes_fit_a_phone(reported, opened):
-    sizes = tuple(2**power for power in range(9))
-    plan = gpu_plan(
-        models=("llama-1b",), sizes=sizes, axes={"tp": (1,)}, repeats=1, global_batch_size=256
+@pytest.mark.parametrize("field", ["tokens", "price", "deadline"])
+@pytest.mark.parametrize("typed", ["-5", "0", "a lot", "1.2.3", "5 parsecs", "1e999", "1,23,4"])
+def test_what_is_no_number_is_an_error_beside_the_field_and_changes_nothing(seen, field, typed):
+    page = seen.page
+    before = page.inner_text("#answer .selection:visible")
+    page.fill(f"#{field}", typed)
+    assert page.inner_text(f"#{field}-error").startswith("not a number above 0")
+    assert page.get_attribute(f"#{field}", "aria-invalid") == "true"
+    assert page.inner_text("#answer .selection:visible") == before
+    page.fill(f"#{field}", "")
+    assert page.inner_text(f"#{field}-error") == ""
+
+
+def test_headline_alternatives_and_matrix_follow_price_and_deadline(full):
+    page = full(fragment="#model=llama-1b").page
+    assert said(page).startswith("Use 8 GPUs with")
+    hours = said(page)
+    page.fill("#price", "2.5")
+    assert "$" in said(page)
+    assert "GPU-hours" in hours
+    assert all("$" in text for text in page.locator("#matrix td[data-size] b").all_inner_texts())
+    page.fill("#deadline", "10 d")
+    assert said(page).startswith("Use 1 GPU with")  # the cheapest in time
+    assert page.locator("[data-is=cheaper]:visible").count() == 0
+    page.fill("#deadline", "2")
+    assert said(page).startswith("Use 4 GPUs with")
+    assert "too late" in page.inner_text("[data-is=cheaper]:visible")
+    assert page.locator("#matrix tr[data-id='2'] .late").count() == 2
+    page.fill("#deadline", "1 h")
+    assert "No size finishes within" in page.inner_text(".selection:visible .between")
+    link = page.url
+    other = full(fragment=link[link.index("#") :]).page
+    assert other.inner_text("#answer .selection:visible") == page.inner_text(
+        "#answer .selection:visible"
     )
-    page = opened(reported(plan), viewport={"width": 400, "height": 860}).page
-    assert page.locator(".decision:visible th[data-size]").count() == 9
-    assert page.evaluate(TOUCHING) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_another_model_redraws_everything(full):
-    report = full()
-    before = report.page.inner_text(".selection:visible h2")
-    report.select("model", "llama-8b")
-    assert report.page.inner_text(".selection:visible h2") != before
-    assert "GPUs" in report.page.text_content("figure[data-chart=throughput_per_gpu] svg")
-    assert "model=llama-8b" in report.page.url
-    assert report.errors == []
+def test_a_cell_of_the_matrix_opens_its_layouts_and_back_returns(full):
+    page = full(fragment="#model=tiny").page
+    before = page.inner_text(HEADLINE)
+    page.click("#matrix tr[data-id='3'] td[data-size='4'] a")
+    assert page.locator(".selection:visible .size[open]").get_attribute("id") == "s3-4"
+    assert "llama-8b" in page.inner_text("#answer .selection:visible .kind")
+    page.click("#matrix tr[data-id='3'] td[data-size='8'] a")
+    assert page.locator(".selection:visible .size[open]").get_attribute("id") == "s3-8"
+    page.go_back()
+    assert page.locator(".selection:visible .size[open]").get_attribute("id") == "s3-4"
+    page.go_back()
+    assert page.inner_text(HEADLINE) == before
 
 
-def test_the_theme_switch_changes_page_and_charts(full):
-    page = full(color_scheme="light").page
-    surface = "getComputedStyle(document.querySelector('#throughput')).backgroundColor"
-    first = "document.querySelector('figure[data-chart=throughput_per_gpu] svg path[fill*=c1]')"
-    mark = f"getComputedStyle({first}).fill"
-    light = page.evaluate(surface), page.evaluate(mark)
-    page.click("#theme")
-    assert page.evaluate(surface) != light[0]
-    assert page.evaluate(mark) != light[1]
+def test_a_run_is_copied(full):
+    report = full(permissions=["clipboard-read", "clipboard-write"])
+    page = report.page
+    run = page.locator(".selection:visible .size[open] .runs").first
+    run.locator("summary").click()
+    block = run.locator(".run", has_text="DeepSpeed")
+    block.locator("button").click()
+    page.wait_for_selector("button:text-is('Copied')")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert json.loads(copied)["zero_optimization"]["stage"] in (0, 1, 3)
 
 
-def test_paper_shows_every_decision_and_no_controls(full):
-    page = full().page
-    page.emulate_media(media="print")
-    assert page.locator("button:visible, input:visible, nav:visible").count() == 0
-    assert page.locator(".selection:visible h2").count() == 3
-    assert page.locator(".decision:visible").count() == 3
-    assert page.locator("tr[data-sum=cost]:visible").count() == 3
-    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+FILTERS = {
+    "tp=2": "tp = 2",
+    "tp 2": "tp = 2",
+    "gpus>=4 tp=2": "world_size >= 4 and tp = 2",
+    "8 GPUs": "world_size = 8",
+    "tp=2 gpus>=4 failed": "world_size >= 4 and tp = 2 and outcome != 'ok'",
+    "oom": "outcome = 'oom'",
+    "oo": "false",  # no part of a word
+    "ran pp=2": "outcome = 'ok' and pp = 2",
+    "zero_stage!=3": "zero_stage != 3",
+    "memory>40": "peak_memory_bytes > 40 * 1024 ** 3",
+    "mfu>=30%": "mfu >= 0.3",
+    "tokens/s>10k": "tokens_per_s > 10000",
+    "zero_shard_size=none": "zero_shard_size is null",
+    "tp=": "true",  # not yet said
+}
+
+
+def test_the_filter_counts_what_sql_counts(full, full_study):
+    page = full(fragment="#model=llama-8b").page
+    table, setting = full_study / "tables" / "statistics.parquet", 3
+    with duckdb.connect() as connection:
+        for line, condition in FILTERS.items():
+            page.fill("#find", line)
+            (expected,) = connection.execute(
+                f"select count(*) from read_parquet(?) where setting_id = ? and ({condition})",
+                [str(table), setting],
+            ).fetchone()
+            assert page.inner_text("#count").split(" of ")[0] == str(expected), line
 
 
 @pytest.mark.parametrize(
-    ("models", "decisions", "axes"),
+    ("line", "words"),
     [
-        (12, 12, {"tp": (1, 2), "zero_stage": (0, 1, 3), "engine": ("deepspeed", "torch")}),
-        (50, 1, {"tp": (1,)}),
+        ("nothing=2", "there is no column nothing"),
+        ("predicted_tokens_per_s>1", "no point here has a value of predicted_tokens_per_s"),
     ],
 )
-def test_selections_however_many_take_at_most_six_pages_of_paper(
-    reported, opened, models, decisions, axes
-):
-    names = tuple(f"model-{number}" for number in range(models))
-    page = opened(reported(cpu_plan(models=names, axes=axes, sizes=(1, 2)))).page
-    paper = page.pdf(prefer_css_page_size=True)
-    assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", paper)) <= 6
-    page.emulate_media(media="print")
-    assert page.locator(".decision:visible").count() == decisions
-    assert page.locator(".overview tbody tr:visible").count() == models
-    assert not page.is_visible("#engines")
-    notes = page.locator(".note:visible").all_inner_texts()
-    # what stands beneath a selection is not said once more beneath the next
-    assert all(one != other for one, other in itertools.pairwise(notes))
-    table, method = (page.locator(at).bounding_box() for at in (".overview", "#method"))
-    assert table["y"] + table["height"] <= method["y"]  # nothing is cut, and nothing overlaps
+def test_a_filter_on_a_missing_column_says_so(seen, line, words):
+    seen.page.fill("#find", line)
+    assert seen.page.inner_text("#count") == words
+    seen.page.fill("#find", "")
 
 
-def test_the_overview_says_of_each_selection_what_its_headline_says(seen):
+def test_the_examples_of_the_help_find_points_on_every_page(large_page, seen):
+    for page in (seen.page, large_page.page):
+        for number in range(page.locator("#pick option").count()):
+            page.select_option("#pick", index=number)
+            examples = page.locator("#find-help code").all_inner_texts()
+            assert len(examples) >= 3
+            for example in examples:
+                page.fill("#find", example)
+                assert page.locator("#rows tbody tr").count() > 0, example
+            page.fill("#find", "")
+
+
+@pytest.fixture(scope="module")
+def large_page(tmp_path_factory, looked_at):
+    """A study of which a part is only predicted."""
+    from tests.report.large_study import write_large_study
+
+    folder = tmp_path_factory.mktemp("large") / "study"
+    return looked_at(write_large_study(folder, REPORTS, charts=False))
+
+
+def test_columns_sort_both_ways_and_can_be_chosen(full):
+    page = full(fragment="#model=llama-8b").page
+    sizes = "#rows tbody td:nth-child(2)"
+    for _ in range(2):
+        page.click("#rows th button:text-is('GPUs')")
+    numbers = [int(text) for text in page.locator(sizes).all_inner_texts()]
+    assert numbers == sorted(numbers)
+    page.click("#columns summary")
+    page.check("#columns input[data-name=duration_s]")
+    assert "took (s)" in page.locator("#rows th").all_inner_texts()
+
+
+def test_a_chart_is_one_tab_stop_whose_marks_the_arrows_read(seen):
     page = seen.page
-    headlines = page.locator(".selection h2").all_text_contents()
-    layouts = page.locator(".overview .choose").all_inner_texts()
-    assert len(layouts) == len(headlines) == 3
-    for layout, headline in zip(layouts, headlines, strict=True):
-        assert headline.startswith(f"Measured: {layout}. ")
-    assert page.inner_text("#overview h2").startswith("3 selections, all measured: ")
-
-
-def test_every_chart_interval_and_control_is_named(seen):
-    page = seen.page
-    charts = page.locator(".chart [role=graphics-document]").all()
-    assert len(charts) == len(drawn(page))
-    for chart in charts:
+    charts = page.locator("figure:visible svg")
+    assert page.locator("figure svg [tabindex], figure a, figure button").count() == 0
+    charts.first.focus()
+    page.keyboard.press("ArrowRight")
+    first = page.inner_text("#tip")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#tip") != first
+    assert "tokens/s" in first
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#tip")
+    for chart in charts.all():
         assert re.fullmatch(r".{40,}\.", chart.get_attribute("aria-label"))
-    names = page.evaluate(
-        """[...document.querySelectorAll('button, input')]
+
+
+def test_the_exact_axes_of_a_name_are_one_hover_away(seen):
+    page = seen.page
+    page.locator(".selection:visible .size[open] tbody th span").first.hover()
+    assert "zero_stage=" in page.inner_text("#tip")
+
+
+def test_every_control_has_a_name(seen):
+    names = seen.page.evaluate(
+        """[...document.querySelectorAll('button, input, select')]
         .map(control => control.textContent.trim() || control.getAttribute('aria-label') ||
         control.labels?.[0]?.textContent)"""
     )
     assert all(names)
-    for chart in ("layout_ranking", "marginal_return"):
-        caption = page.inner_text(f"figure[data-chart={chart}] figcaption")
-        assert "95\u202f% interval" in caption
-        assert "{" not in caption
+
+
+def test_the_theme_switch_changes_page_and_charts(full):
+    page = full(color_scheme="light").page
+    colour = "getComputedStyle(document.querySelector('figure svg [fill*=ink]')).fill"
+    before = page.evaluate(colour)
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.evaluate(colour) != before
+
+
+@pytest.mark.parametrize(("models", "answers"), [(3, 3), (30, 1)])
+def test_paper_shows_answers_matrix_and_method_on_at_most_six_pages(
+    reported, opened, models, answers
+):
+    names = tuple(f"model-{number}" for number in range(models))
+    page = opened(reported(cpu_plan(models=names, axes={"tp": (1,)}, sizes=(1, 2)))).page
+    paper = page.pdf(prefer_css_page_size=True)
+    assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", paper)) <= 6
+    page.emulate_media(media="print")
+    assert page.locator("h2.big:visible").count() == answers
+    assert page.locator("#matrix tbody tr:visible").count() == models
+    assert page.locator("button:visible, input:visible, select:visible").count() == 0
 
 
 def test_a_study_that_has_not_run_opens_without_charts_or_errors(reported, opened):
     report = opened(reported(gpu_plan(sizes=(1, 2)), ran=0.0))
-    assert report.page.inner_text(".selection:visible h2").startswith("No point has a result yet")
-    assert not report.page.is_visible(".reading")
+    assert said(report.page).startswith("No point has a result yet")
     assert report.page.is_visible("#partial")
-    assert drawn(report.page) == {}
-    assert not report.page.is_visible("#budget")
+    assert not report.page.is_visible("#inputs")
     assert report.errors == []
-
-
-def test_one_model_on_one_cluster_has_no_selectors(hostile):
-    for group in ("model", "cluster", "batch"):
-        assert not hostile.page.is_visible(f"#pick-{group}")
 
 
 def test_batches_of_one_model_are_chosen_apart(reported, opened):
@@ -262,86 +317,37 @@ def test_batches_of_one_model_are_chosen_apart(reported, opened):
         models=("llama-1b",), sizes=(1, 2), repeats=1, study_kind="weak", global_batch_size=8
     )
     report = opened(reported(strong, weak))
-    options = report.page.locator("#pick-batch button").all_inner_texts()
-    assert options == ["strong 64 × 4096", "weak 8 × 4096"]
-    report.select("batch", "weak 8 × 4096")
-    assert "Weak scaling: 8 sequences" in report.page.inner_text(".selection:visible .kind")
-    assert report.page.is_visible(".selection:visible tr[data-sum=steps]")
-    assert report.page.is_visible(".selection:visible .warning")
-
-
-def test_batches_that_do_not_fit_a_line_are_wrapped_and_not_hidden(reported, opened):
-    plans = [
-        gpu_plan(
-            models=("llama-1b",), sizes=(1, 2), axes={"tp": (1,)}, repeats=1,
-            global_batch_size=64 * 2**power,
-        )
-        for power in range(6)
-    ]  # fmt: skip
-    page = opened(reported(*plans), viewport={"width": 900, "height": 900}).page
-    ends = page.locator("#pick-batch button").evaluate_all(
-        "buttons => buttons.map(button => button.getBoundingClientRect().right)"
-    )
-    assert len(ends) == 6
-    assert max(ends) <= 900
-
-
-def test_without_javascript_answers_and_rows_are_readable(full_study, opened):
-    page = opened(full_study / "report.html", java_script_enabled=False).page
-    answers = page.locator("h2.big:visible").all_inner_texts()
-    assert [answer[:9] for answer in answers] == ["Measured:"] * 3
-    assert page.locator("tbody tr:visible").count() > 100
-    pictures = page.locator("noscript img:visible, figure img:visible")
-    assert pictures.count() >= 5
-    assert all(picture.evaluate("e => e.naturalWidth") > 300 for picture in pictures.all())
-    dead = page.locator("input:visible, select:visible, nav:visible, button:visible")
-    assert dead.count() == 0
-
-
-def test_a_changed_number_format_reaches_sentences_and_page_alike(reported, opened, monkeypatch):
-    formats = {"unknown": "?", "prefixes": [[1e3, 1e3, " kilo"]], "digits": 2}
-    for name, value in formats.items():
-        monkeypatch.setitem(report_text.FORMATS, name, value)
-    page = opened(reported(gpu_plan(axes={"tp": (1, 2)}))).page
-    rates = page.locator("#points tbody tr:not(.fail):not(.wait)").first.inner_text()
-    assert " kilo" in rates
-    assert " kilo" in page.inner_text("#figures")
+    report.select("weak 8 × 4096")
+    assert "weak scaling: 8 sequences" in report.page.inner_text(".selection:visible .kind")
+    assert "Weak scaling: a step takes" in report.page.inner_text("#answer .selection:visible")
 
 
 def test_a_model_with_a_hostile_name_is_text_everywhere(hostile):
-    text = hostile.page.inner_text("body")
+    page = hostile.page
+    text = page.text_content("body")
     assert "<script>document.title='x'</script><img src=x onerror=" in text
-    assert "\\u202e line" in text
     assert "\u202e" not in text
-    assert hostile.page.title().startswith("Scaling report")
+    page.locator("figure:visible svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.fill("#find", "<img>")
+    assert page.title() not in ("x", "y")
+    assert not page.is_visible("#pick-place")
     assert hostile.errors == []
     assert hostile.requests == []
 
 
-FAULTS = Path(__file__).with_name("screens.js").read_text(encoding="utf-8")
+def test_without_a_script_nothing_dead_is_shown(full_study, opened):
+    page = opened(full_study / "report.html", java_script_enabled=False).page
+    assert page.locator("h2.big:visible").count() == 3
+    assert page.locator("figure:visible svg").count() >= 12
+    assert page.locator("details.size").count() == 11
+    assert page.locator("input:visible, select:visible, button:visible").count() == 0
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-def test_no_words_of_a_chart_lie_on_one_another(tmp_path, opened, width):
-    """Ranks that share cores: a third of the ideal, and the layout kept just behind the fastest."""
-    plan = gpu_plan(
-        models=("llama-1b",), sizes=(1, 2, 4), axes={"tp": (1, 2)}, repeats=1, global_batch_size=64
-    )
-    seconds = {(1, 1): 3.2, (1, 2): 2.9, (2, 2): 2.6, (1, 4): 2.7, (2, 4): 2.5}
-    study = tabulated(tmp_path / "study", plan, ran=0.0)
-    rows = [
-        timed_row(point, seconds[point.layout.tp, point.layout.world_size], noise=0.002)
-        for point in plan.points
-    ]
-    write_rows(study / "rows" / "all.parquet", rows)
-    tabulate(study, REPORTS / "sql")
-    page = opened(
-        write_report(study, REPORTS, charts=False), viewport={"width": width, "height": 900}
-    ).page
-    named = page.locator("figure[data-chart=throughput_per_gpu] text:text-is('one layout')")
-    assert named.count() == 2  # and its halo
-    assert page.evaluate(FAULTS, 10)["clash"] == []
-    broken = """() => [...document.querySelectorAll('.whole')]
-      .filter(e => e.getClientRects().length > 1).map(e => e.textContent)"""
-    assert page.locator("h2.big .whole").first.inner_text() == "ZeRO-1"
-    assert page.evaluate(broken) == []
+def test_a_changed_number_format_reaches_sentences_and_script_alike(reported, opened, monkeypatch):
+    formats = {"prefixes": [[1e3, 1e3, " kilo"]], "digits": 2}
+    for name, value in formats.items():
+        monkeypatch.setitem(report_text.FORMATS, name, value)
+    page = opened(reported(gpu_plan(axes={"tp": (1, 2)}))).page
+    assert " kilo" in page.locator("#rows tbody tr").first.inner_text()
+    assert " kilo" in page.inner_text("#matrix")

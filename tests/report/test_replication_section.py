@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from scaling.analyse.replication import SCHEMA
 from scaling.record.files import write_table
-from scaling.report.sections.study import replication_section
+from scaling.report.sections.replication import replication_section
 
 Answer = tuple[str, str | None, str]  # finding, subject, verdict
 

@@ -58,8 +58,9 @@ def rate_rows(tables: Tables) -> list[Drawing]:
     sizes = tables["sizes"]
     if len(sizes) < 2:
         return []
-    rows = []
-    for row in sizes:
+    rows, named = [], 0
+    for number, row in enumerate(sizes):
+        named += row["label"] is not None
         at, interval = row["world_size"], LEVELS[row["series"]]
         used = percent(row["mfu"]) if row["mfu"] is not None else ""
         said = f"{amount(row['tokens_per_s_per_gpu'])} tokens/s"
@@ -75,6 +76,8 @@ def rate_rows(tables: Tables) -> list[Drawing]:
                 "series": row["series"], "tip": tip, "used": used,
                 "name": row["layout_name"] if row["label"] else "",
                 "yardstick": sizes[0]["tokens_per_s_per_gpu"],
+                "at": "low" if named % 2 else "high",
+                "half": "left" if 2 * number < len(sizes) else "right",
                 **marks.look(row["series"], row["slot"]),
             }
         )  # fmt: skip
@@ -121,8 +124,16 @@ def throughput_per_gpu() -> alt.LayerChart:
         *marks.halo_text(
             base.encode(y=alt.Y("high:Q")), "used", colour=marks.SOFT, dy=-12, fontSize=11
         ),
-        *marks.halo_text(
-            base.encode(y=alt.Y("low:Q")), "name", dy=14, fontSize=11, baseline="top"
+        *(
+            layer
+            for place, at, dy in (("low", "low:Q", 16), ("high", "high:Q", -27))
+            for align, dx, of in (("left", -5, "left"), ("right", 5, "right"))
+            for layer in marks.halo_text(
+                base.transform_filter(
+                    f"datum.name && datum.at === '{place}' && datum.half === '{of}'"
+                ).encode(y=alt.Y(at)),
+                "name", dy=dy, dx=dx, align=align, fontSize=11,
+            )
         ),
         height=250,
     )  # fmt: skip
@@ -358,9 +369,9 @@ def effect_rows(tables: Tables) -> list[Drawing]:
     title = "No choice changes the rate clearly"
     if clear:
         top = clear[0]
-        more = "more" if top["worth"] > 1 else "less"
-        title = f"{top['name']} gives {percent(abs(top['worth'] - 1))} {more} tokens per second"
-    return [Drawing(title[:1].upper() + title[1:], {"rows": rows[:_MOST_EFFECTS]})]
+        higher = "higher" if top["worth"] > 1 else "lower"
+        title = f"With {top['name']} the rate is {percent(abs(top['worth'] - 1))} {higher}"
+    return [Drawing(title, {"rows": rows[:_MOST_EFFECTS]})]
 
 
 def _choice(row: Record) -> str:
@@ -517,7 +528,9 @@ def collectives() -> alt.LayerChart:
         ),
         color=alt.Color(
             "group:N", scale=alt.Scale(range=[variable(f"c{slot}") for slot in range(1, 7)]),
-            legend=alt.Legend(title=None, orient="top", columns=2, labelLimit=220),
+            legend=alt.Legend(
+                title=None, orient="top", columns=2, columnPadding=34, labelLimit=220
+            ),
         ),
     )  # fmt: skip
     return marks.finish(

@@ -116,7 +116,12 @@ def halo_text(base: alt.Chart, text: str, *, colour: str = INK, **mark: Any) -> 
 def parts(names: Sequence[str], ramp: str) -> alt.Color:
     """Colours of the parts of a whole, with a legend of those that the parameter `parts` lists."""
     legend = alt.Legend(
-        title=None, orient="top", symbolType="square", values=alt.ExprRef("parts"), columns=3
+        title=None,
+        orient="top",
+        symbolType="square",
+        values=alt.ExprRef("parts"),
+        columns=3,
+        columnPadding=34,
     )
     scale = alt.Scale(domain=list(names), range=RAMPS[ramp][: len(names)])
     return alt.Color("part:N", scale=scale, legend=legend)

@@ -72,7 +72,7 @@ CONFIG: dict[str, Any] = {
     "axis": {
         "labelColor": _SOFT, "titleColor": _SOFT, "tickColor": _LINE,
         "domainColor": _LINE, "gridColor": variable("grid"), "labelFontSize": 12,
-        "titleFontSize": 12, "titleFontWeight": 400, "titlePadding": 8, "labelPadding": 5,
+        "titleFontSize": 12, "titleFontWeight": 400, "titlePadding": 14, "labelPadding": 5,
         "tickSize": 4,
     },
     "axisY": {"domain": False, "ticks": False, "grid": True},

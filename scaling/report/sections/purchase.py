@@ -11,11 +11,13 @@ from scaling.layout.names import exact
 from scaling.report.charts.charts import step_words
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
+    GLUE,
     LEVELS,
     amount,
     digits,
     duration,
     gib,
+    glued,
     listed,
     money,
     percent,
@@ -61,7 +63,7 @@ def options(tables: Tables) -> list[Option]:
         made.append(
             {
                 "size": row["world_size"],
-                "what": f"{tables.gpus(row['world_size'])} with {row['layout_name']}",
+                "what": glued(f"{tables.gpus(row['world_size'])} with {row['layout_name']}"),
                 "exact": exact(row),
                 "series": row["series"],
                 "verb": _VERBS[row["series"]],
@@ -116,13 +118,19 @@ def choose(
 
 
 def bill(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
-    """`2.80 days, $11 400`."""
+    """Time and cost of a run: `2.80 days, $11 400`."""
     took = duration(option["hours"] * tokens)
     return f"{took}, {money(option['gpu_hours'] * tokens, price, words['GPU'])}"
 
 
+def offer(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
+    """An alternative: `32 GPUs with ZeRO-3: 5.50 days, $11 200`, and that it is predicted."""
+    predicted = ", predicted" if option["series"] == "predicted" else ""
+    return f"{option['what']}: {bill(option, tokens, price, words)}{predicted}"
+
+
 def headline(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
-    """`Use 64 GPUs with ZeRO-3 in node: 2.80 days, $11 400 for 135 G tokens.`"""
+    """The answer, such as `Use 64 GPUs with ZeRO-3: 2.80 days, $11 400 for 135 G tokens`."""
     if option["undecided"]:
         return f"{option['undecided']}."
     paid = bill(option, tokens, price, words)
@@ -130,9 +138,9 @@ def headline(option: Option, tokens: float, price: float | None, words: Mapping[
 
 
 def between(option: Option, tokens: float) -> str:
-    """`Between 2.70 and 2.90 days (95 % interval).`"""
+    """The interval of the time, such as `Between 2.70 and 2.90 days (95 % interval)`."""
     low, high = duration(option["low"] * tokens), duration(option["high"] * tokens)
-    low = low.removesuffix(f" {high.split()[-1]}") if low.split()[-1] == high.split()[-1] else low
+    low = low.removesuffix(GLUE + high.split(GLUE)[-1])
     return f"Between {low} and {high} ({option['level']} % interval)."
 
 
@@ -157,7 +165,7 @@ def too_close(tables: Tables, size: Record) -> str:
 
 
 def _returns(tables: Tables, size: int) -> str:
-    """`32 to 64 trains 92 % faster (88–96 %, 95 % interval); 64 to 128 trains 71 % faster (…).`"""
+    """What the steps to and from a size gain; empty where there is none."""
     steps = [
         f"{step['from_world_size']} to {step['to_world_size']} trains {step_words(step)}"
         for step in tables["returns"]

@@ -42,7 +42,7 @@ def story(tables: Tables) -> dict[str, Any]:
             "headline": purchase.headline(use, tokens, price, tables.words),
             "between": purchase.between(use, tokens),
             "others": [
-                (name, one, purchase.bill(one, tokens, price, tables.words))
+                (name, purchase.offer(one, tokens, price, tables.words))
                 for name, one in (("Cheaper", cheaper), ("Faster", faster))
                 if one
             ],

@@ -1,0 +1,177 @@
+"""The answer as a purchase, on tables written by hand."""
+
+import json
+
+import pytest
+import yaml
+
+from scaling.layout.axes import DEFAULTS
+from scaling.report.sections import purchase
+from scaling.report.sections.runs import runs
+from scaling.report.tables import Tables
+
+DAY = 24.0
+GPU = {"GPU": "GPU", "GPUs": "GPUs"}
+
+
+def option(size, hours, *, gpu_hours=None, **more):
+    cost = size * hours if gpu_hours is None else gpu_hours
+    return {
+        "size": size, "what": f"{size} GPUs with ZeRO-3", "hours": hours, "gpu_hours": cost,
+        "verb": "Use", "undecided": None, "series": "measured", "level": 95,
+        "low": 0.9 * hours, "high": 1.1 * hours, **more,
+    }  # fmt: skip
+
+
+OPTIONS = [option(8, 10 * DAY), option(16, 6 * DAY), option(32, 4 * DAY), option(64, 3 * DAY)]
+
+
+def sizes_of(chosen):
+    return [one and one["size"] for one in chosen]
+
+
+@pytest.mark.parametrize(
+    ("days", "sizes"),
+    [(None, [16, 8, 32]), (5, [32, 16, 64]), (100, [8, None, 16]), (1, [64, 32, None])],
+)
+def test_a_deadline_chooses_the_cheapest_in_time_and_neighbours_beside_it(days, sizes):
+    deadline = None if days is None else DAY * days
+    assert sizes_of(purchase.choose(OPTIONS, 16, deadline_hours=deadline, tokens=1)) == sizes
+
+
+def test_the_headline_is_a_purchase_and_a_red_item_takes_its_verb():
+    one = option(64, 2.8 * DAY / 135e9, gpu_hours=4560 / 135e9)
+    said = purchase.headline(one, 135e9, 2.5, GPU).replace("\u00a0", " ").replace("\u202f", " ")
+    assert said == "Use 64 GPUs with ZeRO-3: 2.80 days, $11.4 k for 135 G tokens."
+    red = one | {"undecided": "Not decided: the machine was busy"}
+    assert purchase.headline(red, 135e9, 2.5, GPU) == "Not decided: the machine was busy."
+
+
+def test_an_alternative_says_that_it_is_predicted():
+    assert purchase.offer(option(8, 1.0, series="predicted"), 1, None, GPU).endswith(", predicted")
+
+
+def test_the_interval_of_the_time_has_its_level():
+    said = purchase.between(option(8, 100 * DAY), 1).replace("\u00a0", " ")
+    assert said == "Between 90.0 and 110 days (95 % interval)."
+
+
+def size(**changes):
+    row = {
+        "setting_id": 1, "world_size": 8, "layout_name": "ZeRO-3", "series": "measured",
+        "throttled_share": None, "losses_agree": True, "mfu": 0.4, "single_run": False,
+        "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
+        "expected_loss": 0.004, "candidate": True, "load": 0.5,
+    }  # fmt: skip
+    return row | changes
+
+
+def tables(*estimates, **rows):
+    noise = {"sigma": 0.007, "assumed": False}
+    progress = {"waiting": 0, "points": 9, "failed": 0, "refusals": 0}
+    given = {
+        "estimates": list(estimates or [size()]), "hosts": [], "noise": [noise], "accuracy": [],
+        "progress": [progress], "returns": [], "knees": [],
+    }  # fmt: skip
+    return Tables(given | rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "item"),
+    [
+        ({"load": 12.0}, ("bad", "The machine was busy: load 12 times the ranks' own threads")),
+        ({"load": 1.5}, ("warn", "Something else ran on the machine: load 1.5 times the ranks' "
+                         "own threads")),
+        ({"losses_agree": False}, ("bad", "The losses of this layout differ from those of the "
+                                   "same training")),
+        ({"mfu": 1.2}, ("bad", "MFU is 120 %, more than the device can give")),
+        ({"throttled_share": 1.0}, ("warn", "GPUs ran at their power limit in 100 % of the time")),
+        ({"single_run": True}, ("warn", "This layout ran once; repeats of others differ by 0.7 %")),
+        ({"series": "predicted", "fits_probability": 0.97},
+         ("warn", "It fits with a chance of 97 % (1.00 GiB)")),
+        ({"series": "predicted", "fits_probability": 0.6},
+         ("bad", "It fits with a chance of 60 % (1.00 GiB)")),
+        ({}, ("good", "Repeats differ by 0.7 %")),
+    ],
+)  # fmt: skip
+def test_the_health_line_says_what_speaks_against_the_answer(changes, item):
+    row = size(**changes)
+    found = purchase.health(tables(row), row)
+    assert item in [(state, words.replace("\u202f", " ")) for state, words in found]
+    assert [state for state, _ in found] == sorted(
+        (state for state, _ in found), key=("bad", "warn", "good").index
+    )
+
+
+def test_a_slow_host_is_named_and_its_runs_are_said_to_be_corrected():
+    host = {"host": "node-3", "effect": 0.08}
+    found = purchase.health(tables(hosts=[host]), size())
+    assert ("warn", "node-3 8\u202f% is slower; the rates are corrected for it") in found
+
+
+def test_an_assumed_noise_is_said_to_be_assumed():
+    given = tables(noise=[{"sigma": 0.007, "assumed": True}])
+    words = [words for _, words in purchase.health(given, size())]
+    assert "Every layout ran once; a noise of 0.7\u202f% is assumed" in words
+
+
+def test_what_is_too_close_to_call_names_the_contenders_and_the_price_of_choosing():
+    rows = [size(layout_name=name, close=True, p_best=p) for name, p in (("a", 0.6), ("b", 0.4))]
+    said = purchase.too_close(tables(*rows), size(close_layouts=2)).replace("\u202f", " ")
+    assert said == (
+        "Too close to call: the best is a (60 %) or b (40 %). "
+        "The advised layout is expected to cost 0.4 % of the rate."
+    )
+    assert purchase.too_close(tables(), size()) == ""
+
+
+@pytest.mark.parametrize(
+    ("series", "knee", "opens"),
+    [
+        (("measured",) * 4, 16, 16),
+        (("measured", "measured", "predicted", "predicted"), 64, 16),
+        (("predicted",) * 4, 32, 32),
+        (("measured",) * 4, None, 64),
+    ],
+)
+def test_the_page_opens_at_the_knee_among_sizes_that_ran(series, knee, opens):
+    rows = [
+        {"world_size": n, "series": one} for n, one in zip((8, 16, 32, 64), series, strict=True)
+    ]
+    knees = [] if knee is None else [{"knee_world_size": knee}]
+    assert purchase.start(tables(sizes=rows, knees=knees)) == opens
+
+
+def test_a_layout_is_copied_as_a_deepspeed_configuration_and_as_a_study():
+    setting = {
+        "model": "llama2_7b", "cluster": "h100", "study_kind": "strong", "kept_batch_size": 64,
+        "seq_length": 4096,
+    }  # fmt: skip
+    row = DEFAULTS | {
+        "world_size": 16, "zero_stage": 3, "zero_shard_size": 8, "micro_batch_size": 2, "dp": 16,
+        "gradient_accumulation_steps": 2, "global_batch_size": 64,
+    }  # fmt: skip
+    texts = runs(setting, row)
+    assert json.loads(texts["DeepSpeed"]) == {
+        "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}, "bf16": {"enabled": True},
+    }  # fmt: skip
+    study = yaml.safe_load(texts["study.yaml"])
+    assert study["kind"] == "strong"
+    assert study["axes"]["zero_shard_size"] == 8
+    assert "engine" not in study["axes"]  # as by default
+    assert "DeepSpeed" not in runs(setting, row | {"engine": "torch"})
+
+
+def test_a_copied_study_is_a_study(project):
+    from scaling.study.load import load_study
+
+    setting = {
+        "model": "tiny", "cluster": "local", "study_kind": "strong", "kept_batch_size": 8,
+        "seq_length": 128,
+    }  # fmt: skip
+    row = DEFAULTS | {"world_size": 2, "zero_stage": 1, "precision": "fp32", "engine": "torch"}
+    path = project / "config" / "studies" / "copied.yaml"
+    path.write_text(runs(setting, row)["study.yaml"])
+    assert load_study(path, project / "config").axes["zero_stage"] == (1,)
