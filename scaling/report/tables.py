@@ -89,7 +89,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "memory_meter", "hosts", "seeds", "first_started_at", "last_started_at",
     ),
     "left_out": ("reason", "rows_left_out"),
-    "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
+    "losses": ("point_id", "setting_id", "layouts", "differs_in", "at_step", "gap", "bound"),
 }  # fmt: skip
 
 _FILTERS = {

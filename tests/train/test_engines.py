@@ -25,7 +25,8 @@ MAY_NAME = {
     "scaling/launch/trainer.py": "the row's deepspeed_version",
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
-    "scaling/report/columns.py": "the row's deepspeed_version",
+    "scaling/report/sections/runs.py": "its configuration, to copy",
+    "scaling/report/tables.py": "the row's deepspeed_version",
     "scaling/train/device.py": "the row's deepspeed_version",
 }
 ROOMS = ("scaling/train/engines/deepspeed/", "scaling/predict/")  # predict: facts about stacks
