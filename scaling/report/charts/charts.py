@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import Any
 
 import altair as alt
 
@@ -37,6 +38,9 @@ SPLIT_TRUSTED = 1.25  # a profiled step longer than this many timed ones says no
 _MOST_EFFECTS = 8
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
 _HALF = 0.5
+_DASHES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("false", {}), ("true", {"strokeDash": [4, 3]}),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ def marginal_return() -> alt.LayerChart:
             base.transform_filter(f"({predicted}) === {dashed}")
             .mark_rule(color=marks.ACCENT, strokeWidth=3, **dash)
             .encode(y=y, description=alt.Description("tip:N"))
-            for dashed, dash in (("false", {}), ("true", {"strokeDash": [4, 3]}))
+            for dashed, dash in _DASHES
         ),
         *marks.halo_text(middle, "number", dy=13),
         height=250,

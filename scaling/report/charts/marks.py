@@ -38,7 +38,7 @@ def fixed(channel: str, at: float | str) -> Any:
 LEFT, RIGHT = fixed("XValue", 0), fixed("XValue", "width")
 ACROSS: dict[str, Any] = {"x": LEFT, "x2": fixed("X2Value", "width")}  # the whole plot
 UPRIGHT: dict[str, Any] = {"y": fixed("YValue", 0), "y2": fixed("Y2Value", "height")}
-AS_STATED = {"scale": None, "legend": None}  # the row holds the colour
+AS_STATED: dict[str, Any] = {"scale": None, "legend": None}  # the row holds the colour
 
 _BILLIONS = (
     "abs(datum.value) < 1 ? format(datum.value, '~g')"
@@ -106,7 +106,12 @@ def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
 def halo_text(base: alt.Chart, text: str, *, colour: str = INK, **mark: Any) -> list[alt.Chart]:
     """Text over a wide stroke in the surface's colour, so that it stays readable over lines."""
     words = base.encode(text=alt.Text(f"{text}:N"))
-    halo = {"stroke": SURFACE, "strokeWidth": 4, "strokeJoin": "round", "color": SURFACE}
+    halo: dict[str, Any] = {
+        "stroke": SURFACE,
+        "strokeWidth": 4,
+        "strokeJoin": "round",
+        "color": SURFACE,
+    }
     return [
         words.mark_text(aria=False, **halo, **mark),
         words.mark_text(aria=False, color=colour, **mark),

@@ -105,16 +105,14 @@ def choose(
     if deadline_hours is None:
         use = next(one for one in of if one["size"] == opening)
     else:
-        use = min(in_time, key=lambda one: one["gpu_hours"], default=None) or min(
-            of, key=lambda one: one["hours"]
-        )
+        use = _least(in_time, "gpu_hours") or _least(of, "hours") or of[0]
     cheaper = [one for one in of if one["gpu_hours"] < use["gpu_hours"]]
     faster = [one for one in of if one["hours"] < use["hours"]]
-    return (
-        use,
-        min(cheaper, key=lambda one: one["hours"], default=None),
-        min(faster, key=lambda one: one["gpu_hours"], default=None),
-    )
+    return use, _least(cheaper, "hours"), _least(faster, "gpu_hours")
+
+
+def _least(of: Sequence[Option], key: str) -> Option | None:
+    return min(of, key=lambda one: float(one[key])) if of else None
 
 
 def bill(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
