@@ -5,7 +5,7 @@ const inputs = { tokens: scales, price: { dollars: 1 }, deadline: { d: 1, day: 1
 const state = { story: stories[0], size: null, tokens: null, price: null, deadline: null };
 const dollars = (hours, price, words) => price ? `$${amount(hours * price)}` : `${amount(hours)} ${words.GPU}-hours`;
 const tokensOf = story => state.tokens ?? story.tokens, priceOf = story => state.price ?? story.price;
-const bill = (option, story = state.story) => `${duration(option.hours * tokensOf(story))}, ${dollars(option.gpu_hours * tokensOf(story), priceOf(story), story.words)}`;
+const bill = option => `${duration(option.hours * tokensOf(state.story))}, ${dollars(option.gpu_hours * tokensOf(state.story), priceOf(state.story), state.story.words)}`;
 const least = (options, key) => options.reduce((best, one) => !best || one[key] < best[key] ? one : best, null);
 
 // As `choose` of scaling/report/sections/purchase.py: the cheapest in time, else the fastest; without a deadline the size that opens
@@ -33,7 +33,8 @@ function answer() {
   }
   for (const cell of $$('#matrix td[data-size]')) {
     const of = stories.find(one => one.id === Number(cell.parentNode.dataset.id)), option = of.options.find(one => one.size === Number(cell.dataset.size));
-    $('[data-is=bill]', cell).textContent = bill(option, of);
+    $('[data-is=time]', cell).textContent = duration(option.hours * tokensOf(of));
+    $('[data-is=cost]', cell).textContent = dollars(option.gpu_hours * tokensOf(of), priceOf(of), of.words);
     cell.classList.toggle('chosen', of === story && option === use);
     cell.classList.toggle('late', state.deadline != null && option.hours * tokensOf(of) > 24 * state.deadline);
   }
@@ -102,12 +103,13 @@ const tip = $('#tip');
 function point(mark) {
   tip.hidden = !mark;
   if (!mark) return;
+  if (mark.title) { mark.dataset.tip = mark.title; mark.removeAttribute('title'); }  // a browser's own would stand beside ours
   tip.textContent = mark.dataset.tip;
   const box = mark.getBoundingClientRect();
   tip.style.left = `${Math.max(8, Math.min(box.left + box.width / 2 - tip.offsetWidth / 2, innerWidth - tip.offsetWidth - 8)) + scrollX}px`;
   tip.style.top = `${(box.top > tip.offsetHeight + 12 ? box.top - tip.offsetHeight - 8 : box.bottom + 8) + scrollY}px`;
 }
-for (const kind of ['pointerover', 'pointerdown']) document.addEventListener(kind, event => point(event.target.closest?.('[data-tip]')));
+for (const kind of ['pointerover', 'pointerdown']) document.addEventListener(kind, event => point(event.target.closest?.('[data-tip], .layouts [title]')));
 document.addEventListener('focusout', () => point(null));
 document.addEventListener('keydown', event => {
   const chart = document.activeElement.closest?.('figure svg'), by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];

@@ -1,6 +1,6 @@
 """The name of a layout for people: what it has beyond the plainest one, never what it lacks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from scaling.layout.axes import AXES, REPLICA_AXES
@@ -64,10 +64,14 @@ def name_lines(name: str) -> str:
     return "|".join(lines)
 
 
-def exact(choices: Mapping[str, Any], axes: Sequence[str] = tuple(AXES)) -> str:
-    """Every axis that is stated, with its value: `tp=1 pp=1 zero_stage=3 ...`."""
+def exact(choices: Mapping[str, Any]) -> str:
+    """Every axis that is stated, with its value: `tp=1 pp=1 zero_stage=3 ...`.
+
+    An axis that older points do not have is left out where it is at its default.
+    """
     return " ".join(
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name in axes
+        for name, axis in AXES.items()
         if (value := choices.get(name)) is not None
+        if value != axis.default or not axis.added_later
     )

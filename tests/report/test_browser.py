@@ -129,7 +129,7 @@ def test_headline_alternatives_and_matrix_follow_price_and_deadline(full):
     page.fill("#price", "2.5")
     assert "$" in said(page)
     assert "GPU-hours" in hours
-    assert all("$" in text for text in page.locator("#matrix td[data-size] b").all_inner_texts())
+    assert all("$" in text for text in page.locator("#matrix [data-is=cost]").all_inner_texts())
     page.fill("#deadline", "10 d")
     assert said(page).startswith("Use 1 GPU with")  # the cheapest in time
     assert page.locator("[data-is=cheaper]:visible").count() == 0

@@ -9,6 +9,7 @@ from scaling.report.sections.runs import runs
 from scaling.report.tables import Record, Tables
 from scaling.report.text import LEVELS, UNKNOWN, amount, gib, percent, significant
 
+COPIED = 3  # layouts of a size with a run to copy, the advised one first
 SHOWN_LAYOUTS = 12  # of a size; the table of points has all
 
 
@@ -76,8 +77,9 @@ def kind_words(tables: Tables) -> str:
 def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     """The layouts of one size: `title`, `rows` in the order of `place`, and how many are not shown.
 
-    Of a row: `bar` and `low`, `high` are shares of the best in per cent; `runs` the texts to copy
-    of a layout that is advised or may be the best.
+    `series` is that of the advised layout
+    unless it was measured, and rows of another are `tagged`. Of a row: `bar` and `low`, `high` are shares of the best in per cent; `runs` the texts to copy
+    of the first layouts.
     """
     setting = tables["settings"][0]
     best = next((row for row in rows if row["advised"]), None)
@@ -93,8 +95,14 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     return {
         "title": title,
         "level": level,
+        "series": best["series"] if best and best["series"] != "measured" else None,
         "more": len(rows) - len(shown),
-        "rows": [_layout(setting, row) for row in shown],
+        "rows": [
+            _layout(setting, row)
+            | {"tagged": best is not None and row["series"] != best["series"]}
+            | {"runs": runs(setting, row) if place < COPIED and row["outcome"] == "ok" else {}}
+            for place, row in enumerate(shown)
+        ],
     }
 
 
@@ -124,7 +132,6 @@ def _layout(setting: Record, row: Record) -> dict[str, Any]:
         "step": UNKNOWN if row["step_time_s"] is None else significant(row["step_time_s"]),
         "memory": gib(row["peak_memory_bytes"] or row["predicted_memory_bytes"]),
         "fits": "" if row["series"] != "predicted" else percent(row["fits_probability"]),
-        "runs": runs(setting, row) if row["advised"] or row["close"] else {},
     }
 
 
