@@ -1,0 +1,53 @@
+"""The layouts of a size, and the matrix, as the page shows them."""
+
+import pytest
+
+from scaling.report.sections.story import COPIED, SHOWN_LAYOUTS, layouts_of, matrix, story
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def told(full_tables):
+    return story(full_tables.of(2))
+
+
+def test_the_advised_layout_stands_first_and_titles_its_size(told, full_tables):
+    for row in full_tables.of(2)["sizes"]:
+        size = told["sizes"][row["world_size"]]
+        assert size["rows"][0]["advised"]
+        assert size["rows"][0]["name"] == row["layout_name"]
+        assert size["title"].startswith(f"{row['world_size']} GPU")
+        assert row["layout_name"] in size["title"]
+
+
+def test_a_bar_is_the_share_of_the_best_and_lies_in_its_interval(told):
+    for size in told["sizes"].values():
+        for row in size["rows"]:
+            if row["bar"] is not None:
+                assert 0 < row["low"] <= row["bar"] <= row["high"] <= 100
+
+
+def test_failures_have_their_outcome_and_no_number(full_tables):
+    sizes = story(full_tables.of(3))["sizes"]
+    failed = [row for size in sizes.values() for row in size["rows"] if row["outcome"] != "ok"]
+    assert {row["outcome"] for row in failed} >= {"oom"}
+    assert all(row["bar"] is None and row["rate"] == "–" for row in failed)
+
+
+def test_of_many_layouts_the_first_are_shown_and_the_others_counted(full_tables):
+    mine = full_tables.of(1)
+    rows = [row for row in mine["estimates"] if row["world_size"] == 2]
+    told = layouts_of(mine, rows * 3)
+    assert len(told["rows"]) + told["more"] == 3 * len(rows)
+    assert len(told["rows"]) <= SHOWN_LAYOUTS + 4
+    assert sum(bool(row["runs"]) for row in told["rows"]) == COPIED
+
+
+def test_the_matrix_has_a_row_for_each_selection_and_a_column_for_each_size(full_tables):
+    selections = [full_tables.of(setting) for setting in (1, 2, 3)]
+    stories = [story(tables) for tables in selections]
+    found = matrix(stories, selections)
+    assert found["sizes"] == [1, 2, 4, 8]
+    assert [row["story"]["model"] for row in found["rows"]] == ["tiny", "llama-1b", "llama-8b"]
+    assert found["rows"][2]["cells"].keys() == {4, 8}  # it fits on no less
