@@ -47,7 +47,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "sizes": (
         *_CELL, *_LAYOUT, "label", "stretch", "candidates", "close_layouts", "close_names",
         "efficiency", "hours_per_token", "hours_per_token_low", "hours_per_token_high",
-        "gpu_hours_per_token", "global_batch_size", "tokens_per_step",
+        "gpu_hours_per_token", "global_batch_size", "tokens_per_step", "started_at",
     ),
     "returns": (
         "setting_id", "series", "level", "from_world_size", "to_world_size", "faster", "faster_low",

@@ -62,6 +62,7 @@ def size(**changes):
         "throttled_share": None, "losses_agree": True, "mfu": 0.4, "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5,
+        "started_at": "2026-11-20T10:00:00Z",
     }  # fmt: skip
     return row | changes
 
@@ -92,6 +93,7 @@ def tables(*estimates, **rows):
         ({"series": "predicted", "fits_probability": 0.6},
          ("bad", "It fits with a chance of 60 % (1.00 GiB)")),
         ({}, ("good", "Repeats differ by 0.7 %")),
+        ({}, ("good", "Measured here, last on 2026-11-20")),
     ],
 )  # fmt: skip
 def test_the_health_line_says_what_speaks_against_the_answer(changes, item):

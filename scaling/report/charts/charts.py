@@ -62,7 +62,7 @@ def rate_rows(tables: Tables) -> list[Drawing]:
     sizes = tables["sizes"]
     if len(sizes) < 2:
         return []
-    rows, named = [], 0
+    rows, named, names = [], 0, _apart([row["layout_name"] for row in sizes])
     for number, row in enumerate(sizes):
         named += row["label"] is not None
         at, interval = row["world_size"], LEVELS[row["series"]]
@@ -78,7 +78,7 @@ def rate_rows(tables: Tables) -> list[Drawing]:
             {
                 "size": at, "rate": row["tokens_per_s_per_gpu"], "low": low, "high": high,
                 "series": row["series"], "tip": tip, "used": used,
-                "name": row["layout_name"] if row["label"] else "",
+                "name": names[number] if row["label"] else "",
                 "yardstick": sizes[0]["tokens_per_s_per_gpu"],
                 "at": "low" if named % 2 else "high",
                 "half": "left" if 2 * number < len(sizes) else "right",
@@ -104,6 +104,14 @@ def rate_rows(tables: Tables) -> list[Drawing]:
     return [
         Drawing(title, {"rows": rows, "joined": joined, "others": others}, _sizes(sizes)),
     ]
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Each name without the choices that all of them have; whole if it has no other."""
+    parts = [name.split(", ") for name in names]
+    shared = set(parts[0]).intersection(*parts) if len(set(names)) > 1 else set()
+    own = [", ".join(part for part in of if part not in shared) for of in parts]
+    return [short or name for short, name in zip(own, names, strict=True)]
 
 
 def throughput_per_gpu() -> alt.LayerChart:

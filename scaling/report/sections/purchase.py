@@ -220,6 +220,8 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
     if predicted:
         source = next((row["predicted_from"] for row in tables["accuracy"]), None)
         stands += f", from {source or 'data sheets'}"
+    elif size["started_at"]:
+        stands += f", last on {size['started_at'][:10]}"
     items: list[Item] = [("good" if size["series"] in ("measured", "extended") else "warn", stands)]
     noise = next(iter(tables["noise"]), None)
     if not predicted and noise and noise["sigma"] is not None:
