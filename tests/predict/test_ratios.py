@@ -23,12 +23,14 @@ def test_the_odds_of_a_tie_are_even_and_one_in_ten_lies_beyond_an_interval():
 def test_every_prediction_says_what_of_its_error_is_its_own(points):
     asked = points({"tp": 8, "dp": 1}, {"tp": 1, "dp": 8}, {"tp": 16, "dp": 4, "seq_length": 512})
     table = prediction_table(asked, predict(asked)).to_pylist()
-    for row in table:
-        assert 0 < row["predicted_own_sigma"] < np.log(row["high"] / row["low"])
+    own = [
+        float(np.hypot(row["predicted_layout_sigma"], row["predicted_rest_sigma"])) for row in table
+    ]
+    for row, sigma in zip(table, own, strict=True):
+        assert 0 < sigma < np.log(row["high"] / row["low"])
         assert 0 < row["predicted_size_sigma"] < np.log(row["high"] / row["low"])
     # over nodes its tensor-parallel ranks wait most of the step
-    assert table[2]["predicted_own_sigma"] > table[0]["predicted_own_sigma"]
-    assert table[0]["predicted_own_sigma"] > table[1]["predicted_own_sigma"]
+    assert own[2] > own[0] > own[1]
 
 
 def test_a_stall_that_may_come_widens_what_is_its_own(points):
