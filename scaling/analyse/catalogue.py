@@ -6,10 +6,11 @@ from statistics import NormalDist
 import duckdb
 import pyarrow as pa
 
-from scaling.analyse.series import SERIES
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.axes import AXES, axis_levels
 
+# Sources of a value, in the order in which one speaks for a layout at a size.
+SERIES = ("measured", "extended", "published", "predicted")
 # Standard errors in half an interval: rows state 80 % of extended steps and predictions, else 95 %.
 Z80, Z95 = NormalDist().inv_cdf(0.9), NormalDist().inv_cdf(0.975)
 

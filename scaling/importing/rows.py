@@ -15,7 +15,7 @@ from scaling.cluster.hardware import GPUS, Cluster, gpu_of_cluster
 from scaling.errors import InputError
 from scaling.importing.reader import Table, read_table
 from scaling.layout.axes import AXES, REPLICA_AXES
-from scaling.layout.layout import layout_label, replica_size
+from scaling.layout.layout import idle_choices, layout_label, replica_size
 from scaling.layout.optional_parts import PART_SIZES, stated_parts
 from scaling.layout.shapes import ModelShape, counts_per_token
 from scaling.record.files import ROWS, write_table
@@ -85,7 +85,7 @@ def _record(
     study: str,
 ) -> dict[str, Any]:
     """A row of what the table states and of what follows."""
-    facts = {**stated, **_model(stated, models)}
+    facts: dict[str, Any] = {**stated, **_model(stated, models)}
     if "dp" not in facts and all(name in facts for name in REPLICA_AXES):
         facts["dp"] = facts["world_size"] // replica_size(facts)
     if "dp" in facts and "micro_batch_size" in facts:
@@ -93,6 +93,8 @@ def _record(
         facts.setdefault("gradient_accumulation_steps", batch)
     if facts.get("fsdp", 0) > 1:
         facts["zero_stage"] = 3
+    idle = idle_choices(facts, facts.get("dp", 0))
+    facts |= idle
     if facts["outcome"] == OOM_OR_CRASH:
         said = "out of memory or a crash: the source does not tell them apart"
         facts |= {"outcome": "error", "error_message": said}
@@ -115,7 +117,7 @@ def _record(
     return record | {
         "stack_fingerprint": f"published: {software}",
         # of what is stated; `_tell_apart` makes it an id
-        "point_id": json.dumps({k: v for k, v in stated.items() if k not in _RESULTS}),
+        "point_id": json.dumps({k: v for k, v in (stated | idle).items() if k not in _RESULTS}),
     }
 
 

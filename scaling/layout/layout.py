@@ -73,6 +73,20 @@ def layout_label(choices: Mapping[str, Any]) -> str:
     )
 
 
+def idle_choices(axes: Mapping[str, Any], dp: int) -> dict[str, Any]:
+    """The choices that change nothing, as their plain values; two such layouts are one.
+
+    Without tensor parallelism sequence_parallel shards nothing; a ZeRO shard group of all replicas
+    is plain ZeRO.
+    """
+    idle: dict[str, Any] = {}
+    if axes.get("tp") == 1 and axes.get("sequence_parallel"):
+        idle["sequence_parallel"] = False
+    if axes.get("zero_shard_size") == dp:
+        idle["zero_shard_size"] = None
+    return idle
+
+
 def replica_size(axes: Mapping[str, Any]) -> int:
     """Ranks of one replica of the model: the product of the axes that multiply ranks."""
     return math.prod(axes[name] for name in REPLICA_AXES)

@@ -109,8 +109,8 @@ def test_a_layout_is_kept_where_another_one_gains_less_than_2_per_cent(tabulated
     rows = [ran(points[key], rate) for key, rate in rates.items()]
     table = tabulated([*points.values()], rows)
     sizes = table("sizes")
-    assert [one["layout_name"] for one in sizes] == ["ZeRO 1"] * 3
-    assert [one["fastest_layout_name"] for one in sizes] == ["ZeRO 1", "ZeRO 3", "ZeRO 1"]
+    assert [one["layout_name"] for one in sizes] == ["ZeRO-1"] * 3
+    assert [one["fastest_layout_name"] for one in sizes] == ["ZeRO-1", "ZeRO-3", "ZeRO-1"]
     # what stands beside an advised layout is its own
     assert [one["tokens_per_s"] for one in sizes] == pytest.approx([100, 198, 400])
     assert sizes[1]["hours_per_token"] == pytest.approx(1 / 198 / 3600)
@@ -124,7 +124,7 @@ def test_a_change_of_layout_has_its_gain_and_where_the_lines_cross(tabulated):
     points = {key: some_point(key[0], zero_stage=key[1]) for key in rates}
     table = tabulated([*points.values()], [ran(points[key], rates[key]) for key in rates])
     (found,) = table("crossovers")
-    assert (found["before_name"], found["after_name"]) == ("ZeRO 1", "ZeRO 3")
+    assert (found["before_name"], found["after_name"]) == ("ZeRO-1", "ZeRO-3")
     assert found["gain"] == pytest.approx(1.25)
     assert found["gain_low"] < 1.25 < found["gain_high"]
     assert found["crossing"] == pytest.approx(2, rel=0.02)  # equal leads at both ends
@@ -137,7 +137,7 @@ def test_the_advised_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):
     rows = [ran(one, 100), ran(two, 150), ran(other, 120)]
     small, large = tabulated([one, two, other], rows)("sizes")
     assert (small["efficiency"], small["runner_up_layout_name"]) == (pytest.approx(1), None)
-    assert large["runner_up_layout_name"] == "ZeRO 3"
+    assert large["runner_up_layout_name"] == "ZeRO-3"
     assert large["runner_up_share"] == pytest.approx(0.8)
     assert large["ideal_tokens_per_s"] == pytest.approx(200)
     assert (large["speed_up"], large["efficiency"]) == (pytest.approx(1.5), pytest.approx(0.75))
@@ -182,7 +182,7 @@ def test_what_ran_speaks_before_its_prediction_which_stays_as_it_was_made(tabula
     # beside layouts that ran a predicted one is no candidate
     assert [found[key]["candidate"] for key in sorted(found)] == [True, False, False]
     (size,) = table("sizes")
-    assert (size["series"], size["layout_name"]) == ("measured", "ZeRO 1")
+    assert (size["series"], size["layout_name"]) == ("measured", "ZeRO-1")
 
 
 def test_a_size_beyond_those_that_ran_is_predicted_and_a_step_to_it_is_of_80_per_cent(
@@ -199,7 +199,7 @@ def test_a_size_beyond_those_that_ran_is_predicted_and_a_step_to_it_is_of_80_per
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("chance", "advised"), [(0.96, "ZeRO 1"), (0.94, "ZeRO 3")])
+@pytest.mark.parametrize(("chance", "advised"), [(0.96, "ZeRO-1"), (0.94, "ZeRO-3")])
 def test_a_layout_with_less_than_95_per_cent_to_fit_is_not_advised(
     tabulated, tmp_path, chance, advised
 ):

@@ -55,18 +55,6 @@ def test_two_layouts_of_one_level_are_no_pair():
     assert [row["ratio"] for row in matched((1, 100.0, 8), (1, 90.0, 8))] == []
 
 
-def test_the_only_layout_of_a_setting_is_named_in_words(tabulated):
-    (row,) = tabulated([some_point(2)])("names")
-    assert row["layout_name"] == "tp 1, pp 1, ZeRO 1, micro-batch 1, flash2, bf16"
-
-
-def test_a_lone_layout_is_named_with_what_is_not_usual_of_it(tabulated):
-    (row,) = tabulated([some_point(2, cp=2, fused_norm=True, routing="learned")])("names")
-    assert row["layout_name"] == (
-        "tp 1, pp 1, cp 2, ZeRO 1, micro-batch 1, flash2, fused norm, bf16"
-    )
-
-
 def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
     one = some_point(2)
     profiled = {"compute_s": 0.15, "comm_s": 0.1, "exposed_comm_s": 0.06, "idle_s": 0.024}

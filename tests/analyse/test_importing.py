@@ -62,7 +62,7 @@ def test_a_source_that_does_not_tell_oom_from_crash_is_not_called_an_oom(importe
 def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imported):
     table = imported({}, {"step_time_s": "0.6"}, {"framework": "Other"})
     assert sorted(row["repeat"] for row in table("measurements")) == [0, 0, 1]
-    assert sorted((row["runs"], row["stack_fingerprint"]) for row in table("layouts")) == [
+    assert sorted((row["runs"], row["stack_fingerprint"]) for row in table("estimates")) == [
         (1, "published: Other"),
         (2, "published: Somebody 1.0"),
     ]
@@ -70,27 +70,24 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
 
 def test_what_one_row_leaves_unstated_and_another_states_are_no_repeats_of_one_layout(imported):
     table = imported({"activation_checkpointing": "none"}, {"activation_checkpointing": ""})
-    names = {row["layout_name"]: row["runs"] for row in table("layouts")}
+    names = {row["layout_name"]: row["runs"] for row in table("estimates")}
     assert list(names.values()) == [1, 1]
     stated, unstated = sorted(names)
     assert unstated == f"{stated} (checkpointing unstated)"
 
 
-def test_sequence_parallel_without_tensor_parallel_is_the_same_training_and_no_rival(imported):
+def test_sequence_parallel_without_tensor_parallel_is_the_same_layout(imported):
     table = imported(
         {"tp": "1", "sequence_parallel": "true"},
         {"tp": "1", "sequence_parallel": "false", "step_time_s": "0.6"},
     )
-    (best,) = table("best")
-    assert best["runner_up_layout"] is None
-    assert table("pairs") == []
-    (decided,) = table("decision")
-    assert decided["role"] == "advised"
+    (found,) = table("estimates")
+    assert (found["runs"], found["sequence_parallel"], found["advised"]) == (2, False, True)
 
 
 def test_releases_of_one_framework_are_never_averaged(imported):
     releases = ({"release": "26.02", "step_time_s": "0.9"}, {"release": "26.06"})
-    found = imported(*releases)("layouts")
+    found = imported(*releases)("estimates")
     assert sorted((row["runs"], row["stack_fingerprint"]) for row in found) == [
         (1, "published: Somebody 1.0 26.02"),
         (1, "published: Somebody 1.0 26.06"),
@@ -230,14 +227,14 @@ def test_no_table_depends_on_the_order_of_imported_rows(tmp_path):
         files = sorted((tmp_path / str(seed) / "tables").glob("*.parquet"))
         found.append({file.stem: read(file) for file in files})
     one, other = found
-    assert len(one["decision"]) > 10
+    assert len(one["estimates"]) > 10
     for name in one:
         if name in ("measurements", "statistics"):  # one row each, in the order of the file
             one[name], other[name] = (sorted(rows, key=str) for rows in (one[name], other[name]))
         assert one[name] == nearly(other[name]), name
 
 
-def test_what_others_published_is_the_answer_where_all_that_was_measured_failed(imported, tmp_path):
+def test_a_layout_that_failed_here_is_not_advised_because_others_ran_it(imported, tmp_path):
     table = imported({})
     shape = ModelShape(
         num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
@@ -250,4 +247,6 @@ def test_what_others_published_is_the_answer_where_all_that_was_measured_failed(
     write_points(tmp_path / "study", Plan(points=(mine,), refusals=()))
     write_rows(tmp_path / "study" / "rows" / "all.parquet", [row_of(mine, "oom")])
     assert {one["setting_id"] for one in table("measurements")} == {1}
-    assert [(one["series"], one["advised"]) for one in table("decision")] == [("published", True)]
+    found = [(one["series"], one["speaks"], one["outcome"]) for one in table("estimates")]
+    assert sorted(found) == [("measured", True, "oom"), ("published", False, "ok")]
+    assert table("sizes") == []

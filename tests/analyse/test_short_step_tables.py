@@ -81,6 +81,6 @@ def test_a_step_is_split_only_where_the_layout_that_is_advised_was_profiled(tabu
     slower = timed_row(SLOW, 2.0, step_time_kind="measured", **PROFILE)
     short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
     full = timed_row(FAST, 1.0, step_time_kind="measured", **PROFILE)
-    for fastest, parts in ((short, set()), (full, {"tp 1"})):
+    for fastest, parts in ((short, set()), (full, {"ZeRO-1"})):
         table = tabulated([FAST, SLOW], [fastest, slower])
         assert {one["layout_name"] for one in table("time_split")} == parts

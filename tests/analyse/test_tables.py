@@ -89,22 +89,6 @@ def test_rows_of_points_the_study_no_longer_has_are_left_out_and_counted(tabulat
     ]
 
 
-def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
-    full = {"activation_checkpointing": "full", "zero_stage": 0}
-    table = tabulated([some_point(1), some_point(2, tp=2), some_point(2, **full)])
-    planned = sorted(table("names"), key=lambda one: (-one["zero_stage"], one["tp"]))
-    assert [one["layout_name"] for one in planned] == [
-        "tp 1, ZeRO 1",
-        "tp 2, ZeRO 1",
-        "tp 1, ZeRO 0, full checkpointing",
-    ]
-    assert [one["layout_lines"] for one in planned] == [
-        "tp 1|Z1",
-        "tp 2|Z1",
-        "tp 1|Z0 ckpt",
-    ]
-
-
 def test_settings_part_what_must_not_be_compared(tabulated):
     points = [
         some_point(1),

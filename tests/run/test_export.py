@@ -64,7 +64,7 @@ def test_an_export_holds_tables_page_plan_and_study_and_nothing_private(study):
         assert archive.namelist() == names
         text = contents(archive)
     assert {"report.html", "study.json", "study.yaml", "points.parquet"} <= {*names}
-    assert "tables/best.parquet" in names
+    assert "tables/sizes.parquet" in names
     assert not any("rows/" in name or name.endswith(".csv") for name in names)
     for private in (*SECRETS, str(study.parent), "bob-7", "Bob's study"):
         assert private not in text, private
@@ -89,8 +89,8 @@ def test_numbers_of_an_export_are_those_of_the_study(study):
     export(study, out, REPORTS)
     tabulate(study, REPORTS / "sql")
     with zipfile.ZipFile(out) as archive:
-        exported = pq.read_table(io.BytesIO(archive.read("tables/layouts.parquet")))
-    own = pq.read_table(study / "tables" / "layouts.parquet").drop_columns(["error_message"])
+        exported = pq.read_table(io.BytesIO(archive.read("tables/estimates.parquet")))
+    own = pq.read_table(study / "tables" / "estimates.parquet").drop_columns(["error_message"])
     assert exported.drop_columns(["error_message"]).to_pylist() == own.to_pylist()
 
 
