@@ -117,7 +117,7 @@ def _record(
     return record | {
         "stack_fingerprint": f"published: {software}",
         # of what is stated; `_tell_apart` makes it an id
-        "point_id": json.dumps({k: v for k, v in (stated | idle).items() if k not in _RESULTS}),
+        "point_id": json.dumps({k: v for k, v in {**stated, **idle}.items() if k not in _RESULTS}),
     }
 
 
