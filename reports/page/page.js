@@ -23,7 +23,7 @@ function answer() {
   at('headline').textContent = use.undecided ? `${use.undecided}.` : `${use.verb} ${use.what}: ${bill(use)} for ${amount(tokens)} tokens.`;
   at('headline').title = use.exact;
   const [low, high] = [use.low, use.high].map(hours => duration(hours * tokens)), unit = '\u00a0' + high.split('\u00a0').at(-1);
-  at('between').textContent = `Between ${low.endsWith(unit) ? low.slice(0, -unit.length) : low} and ${high} (${use.level} % interval).${slow}`;
+  at('between').textContent = `${use.undecided ? `These runs say ${use.what}: ${bill(use)}. ` : ''}Between ${low.endsWith(unit) ? low.slice(0, -unit.length) : low} and ${high} (${use.level} % interval).${slow}`;
   at('close').textContent = use.close;
   at('returns').textContent = use.returns;
   at('health').replaceChildren(...use.health.map(([look, words]) => element('li', words, look)));

@@ -52,8 +52,11 @@ def test_an_alternative_says_that_it_is_predicted():
 
 
 def test_the_interval_of_the_time_has_its_level():
-    said = purchase.between(option(8, 100 * DAY), 1).replace("\u00a0", " ")
+    one = option(8, 100 * DAY, undecided=None)
+    said = purchase.between(one, 1, None, GPU).replace("\u00a0", " ")
     assert said == "Between 90.0 and 110 days (95 % interval)."
+    red = purchase.between(one | {"undecided": "Not decided: the machine was busy"}, 1, None, GPU)
+    assert red.startswith("These runs say 8 GPUs with ZeRO-3: 100\u00a0days, ")
 
 
 def size(**changes):
@@ -72,7 +75,7 @@ def tables(*estimates, **rows):
     progress = {"waiting": 0, "points": 9, "failed": 0, "refusals": 0}
     given = {
         "estimates": list(estimates or [size()]), "hosts": [], "noise": [noise], "accuracy": [],
-        "progress": [progress], "returns": [], "knees": [],
+        "progress": [progress], "returns": [], "knees": [], "statistics": [],
     }  # fmt: skip
     return Tables(given | rows)
 
@@ -125,6 +128,12 @@ def test_what_is_too_close_to_call_names_the_contenders_and_the_price_of_choosin
         "The advised layout is expected to cost 0.4 % of the rate."
     )
     assert purchase.too_close(tables(), size()) == ""
+    points = [
+        {"world_size": 8, "layout_name": name, "duration_s": seconds}
+        for name, seconds in (("a", 450.0), ("b", 900.0), ("c", 1.0))
+    ]
+    more = purchase.too_close(tables(*rows, statistics=points), size(close_layouts=2))
+    assert more.endswith(" One more run of each is 2 points and 3.00 GPU-hours.")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ The page's script makes the same choice when the reader changes tokens, price or
 (reports/page/page.js); what it needs of each size is one `option`.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,11 +136,16 @@ def headline(option: Option, tokens: float, price: float | None, words: Mapping[
     return f"{option['verb']} {option['what']}: {paid} for {amount(tokens)} tokens."
 
 
-def between(option: Option, tokens: float) -> str:
-    """The interval of the time, such as `Between 2.70 and 2.90 days (95 % interval)`."""
+def between(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
+    """The interval of the time, such as `Between 2.70 and 2.90 days (95 % interval)`.
+
+    Where the headline decides nothing, first what the runs say all the same.
+    """
+    said = f"These runs say {option['what']}: {bill(option, tokens, price, words)}. "
     low, high = duration(option["low"] * tokens), duration(option["high"] * tokens)
     low = low.removesuffix(GLUE + high.split(GLUE)[-1])
-    return f"Between {low} and {high} ({option['level']} % interval)."
+    interval = f"Between {low} and {high} ({option['level']} % interval)."
+    return said + interval if option["undecided"] else interval
 
 
 def too_close(tables: Tables, size: Record) -> str:
@@ -158,7 +164,24 @@ def too_close(tables: Tables, size: Record) -> str:
     loss = percent(size["expected_loss"], 1)
     return (
         f"Too close to call: the best is {' or '.join(named)}. "
-        f"The advised layout is expected to cost {loss} of the rate."
+        f"The advised layout is expected to cost {loss} of the rate.{_once_more(tables, rows)}"
+    )
+
+
+def _once_more(tables: Tables, rows: Sequence[Record]) -> str:
+    """What one more run of each of these layouts takes, by how long its runs took; else empty."""
+    wanted = {(row["world_size"], row["layout_name"]) for row in rows}
+    took: dict[tuple[int, str], list[float]] = {}
+    for point in tables["statistics"]:
+        key = point["world_size"], point["layout_name"]
+        if key in wanted and point["duration_s"]:
+            took.setdefault(key, []).append(point["duration_s"])
+    if took.keys() != wanted:
+        return ""
+    hours = sum(size * statistics.median(took[size, name]) for size, name in wanted) / 3600
+    return (
+        f" One more run of each is {len(wanted)} points and {amount(hours)} "
+        f"{tables.words['GPU']}-hours."
     )
 
 

@@ -41,7 +41,7 @@ def story(tables: Tables) -> dict[str, Any]:
         told |= {
             "use": use,
             "headline": purchase.headline(use, tokens, price, tables.words),
-            "between": purchase.between(use, tokens),
+            "between": purchase.between(use, tokens, price, tables.words),
             "others": [
                 (name, purchase.offer(one, tokens, price, tables.words))
                 for name, one in (("Cheaper", cheaper), ("Faster", faster))
