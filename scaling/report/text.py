@@ -9,6 +9,7 @@ from scaling.cluster.hardware import GIB
 UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
 GLUE = "\u00a0"  # no line break
+_HYPHEN = "\u2011"  # no line break
 MINUS = "\u2212"
 HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the scripts of the page do
 GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
@@ -127,8 +128,8 @@ def ratio(middle: float, low: float | None, high: float | None, places: int = 2)
 
 
 def glued(words: str) -> str:
-    """Words in which no line ends between a word and its number: `micro-batch 2`, `8 GPUs`."""
-    return re.sub(r" (?=\d)|(?<=\d) (?=GPU|rank)", GLUE, words)
+    """Words in which no line ends inside `micro-batch 2`, `8 GPUs` or `ZeRO-3`."""
+    return re.sub(r" (?=\d)|(?<=\d) (?=GPU|rank)", GLUE, words).replace("-", _HYPHEN)
 
 
 def listed(words: list[str]) -> str:

@@ -76,7 +76,7 @@ def test_a_change_of_the_rate_is_said_with_its_interval(ratio, low, high, words)
 
 
 def test_no_line_ends_between_a_word_and_its_number():
-    assert glued("8 GPUs with micro-batch 2") == f"8{GLUE}GPUs with micro-batch{GLUE}2"
+    assert glued("8 GPUs, ZeRO-3, mb 2") == f"8{GLUE}GPUs, ZeRO\u20113, mb{GLUE}2"
 
 
 def test_lists_read_like_a_sentence():

@@ -80,7 +80,7 @@ def study(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(study):
     text = html.unescape((study / "report.html").read_text(encoding="utf-8"))
-    return text.replace("\u202f", " ").replace("\u00a0", " ")
+    return text.replace("\u202f", " ").replace("\u00a0", " ").replace("\u2011", "-")
 
 
 @pytest.fixture(scope="module")
