@@ -31,6 +31,7 @@ BUSY, CROWDED = 2.0, 1.25  # load over own threads: red, amber
 THROTTLED = 0.1  # share of the steps
 LEAST_CHANCE = 0.95  # to fit; a layout below is not advised
 SURE = 0.99
+_MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
     "measured": "Use", "extended": "Use", "published": "Published: use",
     "predicted": "Predicted: use",
@@ -224,7 +225,9 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
             ("warn", f"{tables.words['GPUs']} ran at their power limit in {share} of the time")
         )
     if tables["hosts"]:
-        slow = [f"{row['host']} {percent(row['effect'])}" for row in tables["hosts"]]
+        slowest = sorted(tables["hosts"], key=lambda row: -float(row["effect"]))
+        slow = [f"{row['host']} {percent(row['effect'])}" for row in slowest[:_MOST_HOSTS]]
+        slow += [f"{len(slowest) - len(slow)} more"] if len(slowest) > len(slow) else []
         verb = "is" if len(slow) == 1 else "are"
         items.append(("warn", f"{listed(slow)} {verb} slower; the rates are corrected for it"))
     if size["losses_agree"] is False:
