@@ -38,6 +38,7 @@ SPLIT_TRUSTED = 1.25  # a profiled step longer than this many timed ones says no
 _MOST_EFFECTS = 8
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
 _HALF = 0.5
+_INKS = ("t-ink", "t-ink2", "t-ink2", "t-ink", "t-ink", "ink")  # on each part of a step
 _DASHES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("false", {}), ("true", {"strokeDash": [4, 3]}),
 )  # fmt: skip
@@ -310,7 +311,7 @@ def bound_rows(tables: Tables) -> list[Drawing]:
                     "start": part["share_from"], "end": part["share_to"],
                     "middle": (part["share_from"] + part["share_to"]) / 2,
                     "number": percent(share) if share > _LABELLED else "",
-                    "ink": variable("t-ink" if part["part_order"] in (0, 3, 4) else "t-ink2"),
+                    "ink": variable(_INKS[part["part_order"]]),
                     "pale": 0.75 if series == "predicted" else 1,
                     "took": "" if number else took,
                     "tip": f"{tables.gpus(size)}, {part['layout_name']}, {series}: {part['part']} "
