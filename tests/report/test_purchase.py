@@ -156,19 +156,20 @@ def test_the_page_opens_at_the_knee_among_sizes_that_ran(series, knee, opens):
 def test_a_layout_is_copied_as_a_deepspeed_configuration_and_as_a_study():
     setting = {
         "model": "llama2_7b", "cluster": "h100", "study_kind": "strong", "kept_batch_size": 64,
-        "seq_length": 4096,
+        "seq_length": 4096, "gpus_per_node": 8,
     }  # fmt: skip
     row = DEFAULTS | {
         "world_size": 16, "zero_stage": 3, "zero_shard_size": 8, "micro_batch_size": 2, "dp": 16,
         "gradient_accumulation_steps": 2, "global_batch_size": 64,
     }  # fmt: skip
     texts = runs(setting, row)
-    assert json.loads(texts["DeepSpeed"]) == {
+    assert json.loads(texts["DeepSpeed"]["file"]) == {
         "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
         "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}, "bf16": {"enabled": True},
     }  # fmt: skip
-    study = yaml.safe_load(texts["study.yaml"])
+    assert texts["DeepSpeed"]["command"].startswith("deepspeed --num_nodes 2 --num_gpus 8 ")
+    study = yaml.safe_load(texts["This project"]["file"])
     assert study["kind"] == "strong"
     assert study["axes"]["zero_shard_size"] == 8
     assert "engine" not in study["axes"]  # as by default
@@ -180,9 +181,9 @@ def test_a_copied_study_is_a_study(project):
 
     setting = {
         "model": "tiny", "cluster": "local", "study_kind": "strong", "kept_batch_size": 8,
-        "seq_length": 128,
+        "seq_length": 128, "gpus_per_node": None,
     }  # fmt: skip
     row = DEFAULTS | {"world_size": 2, "zero_stage": 1, "precision": "fp32", "engine": "torch"}
     path = project / "config" / "studies" / "copied.yaml"
-    path.write_text(runs(setting, row)["study.yaml"])
+    path.write_text(runs(setting, row)["This project"]["file"])
     assert load_study(path, project / "config").axes["zero_stage"] == (1,)

@@ -1,6 +1,7 @@
 """A layout as a run to start: DeepSpeed's configuration, and a study of ours."""
 
 import json
+import math
 from typing import Any
 
 from scaling.layout.axes import AXES
@@ -9,12 +10,23 @@ from scaling.report.tables import Record
 _PRECISIONS = ("bf16", "fp16")
 
 
-def runs(setting: Record, row: Record) -> dict[str, str]:
-    """By trainer, the text to copy for a layout at its size; only what can express it."""
-    texts = {"study.yaml": study_yaml(setting, row)}
+def runs(setting: Record, row: Record) -> dict[str, dict[str, str]]:
+    """By trainer, the `command` and the `file` that it reads; only trainers that can express it."""
+    told = {
+        "This project": {
+            "command": "scaling run one_layout  # reads config/studies/one_layout.yaml",
+            "file": study_yaml(setting, row),
+        }
+    }
     if row["engine"] == "deepspeed" and row["cp"] in (1, None):
-        texts["DeepSpeed"] = deepspeed_json(row)
-    return texts
+        per_node = min(row["world_size"], setting["gpus_per_node"] or row["world_size"])
+        nodes = math.ceil(row["world_size"] / per_node)
+        where = f"--num_nodes {nodes} --num_gpus {per_node}"
+        told["DeepSpeed"] = {
+            "command": f"deepspeed {where} train.py --deepspeed_config ds.json",
+            "file": deepspeed_json(row),
+        }
+    return told
 
 
 def study_yaml(setting: Record, row: Record) -> str:
