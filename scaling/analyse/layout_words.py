@@ -22,12 +22,18 @@ def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     choices = [dict(zip(axes, row[3:], strict=True)) for row in rows]
     names = [layout_name(chosen, row[2]) for chosen, row in zip(choices, rows, strict=True)]
     alike = Counter((row[0], name) for row, name in zip(rows, names, strict=True))
+    stated = {
+        (row[0], name)
+        for row, chosen in zip(rows, choices, strict=True)
+        for name, value in chosen.items()
+        if value is not None
+    }
     for place, (row, chosen) in enumerate(zip(rows, choices, strict=True)):
         if alike[row[0], names[place]] > 1:
             open_ = [
                 AXES[name].text.title
                 for name, value in chosen.items()
-                if value is None and not AXES[name].optional
+                if value is None and not AXES[name].optional and (row[0], name) in stated
             ]
             names[place] += f" ({', '.join(open_)} unstated)" if open_ else ""
     return pa.table(
