@@ -181,8 +181,12 @@ class LayoutAxes:
         label="scaled-by-{}",
     )  # fmt: skip
     engine: Engine = _axis(
-        "deepspeed", "engine", values=(*ENGINES, *TRAINERS), added_later=True,
-        name="{} engine", short="{}",
+        "deepspeed",
+        "engine",
+        values=(*ENGINES, *TRAINERS),
+        added_later=True,
+        name="{} engine",
+        short="{}",
     )
 
     @property
