@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import stdtrit
 
 from scaling.analyse.posterior import USUAL_NOISE, Integers
 from scaling.arrays import Floats
@@ -36,6 +35,8 @@ def slow_in_runs(log_rates: Floats, groups: Integers, hosts: pa.ListArray) -> li
         groups: runs of one group do the same work: a layout at a size, or by its ratio a size.
         hosts: names of the hosts of each run.
     """
+    from scipy.special import stdtrit  # takes a quarter of a second, needed only with rows
+
     names = hosts.flatten().dictionary_encode()
     lengths = hosts.value_lengths().fill_null(0).to_numpy()
     on_host = np.zeros((len(names.dictionary), len(hosts)), dtype=bool)

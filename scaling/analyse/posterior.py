@@ -17,13 +17,15 @@ never change the rate of a cell that ran.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
 
 from scaling.arrays import Flags, Floats
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -152,7 +154,7 @@ class _Given:
     root: Floats
 
 
-def _given(nodes: Floats, runs: Runs, index: Integers, sums: csr_array, on_host: Flags) -> _Given:
+def _given(nodes: Floats, runs: Runs, index: Integers, sums: "csr_array", on_host: Flags) -> _Given:
     weight = 1 / (nodes[:, None] ** 2 + runs.own_sigma**2)
     total = weight @ sums
     mean = (weight * runs.log_rate) @ sums / total
@@ -176,8 +178,10 @@ def _given(nodes: Floats, runs: Runs, index: Integers, sums: csr_array, on_host:
     return _Given(p / p.sum(), mean, total, share, effect, root)
 
 
-def _sums(index: Integers, count: int) -> csr_array:
+def _sums(index: Integers, count: int) -> "csr_array":
     """A matrix that sums what has the same index: (n, count)."""
+    from scipy.sparse import csr_array  # takes a quarter of a second, needed only with rows
+
     ones = np.ones(len(index))
     return csr_array((ones, index, np.arange(len(index) + 1)), shape=(len(index), count))
 

@@ -12,7 +12,7 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES, LayoutAxes
 from scaling.layout.engines import engine_refusals
-from scaling.layout.layout import Layout, refusals, replica_size
+from scaling.layout.layout import Layout, idle_choices, refusals, replica_size
 from scaling.study.ids import DIGEST, LONG_DIGEST, point_id
 from scaling.study.point import Point, StudyKind
 from scaling.study.short_steps import is_worth_shortening
@@ -69,6 +69,7 @@ def expand_grid(study: "Study") -> Plan:
             refused.append(
                 Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
             )
+    placed = _without_twins(placed)
     repeats = study.measure.repeats
     # with `for: contenders` few points are repeated, so only the first runs count
     count = len(placed) * (1 if repeats.only else repeats.at_most)
@@ -90,6 +91,21 @@ def expand_grid(study: "Study") -> Plan:
         points[index] = dataclasses.replace(point, point_id=name)
     points.sort(key=lambda point: (point.layout.world_size, point.repeat, point.point_id))
     return Plan(points=tuple(points), refusals=tuple(refused))
+
+
+def _without_twins(points: Sequence[Point]) -> list[Point]:
+    """The points without those that the grid also holds with fewer choices that change nothing."""
+    layouts = {(point.model, point.cluster, point.layout) for point in points}
+
+    def plain(point: Point) -> Layout:
+        idle = idle_choices(vars(point.layout), point.layout.dp)
+        return dataclasses.replace(point.layout, **idle)
+
+    return [
+        point
+        for point in points
+        if plain(point) == point.layout or (point.model, point.cluster, plain(point)) not in layouts
+    ]
 
 
 def nothing_runs(study: "Study", refused: Sequence[Refusal]) -> InputError:

@@ -37,6 +37,19 @@ def test_a_combination_named_twice_is_one_point(planned):
     assert len(planned(layouts=[{"zero_stage": [1, 1]}, {"zero_stage": 1}]).points) == 2
 
 
+def test_a_shard_group_of_all_replicas_is_no_layout_beside_plain_zero(planned):
+    plain = planned(layouts=[{"zero_stage": 3}]).points
+    both = planned(layouts=[{"zero_stage": 3, "zero_shard_size": [None, 2]}])
+    assert [point.point_id for point in both.points] == [point.point_id for point in plain]
+    (refused,) = both.refusals  # one rank
+    assert "is not divisible by zero_shard_size=2" in refused.reason
+
+
+def test_a_shard_group_of_all_replicas_stays_where_plain_zero_is_not_asked_for(planned):
+    (only,) = planned(layouts=[{"zero_stage": 3, "zero_shard_size": 2}]).points
+    assert (only.layout.dp, only.layout.zero_shard_size) == (2, 2)
+
+
 def test_strong_scaling_keeps_the_global_batch(planned):
     assert {p.layout.global_batch_size for p in planned().points} == {8}
 
