@@ -123,6 +123,6 @@ function showPoints(id, gpus) {
   $('#find-help').replaceChildren('A column and a value (', ...(all.length ? examples(all, gpus) : []).flatMap((one, i) => [i ? ', ' : '', element('code', one)]), '), or whole words of the row. All must hold.');
   const missed = refused.filter(row => row.setting_id === id);
   $('#refusals').hidden = !missed.length;
-  $('#refusals summary').textContent = `${missed.length} combinations were refused or skipped`;
+  $('#refusals summary').textContent = `${missed.length} ${missed.length === 1 ? 'combination was' : 'combinations were'} refused or skipped`;
   fillTable($('#refused'), [{ key: 'world_size', title: gpus }, ...choices.filter(axis => axis.key in (missed[0] ?? {}) && (axis.always || differs(missed, axis))), { key: 'reason', title: 'why', look: 'l wide' }], missed.slice(0, 500));
 }

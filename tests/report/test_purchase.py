@@ -1,10 +1,13 @@
 """The answer as a purchase, on tables written by hand."""
 
 import json
+import shlex
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from scaling.cli.verbs import app
 from scaling.layout.axes import DEFAULTS
 from scaling.report.sections import purchase
 from scaling.report.sections.runs import runs
@@ -176,6 +179,21 @@ def test_a_layout_is_copied_as_a_deepspeed_configuration_and_as_a_study():
     assert "DeepSpeed" not in runs(setting, row | {"engine": "torch"})
 
 
+def test_the_command_for_other_programs_is_one_that_scaling_takes():
+    setting = {
+        "model": "llama2_7b", "cluster": "h100", "study_kind": "strong", "kept_batch_size": 64,
+        "seq_length": 4096, "gpus_per_node": 8,
+    }  # fmt: skip
+    row = DEFAULTS | {
+        "world_size": 16, "tp": 2, "zero_stage": 1, "micro_batch_size": 2, "dp": 8,
+        "gradient_accumulation_steps": 4, "global_batch_size": 64,
+    }  # fmt: skip
+    typed = runs(setting, row)["Other programs"]["command"]
+    said = CliRunner().invoke(app, shlex.split(typed)[1:])
+    assert said.exit_code == 0, said.output
+    assert "--tensor-model-parallel-size 2" in said.output
+
+
 def test_a_copied_study_is_a_study(project):
     from scaling.study.load import load_study
 
@@ -184,6 +202,7 @@ def test_a_copied_study_is_a_study(project):
         "seq_length": 128, "gpus_per_node": None,
     }  # fmt: skip
     row = DEFAULTS | {"world_size": 2, "zero_stage": 1, "precision": "fp32", "engine": "torch"}
+    row["global_batch_size"] = 8
     path = project / "config" / "studies" / "copied.yaml"
     path.write_text(runs(setting, row)["This project"]["file"])
     assert load_study(path, project / "config").axes["zero_stage"] == (1,)

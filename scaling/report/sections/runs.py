@@ -2,9 +2,11 @@
 
 import json
 import math
+import shlex
 from typing import Any
 
 from scaling.layout.axes import AXES
+from scaling.layout.engines import TRAINERS
 from scaling.report.tables import Record
 
 _PRECISIONS = ("bf16", "fp16")
@@ -26,7 +28,23 @@ def runs(setting: Record, row: Record) -> dict[str, dict[str, str]]:
             "command": f"deepspeed {where} train.py --deepspeed_config ds.json",
             "file": deepspeed_json(row),
         }
+    told["Other programs"] = {
+        "command": _other_programs(setting, row),
+        "file": f"# prints a program's own command; --as is one of {', '.join(TRAINERS)}",
+    }
     return told
+
+
+def _other_programs(setting: Record, row: Record) -> str:
+    """The command that prints how another program is told this layout."""
+    axes = ",".join(
+        f"{name}={str(row[name]).lower() if axis.kind is bool else row[name]}"
+        for name, axis in AXES.items()
+        if name != "engine" and row[name] is not None and row[name] != axis.default
+    )
+    words = ["scaling", "command", axes, "--as", TRAINERS[0], "--model", setting["model"]]
+    words += ["--gpus", str(row["world_size"]), "--seq-length", str(setting["seq_length"])]
+    return shlex.join([*words, "--global-batch-size", str(row["global_batch_size"])])
 
 
 def study_yaml(setting: Record, row: Record) -> str:
