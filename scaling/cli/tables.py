@@ -1,7 +1,9 @@
 """Verbs from rows to a report: tables, the page, rows of others, comparisons."""
 
 import datetime
+import json
 import shlex
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,10 +79,18 @@ def import_(
     ranks: Annotated[
         int | None, typer.Option(min=2, help="Of nccl-tests whose output does not tell.")
     ] = None,
+    trainer: Annotated[
+        str | None,
+        typer.Option(help="FILE is a log of this entry of config/trainers.yaml: one row."),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Of a log: what it does not say, as tp=4."),
+    ] = None,
 ) -> None:
     """Import rows in our columns and units into a study, as a series of their own.
 
-    The output of nccl-tests becomes the study's probes.
+    The output of nccl-tests becomes the study's probes, a log of a trainer one row.
     """
     following = f"next: scaling report {shlex.quote(str(study_dir))}"
     if nccl_tests is not None:
@@ -97,6 +107,15 @@ def import_(
             raise InputError(f"--rename {shortened(pair)}: give THEIRS=OURS")
         names[theirs] = ours
     models, _ = catalogues()
+    if trainer is not None:
+        from scaling.cli.trainer_log import row_of_log
+
+        with tempfile.TemporaryDirectory() as folder:
+            row = Path(folder) / f"{file.name}.jsonl"
+            row.write_text(json.dumps(row_of_log(file, trainer, column or [])) + "\n")
+            import_rows(row, study_dir, site_clusters(), models or {})
+        typer.echo(f"1 row of {trainer} -> {study_dir}; {following}")
+        return
     table = import_rows(file, study_dir, site_clusters(), models or {}, rename=names)
     if table.remark:
         typer.echo(table.remark, err=True)

@@ -90,13 +90,17 @@ def measure(
     excluded: Annotated[
         str, typer.Option(help="Hosts that the allocation excluded, to record in the row.")
     ] = "",
+    implied: Annotated[
+        bool,
+        typer.Option(help="Do not start what a smaller micro-batch's lack of memory rules out."),
+    ] = True,
 ) -> None:
     """Train one point and leave its row, whatever happens to it."""
     from scaling import launch
 
     try:
         left_out = [host for host in excluded.split(",") if host]
-        measured = launch.measure(point, row, excluded=left_out)
+        measured = launch.measure(point, row, excluded=left_out, implied=implied)
         launch.ignore_signals()  # the row is there, so this must exit with 0
     except launch.NotMeasured as why:
         with _printing_may_fail():

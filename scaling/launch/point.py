@@ -55,6 +55,7 @@ def measure(
     start: Starter | None = None,
     hang_after_s: float | None = None,
     excluded: Sequence[str] = (),
+    implied: bool = True,
 ) -> Row:
     """Run a point's ranks and write its row, whatever becomes of them.
 
@@ -68,7 +69,8 @@ def measure(
     `start` starts the ranks, by default as `choose_starter` decides. `hang_after_s` seconds without
     progress of any rank count as a hang; the default follows from the predicted step time and is
     longer while ranks start. The row records `excluded`, the hosts that the allocation was to leave
-    out.
+    out. With `implied`, a point whose twin with a smaller micro-batch ran out of memory is not
+    started, and its row says so.
 
     Raises:
         InputError: the point's file is missing or invalid.
@@ -96,6 +98,13 @@ def measure(
         mark_running(row_path, time_limit_s=point.time_limit_s),
     ):
         check_room(row_path.parent)
+        if implied and point.layout.micro_batch_size > 1:
+            from scaling.launch.implied import oom_twin
+
+            if (twin := oom_twin(point, row_path.parent)) is not None:
+                row = _implied_row(point, attempt, twin)
+                write_rows(row_path, [row])
+                return row
         start = start or choose_starter(os.environ)
         run = _run(point, rank_command, start, row_path, hang_after_s)
         ignore_signals()
@@ -116,6 +125,16 @@ def measure(
                 f"{row.outcome}: {row.error_message} (attempt {attempt}); it is to run elsewhere"
             )
     return row
+
+
+def _implied_row(point: Point, attempt: int, twin: Row) -> Row:
+    """The row of a point that was not started, since its twin ran out of memory."""
+    from scaling.launch.row import row_of
+
+    message = f"implied: micro_batch_size={twin.micro_batch_size} ran out of memory"
+    judged = Verdict(outcome="oom", message=message)
+    run = FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
+    return dataclasses.replace(row_of(point, attempt, run), implied_by=twin.point_id)
 
 
 def _run(

@@ -113,6 +113,7 @@ class Row(PointColumns):
     attempt: int  # counts the tries of this point from 1
     outcome: Outcome
     error_message: str | None
+    implied_by: str | None = None  # the point whose lack of memory rules this one out unstarted
     # of the job on a node, if it killed a rank: the point runs again once a study asks for more
     memory_limit_bytes: int | None = None
     clock: str | None  # perf_counter | cuda_event

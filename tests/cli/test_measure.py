@@ -36,7 +36,7 @@ def keep_signal_handlers():
 def test_the_outcome_is_said_with_its_reason(monkeypatch, changes, line):
     left_out = []
 
-    def measured(point, row, *, excluded):
+    def measured(point, row, *, excluded, implied):
         left_out.extend(excluded)
         return row_of(tiny_point(), **changes)
 
