@@ -3,7 +3,7 @@
 -- From the profiler if it measured the layout, which needs full steps (exposed communication between
 -- pipeline stages is the bubble), else from the prediction (series 'predicted').
 -- seconds: of an unprofiled step. The profiler slows a step down, so its parts are scaled to the
--- timed step.
+-- timed step. A step that the profiler slowed down by more than 1.25 times is another step: no split.
 -- profiled_s: seconds of the profiled step; null for predictions.
 -- share_from, share_to: where the part lies in the stack, ratios of the step.
 -- hidden_share: communication hidden behind compute, as a share of the profiled step; null if
@@ -31,6 +31,10 @@ profiled as (
     left join bubbles using (cell_id)
     where compute_s is not null and exposed_comm_s is not null
 ),
+same_step as (
+    select * from profiled
+    qualify sum(seconds) over (partition by setting_id, world_size) <= 1.25 * step_time_s
+),
 predicted as (
     select
         sizes.setting_id, sizes.world_size, sizes.layout_name, 'predicted' as series,
@@ -56,7 +60,7 @@ predicted as (
 ),
 parts as (
     select *, seconds as length
-    from (from profiled union all by name from predicted)
+    from (from same_step union all by name from predicted)
     where seconds > 0
 )
 select

@@ -178,12 +178,20 @@ def _sum(values: list[float | None]) -> float | None:
 
 
 def _mean_time_spent(results: list[RankResult]) -> dict[str, float | None]:
-    """Parts of a step, averaged over ranks so that they still add up; empty without a profile."""
+    """Parts of a step, averaged over ranks so that they still add up; empty without a profile.
+
+    With how much longer the profiled step took than the timed ones.
+    """
     windows: list[dict[str, float | None]] = _stated(results, "spent")
     if len(windows) < len(results):
         return {}
     sums = {name: _sum([window[name] for window in windows]) for name in windows[0]}
-    return {name: None if total is None else total / len(results) for name, total in sums.items()}
+    means = {name: None if total is None else total / len(results) for name, total in sums.items()}
+    profiled_s = _sum([means.get(name) for name in ("compute_s", "exposed_comm_s", "idle_s")])
+    times = _slowest([result.step_times_s for result in results])
+    if profiled_s is not None and times:
+        means["profiled_slowdown"] = profiled_s / median_interval(times).median
+    return means
 
 
 def _stack_of_all(stacks: list[Stack]) -> Stack | None:

@@ -142,6 +142,7 @@ class Row(PointColumns):
     comm_s: float | None
     exposed_comm_s: float | None
     idle_s: float | None
+    profiled_slowdown: float | None = None  # such a step over step_time_s
     all_reduce_s: float | None = None  # comm_s by kind of collective
     all_gather_s: float | None = None
     reduce_scatter_s: float | None = None

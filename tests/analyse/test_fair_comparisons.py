@@ -58,10 +58,17 @@ def test_two_layouts_of_one_level_are_no_pair():
 def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
     one = some_point(2)
     profiled = {"compute_s": 0.15, "comm_s": 0.1, "exposed_comm_s": 0.06, "idle_s": 0.024}
-    parts = tabulated([one], [timed_row(one, 0.162, **profiled)])("time_split")
-    assert sum(row["seconds"] for row in parts) == pytest.approx(0.162)
+    parts = tabulated([one], [timed_row(one, 0.2, **profiled)])("time_split")
+    assert sum(row["seconds"] for row in parts) == pytest.approx(0.2)
     assert all(row["profiled_s"] == pytest.approx(0.234) for row in parts)
     assert max(row["share_to"] for row in parts) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("step_time_s", "parts"), [(0.19, 3), (0.18, 0)])  # 1.23 and 1.3 times
+def test_a_step_that_the_profiler_slowed_down_is_not_split(tabulated, step_time_s, parts):
+    one = some_point(2)
+    profiled = {"compute_s": 0.15, "comm_s": 0.1, "exposed_comm_s": 0.06, "idle_s": 0.024}
+    assert len(tabulated([one], [timed_row(one, step_time_s, **profiled)])("time_split")) == parts
 
 
 def test_no_part_of_a_step_is_negative_where_repeats_disagree(tabulated):

@@ -229,7 +229,7 @@ def test_a_point_that_cannot_be_rehearsed_is_refused_before_anything_starts(
 def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) -> None:
     split = tiny_point(engine="torch", pp=2, pipeline_schedule="zbv")
     points = [LEARNED, LEARNED, split, tiny_point(shape=MIXTURE)]
-    monkeypatch.setattr(memory_verb, "_points", lambda _: points)
+    monkeypatch.setattr(memory_verb, "_points", lambda *_: points)
     monkeypatch.setattr(oracle, "rank_memories", lambda asked: iter([RANK for _ in asked]))
     monkeypatch.setattr(refusals, "version", lambda _: "2.11.0+cu130")
     result = CliRunner().invoke(app, ["memory", "study", "--json"])

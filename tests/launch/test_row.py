@@ -67,7 +67,13 @@ def test_what_a_step_goes_to_is_the_mean_over_ranks() -> None:
     )
     assert found.compute_s is not None
     assert (found.compute_s, found.exposed_comm_s) == pytest.approx((1.5, 1.5))
+    assert found.profiled_slowdown is None  # idle time is not known
     assert found.tp_comm_s is None
+
+
+def test_a_profiled_step_is_compared_with_the_timed_ones() -> None:
+    spent = {"compute_s": 2.0, "exposed_comm_s": 0.5, "idle_s": 0.5}
+    assert row(rank(spent=spent)).profiled_slowdown == pytest.approx(3.0 / 1.5)
 
 
 def test_what_one_rank_cannot_say_of_a_step_is_null() -> None:

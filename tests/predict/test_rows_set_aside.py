@@ -157,3 +157,16 @@ def test_conditions_that_leave_nothing_to_test_say_which_one_did() -> None:
     ):
         with pytest.raises(InputError, match=option):
             trial(table, **conditions)
+
+
+def test_a_condition_that_selects_no_row_to_calibrate_on_is_refused() -> None:
+    table = as_table(table_of({"dp": 8, "step_time_s": 9.0}))
+    with pytest.raises(InputError, match="--calibrate-where leaves no row to calibrate on; widen"):
+        trial(table, calibrate_where="dp > 8")
+
+
+def test_rows_that_cannot_be_are_named_where_none_is_left_to_test() -> None:
+    table = as_table(table_of({"dp": 8, "step_time_s": 1e-9}))
+    reason = "no row is left to test; 1 rows are set aside because they cannot be, the first: "
+    with pytest.raises(InputError, match=reason + ".*step_time_s=1e-09: would take more FLOP/s"):
+        trial(table)

@@ -117,9 +117,16 @@ def trial(
     if test_where is not None:
         tested = rows_where(rows, test_where, source, "--test-where")
     fitted, tested = fitted & possible, tested & possible
+    set_aside = [impossible_sentence(impossible)] if impossible else []
+    if calibrate_where is not None and not fitted.any():
+        told = "; ".join(["--calibrate-where leaves no row to calibrate on; widen it", *set_aside])
+        raise InputError(f"{source}: {told}")
     if not tested.any():
-        option = "narrow --calibrate-where" if test_where is None else "widen --test-where"
-        raise InputError(f"{source}: no row is left to test; {option}")
+        option = "widen --test-where"
+        if test_where is None:
+            option = "narrow --calibrate-where" if fitted.any() else ""
+        told = "; ".join(filter(None, ["no row is left to test", option, *set_aside]))
+        raise InputError(f"{source}: {told}")
     known = observed.ran | observed.out_of_memory | observed.ambiguous
     if not (tested & known).any():
         raise InputError(
@@ -142,7 +149,7 @@ def trial(
         groups=groups,
         notes=[
             *_notes(fitted, tested, observed, calibration, points.note),
-            *([impossible_sentence(impossible)] if impossible else []),
+            *set_aside,
         ],
         assumptions=tuple(dict.fromkeys(points.assumptions)),
     )
