@@ -14,9 +14,12 @@ from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.layout.engines import ENGINES, TRAINERS
 
 if TYPE_CHECKING:
+    from scaling.layout.layout import Layout
+    from scaling.layout.shapes import ModelShape
     from scaling.study.point import Point
 
-_FOLDER = Path("launch")  # where printed commands look for their files
+PROGRAMS = (*ENGINES, *TRAINERS)
+FOLDER = Path("launch")  # where printed commands look for their files
 
 
 def command(
@@ -27,9 +30,7 @@ def command(
             help="A point's JSON file, or axes: tp=2,zero_stage=1,micro_batch_size=1.",
         ),
     ],
-    program: Annotated[
-        str, typer.Option("--as", help=f"One of {', '.join((*ENGINES, *TRAINERS))}.")
-    ],
+    program: Annotated[str, typer.Option("--as", help=f"One of {', '.join(PROGRAMS)}.")],
     model: Annotated[
         str | None, typer.Option(help="Of a layout: a name of models.yaml or a config.json.")
     ] = None,
@@ -38,18 +39,20 @@ def command(
         int | None, typer.Option(min=1, max=10_000_000, help="Of a layout: sequences per step.")
     ] = None,
     seq_length: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a layout.")] = 4096,
-    gpus_per_node: Annotated[int, typer.Option(min=1, max=100_000, help="Of a layout.")] = 8,
-    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = _FOLDER,
+    cluster: Annotated[
+        str, typer.Option(help="Of a layout: a cluster of config/clusters.yaml, or a GPU.")
+    ] = "h100-80gb",
+    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Print the command line and the files that start a layout with a program."""
-    check_choice("--as", program, (*ENGINES, *TRAINERS))
+    check_choice("--as", program, PROGRAMS)
     if what.endswith(".json"):
         from scaling.launch.point_files import read_point
 
         point = read_point(Path(what))
     else:
-        point = _point_of(what, model, gpus, global_batch_size, seq_length, gpus_per_node)
+        point = _point_of(what, model, gpus, global_batch_size, seq_length, cluster)
     facts = command_of(point, program, out)
     if facts["refused"] and not as_json:
         typer.echo("\n".join(printable(reason) for reason in facts["refused"]), err=True)
@@ -114,7 +117,7 @@ def _point_of(
     gpus: int | None,
     global_batch_size: int | None,
     seq_length: int,
-    gpus_per_node: int,
+    cluster: str,
 ) -> "Point":
     """The point of a layout that is written as axes with their values.
 
@@ -125,7 +128,6 @@ def _point_of(
 
     from scaling.layout.axes import AXES, REPLICA_AXES
     from scaling.layout.layout import Layout, refusals
-    from scaling.study.point import Point
     from scaling.study.problems import first_problem
     from scaling.study.schema import Axes
 
@@ -161,9 +163,26 @@ def _point_of(
     found = model_of(model)
     if reasons := list(refusals(found.shape, layout)):
         raise InputError(f"{shortened(text)}: {reasons[0]}")
+    return point_of_layout(found.name, found.shape, layout, cluster)
+
+
+def point_of_layout(
+    model: str, shape: "ModelShape", layout: "Layout", cluster_name: str
+) -> "Point":
+    """The point of a layout on a cluster, as a study would have it.
+
+    Raises:
+        InputError: there is no such cluster.
+    """
+    from scaling.cluster.hardware import GPUS
+    from scaling.predict.read.clusters import cluster_named, site_clusters
+    from scaling.study.point import Point
+
+    clusters = site_clusters()
+    cluster = clusters.get(cluster_name) or cluster_named(cluster_name, clusters)
     return Point(
-        study="command", study_kind="strong", point_id=layout.file_name, repeat=0,
-        model=found.name, shape=found.shape, cluster="local", gpu="cpu",
-        gpus_per_node=gpus_per_node, peak_flop_per_s=None, layout=layout, seed=0, warmup_steps=3,
-        measured_steps=10, time_limit_s=3600.0,
+        study="command", study_kind="strong", point_id=layout.file_name, repeat=0, model=model,
+        shape=shape, cluster=cluster_name, gpu=cluster.gpu, gpus_per_node=cluster.gpus_per_node,
+        peak_flop_per_s=GPUS[cluster.gpu].peaks.get(layout.precision), layout=layout, seed=0,
+        warmup_steps=3, measured_steps=10, time_limit_s=3600.0,
     )  # fmt: skip

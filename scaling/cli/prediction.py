@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from scaling.cli.command import FOLDER, PROGRAMS, command_of, point_of_layout
 from scaling.cli.model import ModelOption, model_of
 from scaling.cli.options import (
     AsJson,
@@ -199,6 +200,10 @@ def recommend(
         typer.Option(metavar="AXIS=VALUE", help="What the layouts share: routing=learned."),
     ] = None,
     calibration: CalibrationFile = None,
+    program: Annotated[
+        str | None,
+        typer.Option("--as", help="Print how each size's best starts: deepspeed, megatron, hf ..."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
@@ -244,6 +249,12 @@ def recommend(
         print_json(records)
     else:
         _show_recommendations(records, calibrated=parameters is not None)
+    for count, (first, *_) in best.items() if program is not None and not as_json else ():
+        point = point_of_layout(found.name, found.shape, first.layout, cluster)
+        start = command_of(point, check_choice("--as", str(program), PROGRAMS), FOLDER)
+        for reason in start["refused"]:
+            typer.echo(printable(reason), err=True)
+        typer.echo(f"{count} GPUs: {start['shell']}")
 
 
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:

@@ -51,7 +51,8 @@ def test_our_engines_measure_a_point_and_deepspeed_gets_its_configuration(say, t
     assert out.splitlines()[-1] == "scaling measure launch/point.json launch/row.parquet"
     settings = json.loads((tmp_path / "launch" / "ds_config.json").read_text())
     assert settings["zero_optimization"]["stage"] == 1
-    assert json.loads((tmp_path / "launch" / "point.json").read_text())["layout"]["tp"] == 2
+    point = json.loads((tmp_path / "launch" / "point.json").read_text())
+    assert (point["layout"]["tp"], point["gpu"]) == (2, "h100-80gb")
 
 
 @pytest.mark.ranks
@@ -97,3 +98,19 @@ def test_an_unknown_program_is_told_with_the_nearest(say):
     code, _, err = say(*ASKED, "--as", "megatrn")
     assert code == 2
     assert "did you mean 'megatron'?" in err
+
+
+def test_recommend_prints_how_the_best_of_each_size_starts(say):
+    asked = ("--model", "llama3_8b", "--cluster", "h100-80gb-dgx", "--gpus", "8,16")
+    code, out, _ = say("recommend", *asked, "--as", "megatron")
+    assert code == 0
+    lines = out.splitlines()[-2:]
+    assert lines[0].startswith("8 GPUs: CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 8")
+    assert lines[1].startswith("16 GPUs: CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 8")
+    assert "pretrain_gpt.py" in lines[1]
+
+
+def test_a_cluster_that_there_is_not_is_told(say):
+    code, _, err = say(*ASKED, "--as", "megatron", "--cluster", "h101")
+    assert code == 2
+    assert "unknown cluster 'h101'" in err
