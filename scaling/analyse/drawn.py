@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy.sparse import csr_array
 
 from scaling.analyse.decision import LEAST_FIT, decide, stretches
@@ -88,7 +89,11 @@ from cells
 where mean_log_rate is not null
 order by setting_id, world_size, layout, class, stack_fingerprint
 """
-_RUNS = "select cell_id, setting_id, log_rate, own_sigma, hosts, cluster from runs order by all"
+_RUNS = """
+select cell_id, setting_id, log_rate, own_sigma, hosts, cluster
+from runs
+order by cell_id, log_rate, own_sigma
+"""
 _EFFECTS = "select setting_id, effect_id, from_cell, to_cell from matched_pairs where near"
 _ENGINES = """
 select setting_id, from_cell, to_cell from engine_pairs
@@ -134,9 +139,8 @@ def _named_hosts(
 ) -> dict[str, list[tuple[SlowHost, str]]]:
     """By cluster the hosts that are slow by their runs, then those that are by probes."""
     named: dict[str, list[tuple[SlowHost, str]]] = {}
-    clusters = runs["cluster"].to_pylist() if len(runs) else []
-    for cluster in sorted(set(clusters)):
-        of_cluster = runs.filter(np.array(clusters) == cluster)
+    for cluster in sorted(runs["cluster"].unique().to_pylist()):
+        of_cluster = runs.filter(pc.equal(runs["cluster"], cluster))
         hosts = of_cluster["hosts"].combine_chunks()
         if len(hosts.flatten().unique()) < 2:
             continue
