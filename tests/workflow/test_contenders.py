@@ -63,8 +63,8 @@ def test_only_layouts_whose_order_is_open_are_repeated_and_all_run_in_the_seeds_
         "9 done · 0 running · 0 left of 9"
     )
     assert pq.read_table(results / "tables" / "refused.parquet").num_rows == 0
-    odds = pq.read_table(results / "tables" / "odds.parquet").to_pylist()
-    assert {one["layout"] for one in odds if one["contender"]} == again
+    estimates = pq.read_table(results / "tables" / "estimates.parquet").to_pylist()
+    assert {one["layout"] for one in estimates if one["close"]} == again
 
     # a random order of the seed's, not that of the grid; a round of repeats after another
     planned = json.loads((results / "plan.json").read_text())["points"]
