@@ -389,7 +389,8 @@ def effect_rows(tables: Tables) -> list[Drawing]:
 
 def _choice(row: Record) -> str:
     """An effect in words: `tp 2 instead of 1`."""
-    return str(row["name"]).replace(", against ", " instead of ")
+    name = str(row["name"]).replace(", against ", " instead of ")
+    return name.replace("ZeRO ", "ZeRO-")  # as layouts are named
 
 
 def factor_effects() -> alt.LayerChart:
