@@ -11,6 +11,7 @@ SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
 
 # Modules that no test imports or is named after -> a test that runs their code.
 HELD_BY = {
+    "analyse.sources": "analyse/test_warehouse.py",
     "predict.cost.own_deepspeed": "predict/test_own_stack.py",
     "predict.cost.own_memory": "predict/test_own_stack.py",
     "predict.read.precisions": "predict/test_modern_stacks.py",

@@ -32,10 +32,8 @@ def select_from(
     connection: duckdb.DuckDBPyConnection,
     types: Mapping[str, str],
     files: Sequence[Path],
-    series: str | None = None,
-    where: str = "",
 ) -> str:
-    """A query for the stated columns of several files, and their series if it is given.
+    """A query for the stated columns of several files.
 
     Columns that a file lacks are null.
 
@@ -43,10 +41,7 @@ def select_from(
         InputError: a file is no Parquet, or a column of it holds another type.
     """
     listed = ", ".join(quoted(str(file)) for file in files)
-    source = (
-        f"read_parquet([{listed}], union_by_name=true, file_row_number=true, "
-        "hive_partitioning=false)"
-    )
+    source = f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
     try:
         kinds = {row[0]: row[1] for row in connection.execute(f"describe from {source}").fetchall()}
     except (duckdb.Error, UnicodeDecodeError) as error:
@@ -62,8 +57,7 @@ def select_from(
         f'"{column}"::{kind} as "{column}"' if column in kinds else f'null::{kind} as "{column}"'
         for column, kind in types.items()
     )
-    stated = f", {quoted(series)} as series" if series else ""
-    return f"select {columns}{stated} from {source}{where}"
+    return f"select {columns} from {source}"
 
 
 def _casts(given: str, wanted: str) -> bool:

@@ -11,23 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.analyse.catalogue import make_table
-from scaling.analyse.parquet_views import make_view, select_from, unreadable_error
+from scaling.analyse.parquet_views import make_view, unreadable_error
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.record.row import PointColumns, fields_of
 from scaling.record.row_checks import COLUMNS, PROBE_COLUMNS, SQL_TYPES, invalid_probe_reason_sql
-from scaling.record.row_files import (
-    Unusable,
-    find_invalid_rows,
-    quoted,
-    read_rows,
-    row_files_in,
-    unreadable_set_aside,
-)
+from scaling.record.row_files import Unusable, create_rows, quoted, row_files_in
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 
-_LARGE_BYTES = 4 << 20  # larger files hold very many rows and are queried where they are
 ROW = COLUMNS
 _REFUSAL = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Refusal).items()}
 _CHOSEN = {
@@ -94,7 +86,6 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     planned = [points] if points.exists() else []
     connection.execute("create schema study")
     unusable = _create_rows(connection, paths, imported)
-    set_aside = unreadable_set_aside(paths.unreadable)
     choices = sorted(paths.chosen.glob("*.parquet"))
     _create_points_and_refusals(
         connection,
@@ -107,7 +98,7 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     predictions = [paths.predictions] if paths.predictions.exists() else []
     make_view(connection, "study.predictions", _PREDICTION, predictions)
     unusable += _create_probes(connection, paths.probes)
-    sentences = [str(one).removeprefix(f"{paths.folder}/") for one in (*unusable, *set_aside)]
+    sentences = [str(one).removeprefix(f"{paths.folder}/") for one in unusable]
     reasons = pa.table({"reason": pa.array(sentences, pa.string())})
     make_table(connection, "study.unusable", reasons)
     return unusable
@@ -116,29 +107,15 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
 def _create_rows(
     connection: duckdb.DuckDBPyConnection, paths: StudyPaths, imported: Sequence[Path]
 ) -> list[Unusable]:
-    """Create study.rows: small files as a table in memory, large ones queried where they are."""
+    """Create study.rows: the valid rows, measured and published."""
     unusable: list[Unusable] = []
-    small: dict[str, pa.Table] = {}
-    large: list[tuple[str, Path, list[int]]] = []  # series, file, invalid rows of it
-    for series, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
-        sizes = {path: path.stat().st_size for path in sorted(files)}
-        readable, invalid = find_invalid_rows(
-            [path for path in sizes if sizes[path] > _LARGE_BYTES], series=series
-        )
-        read = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
-        unusable += [*read.unusable, *invalid]
-        small[series] = read.table
-        large += [(series, path, [o.row for o in invalid if o.path == path]) for path in readable]
-    columns = ", ".join(f'"{column}"' for column in ROW)
+    columns = ", ".join(f'"{column}"' for column in (*ROW, "series"))
     parts = []
-    for series, table in small.items():
-        make_table(connection, f"study.small_{series}", table)
-        parts.append(f"select {columns}, {quoted(series)} as series from study.small_{series}")
-    for series, path, invalid_rows in large:
-        numbers = ", ".join(map(str, invalid_rows))
-        where = f" where file_row_number not in ({numbers})" if numbers else ""
-        parts.append(select_from(connection, ROW, [path], series, where))
-    connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
+    for series, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
+        connection.execute(f"create schema {series}")
+        unusable += create_rows(connection, sorted(files), series=series, schema=series)
+        parts.append(f"select {columns} from {series}.valid_rows")
+    connection.execute(f"create view study.rows as {' union all '.join(parts)}")
     return unusable
 
 

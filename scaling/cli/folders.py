@@ -76,7 +76,7 @@ def status(
     from scaling.run.status import status_of
 
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
-    report_set_aside_rows(planned.folder)
+    report_unreadable_rows(planned.folder)
     watcher = watch_study(planned.study, planned.plan.points, planned.folder)
     budget = budget_gpu_hours(planned.study)
     while True:
@@ -89,14 +89,13 @@ def status(
         sleep(LOOK_EVERY_S)
 
 
-def report_set_aside_rows(study_dir: Path) -> None:
-    """Set unreadable row files aside and name the first until their points have run again."""
-    from scaling.record import row_files
+def report_unreadable_rows(study_dir: Path) -> None:
+    """Name the row files that hold no valid row; `scaling run` runs their points again."""
+    from scaling.record.row_files import read_rows, row_files_in
     from scaling.run.status import first_few
 
-    row_files.set_unreadable_aside(StudyPaths(study_dir).rows)
-    unusable = row_files.unreadable_set_aside(StudyPaths(study_dir).unreadable)
-    for line in first_few([f"Set aside, its point will run again: {one}" for one in unusable]):
+    rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
+    for line in first_few([f"Its point runs again: {one}" for one in rows.without_a_row()]):
         typer.echo(line, err=True)
 
 

@@ -202,7 +202,8 @@ def retry(
 
     loaded = load_study(study)
     folder = study_folder(loaded, RESULTS)
-    folders.report_set_aside_rows(folder)
+    folders.report_unreadable_rows(folder)
+    retry.set_unreadable_aside(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         typer.echo(f"{counted(moved, 'point')} will run again: scaling run {shlex.quote(study)}")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from scaling.errors import InputError, did_you_mean
+from scaling.record.files import CannotWrite
 from scaling.record.row import Outcome
-from scaling.record.row_files import read_rows, row_files_in
+from scaling.record.row_files import Unusable, read_rows, row_files_in
 from scaling.study.paths import StudyPaths, retried
 
 
@@ -41,19 +42,29 @@ def set_aside_for_memory(study_dir: Path, mem_mb: int) -> int:
     return _set_aside(study_dir, lambda row: (row["memory_limit_bytes"] or asked) < asked)
 
 
-def _set_aside(study_dir: Path, again: Callable[[dict[str, Any]], bool]) -> int:
-    moved = 0
+def set_unreadable_aside(study_dir: Path) -> list[Unusable]:
+    """Move row files that hold no valid row likewise, so that their points run; which they were.
+
+    Not for use within Snakemake, which would miss an output that it has seen.
+    """
     rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
-    names = ["file", "outcome", "attempt", "memory_limit_bytes"]
-    for row in rows.table.select(names).to_pylist():
-        if again(row):
-            path = Path(row["file"])
-            kept = next(  # its own number, unless that is taken
-                kept
-                for attempt in itertools.count(row["attempt"])
-                if not (kept := retried(path, attempt)).exists()
-            )
-            kept.parent.mkdir(exist_ok=True)
-            path.replace(kept)
-            moved += 1
-    return moved
+    return [unusable for unusable in rows.without_a_row() if _move(unusable.path, 1)]
+
+
+def _set_aside(study_dir: Path, again: Callable[[dict[str, Any]], bool]) -> int:
+    rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
+    records = rows.table.select(["file", "outcome", "attempt", "memory_limit_bytes"]).to_pylist()
+    return sum(_move(Path(row["file"]), row["attempt"]) for row in records if again(row))
+
+
+def _move(path: Path, attempt: int) -> bool:
+    """Move a row to the number of its attempt, or the next that is free; False if it is gone."""
+    kept = next(kept for n in itertools.count(attempt) if not (kept := retried(path, n)).exists())
+    try:
+        kept.parent.mkdir(exist_ok=True)
+        path.replace(kept)
+    except FileNotFoundError:  # another process was faster
+        return False
+    except OSError as error:
+        raise CannotWrite(f"{kept}: cannot be written: {error.strerror}") from error
+    return True

@@ -17,9 +17,8 @@ from rich.text import Text
 from scaling.errors import InputError, printable
 from scaling.launch.start.forked import local_fork_server
 from scaling.launch.start.slurm import queued_jobs
-from scaling.record import row_files
 from scaling.record.files import check_room
-from scaling.run import plan_writer, planning, stop
+from scaling.run import plan_writer, planning, retry, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import first_few
 from scaling.study.inputs import local_or_shipped
@@ -66,7 +65,7 @@ def run_study(
     on_cluster = _names_profile(options)
     if not on_cluster:  # on a cluster the executor finds running jobs again
         _wait_for_orphans(watcher, console)
-    moved = row_files.set_unreadable_aside(watcher.paths.rows)
+    moved = retry.set_unreadable_aside(watcher.paths.folder)
     for line in first_few([f"Set aside, its point runs again: {unusable}" for unusable in moved]):
         console.print(line, markup=False)
     before = watcher.look()

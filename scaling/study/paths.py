@@ -7,7 +7,7 @@ only. Nothing parses a path: code that needs a point's id has the point.
 from pathlib import Path
 
 CONFIG, RESULTS, LOGS = Path("config"), Path("results"), Path("logs")
-_RETRIED, _UNREADABLE, _HOSTS = "retried", "unreadable", "hosts.json"
+_RETRIED, _HOSTS = "retried", "hosts.json"
 
 _PACKAGE = Path(__file__).parents[1]
 # Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
@@ -34,7 +34,6 @@ class StudyPaths:
         self.hosts = folder / _HOSTS
         self.rows = folder / "rows"
         self.retried = self.rows / _RETRIED
-        self.unreadable = self.rows / _UNREADABLE
         self.excluded = folder / "excluded.json"
         self.published = folder / "published.parquet"
         # results
@@ -107,16 +106,6 @@ def running_marker(row: Path) -> Path:
 def retried(row: Path, attempt: int) -> Path:
     """Where the row of a failed attempt is kept when its point runs again."""
     return row.parent / _RETRIED / f"{row.stem}.{attempt}.parquet"
-
-
-def unreadable(row: Path, number: int) -> Path:
-    """Where a file that holds no valid row is kept, next to a .txt with the reason."""
-    return row.parent / _UNREADABLE / f"{row.stem}.{number}.parquet"
-
-
-def row_of_unreadable(kept: Path) -> Path:
-    """The original path of a file kept at `unreadable`."""
-    return kept.parent.parent / f"{kept.stem.rpartition('.')[0]}.parquet"
 
 
 def rank_logs(study: str, point_id: str, row: Path) -> Path:

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse import drawn, sources
+from scaling.analyse import drawn
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.errors import InputError
+from scaling.record import row_files
 from scaling.record.files import CannotWrite, arrow_schema, write_points, write_rows
 from scaling.study.grid import Plan
 from scaling.study.point import Point
@@ -142,7 +143,7 @@ def test_a_half_written_row_file_is_named_and_costs_no_other_row(study):
 
 
 def test_one_impossible_row_of_a_large_file_costs_no_other(study, monkeypatch):
-    monkeypatch.setattr(sources, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(row_files, "_LARGE_BYTES", 0)
     rows = [timed_row(some_point(size), 2.0) for size in (1, 2)]
     write_rows(study / "rows" / "both.parquet", [dataclasses.replace(rows[0], dp=3), rows[1]])
     (study / "rows" / "none.parquet").write_bytes(b"PAR1" * 9)

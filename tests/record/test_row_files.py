@@ -27,6 +27,7 @@ from scaling.report.sections.replication import replication_section
 from scaling.run import planning, retry
 from scaling.run.progress import Watcher
 from scaling.study.grid import Plan
+from scaling.study.paths import StudyPaths
 from scaling.study.schema import Measure
 from tests.analyse.conftest import SQL, some_point
 from tests.report.synthetic_study import row, timed_row
@@ -62,6 +63,13 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut short": (halved, "is cut short, or no Parquet file"),
     "text": (lambda path: path.write_text("hello, I am a row"), "is cut short, or no Parquet file"),
     "zeros within": (middle_gone, "holds no row of this project: "),
+    "no rows": (
+        lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path), "holds no row; a point"
+    ),
+    "three speeds": (
+        lambda path: write_rows(path, [timed_row(POINTS[0], each) for each in (2.0, 2.0, 3.0)]),
+        f"holds one of 3 different rows of {POINTS[0].point_id}, attempt 1; a point leaves one",
+    ),
     "another table": (
         lambda path: pq.write_table(pa.table({"a": [1]}), path), "point_id is missing"
     ),
@@ -77,22 +85,19 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_file_that_holds_no_row_is_set_aside_with_a_sentence_and_wanted_again(folder, how):
+def test_a_file_without_a_valid_row_is_named_and_its_point_runs_again(folder, how):
     spoil, sentence = SPOILED[how]
     spoil(file_of(folder))
     content = file_of(folder).read_bytes()
     watcher = Watcher(folder.parent, POINTS)
     assert (watcher.look().done, watcher.look().left) == (2, 1)
-    (told,) = row_files.set_unreadable_aside(folder)
+    (told,) = retry.set_unreadable_aside(folder.parent)
     assert told.path == file_of(folder)
     assert told.reason.startswith(sentence)
-    kept = folder / "unreadable" / f"{POINTS[0].point_id}.1.parquet"
-    assert kept.read_bytes() == content
+    assert (folder / "retried" / f"{POINTS[0].point_id}.1.parquet").read_bytes() == content
     assert not file_of(folder).exists()
-    assert row_files.set_unreadable_aside(folder) == []
-    assert row_files.unreadable_set_aside(folder / "unreadable") == [
-        row_files.Unusable(kept, told.reason)
-    ]
+    assert retry.set_unreadable_aside(folder.parent) == []
+    assert row_files.attempts_set_aside(StudyPaths(folder.parent)) == []
     assert (watcher.look().done, watcher.look().left) == (2, 1)
 
 
@@ -110,38 +115,48 @@ def test_a_file_that_the_system_does_not_give_is_said_to_be_unreadable_and_stays
     monkeypatch.setattr(Path, "open", refuse)
     (told,) = row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable
     assert told.reason == f"cannot be read: {os.strerror(number)}"
-    assert row_files.set_unreadable_aside(folder) == []
+    assert retry.set_unreadable_aside(folder.parent) == []
     assert file_of(folder).exists()
 
 
 def test_a_file_with_a_valid_row_beside_an_invalid_one_is_not_said_to_be_set_aside(folder):
     both = [timed_row(POINTS[0], 2.0), dataclasses.replace(timed_row(POINTS[0], 2.0), attempt=0)]
     write_rows(file_of(folder), both)
-    assert row_files.set_unreadable_aside(folder) == []
+    assert retry.set_unreadable_aside(folder.parent) == []
     assert file_of(folder).exists()
 
 
-def test_a_copy_of_a_row_beside_it_counts_no_second_time_and_stays(folder):
+def test_a_copy_of_a_row_counts_no_second_time(folder):
     """A point with two rows would weigh four times in tables that join rows with rows."""
-    copy = shutil.copy(file_of(folder), folder / "before.parquet")
+    copy = shutil.copy(file_of(folder), folder / "zz.parquet")
     found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
-    assert found.table["file"].to_pylist() == [str(file_of(folder, n)) for n in range(3)]
-    reason = f"holds the row of {POINTS[0].point_id}, which has a file of its own"
+    assert {*found.table["file"].to_pylist()} == {str(file_of(folder, n)) for n in range(3)}
+    reason = f"holds a copy of the row of {POINTS[0].point_id}"
     assert [(one.path, one.reason) for one in found.unusable] == [(copy, reason)]
-    assert row_files.set_unreadable_aside(folder) == []
 
 
-def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
-    for _ in range(2):
-        halved(file_of(folder))
-        row_files.set_unreadable_aside(folder)
-        write_rows(file_of(folder), [timed_row(POINTS[0], 2.0)])
-    assert row_files.unreadable_set_aside(folder / "unreadable") == []
-    names = sorted(path.name for path in (folder / "unreadable").glob("*.parquet"))
-    assert names == [f"{POINTS[0].point_id}.{number}.parquet" for number in (1, 2)]
+def test_attempts_at_a_point_may_differ(folder):
+    again = dataclasses.replace(timed_row(POINTS[0], 3.0), attempt=2)
+    write_rows(folder / "again.parquet", [again])
+    assert row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable == ()
 
 
-def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys):
+def test_a_link_to_nothing_and_a_file_are_no_folders_of_rows(tmp_path):
+    (tmp_path / "rows").symlink_to("nowhere")
+    with pytest.raises(InputError, match="rows: is a link to nowhere, which is not there"):
+        list(row_files.row_files_in(tmp_path / "rows"))
+    with pytest.raises(InputError, match="is no folder, so it holds no rows"):
+        list(row_files.row_files_in(Path(__file__)))
+
+
+def test_a_pipe_or_a_device_among_the_rows_is_never_opened(folder):
+    os.mkfifo(folder / "pipe.parquet")
+    (folder / "zero.parquet").symlink_to("/dev/zero")
+    found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
+    assert (found.table.num_rows, found.unusable) == (3, ())
+
+
+def test_status_names_files_without_a_row_and_goes_on(folder, monkeypatch, capsys):
     halved(file_of(folder))
     planned = SimpleNamespace(
         study=SimpleNamespace(mode="measure", measure=Measure(exclude_slow_nodes=False)),
@@ -152,8 +167,8 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
     for _ in range(2):  # until the point has run again
         folders.status("s")
         told = capsys.readouterr()
-        assert told.err.startswith("Set aside, its point will run again: ")
-        assert told.err.endswith(".1.parquet: is cut short, or no Parquet file\n")
+        assert told.err.startswith("Its point runs again: ")
+        assert told.err.endswith(".parquet: is cut short, or no Parquet file\n")
         assert told.out.startswith("2 done · 0 running · 1 left of 3")
     for number in range(20):
         halved(shutil.copy(file_of(folder, 1), folder / f"more{number}.parquet"))
@@ -169,22 +184,6 @@ def test_failed_points_are_retried_though_another_row_cannot_be_read(folder):
     assert (folder / "retried" / f"{POINTS[1].point_id}.1.parquet").exists()
 
 
-def test_one_bad_file_makes_only_a_few_beside_it_be_read_one_by_one(folder, monkeypatch):
-    for number in range(40):
-        other = dataclasses.replace(POINTS[1], point_id=f"{number}")
-        write_rows(folder / f"{number}.parquet", [timed_row(other, 2.0)])
-    middle_gone(file_of(folder))
-    monkeypatch.setattr(row_files, "ALONE", 4)
-    alone = []
-    read = row_files._alone
-    monkeypatch.setattr(row_files, "_alone", lambda file: alone.append(file) or read(file))
-    found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
-    assert [one.path for one in found.unusable] == [file_of(folder)]
-    assert found.table.num_rows == 42
-    assert file_of(folder) in alone
-    assert len(alone) <= 4
-
-
 def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
     older = pq.read_table(file_of(folder)).drop_columns(["nccl_version", "throttled_share"])
     older = older.append_column("of_the_past", pa.array([1])).select(older.column_names[::-1])
@@ -196,8 +195,7 @@ def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
 
 
 def test_a_folder_that_is_not_there_holds_no_rows(tmp_path):
-    assert row_files.set_unreadable_aside(tmp_path / "rows") == []
-    assert row_files.unreadable_set_aside(tmp_path / "rows" / "unreadable") == []
+    assert retry.set_unreadable_aside(tmp_path) == []
 
 
 CELLS: tuple[Any, ...] = (
@@ -229,13 +227,13 @@ def mutated(draw: random.Random, good: dict[str, Any], content: bytes) -> bytes 
 def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
     """A hundred of them, of one seed: none ends in an error, and what is taken can be."""
     draw = random.Random(11)
-    good = dataclasses.asdict(timed_row(POINTS[0], 2.0))
-    write_rows(tmp_path / "good.parquet", [timed_row(POINTS[0], 2.0)])
-    content = (tmp_path / "good.parquet").read_bytes()
     rows = tmp_path / "rows"
     rows.mkdir()
     for number in range(100):
-        made = mutated(draw, good, content)
+        written = dataclasses.replace(timed_row(POINTS[0], 2.0), point_id=f"p{number}")
+        pq.write_table(store.table_of([written]), tmp_path / "good.parquet")
+        content = (tmp_path / "good.parquet").read_bytes()
+        made = mutated(draw, dataclasses.asdict(written), content)
         if isinstance(made, bytes):
             (rows / f"{number}.parquet").write_bytes(made)
         else:
@@ -244,8 +242,7 @@ def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
     found = row_files.read_rows(files)
     taken = {Path(file) for file in found.table["file"].to_pylist()}
     left_out = {one.path for one in found.unusable}
-    silent = set(files) - taken - left_out
-    assert all(pq.read_metadata(path).num_rows == 0 for path in silent)
+    assert {*files} == taken | left_out
     assert min(len(taken), len(left_out)) > 10
     for one in found.unusable:
         assert one.reason.isprintable()
@@ -255,7 +252,7 @@ def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
             values = [value for value in found.table[name].to_pylist() if value is not None]
             assert all(0 <= value < float("inf") for value in values), name
     monkeypatch.setattr(store, "_to_disk", lambda _path: None)  # of hundreds it takes seconds
-    row_files.set_unreadable_aside(rows)
+    retry.set_unreadable_aside(tmp_path)
     again = row_files.read_rows(sorted(row_files.row_files_in(rows)))
     assert again.table.num_rows == found.table.num_rows
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from scaling.study.paths import LogPaths, StudyPaths, rank_logs, retried, running_marker, unreadable
+from scaling.study.paths import LogPaths, StudyPaths, rank_logs, retried, running_marker
 from tests.conftest import PROJECT
 
 ROW = StudyPaths(Path("results/quickstart")).row("*")
 LEFT = StudyPaths(Path("results/quickstart"))
 FILES = {path for name, path in vars(LEFT).items() if name != "folder"}
 FOLDERS = {path for path in FILES if not path.suffix}
-KEPT = {retried(ROW, 1), unreadable(ROW, 1), running_marker(ROW)}
+KEPT = {retried(ROW, 1), running_marker(ROW)}
 NAMES = {path.name for path in FILES} | {path.parent.name for path in KEPT}
 SPELLED = NAMES | {"logs", "ranks", "results", "snakemake.log", ".running"}
 
