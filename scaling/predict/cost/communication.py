@@ -13,6 +13,8 @@ import numpy as np
 from scaling.arrays import Flags, Floats
 from scaling.predict.cost.experts import all_to_all_s, has_experts
 from scaling.predict.cost.links import (
+    RING_LINK_HOP_S,
+    RING_NODE_HOP_S,
     TP_LATENCY_S,
     TP_NETWORK_EFFICIENCY,
     Ranks,
@@ -39,7 +41,7 @@ from scaling.predict.cost.stages import (
 from scaling.predict.read.features import Features, Group
 
 # Judgement: no published table tells these apart.
-_TP_NETWORK_LATENCY_S = 60e-6  # per rank and round of a tp collective over nodes
+_TP_NETWORK_LATENCY_S = 60e-6  # per rank and round of a tp collective over EFA
 _MESSAGE_EFFICIENCY = 0.6  # share of a link, or of a GPU's share of the NICs, between stages
 _MESSAGE_LATENCY_S = 100e-6
 
@@ -131,7 +133,12 @@ def _tensor_parallel(
     # every rank waits for the last one to arrive; latencies are stated for 4 ranks
     meeting = np.log2(np.maximum(tp, 2.0)) / 2
     # twice around the ring of a group over nodes, in one collective or in two
-    over_nodes = np.where(tp > f.gpus_per_node, 2 * _TP_NETWORK_LATENCY_S * tp, 0.0)
+    if group.cluster.lossy_transport:
+        around = _TP_NETWORK_LATENCY_S * tp
+    else:
+        nodes = np.maximum(tp / f.gpus_per_node, 1.0)
+        around = nodes * RING_NODE_HOP_S + (tp - nodes) * RING_LINK_HOP_S
+    over_nodes = np.where(tp > f.gpus_per_node, 2 * around, 0.0)
     latency = TP_LATENCY_S * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
     seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
     seconds = p["tp_exposed"] * seconds
@@ -147,7 +154,9 @@ def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     inside = links * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return inside
-    over = np.minimum(node_bus(group, f.tp / f.gpus_per_node), links) * TP_NETWORK_EFFICIENCY
+    lossy = group.cluster.lossy_transport
+    efficiency = TP_NETWORK_EFFICIENCY if lossy else p["network_efficiency"]
+    over = np.minimum(node_bus(group, f.tp / f.gpus_per_node), links) * efficiency
     return np.where(f.tp > f.gpus_per_node, over, inside)
 
 

@@ -24,6 +24,7 @@ _SCORE_EFFICIENCY = 0.35  # of the peak, score matmuls without flash
 # Judgement: what copies reach over PCIe 4.0 x16, and what two sockets of DDR4 stream.
 _HOST_LINK_BYTES_PER_S = 25e9
 _HOST_BYTES_PER_S = 150e9
+_RANK_HOST_BYTES_PER_S = 30e9  # a rank's share of the cores: measured on an H100's 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     # full checkpointing runs a whole forward pass again
     recomputed = f.full * 1.0 + f.selective * group.stack.selective_share
     scores_recomputed = (f.full | f.selective) * 1.0
-    hbm = _hbm(group)
+    hbm = hbm_bytes_per_s(group)
+    host = p["host_layer_s"] + np.where(f.zero_stage >= 3, group.stack.zero_3_hooks_s, 0.0)
     gemm = _gemm_s(f, p, recomputed)
     elementwise = _elementwise_s(group, f, p, recomputed, hbm)
     if has_experts(f):
@@ -51,7 +53,7 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
         gemm=gemm,
         attention=_attention_s(f, p, scores_recomputed, hbm),
         elementwise=elementwise,
-        host=p["host_layer_s"] * (1 + recomputed / 3),
+        host=host * (1 + recomputed / 3),
     )
 
 
@@ -64,7 +66,7 @@ def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     logits = f.tokens * (f.vocab_size if group.stack.gathered_logits else columns)
     rate = f.peak * p["gemm_efficiency"]
     gemm = _gemm_flops(f.tokens, columns, f.hidden_size, p["gemm_half_size"]) * 3 / rate
-    return np.asarray(gemm + logits * 4 * _LOGIT_PASSES / _hbm(group))
+    return np.asarray(gemm + logits * 4 * _LOGIT_PASSES / hbm_bytes_per_s(group))
 
 
 def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
@@ -74,23 +76,25 @@ def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
     three (12) and the 16-bit copy (2), and read the gradient for clipping (4). 18 with states and
     gradients in 16 bits.
     """
-    return np.asarray(weights * np.where(f.short_states, 18.0, 34.0) / _hbm(group))
+    return np.asarray(weights * np.where(f.short_states, 18.0, 34.0) / hbm_bytes_per_s(group))
 
 
 def offloaded_seconds(f: Features, weights: Floats) -> Floats:
     """Adam on the host over the `weights` parameters that a rank holds, (n,); nothing hides it.
 
     Over PCIe fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2). All ranks of a
-    node share its memory for Adam's 28 bytes: read the gradient, the master weight and two moments
-    (16), write the last three (12). States and gradients in 16 bits halve all but the weights.
+    node share its memory and cores for Adam's 28 bytes: read the gradient, the master weight and
+    two moments (16), write the last three (12). States and gradients in 16 bits halve all but the
+    weights.
     """
     ranks = np.minimum(f.world_size, f.gpus_per_node)
+    rate = np.minimum(_RANK_HOST_BYTES_PER_S, _HOST_BYTES_PER_S / ranks)
     moved = np.where(f.short_states, 4.0, 6.0) / _HOST_LINK_BYTES_PER_S
-    updated = ranks * np.where(f.short_states, 14.0, 28.0) / _HOST_BYTES_PER_S
+    updated = np.where(f.short_states, 14.0, 28.0) / rate
     return np.asarray(weights * (moved + updated))
 
 
-def _hbm(group: Group) -> float:
+def hbm_bytes_per_s(group: Group) -> float:
     """Bytes/s of HBM that a streaming kernel reaches."""
     bandwidth = group.gpu.hbm_bytes_per_s
     assert bandwidth is not None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.arrays import Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
 
@@ -50,13 +50,18 @@ def ffn_passes(f: Features) -> Floats:
     return np.where(f.mlp_inputs > 1, 9.0, 7.0)
 
 
+def is_lean(group: Group, f: Features) -> Flags:
+    """Whether fused kernels, the software's or Inductor's, keep only what backward reads, (n,)."""
+    return f.compiled | group.stack.lean_kernels
+
+
 def kept_of_ffn(group: Group, f: Features) -> Floats:
     """Share of gate, up, activation and product that a feed-forward keeps for backward, (n,).
 
     Lean kernels fuse the gate with its activation. Without a gate there are the activation's input
     and output.
     """
-    return np.where(f.mlp_inputs > 1, 0.75 if group.stack.lean_kernels else 1.0, 0.5)
+    return np.where(f.mlp_inputs > 1, np.where(is_lean(group, f), 0.75, 1.0), 0.5)
 
 
 def busiest_load(f: Features) -> Floats:

@@ -24,8 +24,8 @@ _LEAST_REST = 0.012
 # Standard deviations of PARTS, learned on whole published tables left out
 # (`python -m benchmarks.evaluate FOLDER --errors`). Data sheets of software that has an entry in
 # read/stacks.py, and of any other.
-_KNOWN = {"common": 0.07, "layout": 0.06, "size": 0.03, "rest": 0.05}
-_UNKNOWN = {"common": 0.14, "layout": 0.08, "size": 0.06, "rest": 0.06}
+_KNOWN = {"common": 0.06, "layout": 0.06, "size": 0.03, "rest": 0.06}
+_UNKNOWN = {"common": 0.13, "layout": 0.09, "size": 0.05, "rest": 0.09}
 # What experts add: routing, permutation and grouped GEMMs differ between releases of one stack.
 _EXPERTS = {"common": 0.11, "layout": 0.12, "size": 0.0, "rest": 0.0}
 # A calibration, before its rows tell how well it fits them, and what a layout far from all of its
@@ -34,6 +34,7 @@ CALIBRATED = {"common": 0.02, "layout": 0.04, "size": 0.016, "rest": 0.04}
 _FAR = {"common": 0.05, "layout": 0.05, "size": 0.0, "rest": 0.03}
 # Of a size, per doubling of the largest calibrated one; it grows as a random walk does.
 _PER_DOUBLING = 0.025
+_PRIOR_ROWS = 10
 # Factor of layout and rest over a lossy transport, which stalls steps by chance.
 _LOSSY = 1.4
 
@@ -88,6 +89,7 @@ def errors_of(
         doublings = np.maximum(np.log2(f.world_size / largest), 0.0)
         squares["size"] = squares["size"] + doublings * _PER_DOUBLING**2
         squares["common"] = squares["common"] + halved**2
+        squares["layout"] = squares["layout"] + (halved / 2) ** 2
     return Errors(
         common=np.sqrt(squares["common"]),
         layout=np.sqrt(squares["layout"]) * roughness,
@@ -99,13 +101,13 @@ def errors_of(
 def learned_errors(left_out: Floats, roughness: Floats, *, lossy: bool) -> Mapping[str, float]:
     """PARTS of a calibration, from the errors of its rows left out one at a time, (m,) each.
 
-    Their 80 % quantile, for the parts within one size, together with 30 rows of the prior.
+    Their 80 % quantile, together with a few rows of the prior.
     """
     factor = _LOSSY if lossy else 1.0
     prior = math.sqrt(sum(CALIBRATED[part] ** 2 for part in PARTS)) * factor
     n = len(left_out)
     found = float(np.quantile(np.abs(left_out) / roughness, 0.8)) / Z_80 if n else prior
-    sigma = (n * found + 30 * prior) / (n + 30)
+    sigma = (n * found + _PRIOR_ROWS * prior) / (n + _PRIOR_ROWS)
     return {part: CALIBRATED[part] * sigma / prior * factor for part in PARTS}
 
 

@@ -13,7 +13,7 @@ from scaling.predict.read.features import Group
 # left out: they moved no published row's step by 0.1 %.
 RING_NODE_HOP_S = 14e-6
 RING_LINK_HOP_S = 3.4e-6
-# Share of the NICs that tp and cp ranks reach over nodes: judgement; no published table moved it.
+# Share of the NICs that tp ranks over EFA and cp ranks reach: judgement.
 TP_NETWORK_EFFICIENCY = 0.6
 TP_LATENCY_S = 25e-6  # of a collective of four ranks on the GPU
 _MEASURED_BYTES = 256e6  # of the all-reduces whose bus bandwidth clusters.yaml states

@@ -13,6 +13,7 @@ from scaling.predict.cost.experts import (
     KEPT_MLP,
     has_experts,
     held_expert_params,
+    is_lean,
     kept_expert_bytes,
     kept_of_ffn,
 )
@@ -275,7 +276,7 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
     precision.
     """
     h, tp = f.hidden_size, f.tp
-    attention_share = 8 / 14 if group.stack.lean_kernels else np.where(f.mlp_inputs > 1, 1.0, 0.7)
+    attention_share = np.where(is_lean(group, f), 8 / 14, np.where(f.mlp_inputs > 1, 1.0, 0.7))
     saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
     attention = (
         _KEPT_ATTENTION * p["kept_sharded"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp

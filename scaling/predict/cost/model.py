@@ -167,11 +167,11 @@ def _predict_block(
     out.step_time_s[index] = step.total
     out.low[index] = step.total * np.exp(-errors.reach)
     at_most = step.total * np.exp(errors.reach)
-    out.high[index] = np.maximum(at_most, step.total + possible_stall_s(group, f))
+    out.high[index] = np.maximum(at_most, step.total + possible_stall_s(group, f, p))
     out.common_sigma[index], out.layout_sigma[index] = errors.common, errors.layout
     out.size_sigma[index] = errors.size
-    out.rest_sigma[index] = np.hypot(errors.rest, stall_sigma(group, f, step.total))
-    out.risk_adjusted_s[index] = risk_adjusted_step_s(group, f, step.total, used)
+    out.rest_sigma[index] = np.hypot(errors.rest, stall_sigma(group, f, p, step.total))
+    out.risk_adjusted_s[index] = risk_adjusted_step_s(group, f, p, step.total, used)
     if memory.phase is not None:
         out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():

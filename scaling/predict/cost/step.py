@@ -9,6 +9,7 @@ from scaling.arrays import Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
     LayerTime,
+    hbm_bytes_per_s,
     head_time,
     layer_time,
     offloaded_seconds,
@@ -99,7 +100,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
-    stall = _allocator_stall_s(group, f, memory_used) + expected_stall_s(group, f)
+    stall = _allocator_stall_s(group, f, memory_used) + expected_stall_s(group, f, p)
     layers = layers * m
     on_gpu = {
         "gemm_s": layers * layer.gemm,
@@ -165,8 +166,12 @@ def _dp_comm_s(
         late = late & (f.pp > 1)
     once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     gathering = traffic.gathering * f.accumulation
+    # flat copies around two gathers and a scatter: 16 bytes of each weight, in and out
+    copied = np.where(f.zero_stage >= 3, 16.0 * traffic.stage_weights * f.accumulation, 0.0)
+    copied_s = copied / hbm_bytes_per_s(group)
     hidden_in_part = p["zero3_exposed"] * np.minimum(gathering, pipeline)
-    return np.asarray(once_a_step + np.maximum(gathering - pipeline, 0.0) + hidden_in_part)
+    gathering = np.maximum(gathering - pipeline, 0.0) + hidden_in_part
+    return np.asarray(once_a_step + gathering + copied_s)
 
 
 def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:

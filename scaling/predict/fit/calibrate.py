@@ -12,7 +12,7 @@ from scaling.errors import InputError
 from scaling.predict.cost.interval import learned_errors, own_error_factor
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.fit.fitting import fit_memory, fit_time, with_fitted
+from scaling.predict.fit.fitting import fit_memory, fit_stalls, fit_time, with_fitted
 from scaling.predict.read.calibration import RANGES, Calibration, StackCalibration
 from scaling.predict.read.cells import Cells
 from scaling.predict.read.features import FEATURES, Group, Points
@@ -101,7 +101,10 @@ def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
     p, timed = with_fitted(start, time), np.flatnonzero(observed.timed)
     f, lossy = group.features.take(timed), group.cluster.lossy_transport
     held = memory_of(group, f, p)
-    step = step_of(group, f, p, held.total / group.capacity_bytes)
+    used = held.total / group.capacity_bytes
+    found = fit_stalls(group, f, observed.step_time_s[timed], p, used)
+    p = {**p, **found}
+    step = step_of(group, f, p, used)
     log_residual = np.log(observed.step_time_s[timed] / step.total)
     residual, left_out = fitted_residual(places_of(f), log_residual)
     roughness = own_error_factor(
@@ -124,4 +127,5 @@ def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
         ranges=ranges,
         errors=learned_errors(left_out, roughness, lossy=lossy),
         residual=residual,
+        stalls=found,
     )

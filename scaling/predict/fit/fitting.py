@@ -6,15 +6,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize
 
 from scaling.arrays import Floats
 from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.risk import (
+    NEARLY_FULL,
+    crosses_nodes,
+    expected_stall_s,
+    stall_terms,
+    stalls,
+)
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.calibration import Fitted
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.observed import Observed
-from scaling.predict.read.parameters import MEMORY, TIME, Parameter
+from scaling.predict.read.parameters import MEMORY, STALL_ODDS, TIME, Parameter
 
 # Standard deviation of a row's ln(step time) around the best formulas: repeats of one layout differ
 # by 0.3 to 5 %, and formulas leave as much.
@@ -235,3 +242,37 @@ def _unfitted(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
 def with_fitted(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
     """Every parameter at its fitted value, else at `start`."""
     return {**start, **{name: one.value for name, one in fitted.items()}}
+
+
+def fit_stalls(
+    group: Group, f: Features, step_time_s: Floats, p: Mapping[str, float], used: Floats
+) -> dict[str, float]:
+    """STALL_ODDS learned from timed rows, by logistic regression with a prior; empty without any.
+
+    A row stalled if it took more than half of the stall longer than predicted without one, and at
+    least a third longer. Rows of nearly full memory are left out: there the allocator stalls.
+
+    Args:
+        group: software and cluster.
+        f: the rows' layouts, (m,).
+        step_time_s: measured, (m,).
+        p: every parameter by name.
+        used: predicted memory over capacity, (m,).
+    """
+    _, stall_s = stalls(group, f, p)
+    rows = np.flatnonzero(crosses_nodes(f) & (used < NEARLY_FULL) & (stall_s > 0))
+    if not rows.size:
+        return {}
+    step_s = step_of(group, f, p, used).total - expected_stall_s(group, f, p)
+    longer = (step_time_s - step_s)[rows]
+    stalled = (longer > stall_s[rows] / 2) & (longer > step_s[rows] / 3)
+    terms = np.stack(stall_terms(f))[:, rows]
+    centre, spread = np.array([*STALL_ODDS.values()]).T
+    side = np.where(stalled, -1.0, 1.0)
+
+    def loss(x: npt.NDArray[np.float64]) -> float:
+        wrong = np.logaddexp(0.0, side * (x @ terms)).sum()
+        return float(wrong + (((x - centre) / spread) ** 2).sum() / 2)
+
+    found = minimize(loss, centre).x.tolist()
+    return dict(zip(STALL_ODDS, found, strict=True))

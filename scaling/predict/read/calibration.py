@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class StackCalibration:
     ranges: least and largest value of each of RANGES in the timed rows; empty without any.
     errors: standard deviation of each of PARTS, for layouts like the calibrated ones.
     residual: correction learned from the timed rows.
+    stalls: odds of stalls over a lossy transport, by the names in cost/risk.py; empty elsewhere.
     """
 
     framework: str
@@ -60,11 +61,12 @@ class StackCalibration:
     ranges: Mapping[str, tuple[float, float]]
     errors: Mapping[str, float]
     residual: Residual
+    stalls: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
         """The parameters' values alone."""
-        return {name: fitted.value for name, fitted in self.parameters.items()}
+        return {name: fitted.value for name, fitted in self.parameters.items()} | dict(self.stalls)
 
     @property
     def starts(self) -> dict[str, float]:
@@ -89,11 +91,11 @@ class Calibration:
         overlap differ. Otherwise the data sheet.
         """
         if (own := self.stacks.get(group.key)) is not None:
-            return own.values, own, group.key
+            return {**group.start, **own.values}, own, group.key
         same_cluster = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
         if group.has_unnamed_software and len(same_cluster) == 1:
             (key,) = same_cluster
-            return self.stacks[key].values, self.stacks[key], key
+            return {**group.start, **self.stacks[key].values}, self.stacks[key], key
         software = (group.framework, group.gpu.generation)
         similar = {
             key: s for key, s in self.stacks.items() if (s.framework, s.generation) == software
@@ -102,7 +104,7 @@ class Calibration:
             return dict(group.start), None, "data sheet"
         key, stack = max(similar.items(), key=lambda item: item[1].rows_timed)
         carried = _without_cluster(stack, group.start)
-        return carried.values, carried, f"{key} (other cluster)"
+        return {**group.start, **carried.values}, carried, f"{key} (other cluster)"
 
     def to_json(self) -> str:
         """The text of calibration.json, with unit and meaning beside each parameter."""
@@ -132,7 +134,7 @@ def _without_cluster(stack: StackCalibration, start: Mapping[str, float]) -> Sta
         else fitted
         for name, fitted in stack.parameters.items()
     }
-    return dataclasses.replace(stack, parameters=parameters)
+    return dataclasses.replace(stack, parameters=parameters, stalls={})
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -197,6 +199,9 @@ def _flaws(stack: StackCalibration) -> Iterator[str]:
             yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
         if known and not max(fitted.value, fitted.start) <= known.high * 1.001:
             yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
+    for name, logit in stack.stalls.items():
+        if not abs(logit) <= _LARGEST_SIGMA:
+            yield f"stalls.{shortened(name)}={logit} is no logit"
     for part, sigma in stack.errors.items():
         if not 0 <= sigma <= _LARGEST_SIGMA:
             yield f"errors.{shortened(part)}={sigma} is no standard deviation"

@@ -264,7 +264,10 @@ def _features(
     # LayerNorm (of models without a gated mlp) is one kernel in torch; RMSNorm is many, in fp32
     layer_norm = features["mlp_inputs"] < 2
     features |= attention_kernels(inputs.attention[rows], heads, gpu, stack)
-    features |= {**low_precision_costs(precision, stack), **rates(precision, gpu)}
+    features |= {
+        **low_precision_costs(precision, inputs.compiled[rows], stack),
+        **rates(precision, gpu),
+    }
     return Features(
         **features,
         fused_norm=inputs.fused_norm[rows] | layer_norm | stack.fused_norms,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.arrays import Floats, Strings
+from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Gpu
 from scaling.predict.read.stack_facts import Stack
 
@@ -18,27 +18,28 @@ _CAST_BYTES: Mapping[str, float] = {"fp8": 4.0, "mxfp8": 4.0, "nvfp4": 5.0}
 _COPY_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
 # Bytes of a saved activation element that only a GEMM's backward reads: in the GEMM's precision.
 _SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
-# Bytes this project's engines move per element (scaling/train/kernels/fp8.py): 2 read for
+# Bytes this project's engines move per element (scaling/train/kernels/fp8.py), eager: 2 read for
 # the scale, 2 read and 2 written to apply it, 2 read and 1 written to cast. Backward does the same
-# again and transposes (2).
-_OWN_CAST_BYTES = 9.0 + 9.0 + 2.0
+# again and transposes (2). Compiled: 2 read for the scale, 2 read and 1 written, both ways.
+_OWN_CAST_BYTES, _OWN_CAST_BYTES_COMPILED = 9.0 + 9.0 + 2.0, 5.0 + 5.0
 
 
-def low_precision_costs(precision: Strings, stack: Stack) -> dict[str, Floats]:
+def low_precision_costs(precision: Strings, compiled: Flags, stack: Stack) -> dict[str, Floats]:
     """Bytes per element of casts, weight copies and saved inputs, (n,) each, by Features' names.
 
     With `low_precision_weights` the 8-bit copies replace the 16-bit weight. A stack that
-    `casts_as_read` keeps everything in 16 bits and no copy.
+    `casts_as_read` keeps no copy, and everything in 16 bits unless it is compiled.
     """
 
     def by_precision(table: Mapping[str, float], default: float) -> Floats:
         return np.array([table.get(name, default) for name in precision.tolist()], np.float64)
 
     if stack.casts_as_read:
+        moved = np.where(compiled, _OWN_CAST_BYTES_COMPILED, _OWN_CAST_BYTES)
         return {
-            "cast_bytes": np.where(np.isin(precision, LOW_PRECISIONS), _OWN_CAST_BYTES, 0.0),
+            "cast_bytes": np.where(np.isin(precision, LOW_PRECISIONS), moved, 0.0),
             "copy_bytes": np.zeros(len(precision)),
-            "saved_bytes": np.full(len(precision), 2.0),
+            "saved_bytes": np.where(compiled, by_precision(_SAVED_BYTES, 2.0), 2.0),
         }
     copies = by_precision(_COPY_BYTES, 0.0)
     replaced = stack.low_precision_weights & np.isin(precision, ["fp8", "mxfp8"])

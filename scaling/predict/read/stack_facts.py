@@ -55,6 +55,8 @@ class Stack:
     reduces_late: bool = False
     all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
     hides_without_zero: bool = False  # except that those without ZeRO are hidden after all
+    # the host's hooks around the modules of a layer under ZeRO-3, forward and backward
+    zero_3_hooks_s: float = 0.0
     zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
     node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, if the source says so
 
