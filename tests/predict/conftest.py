@@ -11,6 +11,7 @@ import pytest
 from scaling.importing.reader import Table, read_table
 from scaling.predict.cost import communication, compute, experts, step
 from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read import stacks
 from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import observed_of
@@ -18,7 +19,7 @@ from scaling.predict.read.points import points_of
 from tests.predict import reference
 
 SHAPE = {
-    "framework": "plain",  # of which nothing is known: the first entry of STACKS
+    "framework": "plain",  # software without a fact, see `plain_software`
     "model": "llama-7b",
     "num_layers": 32,
     "hidden_size": 4096,
@@ -50,6 +51,17 @@ def checked(*rows: dict[str, Any], **more: Any) -> Points:
 @pytest.fixture
 def points() -> Callable[..., Points]:
     return checked
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_software() -> Iterator[None]:
+    """An entry of STACKS that says nothing, so that arithmetic by hand needs no facts."""
+    with pytest.MonkeyPatch.context() as patch:
+        plain = stacks.Stack(name="plain", source="tests")
+        patch.setattr(stacks, "STACKS", (*stacks.STACKS, plain))
+        stacks._stack_of.cache_clear()
+        yield
+    stacks._stack_of.cache_clear()
 
 
 @pytest.fixture(scope="module")

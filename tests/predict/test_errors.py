@@ -1,13 +1,11 @@
 """The four parts of a prediction's error, and what a calibration moves."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.predict.cost.interval import CALIBRATED, Z_80, learned_errors
-from scaling.predict.cost.links import Ranks, ring_pass, transport_of
+from scaling.predict.cost.links import transport_of
 from scaling.predict.cost.model import followed_half, predict
 from scaling.predict.fit.fitting import NARROWED, fit_time
 from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
@@ -107,7 +105,7 @@ def test_a_handful_of_rows_moves_other_layouts_of_its_cluster(points):
 
 def test_errors_are_learned_from_rows_left_out_and_few_rows_say_little():
     random = np.random.default_rng(0)
-    for rows, least, most in ((2000, 0.17, 0.22), (5, 0.05, 0.1)):
+    for rows, least, most in ((2000, 0.17, 0.22), (5, 0.06, 0.14)):
         parts = learned_errors(random.normal(0, 0.2, rows), np.ones(rows), lossy=False)
         assert least < np.sqrt(sum(sigma**2 for sigma in parts.values())) < most
 
@@ -137,7 +135,7 @@ def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):
         assert not fitted[name].identified
 
 
-def test_a_measured_bus_is_a_bandwidth_and_a_wait_a_message():
+def test_a_measured_bus_is_the_rate_of_all_reduces_and_bounds_rings():
     measured = Cluster(
         gpu="h100-80gb",
         gpus_per_node=8,
@@ -147,14 +145,7 @@ def test_a_measured_bus_is_a_bandwidth_and_a_wait_a_message():
         source="t",
     )
     table = table_of({"cluster": "here", "dp": 32})
-    (group,) = points_of(as_table(table, "t"), clusters={"here": measured}).groups
-    nodes = np.array([1.0, 2.0, 4.0])
-    ring, reducing, waits_s = transport_of(group, nodes, 0.5)
-    assert ring.tolist() == [200e9] * 3
-    assert reducing.tolist() == [300e9] * 3
-    # 256 MB at 150 GB/s less 256 MB at 300 GB/s
-    assert waits_s == pytest.approx([0, 0, 256e6 / 300e9])
-    group_of_32 = Ranks(np.array([32.0]), np.array([4.0]), 300e9, np.array([200e9]))
-    late = dataclasses.replace(group_of_32, waits_s=1e-3)
-    message = np.array([1e6])
-    assert ring_pass(message, late) - ring_pass(message, group_of_32) == pytest.approx(1e-3)
+    (group,) = points_of(as_table(table), clusters={"here": measured}).groups
+    ring, reducing = transport_of(group, np.array([2.0, 4.0]), 0.5)
+    assert ring == pytest.approx([200e9, 150e9])
+    assert reducing == pytest.approx([300e9, 150e9])

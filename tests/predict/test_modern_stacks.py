@@ -241,7 +241,6 @@ def test_a_release_is_of_the_software_whose_name_it_starts_with():
         "NeMo (MLPerf v5.1)": "Megatron-Core",
         "MaxText": "JAX",
         "Megatron-Bridge": "Megatron-Core",
-        "somebody's torch FSDP": "FSDP",
         "scaling torch nights": "",
     }
     assert {name: stack_of(name, GPUS["h100-80gb"]).name for name in names} == names

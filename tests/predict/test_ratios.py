@@ -21,7 +21,11 @@ def test_the_odds_of_a_tie_are_even_and_one_in_ten_lies_beyond_an_interval():
 
 
 def test_every_prediction_says_what_of_its_error_is_its_own(points):
-    asked = points({"tp": 8, "dp": 1}, {"tp": 1, "dp": 8}, {"tp": 16, "dp": 4, "seq_length": 512})
+    asked = points(
+        {"tp": 8, "dp": 1},
+        {"tp": 1, "dp": 8},
+        {"tp": 16, "dp": 4, "seq_length": 512, "cluster": "h100-80gb-efa"},
+    )
     table = prediction_table(asked, predict(asked)).to_pylist()
     own = [
         float(np.hypot(row["predicted_layout_sigma"], row["predicted_rest_sigma"])) for row in table

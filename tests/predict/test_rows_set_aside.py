@@ -143,8 +143,7 @@ def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
     row = {"framework": "NeMo", "cluster": "h100-80gb-dgx", "dp": 8, "gated_mlp": None}
     assert {
         "num_kv_heads is not given in 2 rows: taken as num_heads",
-        "activation_checkpointing is not given in 1 rows: taken as what their memory asks for",
-        "activation_checkpointing is not given in 1 rows: taken as none",
+        "activation_checkpointing is not given in 2 rows: taken as what their memory asks for",
         "framework is not given in 1 rows: taken as software that nobody described",
     } <= set(checked(row, {"dp": 8, "framework": None, "source": "a blog"}).assumptions)
 

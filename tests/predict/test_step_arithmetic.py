@@ -82,8 +82,9 @@ def test_tensor_parallelism_over_nodes_has_the_nics_that_its_software_is_known_b
     (group,) = points({"tp": 16, "framework": "Megatron-DeepSpeed"}).groups
     f, p = group.features, {**group.start, **IDEAL}
     traffic = traffic_of(group, f, p, stages_of(f, group.stack))
-    ring = 2 * 15 / 16 * 4096 * 4096 * 2 / (0.6 * 100e9)
-    assert traffic.per_layer == pytest.approx(4 * ring)
+    ring = 2 * 15 / 16 * 4096 * 4096 * 2 / 100e9
+    hops = 2 * (2 * 14e-6 + 14 * 3.4e-6)
+    assert traffic.per_layer == pytest.approx(4 * (ring + hops))
 
 
 def test_equal_stages_lose_the_published_bubble_fraction(points):
@@ -310,13 +311,13 @@ def test_a_decoder_alone_says_nothing_of_an_encoder(points):
 
 
 def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, monkeypatch):
-    # 8 nodes of 8: twice around a ring of 64, and 0.6 of the NICs
-    row = {"tp": 64, "num_heads": 64, "seq_length": 64}
+    # 8 nodes of 8 over EFA: twice around a ring of 64, and 0.6 of a bus of 100 GB/s
+    row = {"tp": 64, "num_heads": 64, "seq_length": 64, "cluster": "h100-80gb-efa"}
     (group,) = points(row, {**row, "sequence_parallel": True}).groups
     monkeypatch.setattr(communication, "_TP_NETWORK_LATENCY_S", 1e-3)
     f, p = group.features, {**group.start, **IDEAL}
     traffic = traffic_of(group, f, p, stages_of(f, group.stack))
-    ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 200e9)
+    ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 100e9)
     reduced, scattered = traffic.per_layer
     assert reduced == pytest.approx(4 * (ring + 128e-3))
     # a scatter and a gather go around once each; backward gathers both blocks' inputs again

@@ -25,12 +25,13 @@ def test_intervals_of_unknown_software_are_wider_by_what_all_layouts_share(point
     found = predict(points(*({**H100, "framework": name} for name in names)))
     known, unknown = np.log(found.high / found.low)
     assert unknown > 1.2 * known
-    assert found.common_sigma[1] > found.layout_sigma[1]
+    assert found.common_sigma[1] > 1.5 * found.common_sigma[0]
 
 
 def test_unknown_software_may_fit_a_little_above_the_capacity(points):
     layouts = [
         {**H100, "framework": name, "tp": 1, "micro_batch_size": micro, "dp": 32}
+        | {"activation_checkpointing": "none"}
         for name in ("NeMo 25.02", "trainer of tomorrow")
         for micro in range(1, 40)
     ]

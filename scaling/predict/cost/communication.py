@@ -288,7 +288,7 @@ def _layer_by_layer_s(f: Features, message: Floats, ranks: Ranks) -> Floats:
     `message`: bytes of all its layers.
     """
     moving = (ranks.size - 1) / ranks.size * message / ranks.bus
-    return moving + f.num_layers / f.pp * (ring_latency_s(ranks) + ranks.waits_s)
+    return moving + f.num_layers / f.pp * ring_latency_s(ranks)
 
 
 def _ranks(
@@ -304,7 +304,7 @@ def _ranks(
     groups_on_node = np.minimum(stride, f.gpus_per_node)
     ranks_on_node = np.maximum(1.0, np.minimum(size, f.gpus_per_node / groups_on_node))
     nodes = np.maximum(1.0, size / ranks_on_node)
-    ring, reducing, waits_s = transport_of(group, nodes, p["network_efficiency"])
+    ring, reducing = transport_of(group, nodes, p["network_efficiency"])
     network = (reducing if all_reduce else ring) / groups_on_node
     links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
-    return Ranks(size, nodes, links, network, waits_s)
+    return Ranks(size, nodes, links, network)

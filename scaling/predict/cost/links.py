@@ -16,7 +16,6 @@ RING_LINK_HOP_S = 3.4e-6
 # Share of the NICs that tp ranks over EFA and cp ranks reach: judgement.
 TP_NETWORK_EFFICIENCY = 0.6
 TP_LATENCY_S = 25e-6  # of a collective of four ranks on the GPU
-_MEASURED_BYTES = 256e6  # of the all-reduces whose bus bandwidth clusters.yaml states
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,6 @@ class Ranks:
     nodes: Floats
     link: Floats | float  # bus bandwidth inside a node, bytes/s
     network: Floats  # share of what a node sends over all its NICs, bytes/s; from two nodes on
-    waits_s: Floats | float = 0.0  # what any pass waits beside its hops (`transport_of`)
 
     @property
     def bus(self) -> Floats:
@@ -41,7 +39,7 @@ def ring_pass(message: Floats, ranks: Ranks) -> Floats:
     Every rank sends (n - 1) / n of the message; a pass enters each node once.
     """
     moving = (ranks.size - 1) / ranks.size * message / ranks.bus
-    return moving + ring_latency_s(ranks) + ranks.waits_s
+    return moving + ring_latency_s(ranks)
 
 
 def ring_latency_s(ranks: Ranks) -> Floats:
@@ -62,23 +60,18 @@ def node_bus(group: Group, nodes: Floats) -> Floats:
     return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
 
 
-def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats, Floats, Floats]:
-    """Bytes/s of a node's NICs in a ring pass and in an all-reduce, and seconds a pass waits, (n,).
+def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats, Floats]:
+    """Bytes/s of a node's NICs in a ring pass and in an all-reduce, (n,) each.
 
-    Without a measured bus bandwidth both have the NICs times `efficiency`, and nothing waits.
-    A measured one falls with the nodes, because its 256 MB messages wait longer the more ranks
-    meet. The part of their time that the best bandwidth over nodes does not explain is such a wait,
-    once per message of any size, half of it in each of the two passes. That bandwidth is of
-    all-reduces, which switches speed up; reduce-scatter and all-gather are plain rings.
+    Both are the NICs times `efficiency`. A measured bus bandwidth is that of all-reduces, and no
+    ring is faster.
     """
-    ring = np.full(len(nodes), node_link(group) * efficiency)
+    ring: Floats = np.full(len(nodes), node_link(group) * efficiency)
     measured = group.cluster.bus_bytes_per_s
     if measured is None or not any(count > 1 for count in measured):
-        return ring, ring, np.zeros(len(nodes))
-    best = max(rate for count, rate in measured.items() if count > 1)
-    slower = np.maximum(1 / node_bus(group, nodes) - 1 / best, 0.0)
-    waits_s = np.where(nodes > 1, _MEASURED_BYTES * slower, 0.0)
-    return ring, np.full(len(nodes), best), waits_s
+        return ring, ring
+    bus = node_bus(group, nodes)
+    return np.minimum(ring, bus), bus
 
 
 def link(gpu: Gpu, ranks: Floats | float) -> Floats:

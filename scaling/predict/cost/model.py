@@ -150,7 +150,7 @@ def _predict_block(
         halved = np.log(step_of(group, f, fitted, of_memory).total / step.total)
     if stack is not None and stack.cluster == group.cluster_name:
         expected, novelty = stack.residual.at(places_of(f))
-        step = step.times(np.exp(expected * (0.5 if half else 1.0)))
+        step = step.times(np.exp(expected))
     used = need / group.capacity_bytes
     roughness = own_error_factor(
         step.terms["tp_comm_s"] / step.total, used, lossy_transport=group.cluster.lossy_transport

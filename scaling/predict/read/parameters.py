@@ -62,8 +62,8 @@ LOSSY_TRANSPORT: Mapping[str, float] = {"host_transport_s": 0.45e-3, "network_ef
 
 # Odds that a pipeline over nodes stalls over a lossy transport (cost/risk.py): centre and standard
 # deviation before any row is seen. On eight nodes 10 of 180 crossing pipelines of the published
-# sweep stalled, on two and four 2 of 67 and 2 of 117. Without ZeRO, with dp > 1 and more than eight micro-batches 3 of 10 on
-# two nodes, 13 of 18 on four and 24 of 25 on eight.
+# sweep stalled, on two and four 2 of 67 and 2 of 117. Without ZeRO, with dp > 1 and more than
+# eight micro-batches 3 of 10 on two nodes, 13 of 18 on four and 24 of 25 on eight.
 STALL_ODDS: Mapping[str, tuple[float, float]] = {
     "stall_logit": (-2.8, 0.7),  # on eight nodes
     "stall_logit_per_doubling": (0.8, 0.5),  # of the nodes

@@ -182,14 +182,6 @@ STACKS = (
         defaults={"flash2_efficiency": 0.33, "norm_passes_fused": 45.0, "kept_logits": 6.0},
         source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE",
     ),
-    Stack(
-        name="FSDP",
-        also=("FSDP2",),
-        master_bytes=10.0,
-        zero_stage=3,
-        defaults={"gemm_efficiency": 0.76},
-        source="torch's FSDP: fp32 shards, whose 16-bit copy lives for one layer",
-    ),
 )
 
 
