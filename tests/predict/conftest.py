@@ -16,6 +16,7 @@ from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
+from scaling.predict.read.stack_facts import Stack
 from tests.predict import reference
 
 SHAPE = {
@@ -57,7 +58,7 @@ def points() -> Callable[..., Points]:
 def plain_software() -> Iterator[None]:
     """An entry of STACKS that says nothing, so that arithmetic by hand needs no facts."""
     with pytest.MonkeyPatch.context() as patch:
-        plain = stacks.Stack(name="plain", source="tests")
+        plain = Stack(name="plain", source="tests")
         patch.setattr(stacks, "STACKS", (*stacks.STACKS, plain))
         stacks._stack_of.cache_clear()
         yield

@@ -1,0 +1,50 @@
+"""The first rows of a real GPU, predicted from its data sheet and from half of themselves."""
+
+import numpy as np
+import pytest
+
+from scaling.importing.reader import read_rows
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
+from tests.h100 import h100_study
+from tests.shipped import CLUSTERS, MODELS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return read_rows(h100_study(tmp_path_factory.mktemp("h100")) / "rows")
+
+
+def points(table):
+    return points_of(table, models=MODELS, clusters=CLUSTERS)
+
+
+def errors(table, calibration=None):
+    return predict(points(table), calibration).step_time_s / observed_of(table).step_time_s - 1
+
+
+def test_steps_of_an_h100_are_predicted_from_its_data_sheet(rows):
+    off = np.abs(errors(rows))
+    assert off.mean() < 0.06
+    assert off.max() < 0.15  # ZeRO-3's hooks and the optimizer on the host are among them
+
+
+def test_peaks_of_eager_and_compiled_layouts_are_predicted_within_an_eighth(rows):
+    found, seen = predict(points(rows)).memory_bytes, observed_of(rows).peak_memory_bytes
+    off = np.abs(found / seen - 1)
+    assert off.max() < 0.125
+    assert off.mean() < 0.03
+
+
+def test_half_of_the_rows_teach_the_other_half(rows):
+    means = []
+    for seed in range(3):
+        learned = np.random.default_rng(seed).permutation(rows.rows.num_rows) % 2 == 0
+        part = rows.filter(learned)
+        fit = calibrate(points(part), observed_of(part), source="half")
+        means.append(np.abs(errors(rows.filter(~learned), fit)).mean())
+    assert np.mean(means) < 0.055
