@@ -61,8 +61,6 @@ def test_other_software_fuses_its_norms_unless_a_row_says_no() -> None:
     rows = [{"dp": 8, "fused_norm": fused} for fused in (None, True, False)]
     (group,) = checked(*rows).groups
     assert group.features.fused_norm.tolist() == [True, True, False]
-    (own,) = checked({"dp": 8, "framework": None, "point_id": "p"}).groups
-    assert own.features.fused_norm.tolist() == [False]
 
 
 def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:

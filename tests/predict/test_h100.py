@@ -1,17 +1,34 @@
 """The first rows of a real GPU, predicted from its data sheet and from half of themselves."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from scaling.importing.reader import read_rows
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read import stacks
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from tests.h100 import h100_study
 from tests.shipped import CLUSTERS, MODELS
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def norms_of_then():
+    """The engines' plain norm was a chain of operators when these rows were measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        then = {
+            name: dataclasses.replace(stack, fused_norms=False)
+            for name, stack in stacks.OWN_STACKS.items()
+        }
+        patch.setattr(stacks, "OWN_STACKS", then)
+        stacks._stack_of.cache_clear()
+        yield
+    stacks._stack_of.cache_clear()
 
 
 @pytest.fixture(scope="module")
