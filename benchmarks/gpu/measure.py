@@ -1,19 +1,22 @@
-"""Measure some twenty layouts on one GPU beside what is predicted, then probe the GPU.
+"""Measure layouts on one GPU beside what is predicted, keep a trace, or probe the GPU.
 
-    python benchmarks/gpu/measure.py FOLDER [--limit-s 300] [--first 0]
+    python benchmarks/gpu/measure.py FOLDER [--limit-s 330] [--first 0]
+    python benchmarks/gpu/measure.py FOLDER --trace
     python benchmarks/gpu/measure.py FOLDER --probe
 
-The most telling layouts come first, and nothing begins after the limit: `--first` continues with a
-later one. FOLDER gets, after every layout, rows.parquet (for `scaling calibrate`) and
-measured.jsonl: what was measured and predicted, with the ends of the ranks' logs or a traceback.
-With `--probe` it gets probes.parquet and hosts.json instead. The first GPU is looked up in the
-catalogue; `--gpu cpu` tries all of it with a tiny model on a CPU.
+Six layouts of few steps come first, one for each part of the code that may fail, then those that
+are measured. Nothing begins after the limit: `--first` continues with a later one. FOLDER gets,
+after every layout, rows.parquet (for `scaling calibrate`) and measured.jsonl: what was measured and
+predicted, with the ends of the ranks' logs or a traceback. With `--trace` it gets the profiler's
+trace of a step instead, with `--probe` probes.parquet and hosts.json. The first GPU is looked up in
+the catalogue; `--gpu cpu` tries all of it with a tiny model on a CPU.
 """
 
 import argparse
 import dataclasses
 import json
 import math
+import shutil
 import sys
 import tempfile
 import time
@@ -44,34 +47,31 @@ USUAL = {
     "seq_length": 2048, "micro_batch_size": 4, "gradient_accumulation_steps": 2,
 }  # fmt: skip
 FUSED = dict.fromkeys(("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy"), True)
-LAYOUTS: tuple[Mapping[str, Any], ...] = (
+SMOKE: tuple[Mapping[str, Any], ...] = (  # of two steps
     {},
     {"engine": "torch"},
-    {"attention": "math", "micro_batch_size": 1},
-    {"attention": "cudnn"},
-    FUSED,
-    {"zero_stage": 0},
     {"zero_stage": 3},
-    {"micro_batch_size": 16, "activation_checkpointing": "full"},
-    {"micro_batch_size": 8, "activation_checkpointing": "selective"},
-    {"micro_batch_size": 1, "gradient_accumulation_steps": 8},
-    {"optimizer_precision": "bf16"},
-    {"model": "llama3_3b", "micro_batch_size": 1, "activation_checkpointing": "full"},
     {"compile": True},
-    {"compile": True, "fused_cross_entropy": True, "micro_batch_size": 8},
-    {"precision": "fp8"},
     {"precision": "fp8", "compile": True},
-    {"engine": "torch", "zero_stage": 3, "compile": True},
-    {"zero_stage": 2, "micro_batch_size": 8, "gradient_accumulation_steps": 1},
-    {"seq_length": 8192, "micro_batch_size": 1},
-    {"model": "llama3_1b", "fused_cross_entropy": True},
+    {"zero_stage": 2, "optimizer_offload": "cpu"},
+)
+LAYOUTS: tuple[Mapping[str, Any], ...] = (
+    *SMOKE,
+    {},
+    {"engine": "torch"},
+    FUSED,
+    {"engine": "torch", "compile": True},
+    {"compile": True, "fused_cross_entropy": True},
+    {"precision": "fp8", "compile": True},
+    {"attention": "cudnn"},
     {"model": "llama3_3b", "optimizer_precision": "bf16", "micro_batch_size": 2},
-    {"zero_stage": 0, "precision": "fp32", "micro_batch_size": 1},
-    {"zero_stage": 2, "optimizer_offload": "cpu", "gradient_accumulation_steps": 8},
+    {"micro_batch_size": 16, "activation_checkpointing": "full"},
+    {"zero_stage": 3},
     # 12 bytes a parameter: whether 80 GB hold it is a close call
     {"model": "llama2_7b", "optimizer_precision": "bf16", "micro_batch_size": 1,
      "activation_checkpointing": "full"},
 )  # fmt: skip
+SMOKE_STEPS, STEPS = (2, 2), (3, 6)  # of a warm-up, and measured
 TIME_LIMIT_S, COMPILED_LIMIT_S = 120.0, 240.0  # of a point
 PROBE_LIMIT_S = 60.0
 LOG_LINES = 80
@@ -96,8 +96,9 @@ def points(machine: Machine) -> list[Point]:
         model = layout.pop("model")
         if machine.gpu == "cpu":
             model, layout = "tiny", layout | {"seq_length": 32}
+        warmup_steps, measured_steps = SMOKE_STEPS if number < len(SMOKE) else STEPS
         point = machine.point(
-            layout, shape=models[model], warmup_steps=3, measured_steps=10,
+            layout, shape=models[model], warmup_steps=warmup_steps, measured_steps=measured_steps,
             time_limit_s=COMPILED_LIMIT_S if layout.get("compile") else TIME_LIMIT_S,
         )  # fmt: skip
         refused = list(refusals(point.shape, point.layout))
@@ -184,9 +185,18 @@ def measure_all(machine: Machine, folder: Path, first: int, ends: float) -> None
             found.write_text("".join(lines), encoding="utf-8")
 
 
+def trace(machine: Machine, folder: Path) -> None:
+    """Keep the trace of a step of the usual layout."""
+    usual = next(point for point in points(machine)[len(SMOKE) :])
+    row = machine.measure("trace", dataclasses.replace(usual, keep_trace=True))
+    for path in (machine.folder / "trace").rglob("*.trace.json.gz"):
+        shutil.copy(path, folder)
+        sys.stdout.write(f"{path.name}: {path.stat().st_size} bytes, {row.outcome}\n")
+
+
 def probe_all(machine: Machine, folder: Path) -> None:
     """Probe GEMMs, copies and attention of the first layouts' sizes."""
-    of = [point for point in points(machine)[:4] if point.layout.attention != "math"]
+    of = [points(machine)[number] for number in (0, 1, 12)]  # of both attention kernels
     plan = probe_plan(of, world_size=1, time_limit_s=PROBE_LIMIT_S)
     path = machine.folder / "probe.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,15 +209,16 @@ def probe_all(machine: Machine, folder: Path) -> None:
 
 
 def main() -> None:
-    """Measure or probe."""
+    """Measure, trace or probe."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", help="its name in the catalogue")
-    parser.add_argument("--limit-s", type=float, default=300.0)
+    parser.add_argument("--limit-s", type=float, default=330.0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first layout")
     parser.add_argument("--probe", action="store_true")
+    parser.add_argument("--trace", action="store_true")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     ends = time.time() + asked.limit_s
@@ -216,6 +227,8 @@ def main() -> None:
         machine = Machine(gpu=gpu, cluster=gpu, ranks=1, folder=Path(scratch))
         if asked.probe:
             probe_all(machine, asked.folder)
+        elif asked.trace:
+            trace(machine, asked.folder)
         else:
             measure_all(machine, asked.folder, asked.first, ends)
 

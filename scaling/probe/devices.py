@@ -77,6 +77,7 @@ def time_samples(
     *,
     drain: Callable[[], object],
     budget_s: float,
+    warm_s: float = 0.0,
     agree: Callable[[float], float] = float,
     align: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
@@ -85,11 +86,16 @@ def time_samples(
 
     Two runs before them are not counted: they allocate memory, connect, and choose kernels. On a
     GPU `run` only queues the work and `drain` waits for it. Ranks that must run equally often
-    `agree` on the largest of their values, and `align` lets them start together.
+    `agree` on the largest of their values, and `align` lets them start together. It runs for
+    `warm_s` before, as a cool card multiplies at a higher clock than its power allows for long.
     """
     run()
     drain()
     align()
+    warm = clock() + warm_s
+    while clock() < warm:
+        run()
+        drain()
     started = clock()
     run()
     drain()

@@ -24,6 +24,8 @@ from scaling.train.outcomes import failure_of, leave
 from scaling.train.parallel.rendezvous import rendezvous
 
 _DEVICE_TASK_S = 0.05
+# Products of at least half of the largest one's FLOPs run this long before they are timed.
+_SUSTAINED_S = 1.0
 _MESSAGE_TASK_S = 0.25
 _DEVICES_SHARE = 0.4  # of the time at most, since links are probed after devices
 _COLLECTIVE_MARGIN_S = 120.0  # the parent ends a late rank, so no collective needs to
@@ -91,11 +93,21 @@ class Prober:
         self._align()
         try:
             if work is not None:
-                samples = time_samples(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
+                samples = time_samples(
+                    work,
+                    drain=self._drain,
+                    budget_s=_DEVICE_TASK_S,
+                    warm_s=_SUSTAINED_S if self._is_large(task) else 0.0,
+                )
                 record["samples"] = samples
         except (MemoryError, RuntimeError) as error:
             record |= _outcome_and_message(error)
         self.records.append(record)
+
+    def _is_large(self, task: Task) -> bool:
+        """Whether a GPU's product is among the largest, which draw the most power."""
+        largest = max(map(_products, self.plan.tasks))
+        return self.device.type == "cuda" and 2 * _products(task) > largest
 
     def _in_groups(self, index: int, task: Task, group: RankGroup | None) -> None:
         """Run a collective in its groups; `group` is this rank's, None if it only waits."""
@@ -178,6 +190,11 @@ class Prober:
             records = ProbeRecords(facts=self.facts, records=self.records)
             self.files.write(self.rank_id.rank, records)
             self._saved_at = now
+
+
+def _products(task: Task) -> int:
+    """Multiplications of a matrix product; 0 of other tasks."""
+    return (task.m or 0) * (task.n or 0) * (task.k or 0)
 
 
 def _outcome_and_message(error: BaseException) -> dict[str, Any]:

@@ -4,8 +4,11 @@ Training and probes share this, so that the same failure has the same outcome in
 """
 
 import errno
+import math
 
 import torch
+
+from scaling.cluster.hardware import GIB
 
 
 class KernelUnavailable(Exception):
@@ -23,6 +26,9 @@ _OUT_OF_MEMORY = (
     "Failed to CUDA malloc",
     "Failed to CUDA host alloc",
 )
+# The first handle of cuBLAS or cuDNN in a full card says so; else it is an error of its own.
+_NO_HANDLE = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")
+_HANDLE_BYTES = GIB // 2  # that a handle and its workspace may need
 # Texts of torch's attention where the kernel asked for cannot run.
 _NO_KERNEL = ("No available kernel", "No viable backend")
 # Text of Triton's error, which torch's compiler passes on. Triton compiles what starts a kernel.
@@ -48,7 +54,19 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+    if not isinstance(error, RuntimeError):
+        return False
+    if any(text in str(error) for text in _OUT_OF_MEMORY):
+        return True
+    return any(text in str(error) for text in _NO_HANDLE) and free_bytes() < _HANDLE_BYTES
+
+
+def free_bytes() -> float:
+    """Bytes of the device that are free; infinite where it cannot say."""
+    try:
+        return float(torch.cuda.mem_get_info()[0])
+    except (RuntimeError, AssertionError):  # no CUDA, or a broken one
+        return math.inf
 
 
 def is_no_kernel(error: RuntimeError) -> bool:

@@ -187,7 +187,7 @@ class StepRunner:
                 self.steps_done += 1
                 # Also for the profilers: each starts in a time of its own, which would count as
                 # communication.
-                dist.barrier()
+                self._align()
                 with trace.annotated_step(index):
                     self.trainer.step(batches)
                     if on_gpu:
@@ -197,6 +197,11 @@ class StepRunner:
             _log.warning("a step is not split: %s", reason)
             return None
         return split_step_time(events)
+
+    def _align(self) -> None:
+        """Let all ranks start together. NCCL would guess the device of its first collective."""
+        on_gpu = self.device.type == "cuda"
+        dist.barrier(device_ids=[self.device.index] if on_gpu else None)
 
     @property
     def _full_count(self) -> int:
@@ -235,7 +240,7 @@ class StepRunner:
                 trouble_before = allocator_trouble(self.device)
                 if power is not None:
                     power.start()
-            dist.barrier()  # all ranks start together: no step includes another rank's drawing
+            self._align()  # no step includes another rank's drawing
             seconds = self.stopwatch.seconds_of(functools.partial(self.trainer.step, batches))
             self.steps_done += 1
             self.losses.append(self.trainer.loss())

@@ -94,6 +94,19 @@ def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
     assert pyarrow.parquet.read_table(written)["point_id"].to_pylist() == ["00", "02", "03"]
 
 
+@pytest.mark.ranks
+def test_a_trace_of_a_step_is_kept(kit: ModuleType, tmp_path: Path) -> None:
+    kit.trace(machine("cpu", tmp_path / "scratch"), tmp_path)
+    (kept,) = tmp_path.glob("*.trace.json.gz")
+    assert 0 < kept.stat().st_size < 16 * 2**20
+
+
+def test_the_first_layouts_are_of_few_steps(kit: ModuleType, tmp_path: Path) -> None:
+    points = kit.points(machine("h100-80gb", tmp_path))
+    steps = [point.warmup_steps + point.measured_steps for point in points]
+    assert steps == [4] * 6 + [9] * 11
+
+
 def test_a_call_that_goes_on_keeps_what_an_earlier_one_found(
     kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,21 @@ def test_gpu_ranks_have_memory_that_grows() -> None:
     assert said["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [
+        ({"tp": 2}, "1"),
+        ({"dp": 2}, None),
+        ({"tp": 2, "engine": "torch"}, None),  # FSDP2 gathers on a stream of its own
+    ],
+)
+def test_only_tp_without_fsdp_is_told_to_queue_in_one_connection(
+    layout: dict[str, Any], told: str | None
+) -> None:
+    point = dataclasses.replace(tiny_point(**layout), gpu="h100-80gb")
+    assert rank_environment(point, {}).get("CUDA_DEVICE_MAX_CONNECTIONS") == told
+
+
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_what_the_user_has_set_is_respected(name: str) -> None:
     users = {name: "max_split_size_mb:128"}

@@ -42,3 +42,10 @@ def test_something_long_is_run_five_times_and_no_more():
 def test_all_ranks_run_as_often_as_the_slowest_can():
     _, machine = sampled(1e-5, 0.05, agree=lambda own: max(own, 1e-3))
     assert machine.runs == 2 + 20 * 2
+
+
+def test_a_device_is_warm_before_it_is_timed():
+    """A second of runs of 10 ms, beside those that are counted and the two before."""
+    taken, machine = sampled(0.01, 0.05, warm_s=1.0)
+    assert len(taken) == 5
+    assert abs(machine.runs - (2 + 100 + 5)) <= 1

@@ -37,6 +37,21 @@ def test_whoever_runs_out_of_memory_is_understood(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    ],
+)
+def test_a_handle_that_a_full_card_refuses_is_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    for free, expected in ((100 * 2**20, True), (10 * 2**30, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 80 * 2**30))
+        assert is_out_of_memory(RuntimeError(text)) is expected
+
+
+@pytest.mark.parametrize(
     "error",
     [
         torch.distributed.DistBackendError(

@@ -58,7 +58,7 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
         log.said.append("data")
         return []
 
-    monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
+    monkeypatch.setattr(dist, "barrier", lambda **_: log.said.append("align"))
     monkeypatch.setattr(stepping, "Feed", lambda *_, **__: log.said.append("draws") or one_batch)
     point = tiny_point(warmup_steps=2, measured_steps=1)
     groups: Groups = object.__new__(Groups)
@@ -76,7 +76,7 @@ def test_ranks_begin_every_step_under_the_profiler_together(
 ) -> None:
     """Each starts its profiler in a time of its own."""
     log = Log()
-    monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
+    monkeypatch.setattr(dist, "barrier", lambda **_: log.said.append("align"))
     monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
     monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: log.said.append("data"))
     point = tiny_point(time_limit_s=1e6)
@@ -97,7 +97,7 @@ def test_what_was_timed_is_kept_before_a_step_runs_under_the_profiler(
 
     log = Log()
     log.engine = SimpleNamespace(module=torch.nn.Module())
-    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(dist, "barrier", lambda **_: None)
     monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
     monkeypatch.setattr(StepRunner, "run_traced_steps", full_card)
     point = tiny_point(measured_steps=2)
@@ -116,7 +116,7 @@ def test_allocator_retries_are_counted_within_the_measured_steps_only(
 ) -> None:
     """Each step adds three retries and a failure, those of the warm-up too."""
     log = Log()
-    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(dist, "barrier", lambda **_: None)
     monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
 
     def counts(_: torch.device) -> AllocatorTrouble:
@@ -154,7 +154,7 @@ def test_a_step_that_updated_nothing_is_not_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overflows: int
 ) -> None:
     trainer = Overflowing(overflows)
-    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(dist, "barrier", lambda **_: None)
     monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
     point = tiny_point(warmup_steps=2, measured_steps=2, precision="fp16")
     groups: Groups = object.__new__(Groups)

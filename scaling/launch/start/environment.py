@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from scaling.cluster.hardware import gpu_named
 from scaling.errors import InputError, shortened
 from scaling.launch.start.starter import PointOrProbe
+from scaling.study.point import Point
 
 _THREADS = "SCALING_THREADS"
 # Aids for debugging, left in many a shell, with which steps are slower or layers run uncompiled and
@@ -46,4 +47,8 @@ def rank_environment(point: PointOrProbe, inherited: Mapping[str, str]) -> dict[
         # fragmented memory runs out well below the device's size
         if not _ALLOCATOR & environment.keys():
             environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+        # The sum of an input's gradient over tp is started before the products of weights, and so
+        # runs before them only from one queue (Megatron-LM). FSDP2's streams need several.
+        if isinstance(point, Point) and point.layout.tp > 1 and point.layout.engine == "deepspeed":
+            environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     return environment
