@@ -121,7 +121,7 @@ def test_what_the_time_did_not_suffice_for_says_so(probed):
 
 def test_ranks_that_die_leave_a_table_of_outcomes(probed):
     plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=300)
-    rows = probed(plan, rank_command=[sys.executable, "-c", "raise SystemExit('no licence')"])
+    rows = probed(plan, rank_command=[sys.executable, "-c", "raise OSError('no licence')"])
     assert len(rows) == len(plan.tasks)
     assert {row.outcome for row in rows} == {"launch_failed"}
     assert "no licence" in rows[0].error_message
