@@ -57,9 +57,9 @@ def test_a_path_that_is_spelled_would_be_found(line, tmp_path):
     assert spelled(path) & SPELLED
 
 
-def test_the_readme_shows_what_a_study_leaves():
-    readme = (PROJECT / "README.md").read_text()
-    (tree,) = re.findall(r"<!-- tree: results -->\n```\n(.*?)```", readme, re.DOTALL)
+def test_the_reference_shows_what_a_study_leaves():
+    reference = (PROJECT / "docs" / "reference.md").read_text()
+    (tree,) = re.findall(r"<!-- tree: results -->\n```\n(.*?)```", reference, re.DOTALL)
     root, *lines = tree.splitlines()
     assert root.split()[0] == f"{LEFT.folder}/"
     shown = {line.split()[0] for line in lines if line.startswith("  ")}
