@@ -19,6 +19,7 @@ from scaling.record.row_checks import COLUMNS, PROBE_COLUMNS, SQL_TYPES, invalid
 from scaling.record.row_files import Unusable, create_rows, quoted, row_files_in
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
+from scaling.study.plan_file import read_json_object
 
 ROW = COLUMNS
 _REFUSAL = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Refusal).items()}
@@ -99,6 +100,9 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     make_view(connection, "study.predictions", _PREDICTION, predictions)
     unusable += _create_probes(connection, paths.probes)
     sentences = [str(one).removeprefix(f"{paths.folder}/") for one in unusable]
+    failure = read_json_object(paths.calibration).get("failure")
+    if failure:
+        sentences.append(f"calibration.json: the fit failed ({failure}); data sheets stand in")
     reasons = pa.table({"reason": pa.array(sentences, pa.string())})
     make_table(connection, "study.unusable", reasons)
     return unusable

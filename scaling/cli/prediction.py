@@ -1,6 +1,7 @@
 """Verbs that predict, calibrate and recommend. Heavy imports stay inside the functions."""
 
 import functools
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -95,7 +96,7 @@ def calibrate(
     from scaling.predict.fit.calibrate import calibrate as fit
     from scaling.predict.fit.calibrate import of_commonest_fingerprints, one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
-    from scaling.predict.read.calibration import write_calibration
+    from scaling.predict.read.calibration import Calibration, write_calibration
     from scaling.predict.read.observed import impossible_rows, impossible_sentence, observed_of
     from scaling.predict.read.points import points_of
     from scaling.record.conditions import rows_where
@@ -128,7 +129,14 @@ def calibrate(
     probed = None
     if probes is not None:
         probed = probed_parameters(read_table(probes, columns=PROBE_COLUMNS), clusters)
-    calibration = fit(measured, observed_of(table), source=source, probes=probed)
+    try:
+        calibration = fit(measured, observed_of(table), source=source, probes=probed)
+    except Exception as error:
+        if points is None:
+            raise
+        traceback.print_exc()  # a study still gets its report, from data sheets
+        failure = f"{type(error).__name__}: {error}"
+        calibration = Calibration(source=source, stacks={}, failure=failure)
     write_calibration(out, calibration)
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
@@ -138,7 +146,9 @@ def calibrate(
             f"{len(identified)} of {len(stack.parameters)} parameters identified: "
             f"{', '.join(identified) or 'none, defaults kept'}"
         )
-    if not calibration.stacks:
+    if calibration.failure:
+        typer.echo(f"{rows}: the fit failed ({calibration.failure}); the calibration is empty")
+    elif not calibration.stacks:
         typer.echo(f"{rows}: no row of a GPU ran or ran out of memory; the calibration is empty")
     if impossible:
         typer.echo(impossible_sentence(impossible), err=True)

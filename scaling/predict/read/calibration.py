@@ -76,10 +76,11 @@ class StackCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Every calibrated stack, by framework|cluster."""
+    """Every calibrated stack, by framework|cluster; `failure`: why a study's fit has none."""
 
     source: str
     stacks: Mapping[str, StackCalibration]
+    failure: str = ""
 
     def parameters_for(self, group: Group) -> tuple[dict[str, float], StackCalibration | None, str]:
         """Parameters for a group, the calibration they come from, and the name of that source.
@@ -114,6 +115,7 @@ class Calibration:
             "version": VERSION,
             "scaling_version": __version__,
             "source": self.source,
+            "failure": self.failure,
             "errors_are": "standard deviations of parts of log(measured / predicted)",
             "stacks": stacks,
         }
