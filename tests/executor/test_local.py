@@ -103,12 +103,24 @@ def test_ctrl_c_ends_all_processes(study):
     assert not is_running(int((study.folder / "pid").read_text()))
 
 
-def test_groups_are_refused_with_a_hint_at_packs(study):
-    study.points(a="true", b="true")
+def test_jobs_of_a_group_run_one_after_another_in_one_allocation(study):
+    study.points(a="cat starts", b="cat starts")
 
-    assert study.run("--groups", "point=g", "--group-components", "g=2") == 1
+    assert study.run("--groups", "point=g", "--group-components", "g=2") == 0, study.said
 
-    assert "use --submitit-pack to pack" in study.said
+    seen = [(study.folder / f"out/{name}.txt").read_text().split() for name in "ab"]
+    assert sorted(map(len, seen)) == [1, 2]
+    assert "1 allocations" in study.said
+
+
+def test_what_a_rule_cannot_get_is_refused_before_anything_is_sent(study):
+    study.points(a="true")
+    asked = ("--set-resources", "needs_snakemake:gpu_manufacturer=nvidia")
+
+    assert study.run("all", "needs_snakemake", *asked) == 1
+
+    assert "rule needs_snakemake: resource gpu_manufacturer: use gpu_model" in study.said
+    assert study.starts() == {}
 
 
 def test_without_slurm_the_first_sentence_says_so(study, monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_executor_plugin_submitit.packing import packs_of
-from snakemake_executor_plugin_submitit.request import MARGIN_MIN, RequestError
+from snakemake_executor_plugin_submitit.request import MARGIN_MIN, RequestError, together
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import submitit_parameters
 
@@ -134,3 +134,45 @@ def test_the_plugin_is_light_until_it_submits():
 
     assert "snakemake_executor_plugin_submitit" in loaded
     assert not {"submitit", "cloudpickle", "torch", "scaling"} & loaded
+
+
+@pytest.mark.parametrize(
+    ("resources", "threads", "options"),
+    [
+        ({}, 4, {"cpus-per-task": 4}),
+        ({"cpus_per_task": 2}, 4, {"cpus-per-task": 2}),
+        ({"tasks_per_node": 8}, 4, {"ntasks-per-node": 8}),
+        ({"tasks": 6, "nodes": 3}, 1, {"nodes": 3, "ntasks": 6}),
+        ({"gpu": 4}, 1, {"gpus-per-node": 4}),
+        ({"gpus": 4, "nodes": 2, "gpu_model": "h100"}, 1, {"nodes": 2, "gpus-per-node": "h100:2"}),
+        ({"mem_mb": 9, "mem_mb_per_cpu": 100}, 1, {"mem-per-cpu": "100M"}),
+        ({"qos": "long", "constraint": "a|b"}, 1, {"qos": "long", "constraint": "a|b"}),
+    ],
+)
+def test_snakemakes_own_names_of_resources_are_heeded(resources, threads, options):
+    request = request_of("r", {"runtime": 5, **resources}, threads)
+    assert dict(request.options) == {"nodes": 1, **options}
+
+
+@pytest.mark.parametrize(
+    ("resources", "sentence"),
+    [
+        ({"gpu": 3, "nodes": 2}, "gpu=3 and nodes=2 do not match"),
+        ({"gpu": 1, "gpus_per_node": 1}, "gpu=1 and gpus_per_node or gres: give one"),
+        ({"gpu_manufacturer": "amd"}, "use gpu_model or constraint"),
+    ],
+)
+def test_resources_that_cannot_be_had_are_refused(resources, sentence):
+    with pytest.raises(RequestError, match=sentence):
+        request_of("r", {"runtime": 5, **resources})
+
+
+def test_a_group_asks_for_the_most_of_its_jobs_and_the_sum_of_their_times():
+    small = request_of("r", {"runtime": 5, "mem_mb": 900})
+    large = request_of("r", {"runtime": 7, "mem_mb": 1000, "nodes": 2, "gpus_per_node": 4})
+    both = together("g", [small, large])
+    assert (both.runtime_min, both.nodes, both.gpus) == (12, 2, 8)
+    assert dict(both.options)["mem"] == "1000M"
+    other = request_of("r", {"runtime": 5, "slurm_partition": "a"})
+    with pytest.raises(RequestError, match="group g: its jobs differ in partition"):
+        together("g", [small, other])

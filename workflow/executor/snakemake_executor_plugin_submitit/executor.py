@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from snakemake.common.tbdstring import TBDString
+from snakemake.exceptions import InputFunctionException
 from snakemake.shell import shell
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -24,7 +26,7 @@ from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
 from .ledger import JobRecord, Ledger, digest_of, key_of
 from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
-from .request import RequestError
+from .request import Request, RequestError, together
 from .schedulers import SCHEDULERS
 from .settings import too_small
 
@@ -90,6 +92,8 @@ class Executor(RemoteExecutor):
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Submit all jobs that are ready now, by their rules' priorities."""
+        if not self._handles_sigterm:
+            self._refuse_the_impossible()
         self._handle_sigterm()
         for job in jobs:
             self.run_job_pre(job)
@@ -100,47 +104,76 @@ class Executor(RemoteExecutor):
         )
         self._dispatcher.submit(wanted)
 
+    def _refuse_the_impossible(self) -> None:
+        """Refuse the whole run before anything is sent, if a job cannot get what it asks for."""
+        wrong: dict[str, None] = {}
+        for job in self.workflow.dag.needrun_jobs():
+            if job.is_local:
+                continue
+            if job.is_pipe or job.is_service:
+                wrong[f"rule {job.rule.name}: pipe() and service() are not supported here"] = None
+                continue
+            try:
+                self._request([job], job.rule.name)
+            except RequestError as mistake:
+                wrong[str(mistake)] = None
+            except (WorkflowError, InputFunctionException):
+                continue  # it depends on files that do not exist yet
+        if wrong:
+            raise WorkflowError("\n".join(wrong))
+
+    def _request(self, members: Sequence[Any], name: str) -> Request:
+        requests = []
+        for job in members:
+            known = {k: v for k, v in job.resources.items() if not isinstance(v, TBDString)}
+            requests.append(self._scheduler.request(job.rule.name, known, job.threads))
+        request = together(name, requests)
+        if (why := self._scheduler.impossible(request)) is not None:
+            raise RequestError(f"rule {name}: {why}")
+        return request
+
     def _wanted_job(self, job: Any) -> WantedJob:
-        if job.is_group():
-            raise WorkflowError(
-                f"group {job.groupid}: groups are not supported here; use --submitit-pack to pack "
-                "jobs of equal resources"
-            )
-        rule = job.rule.name
+        members = _members(job)
+        rule = job.groupid if job.is_group() else job.rule.name
         try:
-            request = self._scheduler.request(rule, dict(job.resources.items()))
+            request = self._request(members, rule)
         except RequestError as mistake:
             raise WorkflowError(str(mistake)) from mistake
-        if (why := self._scheduler.impossible(request)) is not None:
-            raise WorkflowError(f"rule {rule}: {why}")
+        outputs = [output for member in members for output in member.output]
+        command = self._command(members[0])
+        if job.is_group():  # one after another, as each may need all of the allocation
+            command = " && ".join(f"( {self._command(member)} )" for member in members)
+        values = () if job.is_group() else job.wildcards_dict.values()
         record = JobRecord(
-            name=" ".join([rule, *job.wildcards_dict.values()]),
+            name=" ".join([rule, *values]),
             key=_key(job),
-            command=self._command(job),
-            digest=digest_of(_what_runs(job), request.excluded),
+            command=command,
+            digest=digest_of(" ".join(map(_what_runs, members)), request.excluded),
             limit_s=60 * request.runtime_min,
             asked=digest_of(request.asked),
             environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
-            outputs=tuple(map(str, job.output)),
+            outputs=tuple(map(str, outputs)),
         )
-        outputs = tuple(Path(output) for output in job.output)
-        return WantedJob(request=request, record=record, outputs=outputs, snakemake_job=job)
+        paths = tuple(map(Path, outputs))
+        return WantedJob(request=request, record=record, outputs=paths, snakemake_job=job)
 
     def _command(self, job: Any) -> str:
         """The rule's own shell command; a child Snakemake for what only Snakemake can run.
 
         A child costs two seconds and sets OMP_NUM_THREADS, which falsifies measurements.
         """
+        if self._is_plain(job):
+            return f"{shell._get_process_prefix()}{job.shellcmd}{shell._process_suffix}"
+        return str(self.format_job_exec(job))
+
+    def _is_plain(self, job: Any) -> bool:
         rule = job.rule
         deployed = self.workflow.deployment_settings.deployment_method and (
             rule.container_img or rule.conda_env or rule.env_modules
         )
-        plain = job.is_shell and not (
+        return job.is_shell and not (
             deployed or job.benchmark or job.is_shadow or job.resources.get("shell_exec")
         )
-        if plain:
-            return f"{shell._get_process_prefix()}{job.shellcmd}{shell._process_suffix}"
-        return str(self.format_job_exec(job))
 
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Arguments of a child Snakemake.
@@ -155,7 +188,10 @@ class Executor(RemoteExecutor):
 
     def prepare(self, wanted: WantedJob) -> None:
         """Remove old outputs and make folders, as before any run; in Snakemake's thread only."""
-        self.workflow.async_run(wanted.snakemake_job.prepare())
+        for job in _members(wanted.snakemake_job):
+            # a child Snakemake makes folders, and its shadow, itself
+            plain = self._is_plain(job)
+            self.workflow.async_run(job.prepare() if plain else job.remove_existing_output())
 
     def sent(self, wanted: WantedJob, job_id: str) -> None:
         """Have Snakemake mark the outputs as incomplete and wait."""
@@ -262,8 +298,17 @@ class Executor(RemoteExecutor):
             self._dispatcher.tidy(self._settings.keep_days)
 
 
+def _members(job: Any) -> list[Any]:
+    """The jobs of a group in an order in which they can run; of a job, itself."""
+    if not job.is_group():
+        return [job]
+    return [each for level in job.toposorted for each in sorted(level, key=str)]
+
+
 def _key(job: Any) -> str:
-    return key_of(job.rule.name, job.wildcards_dict, map(str, job.output))
+    outputs = [str(output) for member in _members(job) for output in member.output]
+    name, wildcards = ("", {}) if job.is_group() else (job.rule.name, job.wildcards_dict)
+    return key_of(name, wildcards, outputs)
 
 
 def _what_runs(job: Any) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # For the start of the worker, and for the warning signal, which may come a minute early.
@@ -45,3 +46,33 @@ class Request:
     def minutes(self) -> int:
         """Time limit of the allocation, whose jobs run one after another."""
         return self.runtime_min + MARGIN_MIN
+
+
+def together(name: str, requests: Sequence[Request]) -> Request:
+    """One allocation in which the jobs of a group run one after another.
+
+    It has the most of each number that any of them needs, and the sum of their times.
+
+    Raises:
+        RequestError: they need different words, such as partitions.
+    """
+    first = requests[0]
+    if len(requests) == 1:
+        return first
+    options: dict[str, str | int | bool] = {}
+    for option in sorted({option for request in requests for option, _ in request.options}):
+        values = {dict(request.options).get(option, 0) for request in requests}
+        texts = {str(value).rstrip("M"): value for value in values}
+        numbers = {int(text): value for text, value in texts.items() if text.isdigit()}
+        if len(values) > 1 and len(numbers) < len(values):
+            raise RequestError(f"group {name}: its jobs differ in {option}, so they cannot be one")
+        options[option] = numbers[max(numbers)] if numbers else values.pop()
+    if len({(request.setup, request.environment) for request in requests}) > 1:
+        raise RequestError(f"group {name}: its jobs differ in their set-up, so they cannot be one")
+    return dataclasses.replace(
+        first,
+        runtime_min=sum(request.runtime_min for request in requests),
+        nodes=max(request.nodes for request in requests),
+        gpus=max(request.gpus for request in requests),
+        options=tuple(sorted(options.items())),
+    )

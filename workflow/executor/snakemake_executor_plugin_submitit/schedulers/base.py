@@ -93,8 +93,8 @@ class Scheduler(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
-        """The request that a rule's resources make.
+    def request(self, rule: str, wanted: Mapping[str, Any], threads: int = 1) -> Request:
+        """The request that a rule's resources and threads make.
 
         Raises:
             RequestError: a resource is missing, misspelt, of the wrong kind, or reserved.

@@ -18,16 +18,16 @@ class LocalProcesses(Scheduler):
     """See `Scheduler`. One node, no job arrays."""
 
     def __init__(
-        self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any]], Request]
+        self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any], int], Request]
     ) -> None:
         """`request_of` turns the resources of rules, which are a cluster's, into requests."""
         super().__init__()
         self._request_of = request_of
         self.gpus = gpus
 
-    def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
+    def request(self, rule: str, wanted: Mapping[str, Any], threads: int = 1) -> Request:
         """See `Scheduler`."""
-        return self._request_of(rule, wanted)
+        return self._request_of(rule, wanted, threads)
 
     def impossible(self, request: Request) -> str | None:
         """See `Scheduler`."""

@@ -14,6 +14,9 @@ _COUNTS = {
     "gpus_per_node": "gpus-per-node",
     "tasks_per_node": "ntasks-per-node",
     "cpus_per_task": "cpus-per-task",
+    "tasks": "ntasks",
+    "cpus_per_gpu": "cpus-per-gpu",
+    "tasks_per_gpu": "ntasks-per-gpu",
 }
 _WORDS = {
     "gres": "gres",
@@ -23,6 +26,9 @@ _WORDS = {
     "slurm_constraint": "constraint",
     "slurm_reservation": "reservation",
     "slurm_exclude": "exclude",
+    "constraint": "constraint",
+    "qos": "qos",
+    "clusters": "clusters",
 }
 _OTHERS = {"slurm_exclusive", "slurm_extra", "slurm_setup"}
 # Options that the executor itself sets; slurm_extra may have any other.
@@ -32,8 +38,10 @@ _RESERVED = {
 }  # fmt: skip
 
 
-def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
-    """The request that a rule's resources make.
+def request_of(rule: str, resources: Mapping[str, Any], threads: int = 1) -> Request:
+    """The request that a rule's resources and threads make.
+
+    Threads are cores of a task, unless the rule states these, or tasks of a node.
 
     Raises:
         RequestError: a resource is missing, misspelt, of the wrong kind, or reserved.
@@ -49,16 +57,24 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
     for name, option in _COUNTS.items():
         if value := _count(rule, resources, name):
             options[option] = value
+    if threads > 1 and not options.keys() & {"cpus-per-task", "ntasks-per-node"}:
+        options["cpus-per-task"] = threads
     gpus_per_node = _count(rule, resources, "gpus_per_node") or 0
     if gpus_per_node and "ntasks-per-node" not in options:
         options["ntasks-per-node"] = gpus_per_node
+    if gpus := _gpus(rule, resources, int(options["nodes"])):
+        gpus_per_node = options["gpus-per-node"] = gpus
+    if model := resources.get("gpu_model"):
+        options["gpus-per-node"] = f"{model}:{gpus_per_node}"
     for name, option in _WORDS.items():
         if resources.get(name):
             options[option] = str(resources[name])
     if gpus_per_node and "gres" in options:
         raise RequestError(f"rule {rule}: resources gpus_per_node and gres: give one of them")
     memory = _count(rule, resources, "mem_mb")
-    if memory is not None:  # 0 is a value here: all memory of the node
+    if per_cpu := _count(rule, resources, "mem_mb_per_cpu"):
+        options["mem-per-cpu"] = f"{per_cpu}M"
+    elif memory is not None:  # 0 is a value here: all memory of the node
         options["mem"] = f"{memory}M" if memory else 0
     exclusive = resources.get("slurm_exclusive")
     if exclusive:
@@ -79,8 +95,23 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
     )
 
 
+def _gpus(rule: str, resources: Mapping[str, Any], nodes: int) -> int:
+    """GPUs of a node for a rule that states those of the whole job, by Snakemake's names."""
+    gpus = _count(rule, resources, "gpu") or _count(rule, resources, "gpus") or 0
+    if gpus and (resources.get("gpus_per_node") or resources.get("gres")):
+        raise RequestError(f"rule {rule}: resources gpu={gpus} and gpus_per_node or gres: give one")
+    if gpus % nodes:
+        raise RequestError(f"rule {rule}: resources gpu={gpus} and nodes={nodes} do not match")
+    return gpus // nodes
+
+
 def _refuse_unknown(rule: str, resources: Mapping[str, Any]) -> None:
-    """Refuse unknown names beginning with slurm_; any other resource is the rule's own."""
+    """Refuse unknown names beginning with slurm_, and what cannot be asked for.
+
+    Any other resource is the rule's own.
+    """
+    if "gpu_manufacturer" in resources:
+        raise RequestError(f"rule {rule}: resource gpu_manufacturer: use gpu_model or constraint")
     ours = {*_WORDS, *_OTHERS}
     for name in resources:
         if name.startswith("slurm_") and name not in ours:

@@ -61,9 +61,9 @@ class Slurm(Scheduler):
             "Snakemake, but not the allocations that it has sent"
         )
 
-    def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
+    def request(self, rule: str, wanted: Mapping[str, Any], threads: int = 1) -> Request:
         """See `Scheduler`."""
-        request = resources.request_of(rule, wanted)
+        request = resources.request_of(rule, wanted, threads)
         self._used.add(_clusters(request))
         return request
 
