@@ -4,7 +4,7 @@
 FROM python:3.12-slim-bookworm
 
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends gcc g++ libc6-dev numactl openssh-client \
+ && apt-get install --yes --no-install-recommends gcc g++ libc6-dev numactl \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/scaling
@@ -18,7 +18,7 @@ COPY scaling scaling
 COPY workflow workflow
 COPY config config
 COPY reports reports
-RUN pip install --no-build-isolation ./workflow/executor '.[kernels]'
+RUN pip install --no-build-isolation --no-deps ./workflow/executor .
 
 WORKDIR /work
 ENTRYPOINT ["scaling"]

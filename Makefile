@@ -117,6 +117,7 @@ lock: $(VENV)/installed
 	.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+[a-z0-9.]*$$//' > .venv/lock/all
 	( sed -n '/^#/p' torch.lock; grep '^torch==' .venv/lock/all ) > .venv/lock/torch
+	sed -n 's/^ *"\(liger-kernel[^"]*\)".*/\1/p' pyproject.toml > .venv/lock/kernels
 	grep -v '^torch==\|^triton==\|^cuda-\|^nvidia-.*-cu\|^pip==' .venv/lock/all \
 	  | .venv/lock/bin/uv pip compile --quiet --no-deps --generate-hashes --no-annotate --no-header \
 	      --universal --python-version 3.11 - > .venv/lock/hashed
@@ -124,7 +125,7 @@ lock: $(VENV)/installed
 	grep -o '^[a-zA-Z0-9_.-]*==[^ ;]*' .venv/lock/hashed > .venv/lock/pinned
 	.venv/lock/bin/uv pip compile --quiet --generate-hashes --no-annotate --no-header \
 	  --universal --python-version 3.11 -c .venv/lock/pinned \
-	  $$(sed 's/==.*//; s/^/--no-emit-package /' .venv/lock/pinned) .venv/lock/torch \
+	  $$(sed 's/==.*//; s/^/--no-emit-package /' .venv/lock/pinned) .venv/lock/torch .venv/lock/kernels \
 	  | grep -v '^#' > .venv/lock/cuda13
 	( sed -n '/^#/p' torch-cuda13.lock; cat .venv/lock/cuda13 ) > .venv/lock/torch13
 	mv .venv/lock/torch13 torch-cuda13.lock

@@ -135,6 +135,8 @@ def test_a_container_is_made_of_files_that_are_here_and_of_the_lock(recipe):
     assert all((PROJECT / name).exists() for name in names), names
     for lock in ("requirements.lock", "torch-cuda13.lock"):
         assert f"--require-hashes --no-deps -r {lock}" in text
+    assert "pip install --no-build-isolation --no-deps ./workflow/executor ." in text
+    assert "liger-kernel==" in (PROJECT / "torch-cuda13.lock").read_text()
 
 
 def test_the_documentation_builds_as_a_site_without_a_broken_link(tmp_path):
