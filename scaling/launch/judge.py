@@ -281,10 +281,35 @@ def _exited_without_result(
     return None
 
 
+def _last_heard(beats: Mapping[int, str], world_size: int) -> str:
+    """What ranks were doing last, those that are behind first, and which never said anything."""
+    if not beats:
+        return "no rank was ever heard of"
+    by_beat: dict[str, list[int]] = {}
+    for rank in sorted(beats):
+        by_beat.setdefault(beats[rank], []).append(rank)
+    groups = sorted(by_beat.items(), key=lambda group: len(group[1]))  # fewest: those behind
+    said = "; ".join(f"{ranks_named(ranks)}: {beat}" for beat, ranks in groups)
+    silent = [rank for rank in range(world_size) if rank not in beats]
+    never = f"; never heard of {ranks_named(silent)}" if silent else ""
+    return f"last heard of {said}{never}"
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Sorted ranks in words: `rank 3`, `ranks 0-2, 5`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {text}"
+
+
 def _hang_or_timeout(evidence: Evidence) -> Verdict:
     longest_usual_s = max(_SHORTEST_HANG_S, _HANG_RATIO * evidence.longest_silence_s)
-    beats = "; ".join(f"rank {rank}: {beat}" for rank, beat in sorted(evidence.beats.items()))
-    last = f"last heard of {beats}" if beats else "no rank was ever heard of"
+    last = _last_heard(evidence.beats, evidence.world_size)
     if evidence.stopped == "silent" or evidence.silence_s > longest_usual_s:
         return Verdict(
             outcome="hang",

@@ -129,6 +129,15 @@ def test_at_the_limit_a_silence_much_longer_than_any_before_is_a_hang(
     assert judged.outcome == outcome
 
 
+def test_a_hang_names_the_ranks_that_are_behind_and_those_that_never_spoke() -> None:
+    beats = {0: "step 5", 1: "step 5", 2: "step 4", 4: "step 5"}
+    message = judge(world_size=7, stopped="silent", silence_s=30.0, beats=beats).message
+    assert message == (
+        "no rank got further for 30 s (last heard of rank 2: step 4; ranks 0-1, 4: step 5; never "
+        "heard of ranks 3, 5-6); the ranks' logs hold their stacks"
+    )
+
+
 def test_ranks_never_heard_of_are_said_to_be() -> None:
     message = judge(stopped="silent", silence_s=300.0, beats={}).message
     assert message is not None

@@ -1,11 +1,11 @@
 """A workflow that knows nothing of this executor gets what it asks for."""
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from snakemake.common.tests import TestWorkflowsLocalStorageBase
-from snakemake.resources import DefaultResources
 from snakemake.settings.types import ResourceSettings
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
@@ -51,6 +51,9 @@ class TestSnakemakesOwnWorkflows(TestWorkflowsLocalStorageBase):
         lab.start()
         for name, value in lab.environment.items():
             monkeypatch.setenv(name, value)
+        before = signal.getsignal(signal.SIGTERM)
+        yield
+        signal.signal(signal.SIGTERM, before)
 
     def get_executor(self):
         return "submitit"
@@ -59,4 +62,4 @@ class TestSnakemakesOwnWorkflows(TestWorkflowsLocalStorageBase):
         return ExecutorSettings()
 
     def get_resource_settings(self):
-        return ResourceSettings(default_resources=DefaultResources([*SITE]))
+        return ResourceSettings(default_resources={"slurm_account": "lab", "runtime": 5})
