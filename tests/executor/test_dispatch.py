@@ -1,6 +1,7 @@
 """How jobs are settled when the scheduler says strange things, or nothing."""
 
 import errno
+import json
 
 import pytest
 from snakemake_executor_plugin_submitit.ledger import Ledger
@@ -227,6 +228,52 @@ def test_an_allocation_that_failed_before_its_worker_ran_is_told_with_its_last_w
 
     why = "job 100 is FAILED: a line of slurm_setup failed: module load cuda/99"
     assert listener.take("failed") == [("failed", "a", why), ("failed", "b", why)]
+
+
+def test_an_allocation_without_a_log_may_have_run_where_the_folder_is_not_seen(
+    run, cluster, tmp_path
+):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
+    cluster.known["100"] = state_of("FAILED")
+    dispatcher.poll()
+
+    ((_, _, why),) = listener.take("failed")
+    batch = cluster.folders["100"].parent
+    assert why == f"job 100 is FAILED: it has left no log; does its node see {batch}?"
+
+
+def test_every_interruption_of_a_job_counts_once_in_a_run(run, cluster, tmp_path):
+    dispatcher, listener = run(restarts=3)
+    (job,) = wanted_jobs(tmp_path, "a")
+    dispatcher.submit([job])
+    # requeued twice by the scheduler, and then preempted for good
+    write_json(cluster.folders["100"] / "started.json", {"restarts": 2})
+    cluster.known["100"] = state_of("PREEMPTED")
+    dispatcher.poll()
+    assert json.loads((cluster.folders["101"] / "pack.json").read_text())["restarts"] == 0
+    cluster.known["101"] = state_of("PREEMPTED")
+    dispatcher.poll()
+    dispatcher.submit([job])  # as Snakemake's `retries` say
+
+    assert listener.take("sent", "failed") == [
+        ("sent", "a", "100"),
+        ("sent", "a", "101"),
+        ("failed", "a", "job 101 is PREEMPTED"),
+        ("failed", "a", "it was interrupted 4 times in this run"),
+    ]
+
+
+def test_what_was_left_for_later_is_sent_behind_what_had_no_turn(run, cluster, tmp_path):
+    dispatcher, listener = run(pack=2)
+    dispatcher.submit(wanted_jobs(tmp_path, "returns", "innocent"))
+    write_json(cluster.folders["100"] / "started.json", {"restarts": 0})
+    (cluster.folders["100"] / "0.returned").write_text(".")
+    cluster.known["100"] = state_of("FAILED")
+    listener.take()
+    dispatcher.poll()
+
+    assert listener.take("sent") == [("sent", "innocent", "101"), ("sent", "returns", "101")]
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -188,6 +188,37 @@ def test_jobs_are_sent_in_the_order_of_their_priorities():
     assert [wanted.record.name for wanted in sent] == ["d", "b", "a", "c"]
 
 
+@pytest.mark.parametrize(
+    ("error", "left"), [(OSError(28, "No space left"), True), (KeyboardInterrupt(), False)]
+)
+def test_an_error_of_snakemakes_own_leaves_allocations_running(error, left):
+    made = object.__new__(executor_module.Executor)
+    made._settings, said = ExecutorSettings(), []
+    made.say = said.append
+    made._dispatcher = SimpleNamespace(detach=lambda: 2, cancel=lambda: 2)
+    try:
+        raise error
+    except BaseException:
+        made.cancel_jobs([])
+    assert said == [
+        "2 jobs are left running; the same command re-attaches to them"
+        if left
+        else "2 jobs cancelled"
+    ]
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_sentence(monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied", "results/out")
+
+    made = object.__new__(executor_module.Executor)
+    made._is_plain = lambda job: True
+    made.workflow = SimpleNamespace(async_run=refuse)
+    job = SimpleNamespace(is_group=lambda: False, prepare=lambda: None, output=["results/out/a"])
+    with pytest.raises(WorkflowError, match="results/out: cannot be written: Permission denied"):
+        made.prepare(SimpleNamespace(snakemake_job=job))
+
+
 def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["records", "results/one/", "--cluster", "made_up"]

@@ -191,7 +191,11 @@ class Executor(RemoteExecutor):
         for job in _members(wanted.snakemake_job):
             # a child Snakemake makes folders, and its shadow, itself
             plain = self._is_plain(job)
-            self.workflow.async_run(job.prepare() if plain else job.remove_existing_output())
+            try:
+                self.workflow.async_run(job.prepare() if plain else job.remove_existing_output())
+            except OSError as error:
+                place = error.filename or ", ".join(map(str, job.output))
+                raise WorkflowError(f"{place}: cannot be written: {error.strerror}") from error
 
     def sent(self, wanted: WantedJob, job_id: str) -> None:
         """Have Snakemake mark the outputs as incomplete and wait."""

@@ -41,7 +41,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     max_restarts: int = _option(
         3,
-        "How often one allocation may be restarted (preempted, node lost) before it fails.",
+        "How often a job may start again in one run, whatever interrupted it, before it fails.",
     )
     no_requeue: bool = _option(
         False,
