@@ -85,7 +85,7 @@ def test_what_was_sent_from_here_with_another_folder_of_records_is_found_and_can
     run, cluster, tmp_path
 ):
     sent(run, tmp_path, "one/a")
-    path = claim(tmp_path, host="gone", pid=1, created=0.0, records=str(tmp_path / "ledger"))
+    path = claim(tmp_path, host="gone", pid=1, since_boot_s=0.0, records=str(tmp_path / "ledger"))
     os.utime(path, (0, 0))
     sentences, ended = stop(tmp_path / "default", cluster, "results/one/")
     assert ended
@@ -98,12 +98,12 @@ def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
     run, cluster, tmp_path, monkeypatch
 ):
     sent(run, tmp_path, "one/a")
-    path = claim(tmp_path, host=socket.gethostname(), pid=os.getpid(), created=0.0, uid=2000)
+    path = claim(tmp_path, host=socket.gethostname(), pid=os.getpid(), since_boot_s=0.0, uid=2000)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     who = f"snakemake (pid {os.getpid()} of user 2000 on {socket.gethostname()})"
     only = "only user 2000 or an administrator can"
     told = stop(tmp_path / "ledger", cluster, "results/one/")
-    assert told == ([f"{who} makes these files: {only} stop it"], False)
+    assert told == ([f"{who} makes these files: have user 2000 stop it there"], False)
 
     os.utime(path, (0, 0))  # silent since
     monkeypatch.setattr(cluster, "left_in", lambda where, uid: ["7"] if uid == 2000 else [])
@@ -131,13 +131,14 @@ def claim(tmp_path, **facts):
     owners = tmp_path / ownership.CLAIMS
     owners.mkdir(parents=True, exist_ok=True)
     path = owners / "other.json"
-    path.write_text(json.dumps({"outputs": ["results/one/a"], **facts}))
+    known = {"outputs": ["results/one/a"], "uid": os.getuid(), "records": str(tmp_path / "ledger")}
+    path.write_text(json.dumps({**known, **facts}))
     return path
 
 
 def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
-    claim(tmp_path, host="elsewhere", pid=1, created=0.0)
+    claim(tmp_path, host="elsewhere", pid=1, since_boot_s=0.0)
     sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
     assert not ended
     assert sentences == ["snakemake (pid 1 on elsewhere) makes these files: stop it there"]
@@ -148,7 +149,7 @@ def test_how_long_an_owner_elsewhere_was_silent_is_told_by_the_clock_of_its_file
     run, cluster, tmp_path, monkeypatch
 ):
     sent(run, tmp_path, "one/a")
-    claim(tmp_path, host="elsewhere", pid=1, created=0.0)
+    claim(tmp_path, host="elsewhere", pid=1, since_boot_s=0.0)
     now = time.time()
     # this host's clock is ahead of the file server's
     monkeypatch.setattr(ownership, "time", SimpleNamespace(time=lambda: now + 3600.0))
@@ -172,8 +173,8 @@ def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
     ) as owner:
         assert owner.stdout is not None
         owner.stdout.readline()
-        created = psutil.Process(owner.pid).create_time()
-        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
+        began = psutil.Process(owner.pid).create_time() - psutil.boot_time()
+        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, since_boot_s=began)
         _, ended = stop(tmp_path / "ledger", cluster, prefix)
         assert ended
         assert path.exists() == (prefix == "results/two/")
@@ -194,8 +195,8 @@ def test_an_owner_that_ignores_interrupts_is_told_to_send_nothing_more(
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         owner.stdout.readline()
-        created = psutil.Process(owner.pid).create_time()
-        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
+        began = psutil.Process(owner.pid).create_time() - psutil.boot_time()
+        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, since_boot_s=began)
         sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
     assert ended
     assert len(sentences) == 1

@@ -16,9 +16,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -27,22 +27,44 @@ from .pack import write_json
 # Where records are kept, unless a user names another folder.
 RECORDS = Path(".snakemake/submitit")
 CLAIMS = RECORDS / "index" / "owners"
-
-# The heartbeat of an owner.
-BEAT_S = 5.0
-# An owner on another host is dead if it was silent for so long.
-SILENCE_S = 30.0
+BEAT_S = 5.0  # the heartbeat of an owner
+SILENCE_S = 30.0  # after which an owner on another host is dead
 
 
 class OwnedElsewhere(RuntimeError):
     """Somebody else makes some of the same files; the message is a whole sentence."""
 
 
-class Ownership:
-    """This process's claim to make certain files, released at the end or with the process.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who makes which files; `records` is the folder in which `stop` finds what was sent."""
 
-    `records` is the folder of its ledger, in which `stop` finds what it has sent.
-    """
+    host: str
+    pid: int
+    since_boot_s: float  # when it began: a clock that is set does not change this
+    uid: int
+    records: str
+    outputs: list[str]
+
+    def __str__(self) -> str:
+        whose = "" if self.uid == os.getuid() else f" of {user_name(self.uid)}"
+        return f"snakemake (pid {self.pid}{whose} on {self.host})"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process can look at it; hosts may hide processes of other users."""
+        return self.host == socket.gethostname() and may_act_for(self.uid)
+
+    def runs(self) -> bool:
+        """Whether the process on this host runs; another one may have got its pid."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            is_it = abs(_since_boot_s(self.pid) - self.since_boot_s) < 0.05
+            return is_it and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        return False
+
+
+class Ownership:
+    """This process's claim to make certain files, released at the end or with the process."""
 
     def __init__(self, folder: Path, records: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,72 +94,49 @@ class Ownership:
         wanted = sorted(outputs)
         if not wanted:  # nothing to do; Snakemake would not call `release` either
             return
-        mine = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            **birth_of(os.getpid()),
-            "uid": os.getuid(),
-            "records": self._records,
-            "outputs": wanted,
-        }
-        write_json(self._file, mine)
+        mine = Claim(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since_boot_s=_since_boot_s(os.getpid()),
+            uid=os.getuid(),
+            records=self._records,
+            outputs=wanted,
+        )
+        write_json(self._file, asdict(mine))
         self._file.chmod(0o644)  # whatever this user's umask is
         self._claimed = True
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        for path in self._file.parent.glob("*.json"):
-            if path == self._file:
+        for path, other in claims_in(self._file.parent):
+            shared = set(other.outputs) & set(wanted)
+            if path == self._file or not shared:
                 continue
-            try:
-                other = json.loads(path.read_text())
-                shared = set(other["outputs"]) & set(wanted)
-                lives = shared and self._owner_lives(path, other, say)
-            except (FileNotFoundError, json.JSONDecodeError):
-                continue  # released just now, or emptied by a power failure
-            if not shared:
-                continue
-            who = f"another {name_of(other)} is" if lives else self._left_by(other, left_by)
+            can_be_taken_up = may_act_for(other.uid) and other.records == self._records
+            who = None
+            if self._lives(path, other, say):
+                who = f"another {other} is"
+            elif not can_be_taken_up and (jobs := left_by(other.uid)) != []:
+                which = f"job {', '.join(jobs)}" if jobs else "what the scheduler cannot list now"
+                who = f"{which}, sent by {user_name(other.uid)} with {other.records}, may be"
             if who is not None:
                 self.release()
-                user = owner_uid(other)
-                stop = "stop it" if may_act_for(user) else f"have {user_name(user)} stop it"
                 raise OwnedElsewhere(
-                    f"{who} making {min(shared)} in this folder: wait for it or {stop}, then run "
-                    "this again"
+                    f"{who} making {min(shared)} in this folder: wait for it or "
+                    f"{how_to_stop(other)}, then run this again"
                 )
             with contextlib.suppress(PermissionError):  # of another user, in a sticky folder
                 path.unlink(missing_ok=True)
 
-    def _left_by(
-        self, other: Mapping[str, Any], left_by: Callable[[int], list[str] | None]
-    ) -> str | None:
-        """What may still make the files of a dead owner; None if nothing does."""
-        uid = owner_uid(other)
-        records = other.get("records", self._records)
-        if may_act_for(uid) and records == self._records:
-            return None
-        jobs = left_by(uid)
-        if jobs == []:
-            return None
-        which = "what the scheduler cannot list now" if jobs is None else f"job {', '.join(jobs)}"
-        how = f"with --submitit-folder {records}" if may_act_for(uid) else f"by {user_name(uid)}"
-        return f"{which}, sent {how}, may be"
-
-    def _owner_lives(self, path: Path, other: dict[str, Any], say: Callable[[str], None]) -> bool:
-        if can_be_seen(other):
-            return is_running(other)
-        heard = path.stat().st_mtime
-        self.heartbeat()  # to read the file server's clock, as in the other's heartbeats
-        silent_s = self._file.stat().st_mtime - heard
-        if silent_s >= SILENCE_S:
+    def _lives(self, path: Path, other: Claim, say: Callable[[str], None]) -> bool:
+        if other.is_here:
+            return other.runs()
+        heard = _heard(path)
+        if server_time(path.parent) - heard >= SILENCE_S:
             return False
-        say(f"looking for {SILENCE_S:g} s whether another {name_of(other)} still lives")
+        say(f"looking for {SILENCE_S:g} s whether another {other} still lives")
         end = time.monotonic() + SILENCE_S
-        while time.monotonic() < end:
-            path.read_text()  # opening it makes a network file system ask its server
-            if path.stat().st_mtime != heard:
-                return True
+        while time.monotonic() < end and _heard(path) == heard:
             time.sleep(0.2)
-        return False
+        return _heard(path) not in (heard, 0.0)
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_S):
@@ -164,29 +163,26 @@ class Ownership:
         self._released.set()
 
 
-def claims_of(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any], bool]]:
-    """Claims of files whose names begin with `prefix`, and whether their owners live."""
-    claims = []
-    now = _server_time(folder)
+def claims_in(folder: Path) -> Iterator[tuple[Path, Claim]]:
+    """Every claim, but for those released just now, emptied by a power failure, or of old."""
     for path in folder.glob("*.json"):
-        try:
-            owner = json.loads(path.read_text())
-            heard_s = now - path.stat().st_mtime
-        except (FileNotFoundError, json.JSONDecodeError):  # released just now
-            continue
-        lives = is_running(owner) if can_be_seen(owner) else heard_s < SILENCE_S
-        if any(name.startswith(prefix) for name in owner["outputs"]):
-            claims.append((path, owner, lives))
-    return claims
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+            yield path, Claim(**json.loads(path.read_text()))
+
+
+def claims_of(folder: Path, prefix: str) -> list[tuple[Path, Claim, bool]]:
+    """Claims of files whose names begin with `prefix`, and whether their owners live."""
+    now = server_time(folder)
+    return [
+        (path, each, each.runs() if each.is_here else now - _heard(path) < SILENCE_S)
+        for path, each in claims_in(folder)
+        if any(name.startswith(prefix) for name in each.outputs)
+    ]
 
 
 def all_records() -> set[Path]:
     """The folders of records of all who have claimed files in this directory."""
-    folders = {RECORDS.absolute()}
-    for path in CLAIMS.glob("*.json"):
-        with contextlib.suppress(OSError, json.JSONDecodeError):  # released just now
-            folders.add(Path(json.loads(path.read_text()).get("records", RECORDS)).absolute())
-    return folders
+    return {RECORDS.absolute(), *(Path(each.records) for _, each in claims_in(CLAIMS))}
 
 
 def may_act_for(uid: int) -> bool:
@@ -202,24 +198,21 @@ def user_name(uid: int) -> str:
         return f"user {uid}"
 
 
-def owner_uid(owner: Mapping[str, Any]) -> int:
-    """The user of an owner; this one where an earlier version has not recorded it."""
-    return int(owner.get("uid", os.getuid()))
+def how_to_stop(claim: Claim) -> str:
+    """What a user can do about another Snakemake."""
+    return "stop it" if may_act_for(claim.uid) else f"have {user_name(claim.uid)} stop it"
 
 
-def name_of(owner: Mapping[str, Any]) -> str:
-    """An owner as a sentence names it."""
-    uid = owner_uid(owner)
-    whose = "" if uid == os.getuid() else f" of {user_name(uid)}"
-    return f"snakemake (pid {owner['pid']}{whose} on {owner['host']})"
+def _heard(path: Path) -> float:
+    """When an owner was last heard of, by the file server's clock; 0 if it has released."""
+    try:
+        with path.open() as file:  # opening it makes a network file system ask its server
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
-def can_be_seen(owner: Mapping[str, Any]) -> bool:
-    """Whether this process can look at the owner's; hosts may hide those of other users."""
-    return owner["host"] == socket.gethostname() and may_act_for(owner_uid(owner))
-
-
-def _server_time(folder: Path) -> float:
+def server_time(folder: Path) -> float:
     """The time by the clock of the file server, as of heartbeats; else by this host's."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -228,27 +221,5 @@ def _server_time(folder: Path) -> float:
         return time.time()
 
 
-def is_running(owner: Mapping[str, Any]) -> bool:
-    """Whether this owner on this host still runs."""
-    return recorded_process(owner["pid"], owner) is not None
-
-
-def birth_of(pid: int) -> dict[str, float]:
-    """When a process began, for records: by the clock, and since the system's start."""
-    created = psutil.Process(pid).create_time()
-    return {"created": created, "since_boot_s": created - psutil.boot_time()}
-
-
-def recorded_process(pid: int, record: Mapping[str, Any]) -> psutil.Process | None:
-    """The process of this pid if it is the one recorded, as pids are reused; None if it has ended.
-
-    A clock that is set moves when processes seem to have been created, not when since the system's
-    start. Records of an earlier version lack the latter.
-    """
-    try:
-        process, born = psutil.Process(pid), birth_of(pid)
-        which, within_s = ("since_boot_s", 0.05) if "since_boot_s" in record else ("created", 1.0)
-        same = abs(born[which] - record[which]) < within_s
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
-        return None
+def _since_boot_s(pid: int) -> float:
+    return psutil.Process(pid).create_time() - psutil.boot_time()

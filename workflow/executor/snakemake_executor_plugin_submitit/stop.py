@@ -15,23 +15,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from .ledger import Ledger
-from .ownership import (
-    CLAIMS,
-    RECORDS,
-    can_be_seen,
-    claims_of,
-    is_running,
-    may_act_for,
-    name_of,
-    owner_uid,
-    user_name,
-)
+from .ownership import CLAIMS, RECORDS, Claim, claims_of, how_to_stop, may_act_for, user_name
 from .schedulers import SCHEDULERS, Scheduler
 from .settings import ExecutorSettings
 
@@ -55,25 +44,25 @@ def stop(
     """
     claims = claims_of(CLAIMS, prefix)
     live = [owner for _, owner, lives in claims if lives]
-    here = [owner for owner in live if can_be_seen(owner)]
+    here = [owner for owner in live if owner.is_here]
     for owner in here:
-        say(f"interrupting {name_of(owner)}")
+        say(f"interrupting {owner}")
     _interrupt(here)
     elsewhere = [owner for owner in live if owner not in here]
     for owner in elsewhere:
-        say(f"{name_of(owner)} makes these files: {_who_can(owner)}")
+        say(f"{owner} makes these files: {how_to_stop(owner)} there")
     if elsewhere:  # they would send again what is cancelled here
         return False
-    mine = [owner for _, owner, _ in claims if may_act_for(owner_uid(owner))]
+    mine = [owner for _, owner, _ in claims if may_act_for(owner.uid)]
     folders = {folder.absolute()}
-    folders |= {Path(owner["records"]) for owner in mine if "records" in owner}
+    folders |= {Path(owner.records) for owner in mine}
     answered = _cancel([*map(Ledger, sorted(folders))], scheduler, prefix, say)
-    if running := [owner for owner in here if is_running(owner)]:
-        say(f"waiting for {', '.join(map(name_of, running))} to end")
+    if running := [owner for owner in here if owner.runs()]:
+        say(f"waiting for {', '.join(map(str, running))} to end")
         _wait_for(running, PATIENCE_S)
-    for owner in filter(is_running, running):
-        say(f"{name_of(owner)} has not ended yet")
-    theirs = {owner_uid(owner) for _, owner, _ in claims if owner not in mine}
+    for owner in filter(Claim.runs, running):
+        say(f"{owner} has not ended yet")
+    theirs = {owner.uid for _, owner, _ in claims if owner not in mine}
     left = {uid: scheduler.left_in(Path.cwd(), uid) for uid in sorted(theirs)}
     for uid, jobs in left.items():
         answered &= jobs is not None
@@ -84,7 +73,7 @@ def stop(
             )
     if not answered:
         say("the scheduler does not answer: give the same command again")
-    ended = answered and not any(left.values()) and not any(map(is_running, here))
+    ended = answered and not any(left.values()) and not any(map(Claim.runs, here))
     if ended:
         for path, _, _ in claims:
             with contextlib.suppress(PermissionError):  # of another user, in a sticky folder
@@ -114,25 +103,18 @@ def _cancel(
     return scheduler.cancel([job.id for job in doomed])
 
 
-def _who_can(owner: Mapping[str, Any]) -> str:
-    uid = owner_uid(owner)
-    if may_act_for(uid):
-        return "stop it there"
-    return f"only {user_name(uid)} or an administrator can stop it"
-
-
-def _interrupt(owners: Sequence[Mapping[str, Any]]) -> None:
+def _interrupt(owners: Sequence[Claim]) -> None:
     """Interrupt these; one that ignores it, as a script's background job does, sends no more."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        for owner in filter(is_running, owners):
+        for owner in filter(Claim.runs, owners):
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(owner["pid"], number)
+                os.kill(owner.pid, number)
         _wait_for(owners, HEED_S if number == signal.SIGINT else 1.0)
 
 
-def _wait_for(owners: Sequence[Mapping[str, Any]], limit_s: float) -> None:
+def _wait_for(owners: Sequence[Claim], limit_s: float) -> None:
     end = time.monotonic() + limit_s
-    while any(map(is_running, owners)) and time.monotonic() < end:
+    while any(map(Claim.runs, owners)) and time.monotonic() < end:
         time.sleep(0.2)
 
 
