@@ -115,6 +115,28 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
         step.kill()
 
 
+SRUN_WHOSE_STEP_IS_KILLED = """\
+#!/bin/bash
+folder=${@: -3:1}
+echo 7.0 > $folder/step
+echo "srun: error: n1: task 0: Out Of Memory"
+sleep 0.2
+exit 137
+"""
+
+
+def test_a_step_that_is_killed_whole_for_its_memory_is_told_by_srun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_program(tmp_path / "srun", SRUN_WHOSE_STEP_IS_KILLED)
+    monkeypatch.setattr("scaling.launch.start.rank_exits._LISTING_LAG_S", 0.0)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    monkeypatch.setenv("PATH", environment["PATH"])
+    step = start_step(Launch(["sh", "x"], tiny_point(), environment, tmp_path))
+    until("the step ends", step.exits)
+    assert step.exits() == {0: RankExit(-signal.SIGKILL, out_of_memory=True)}
+
+
 STARTS = """\
 #!/bin/bash
 while [ "$1" != bash ]; do shift; done

@@ -27,6 +27,7 @@ FORK_SERVER = "SCALING_HOST"  # names the folder of this run's fork server
 FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: no fork servers
 # by -c: the package imports this module, so that Python would warn of -m
 AGENT = (sys.executable, "-c", "from scaling.launch.fork_server import main; main()")
+_LOG = "agents.log"  # what the agents print, and their srun
 _PID = "pid"  # file with the process that ends with the agents: the agent, or the srun of several
 _IMPORT_LIMIT_S, _ANSWER_S, _EXIT_S = 300.0, 10.0, 20.0
 _OLD_S = 30 * 86400.0  # after which nobody needs the logs in a folder
@@ -66,8 +67,8 @@ class ForkedRanks:
 
     def exits(self) -> dict[int, RankExit]:
         """See `Ranks`."""
-        lost = RankExit(-signal.SIGKILL, lost_with="its fork server, which died")
-        served = _serves(self._folder)
+        served, full = _serves(self._folder), slurm.ran_out_of_memory(self._folder / _LOG)
+        lost = RankExit(-signal.SIGKILL, full, lost_with="its fork server, which died")
         for line in (line for node in self._nodes for line in node.new()):
             if line.get("order") == self._order:
                 end = RankExit(line["code"], line["out_of_memory"])
@@ -115,7 +116,7 @@ def _start_agents(
             shutil.rmtree(old, ignore_errors=True)
     for name in ("orders", *(f"node{node}" for node in range(nodes))):
         (folder / name).touch(mode=0o600)
-    agents = starter.spawn(command, environment, folder / "agents.log")
+    agents = starter.spawn(command, environment, folder / _LOG)
     (folder / _PID).write_text(str(agents.pid))
     return agents
 

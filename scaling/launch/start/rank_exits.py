@@ -108,16 +108,17 @@ class ShellRanks(ABC):
             if (code := shell.poll()) is not None:
                 ranks = range(number * self._per_shell, (number + 1) * self._per_shell)
                 # never 0, which would mean success
-                lost |= {
-                    rank: RankExit(exit_code_from_shell(code) or 1)
-                    for rank in ranks
-                    if rank not in ends
-                }
+                end = RankExit(exit_code_from_shell(code) or 1, self._ran_out_of_memory(number))
+                lost |= {rank: end for rank in ranks if rank not in ends}
         if lost and self._silent_since is None:
             self._silent_since = time.monotonic()
         # wait for files that a shared file system does not list yet
         surely_lost = lost and time.monotonic() - (self._silent_since or 0.0) >= _LISTING_LAG_S
         return {**lost, **ends} if surely_lost else ends
+
+    def _ran_out_of_memory(self, number: int) -> bool:
+        """Whether one of the shell processes said so, which then left no file."""
+        return False
 
     @abstractmethod
     def signal(self, number: int) -> None:

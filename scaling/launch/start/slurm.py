@@ -18,7 +18,12 @@ from pathlib import Path
 
 from scaling.cluster.node import NODE_NAME
 from scaling.launch.not_measured import KilledFromOutside
-from scaling.launch.start.rank_exits import SHELL_AFTER_RANK, SHELL_BEFORE_RANK, ShellRanks
+from scaling.launch.start.rank_exits import (
+    SHELL_AFTER_RANK,
+    SHELL_BEFORE_RANK,
+    ShellRanks,
+    last_line,
+)
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none, die_with_parent
 
 _ASK_LIMIT_S = 30.0
@@ -37,6 +42,7 @@ _LAUNCHES = 3  # attempts to create a step
 _LAUNCH_PAUSE_S = 5.0
 _JOB_IS_OVER = "[Ii]nvalid job (id|[0-9])|already (completing|completed)"  # in srun's words
 _LAUNCH_LIMIT_S = 300.0
+_OVER_LIMIT = re.compile("oom[_-]kill|exceeded memory limit|Out Of Memory")  # in srun's words
 _STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 
 # $1: the folder for exit records; then the rank's command. Slurm sends every signal to the shell
@@ -159,6 +165,11 @@ def nodes_of_step(environment: Mapping[str, str]) -> int:
     return int(environment.get("SLURM_STEP_NUM_NODES", "1"))
 
 
+def ran_out_of_memory(log: Path) -> bool:
+    """Whether srun has printed that its step was killed for its memory."""
+    return last_line(log, _OVER_LIMIT) is not None
+
+
 def memory_limit_bytes(environment: Mapping[str, str]) -> int | None:
     """The memory that this job may use on a node; None if it has no limit."""
     if (per_node := environment.get("SLURM_MEM_PER_NODE")) is not None:
@@ -269,6 +280,10 @@ def start_step(launch: Launch) -> Ranks:
 
 class StepRanks(ShellRanks):
     """The ranks of one step, observed through one srun."""
+
+    def _ran_out_of_memory(self, number: int) -> bool:
+        """See `ShellRanks`: a whole step is killed, with the shells around its ranks."""
+        return ran_out_of_memory(self._log(number))
 
     def signal(self, number: int) -> None:
         """See `ShellRanks`. A kill is repeated while Slurm does not answer.

@@ -15,6 +15,7 @@ The scheduler knows which batch a job of its belongs to. Snakemake's own record 
 id is not used: it is null under --rerun-incomplete, and a child Snakemake overwrites it.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -33,7 +34,6 @@ from .pack import write_json
 from .schedulers import Listed
 
 _DAY_S = 86400.0
-_REMEMBERED_S = 7 * _DAY_S  # how long a success is kept for a run to ask about it
 # Only such folders are ever removed: a user may keep other things in --submitit-folder.
 _BATCH = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
@@ -270,28 +270,21 @@ class Ledger:
         """
         alive = {job.batch for job in listed if job.state.live}
         for batch in self.batches():
-            try:
-                files = [batch, *batch.rglob("*")]
-                age_s = time.time() - max(path.stat().st_mtime for path in files)
-                is_old = age_s > keep_days * _DAY_S
-                if batch.name not in alive and (is_old or self._is_done(batch, age_s)):
-                    self.remove(batch)
-            except FileNotFoundError:  # another run of the same folder removes it too
-                continue
+            with contextlib.suppress(FileNotFoundError):  # another run removes it too
+                newest = max(path.stat().st_mtime for path in [batch, *batch.rglob("*")])
+                is_old = time.time() - newest > keep_days * _DAY_S
+                if batch.name not in alive and (is_old or self._is_done(batch)):
+                    shutil.rmtree(batch, ignore_errors=True)  # a log held open on NFS stays
 
-    def _is_done(self, batch: Path, age_s: float) -> bool:
-        """Whether all its jobs succeeded and its workers ended, or it was withdrawn unstarted."""
+    def _is_done(self, batch: Path) -> bool:
+        """Whether Snakemake has recorded the end of all its jobs, and none has failed."""
         allocations = [path for path in batch.iterdir() if path.is_dir()]
         for allocation in allocations:
             pack, settled = _read(allocation / "pack.json"), self.settled(allocation)
-            withdrawn = self.withdrawn(allocation)
-            if pack is None or any(job.code != 0 for job in settled.values()):
+            failed = any(job.code != 0 for job in settled.values())
+            if pack is None or failed or len(self.withdrawn(allocation)) < len(pack["items"]):
                 return False
-            numbers = set(range(len(pack["items"])))
-            if not (withdrawn >= numbers or (settled.keys() >= numbers and age_s > _REMEMBERED_S)):
-                return False  # the next run of a killed Snakemake may ask for it
-        workers = sum(self.restarts(allocation) is not None for allocation in allocations)
-        return bool(allocations) and len(list(batch.glob("*_result.pkl"))) >= workers
+        return bool(allocations)
 
 
 def _is_mine(batch: Path) -> bool:
