@@ -67,7 +67,8 @@ class ForkedRanks:
 
     def exits(self) -> dict[int, RankExit]:
         """See `Ranks`."""
-        served, full = _serves(self._folder), slurm.ran_out_of_memory(self._folder / _LOG)
+        served = _serves(self._folder)
+        full = not served and slurm.ran_out_of_memory(self._folder / _LOG)
         lost = RankExit(-signal.SIGKILL, full, lost_with="its fork server, which died")
         for line in (line for node in self._nodes for line in node.new()):
             if line.get("order") == self._order:
