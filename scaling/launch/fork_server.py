@@ -35,7 +35,10 @@ DIED = 255  # exit code of a rank whose fork server has died
 _PROGRAM = "scaling.train.__main__"
 _NO_GPU = 254  # exit code: a forked process cannot use the GPUs
 # For the imports: torch must not ask CUDA, and no thread may start; neither survives a fork.
-_IMPORTING = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+_IMPORTING = {
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}  # fmt: skip
 _FORKED = multiprocessing.get_context("forkserver")  # it has one thread
 
 

@@ -29,7 +29,7 @@ FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: no fork servers
 AGENT = (sys.executable, "-c", "from scaling.launch.fork_server import main; main()")
 _LOG = "agents.log"  # what the agents print, and their srun
 _PID = "pid"  # file with the process that ends with the agents: the agent, or the srun of several
-_IMPORT_LIMIT_S, _ANSWER_S, _EXIT_S = 300.0, 10.0, 20.0
+_IMPORT_LIMIT_S, _ANSWER_S, _EXIT_S = 300.0, 60.0, 20.0
 _OLD_S = 30 * 86400.0  # after which nobody needs the logs in a folder
 
 
