@@ -188,14 +188,19 @@ class Executor(RemoteExecutor):
 
     def prepare(self, wanted: WantedJob) -> None:
         """Remove old outputs and make folders, as before any run; in Snakemake's thread only."""
-        for job in _members(wanted.snakemake_job):
-            # a child Snakemake makes folders, and its shadow, itself
-            plain = self._is_plain(job)
-            try:
-                self.workflow.async_run(job.prepare() if plain else job.remove_existing_output())
-            except OSError as error:
-                place = error.filename or ", ".join(map(str, job.output))
-                raise WorkflowError(f"{place}: cannot be written: {error.strerror}") from error
+        job = wanted.snakemake_job
+        try:
+            if not job.is_group() and self._is_plain(job):
+                self.workflow.async_run(job.prepare())
+                return
+            # a child Snakemake makes its shadow; the input of a group's jobs may not be there yet
+            for member in _members(job):
+                self.workflow.async_run(member.remove_existing_output())
+                for file in (*member.output, *member.log):
+                    file.prepare()
+        except OSError as error:
+            place = error.filename or ", ".join(map(str, job.output))
+            raise WorkflowError(f"{place}: cannot be written: {error.strerror}") from error
 
     def sent(self, wanted: WantedJob, job_id: str) -> None:
         """Have Snakemake mark the outputs as incomplete and wait."""
