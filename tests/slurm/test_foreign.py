@@ -12,7 +12,7 @@ from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 from tests.executor.study import Study
 
 pytestmark = pytest.mark.slurm
-SITE = ("slurm_account='\"lab\"'", "runtime=5", "mem=None", "disk=None")
+SITE = ('slurm_account="lab"', "runtime=5", "mem=None", "disk=None")
 
 
 def test_every_resource_and_kind_of_rule_of_a_workflow_is_heeded(lab, tmp_path):
