@@ -123,7 +123,8 @@ rule choice:
 def choices(wildcards):
     folder = checkpoints.choose.get().output[0]
     names = glob_wildcards(f"{folder}/{{name}}").name
-    return expand("choice.{name}.txt", name=sorted(names))
+    visible = sorted(name for name in names if not name.startswith("."))
+    return expand("choice.{name}.txt", name=visible)
 
 
 rule chosen:
