@@ -3,7 +3,9 @@
 import contextlib
 import os
 import re
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
@@ -26,6 +28,7 @@ from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info
 
+_PART, _ABANDONED_S = ".part-", 3600.0  # tables being written, and when nobody writes any more
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 # a column with more distinct values is written without a dictionary, which would be built in vain
 _PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
@@ -218,7 +221,10 @@ def _write_tables(
             _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
 
     tables_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts:
+    for left in tables_dir.glob(f"{_PART}*"):  # by a process that was killed
+        if time.time() - left.stat().st_mtime > _ABANDONED_S:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PART, dir=tables_dir) as parts:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(write, names, repeat(parts)))
         new = {path.name: path for path in Path(parts).iterdir()}

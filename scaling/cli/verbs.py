@@ -1,6 +1,7 @@
 """The command line: one verb for each step of a study, and a few for its operators."""
 
 import contextlib
+import io
 import os
 import shlex
 import subprocess
@@ -256,18 +257,21 @@ for verb, example in (
 
 def main() -> None:
     """Run a verb; a user's mistake becomes one sentence on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may know fewer letters
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     if (clash := folders.name_clash()) is not None:
         typer.echo(clash, err=True)
     try:
+        Path.cwd()
         app()
     except InputError as error:
         sentence = str(error)
     except BrokenPipeError:  # the reader of a pipe has closed it
         sys.exit(1)
     except OSError as error:  # such as a wrong path or a full disk
-        if error.filename is None:
-            raise
-        sentence = f"{error.filename}: {error.strerror}"
+        sentence = f"{error.filename or 'the working directory, or a file'}: {error.strerror}"
     else:
         return
     typer.echo("\n".join(printable(line) for line in sentence.splitlines()), err=True)

@@ -1,6 +1,7 @@
 """Ask this site's Slurm for partitions, GPUs and accounts. For `scaling new` only."""
 
 import getpass
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable
@@ -73,7 +74,10 @@ def query_slurm(run: Run | None = None) -> SlurmSite | None:
     partitions = parse_partitions(run(SINFO) or "")
     if not partitions:
         return None
-    user = getpass.getuser()
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
     default = run(("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount")) or ""
     lines = run(("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=account,qos")) or ""
     pairs = [line.split("|") for line in lines.splitlines() if "|" in line]

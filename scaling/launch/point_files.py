@@ -6,9 +6,9 @@ Types are those of the dataclasses, bounds are those of a study file: nothing el
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, plan_from_json
@@ -18,6 +18,9 @@ from scaling.study.point import Point, point_from_json
 from scaling.study.problems import first_problem
 from scaling.study.schema import Axes, Count, Measure, Name
 
+_FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=250)]
+_Steps = Annotated[int, Field(ge=0, le=10_000_000)]
+_Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 T = TypeVar("T")
 Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and the values it must accept
 
@@ -58,6 +61,10 @@ def _bounds_of_point(point: Point) -> Bounds:
         },
     )
     yield dict[str, Name], {"study": point.study, "gpu": point.gpu}
+    yield dict[str, _FileName], {"point_id": point.point_id}
+    yield dict[str, _Steps], {"warmup_steps": point.warmup_steps}
+    amounts = ("peak_flop_per_s", "expected_step_s", "until", "gradient_clipping")
+    yield dict[str, _Amount | None], {name: getattr(point, name) for name in amounts}
 
 
 def _bounds_of_probe(plan: ProbePlan) -> Bounds:

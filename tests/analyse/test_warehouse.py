@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,6 +142,15 @@ def test_a_half_written_row_file_is_named_and_costs_no_other_row(study):
         {"reason": "rows/half.parquet: is cut short, or no Parquet file", "rows_left_out": 1}
     ]
     assert (study / "rows" / "half.parquet").exists()  # Snakemake would miss what goes
+
+
+def test_what_a_killed_process_left_among_the_tables_goes_after_an_hour(study):
+    for name, age_s in ((".part-old", 7200), (".part-new", 0)):
+        (study / "tables" / name).mkdir(parents=True)
+        then = time.time() - age_s
+        os.utime(study / "tables" / name, (then, then))
+    tabulate_only(study, study / "sql", "measurements")
+    assert [path.name for path in (study / "tables").glob(".part-*")] == [".part-new"]
 
 
 def test_one_impossible_row_of_a_large_file_costs_no_other(study, monkeypatch):

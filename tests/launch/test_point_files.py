@@ -56,6 +56,20 @@ def test_a_file_that_is_whole_is_read_as_the_ranks_read_it(kind, texts, tmp_path
     assert read(tmp_path / "a.json") == parse(texts[kind])
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("warmup_steps", -1), ("warmup_steps", 2**63), ("peak_flop_per_s", float("nan")),
+        ("peak_flop_per_s", 1e300), ("point_id", "/etc/x"), ("point_id", "../x"), ("point_id", ""),
+    ],
+)  # fmt: skip
+def test_a_point_with_a_value_that_cannot_be_is_refused(texts, tmp_path, key, value):
+    read, _ = READERS["point"]
+    (tmp_path / "a.json").write_text(json.dumps(json.loads(texts["point"]) | {key: value}))
+    with pytest.raises(InputError, match=r"a\.json: is no point of this version"):
+        read(tmp_path / "a.json")
+
+
 WRONG = [
     None,
     -1,
