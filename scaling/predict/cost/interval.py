@@ -21,8 +21,8 @@ Z_80 = 1.2816
 # Repeats of one layout differ by this much, so no prediction claims less.
 _LEAST_REST = 0.012
 
-# Standard deviations of PARTS, learned on whole published tables left out
-# (`python -m benchmarks.evaluate FOLDER --errors`). Data sheets of software that has an entry in
+# Standard deviations of PARTS, set by hand after a decomposition of the residuals of the
+# development tables of benchmarks/evaluate.py. Data sheets of software that has an entry in
 # read/stacks.py, and of any other.
 _KNOWN = {"common": 0.06, "layout": 0.06, "size": 0.03, "rest": 0.06}
 _UNKNOWN = {"common": 0.13, "layout": 0.09, "size": 0.05, "rest": 0.09}
