@@ -3,7 +3,8 @@
 -- ln_rate, ln_rate_sigma: mean and standard deviation of ln tokens_per_s (scaling/analyse/posterior);
 -- ln_rate_own_sigma: the part that no other layout of the size shares.
 -- *_low, *_high: interval of `level`, 0.95 of what ran or was published, 0.80 of a prediction.
--- speaks: see `cells`.   candidate: it speaks, ran or surely fits, and its source is the first one at
+-- speaks: see `cells`.   candidate: it speaks, ran without allocator
+-- retries or surely fits, and its source is the first one at
 -- the size: here before published before predicted. Shares, p_best and expected_loss are about
 -- candidates.
 -- share_of_best: mean of tokens_per_s over that of the best.   p_best: probability of being the best.
@@ -13,7 +14,7 @@
 -- candidates, predictions, failures.   slot: its colour, 1 to 6; 7 is the grey of all others.
 -- fits_probability: 1 if it ran; null where unknown.   outcome: ok if a repeat ran, else the
 -- commonest failure.   peak_memory_bytes: of the largest repeat.   energy_j: per step, all devices.
--- single_run, load, throttled_share, losses_agree, slow_hosts: the health of its runs, see
+-- single_run, load, slowdown_share, num_alloc_retries, losses_agree, slow_hosts: the health of its runs, see
 -- `measurements` and `hosts`; the rate is corrected for slow hosts.
 with rated as (
     select

@@ -32,7 +32,7 @@ with observed as (
         if(is_extended, extended_high_s, step_time_high_s) as step_time_high_s,
         list_aggregate(step_times_s, 'quantile_cont', 0.95) as step_time_p95_s,
         compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes, memory_meter, energy_j,
-        mean_power_w, throttled_share, startup_s, hosts, duration_s, stack_fingerprint, started_at,
+        mean_power_w, slowdown_share, num_alloc_retries, startup_s, hosts, duration_s, stack_fingerprint, started_at,
         load_average / max(case
             when rows.gpu = 'cpu'
                 then ceil(rows.world_size / len(hosts)) * coalesce(threads_per_rank, 1)

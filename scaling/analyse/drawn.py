@@ -84,6 +84,7 @@ _CELLS = """
 select
     cell_id, setting_id, world_size, layout::varchar as layout, class, speaks, leads, series,
     mean_log_rate, log_sigma, coalesce(fits_probability, 1) as fits_probability,
+    coalesce(num_alloc_retries, 0) as num_alloc_retries,
     common_sigma, layout_sigma, size_sigma, coalesce(rest_sigma, log_sigma) as rest_sigma
 from cells
 where mean_log_rate is not null
@@ -217,7 +218,9 @@ class _Group:
         )
         self.errors = np.nan_to_num(self.errors)
         fits = cells["fits_probability"].to_numpy()
-        self.candidate = _flags(cells["leads"]) & (fits >= LEAST_FIT)
+        # A retry frees the allocator's cache: such steps are slow today and may not fit tomorrow.
+        retried = cells["num_alloc_retries"].to_numpy() > 0
+        self.candidate = _flags(cells["leads"]) & (fits >= LEAST_FIT) & ~retried
         self.cluster = runs["cluster"][0].as_py() if len(runs) else None
         self.named = named.get(self.cluster, []) if self.cluster else []
         self.runs = self._runs(runs)

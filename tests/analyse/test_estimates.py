@@ -229,7 +229,7 @@ def test_the_health_of_its_runs_stands_beside_an_estimate(tabulated):
     rows = [
         ran(
             one, 100 * math.exp(-0.2 * one.repeat), hosts=[f"node-{one.repeat}"],
-            throttled_share=0.1 * one.repeat,
+            slowdown_share=0.1 * one.repeat,
         )
         for one in slow
     ]  # fmt: skip
@@ -240,7 +240,18 @@ def test_the_health_of_its_runs_stands_beside_an_estimate(tabulated):
     for one in table("estimates"):
         assert one["slow_hosts"] == ["node-1"]
         assert one["tokens_per_s"] == pytest.approx(100, rel=0.02)
-        assert one["throttled_share"] == 0.1
+        assert one["slowdown_share"] == 0.1
+
+
+def test_a_layout_with_allocator_retries_is_marked_and_never_advised(tabulated):
+    fast, slow = some_point(2, zero_stage=0), some_point(2, zero_stage=1)
+    table = tabulated([fast, slow], [ran(fast, 200, num_alloc_retries=3), ran(slow, 100)])
+    found = {one["layout"]: one for one in table("estimates")}
+    retried = next(one for one in found.values() if one["num_alloc_retries"])
+    assert (retried["candidate"], retried["advised"]) == (False, False)
+    assert retried["tokens_per_s"] == pytest.approx(200)
+    (size,) = table("sizes")
+    assert size["tokens_per_s"] == pytest.approx(100)
 
 
 def test_a_cpu_that_somebody_else_used_has_a_load_above_one(tabulated):

@@ -65,7 +65,8 @@ def test_the_interval_of_the_time_has_its_level():
 def size(**changes):
     row = {
         "setting_id": 1, "world_size": 8, "layout_name": "ZeRO-3", "series": "measured",
-        "throttled_share": None, "losses_agree": True, "mfu": 0.4, "single_run": False,
+        "slowdown_share": None, "num_alloc_retries": None, "losses_agree": True, "mfu": 0.4,
+        "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5,
         "started_at": "2026-11-20T10:00:00Z",
@@ -92,7 +93,7 @@ def tables(*estimates, **rows):
         ({"losses_agree": False}, ("bad", "The losses of this layout differ from those of the "
                                    "same training")),
         ({"mfu": 1.2}, ("bad", "MFU is 120 %, more than the device can give")),
-        ({"throttled_share": 1.0}, ("warn", "GPUs ran at their power limit in 100 % of the time")),
+        ({"slowdown_share": 0.5}, ("bad", "Heat or hardware slowed GPUs in 50 % of the time")),
         ({"single_run": True}, ("warn", "This layout ran once; repeats of others differ by 0.7 %")),
         ({"series": "predicted", "fits_probability": 0.97},
          ("warn", "It fits with a chance of 97 % (1.00 GiB)")),

@@ -35,6 +35,12 @@ def test_failures_have_their_outcome_and_no_number(full_tables):
     assert all(row["bar"] is None and row["rate"] == "–" for row in failed)
 
 
+def test_a_layout_that_ran_says_how_often_its_allocator_retried(full_tables):
+    mine = full_tables.of(2)
+    rows = [row | {"num_alloc_retries": 3} for row in mine["estimates"]]
+    assert all(row["fits"] == "3 allocator retries" for row in layouts_of(mine, rows)["rows"])
+
+
 def test_of_many_layouts_the_first_are_shown_and_the_others_counted(full_tables):
     mine = full_tables.of(1)
     rows = [row for row in mine["estimates"] if row["world_size"] == 2]

@@ -28,7 +28,7 @@ from scaling.report.text import (
 TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
 DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 BUSY, CROWDED = 2.0, 1.25  # load over own threads: red, amber
-THROTTLED = 0.1  # share of the steps
+SLOWED = 0.1  # share of the time
 LEAST_CHANCE = 0.95  # to fit; a layout below is not advised
 SURE = 0.99
 _MOST_HOSTS = 5  # named in one sentence
@@ -219,11 +219,10 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
             items.append(("warn", f"Something else ran on the machine: {load}"))
         else:
             items.append(("good", "The machine was quiet"))
-    if (size["throttled_share"] or 0) > THROTTLED:
-        share = percent(size["throttled_share"])
-        items.append(
-            ("warn", f"{tables.words['GPUs']} ran at their power limit in {share} of the time")
-        )
+    if (size["slowdown_share"] or 0) > SLOWED:
+        share = percent(size["slowdown_share"])
+        slowed = f"Heat or hardware slowed {tables.words['GPUs']} in {share} of the time"
+        items.append(("bad", slowed))
     if tables["hosts"]:
         slowest = sorted(tables["hosts"], key=lambda row: -float(row["effect"]))
         slow = [f"{row['host']} {percent(row['effect'])}" for row in slowest[:_MOST_HOSTS]]

@@ -131,8 +131,16 @@ def _layout(setting: Record, row: Record) -> dict[str, Any]:
         "mfu": percent(row["mfu"]),
         "step": UNKNOWN if row["step_time_s"] is None else significant(row["step_time_s"]),
         "memory": gib(row["peak_memory_bytes"] or row["predicted_memory_bytes"]),
-        "fits": "" if row["series"] != "predicted" else percent(row["fits_probability"]),
+        "fits": _fits(row),
     }
+
+
+def _fits(row: Record) -> str:
+    """The chance to fit of a prediction, or the allocator's retries of a run; else empty."""
+    if row["series"] == "predicted":
+        return percent(row["fits_probability"])
+    retries = row["num_alloc_retries"]
+    return f"{retries} allocator {'retry' if retries == 1 else 'retries'}" if retries else ""
 
 
 def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str, Any]:
