@@ -198,6 +198,24 @@ def test_the_program_itself_knows_the_verbs_and_says_mistakes_in_one_sentence(tm
     assert "Traceback" not in wrong.stderr
 
 
+def test_a_calibration_with_a_number_that_cannot_be_is_one_sentence(run, sweep_csv, tmp_path):
+    made = tmp_path / "c.json"
+    run("calibrate", sweep_csv, made, "--where", "world_size <= 8")
+    record = json.loads(made.read_text())
+    (stack,) = record["stacks"].values()
+    stack["parameters"]["gemm_efficiency"]["value"] = -5
+    made.write_text(json.dumps(record))
+
+    what = ("--model", "llama2_7b", "--cluster", "a100-40gb-dgx", "--gpus", "8")
+    for verb in (("predict", sweep_csv, tmp_path / "o.parquet"), ("recommend", *what)):
+        done = scaling(*verb, "--calibration", made)
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"{made}: stacks.reference|a100-40gb-dgx.parameters.gemm_efficiency.value=-5: "
+            "must be 0.4 to 0.9\n"
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling import __version__
-from scaling.errors import InputError, shortened
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.predict.read.features import Group
-from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.parameters import PARAMETERS, STALL_ODDS, Parameter
 from scaling.predict.read.residual import Residual
 from scaling.record.files import write_text
+from scaling.study.problems import first_problem
 
 SCHEMA = "scaling.calibration"
 VERSION = 2
@@ -168,45 +169,75 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def _checked(path: Path, record: dict[str, Any]) -> Calibration:
-    """The record as dataclasses, once its types and the bounds of its numbers are checked."""
+    """The record as dataclasses, once its keys, types and the bounds of its numbers are checked."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        calibration = TypeAdapter(Calibration).validate_python(record)
+        calibration = TypeAdapter(Calibration).validate_json(json.dumps(record), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = shortened(".".join(str(part) for part in first["loc"]), 200)
-        raise InputError(f"{path}: {where}: {first['msg']}; calibrate again") from error
+        problem = first_problem(error, Calibration)
+        raise InputError(f"{path}: {problem}; calibrate again") from None
     for key, stack in calibration.stacks.items():
         for flaw in _flaws(stack):
-            raise InputError(f"{path}: {shortened(key)}: {flaw}")
+            raise InputError(f"{path}: stacks.{shortened(key)}.{flaw}")
+    for flaw in _unknown_keys(record, json.loads(calibration.to_json()), ""):
+        raise InputError(f"{path}: {flaw}")
     return calibration
 
 
 def _flaws(stack: StackCalibration) -> Iterator[str]:
-    """Sentences on what makes a stack unusable, none if it is sound."""
-    missing = PARAMETERS.keys() - stack.parameters.keys()
-    missing |= set(PARTS) - stack.errors.keys()
-    missing |= set(RANGES if stack.rows_timed else ()) - stack.ranges.keys()
-    if missing:
-        yield f"{min(missing)} is missing; calibrate again"
-    if not stack.residual.is_sound:
-        yield "residual is none that fits this program; calibrate again"
-    for name, ends in stack.ranges.items():
-        if not 0 < ends[0] <= ends[1] < _LARGEST_RANGE_END:
-            yield f"ranges.{shortened(name)} is no range"
+    """What makes a stack unusable, each as `key=value: what would be right`; none if sound."""
+    needed = {
+        "parameters": PARAMETERS,
+        "errors": PARTS,
+        "ranges": RANGES if stack.rows_timed else (),
+    }
+    for name, keys in needed.items():
+        if missing := set(keys) - getattr(stack, name).keys():
+            yield f"{name}.{min(missing)}: is missing; calibrate again"
+    allowed = needed | {"ranges": RANGES, "stalls": STALL_ODDS}
+    for name, keys in allowed.items():
+        for key in getattr(stack, name).keys() - set(keys):
+            yield f"{name}.{shortened(key)}: unknown key: {did_you_mean(key, keys)}"
+    for name in ("rows_timed", "rows_out_of_memory", "rows_with_peak_memory"):
+        if (rows := getattr(stack, name)) < 0:
+            yield f"{name}={shortened(rows)}: must be at least 0"
+    for name, (least, largest) in stack.ranges.items():
+        if not 0 < least <= largest < _LARGEST_RANGE_END:
+            yield (
+                f"ranges.{name}=[{least:g}, {largest:g}]: must be two numbers above 0 and below "
+                f"{_LARGEST_RANGE_END:g}, the smaller first"
+            )
     for name, fitted in stack.parameters.items():
-        known = PARAMETERS.get(name)
-        if known and not known.low * 0.999 <= min(fitted.value, fitted.start):
-            yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
-        if known and not max(fitted.value, fitted.start) <= known.high * 1.001:
-            yield f"{name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
+        yield from _flaws_of_parameter(f"parameters.{name}", fitted, PARAMETERS[name])
     for name, logit in stack.stalls.items():
         if not abs(logit) <= _LARGEST_SIGMA:
-            yield f"stalls.{shortened(name)}={logit} is no logit"
+            yield f"stalls.{name}={logit:g}: must be -{_LARGEST_SIGMA:g} to {_LARGEST_SIGMA:g}"
     for part, sigma in stack.errors.items():
         if not 0 <= sigma <= _LARGEST_SIGMA:
-            yield f"errors.{shortened(part)}={sigma} is no standard deviation"
+            yield f"errors.{part}={sigma:g}: must be 0 to {_LARGEST_SIGMA:g}"
+    if (flaw := stack.residual.flaw) is not None:
+        yield f"residual.{flaw}; calibrate again"
+
+
+def _flaws_of_parameter(name: str, fitted: Fitted, known: Parameter) -> Iterator[str]:
+    for part in ("value", "start", "low", "high"):
+        number = getattr(fitted, part)
+        if not known.low * 0.999 <= number <= known.high * 1.001:
+            yield f"{name}.{part}={number:g}: must be {known.low:g} to {known.high:g}"
+    if not fitted.low <= fitted.high:
+        yield f"{name}.low={fitted.low:g}: must be at most high={fitted.high:g}"
+
+
+def _unknown_keys(record: object, written: object, place: str) -> Iterator[str]:
+    """The keys of a record that this program does not write, as sentences."""
+    if isinstance(record, dict) and isinstance(written, dict):
+        for key, value in record.items():
+            if key in written:
+                yield from _unknown_keys(value, written[key], f"{place}{shortened(key)}.")
+            else:
+                hint = did_you_mean(key, written)
+                yield f"{place}{shortened(key)}={shortened(value)}: unknown key: {hint}"
 
 
 def _stack_record(stack: StackCalibration) -> dict[str, Any]:
