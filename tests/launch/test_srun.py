@@ -2,10 +2,12 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from scaling.errors import InputError
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start import slurm
 from scaling.launch.start.choose import choose_starter, start_in_allocation
@@ -43,6 +45,20 @@ def test_half_a_node_and_a_container(tmp_path: Path) -> None:
     command = ranks_command(Launch([], tiny_point(dp=2, gpus_per_node=4), environment, tmp_path))
     assert command[1:4] == ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]
     assert command[-2:] == ["--container-image=torch.sqsh", "--container-mounts=/a b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [('"unclosed', "no closing quotation"), ("a\\", "no escaped character")]
+)
+def test_options_of_a_site_that_no_shell_reads_are_one_sentence(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    launch = Launch([], tiny_point(), {"SRUN_ARGS": text}, tmp_path)
+    sentence = f"SRUN_ARGS={text}: must be options of srun as a shell reads them: {why}"
+    for command in (ranks_command, partial(fork_servers_command, place=tmp_path)):
+        with pytest.raises(InputError) as refused:
+            command(launch)
+        assert str(refused.value) == sentence
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from scaling.cluster.node import NODE_NAME
+from scaling.errors import InputError, shortened
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import (
     SHELL_AFTER_RANK,
@@ -243,8 +244,23 @@ def _srun(environment: Mapping[str, str], output: Path, *options: str) -> list[s
     folder = str(output.parent).replace("%", "%%")
     shared = (f"--output={folder}/{output.name}", "--input=none", "--overlap", "--mem=0")
     # where a site's sbatch exports nothing, steps would inherit that
-    site = ("--export=ALL", *shlex.split(environment.get("SRUN_ARGS", "")))
-    return ["srun", *options, *shared, *site]
+    return ["srun", *options, *shared, "--export=ALL", *_options_of_site(environment)]
+
+
+def _options_of_site(environment: Mapping[str, str]) -> list[str]:
+    """The words of `$SRUN_ARGS`.
+
+    Raises:
+        InputError: a quotation mark of it has no second one, or it ends in a backslash.
+    """
+    text = environment.get("SRUN_ARGS", "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError(
+            f"SRUN_ARGS={shortened(text)}: must be options of srun as a shell reads them: "
+            f"{str(error).lower()}"
+        ) from None
 
 
 def start_step(launch: Launch) -> Ranks:
