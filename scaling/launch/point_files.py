@@ -15,10 +15,10 @@ from scaling.probe.plan import ProbePlan, plan_from_json
 from scaling.study.catalogues import ModelEntry
 from scaling.study.ids import stored_fields
 from scaling.study.point import Point, point_from_json
-from scaling.study.problems import first_problem
+from scaling.study.problems import FILE_NAME, first_problem
 from scaling.study.schema import Axes, Count, Measure, Name
 
-_FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=250)]
+_FileName = Annotated[str, Field(pattern=FILE_NAME, max_length=250)]
 _Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 _Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 T = TypeVar("T")

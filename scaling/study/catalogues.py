@@ -8,7 +8,7 @@ from pydantic import Field, create_model, model_validator
 from scaling.cluster.hardware import GPUS
 from scaling.layout.optional_parts import PART_DEFAULTS, PART_SIZES, OptionalParts
 from scaling.layout.shapes import Family, ModelShape
-from scaling.study.problems import GRES
+from scaling.study.problems import CONSTRAINT, GRES, LINE, WORD
 from scaling.study.schema import Count, File, Flag
 
 # Upper bounds far beyond any model, so that what is counted with them fits into 64 bits.
@@ -138,8 +138,8 @@ def part_errors(parts: Any) -> list[str]:
     return errors
 
 
-Word = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\s;&|`$]+$")]
-Line = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\r\n]+$")]
+Word = Annotated[str, Field(strict=True, min_length=1, pattern=WORD)]
+Line = Annotated[str, Field(strict=True, min_length=1, pattern=LINE)]
 
 
 class SlurmEntry(File):
@@ -148,7 +148,7 @@ class SlurmEntry(File):
     partition: Word | None = None
     account: Word | None = None
     qos: Word | None = None
-    constraint: Annotated[str, Field(strict=True, pattern=r"^[\w&|,*\[\]().-]+$")] | None = None
+    constraint: Annotated[str, Field(strict=True, pattern=CONSTRAINT)] | None = None
     reservation: Word | None = None
     exclusive: Flag = False
     gres: Annotated[str, Field(strict=True, pattern=GRES)] | None = None

@@ -8,8 +8,26 @@ from pydantic_core import ErrorDetails
 from scaling.errors import did_you_mean
 
 SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that are safe in paths and shells
+NAME = f"^{SAFE}$"
+FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+WORD = r"^[^\s;&|`$]+$"
+LINE = r"^[^\r\n]+$"
 GRES = r"^[\w.-]+(:[\w.-]+)?$"
+CONSTRAINT = r"^[\w&|,*\[\]().-]+$"
 
+_PATTERNS = {
+    NAME: (
+        "a name is letters, digits, '_', '-' and '.' only, starts with a letter or digit, and has "
+        "at most 64"
+    ),
+    FILE_NAME: (
+        "must be letters, digits, '_', '-', '+' and '.' only, and start with a letter or digit"
+    ),
+    WORD: "must be one word without blanks or signs of the shell",
+    LINE: "must be one line of text",
+    GRES: "must be a name and a type without a count, such as gpu or gpu:h100",
+    CONSTRAINT: "must be features of nodes without blanks, such as h100&ib or [rack1|rack2]",
+}
 _TYPES = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -59,7 +77,7 @@ def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
                 return f"{stated}: {_TYPES['int_type']}"
             return f"{stated}: {did_you_mean(problem['input'], allowed)}"
         case "string_pattern_mismatch":
-            return f"{stated}: {_pattern_in_words(context['pattern'])}"
+            return f"{stated}: {_PATTERNS[context['pattern']]}"
         case "too_short" | "string_too_short":
             return f"{stated}: must not be empty"
         case "string_too_long":
@@ -70,19 +88,6 @@ def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
         bound, words = _BOUNDS[kind]
         return f"{stated}: {words} {context[bound]}"
     return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
-
-
-def _pattern_in_words(pattern: str) -> str:
-    if "\\s;" in pattern:
-        return "must be one word without blanks or signs of the shell"
-    if pattern == GRES:
-        return "must be a name and a type without a count, such as gpu or gpu:h100"
-    if SAFE not in pattern:
-        return f"must look like {pattern}"
-    return (
-        "a name is letters, digits, '_', '-' and '.' only, starts with a letter or digit, and has "
-        "at most 64"
-    )
 
 
 def _key_path(location: tuple[int | str, ...]) -> str:

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from scaling.layout.axes import AXES, Axis
 from scaling.study.point import StudyKind
-from scaling.study.problems import SAFE
+from scaling.study.problems import NAME
 
 Mode = Literal["measure", "predict"]
 Block = dict[str, tuple[Any, ...]]  # axis -> values
@@ -38,7 +38,7 @@ Flag = Annotated[bool, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
-Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
+Name = Annotated[str, Field(strict=True, pattern=NAME)]
 
 _LISTED = (BeforeValidator(_as_list), Field(min_length=1))  # one value or a list of them
 Counts = Annotated[list[Count], *_LISTED]

@@ -53,6 +53,9 @@ def test_all_memory_is_a_value_and_a_blank_keeps_its_quotes(config):
         ),
         ({"setup": "module load cuda"}, "slurm.setup='module load cuda': must be a list"),
         ({"cpus_per_task": 0}, "slurm.cpus_per_task=0: must be at least 1"),
+        ({"setup": ["a\nb"]}, "slurm.setup[0]='a\\nb': must be one line of text"),
+        ({"srun_args": [""]}, "slurm.srun_args[0]='': must not be empty"),
+        ({"constraint": "a; b"}, "constraint='a; b': must be features of nodes without blanks"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(said, sentence, config):

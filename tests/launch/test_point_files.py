@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import random
+import re
 from typing import Any
 
 import psutil
@@ -67,6 +68,14 @@ def test_a_point_with_a_value_that_cannot_be_is_refused(texts, tmp_path, key, va
     read, _ = READERS["point"]
     (tmp_path / "a.json").write_text(json.dumps(json.loads(texts["point"]) | {key: value}))
     with pytest.raises(InputError, match=r"a\.json: is no point of this version"):
+        read(tmp_path / "a.json")
+
+
+def test_an_id_that_is_no_file_name_is_told_in_words(texts, tmp_path):
+    read, _ = READERS["point"]
+    (tmp_path / "a.json").write_text(json.dumps(json.loads(texts["point"]) | {"point_id": "../x"}))
+    words = "point_id='../x': must be letters, digits, '_', '-', '+' and '.' only, and start with"
+    with pytest.raises(InputError, match=re.escape(words)):
         read(tmp_path / "a.json")
 
 
