@@ -120,8 +120,12 @@ def clear_stale_lock(folder: Path, console: Console) -> None:
     if not locks.is_dir() or not any(locks.iterdir()) or snakemakes_in(folder):
         return
     if theirs := [lock for lock in locks.iterdir() if os.getuid() not in (0, lock.stat().st_uid)]:
+        try:
+            owner = theirs[0].owner()
+        except KeyError:  # this host does not know the name
+            owner = f"user {theirs[0].stat().st_uid}"
         raise InputError(
-            f"{locks}: locked by a snakemake of {theirs[0].owner()}: wait for it; if it does not "
+            f"{locks}: locked by a snakemake of {owner}: wait for it; if it does not "
             "run any more, remove the lock: snakemake --unlock"
         )
     if _is_shared(folder):

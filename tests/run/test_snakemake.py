@@ -1,6 +1,7 @@
 """What `scaling run` makes of options and signals; whole runs are in tests/workflow."""
 
 import os
+import pwd
 import resource
 import signal
 import subprocess
@@ -63,12 +64,15 @@ def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it
     assert signal.getsignal(number) == before
 
 
-def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [True, False])
+def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch, named):
     # whose processes do not show where they work
     lock = tmp_path / ".snakemake/locks/0.output.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-    owner = lock.owner()
+    owner = lock.owner() if named else f"user {os.getuid()}"
+    if not named:
+        monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
 
     with pytest.raises(InputError, match=f"locked by a snakemake of {owner}: wait for it"):
