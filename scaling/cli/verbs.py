@@ -261,6 +261,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal may know fewer letters
             with contextlib.suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
+    try:
+        Path.home()
+    except RuntimeError:  # a user id without a name, as in containers: what a login does
+        os.environ["HOME"] = "/"
     if (clash := folders.name_clash()) is not None:
         typer.echo(clash, err=True)
     try:
