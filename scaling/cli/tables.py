@@ -53,6 +53,9 @@ def report(
     knee_share: KneeShare = None,
 ) -> None:
     """Write report.html from what has been measured so far."""
+    from scaling.report.charts.svg import check_address_space
+
+    check_address_space()  # also before other libraries abort for lack of it
     from scaling.report.page import page
 
     if tables:

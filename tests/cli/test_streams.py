@@ -1,9 +1,13 @@
-"""A terminal that takes nothing, or few letters, and a folder that is gone end in no traceback."""
+"""No traceback: a full or poor terminal, a folder that is gone, no name, no home, no memory."""
 
 import os
+import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import PROJECT
 
@@ -39,3 +43,42 @@ def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == "the working directory, or a file: No such file or directory\n"
+
+
+# the user id of a container that has no line for it in /etc/passwd
+NAMELESS = """
+import os, pwd
+os.environ.pop("HOME", None)
+pwd.getpwuid = pwd.getpwnam = {}.__getitem__
+from scaling.cli.verbs import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("plan", "quickstart", "--no-write"), 0, ""),
+        (("report", "STUDY", "--no-tables"), 2, "STUDY/tables"),  # altair asks for the home
+    ],
+)
+def test_a_user_without_a_name_and_a_home_is_answered(tmp_path, words, code, sentence):
+    asked = [word.replace("STUDY", str(tmp_path)) for word in words]
+    done = subprocess.run(
+        [sys.executable, "-c", NAMELESS, *asked],
+        cwd=PROJECT, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(sentence.replace("STUDY", str(tmp_path)))
+    assert len(done.stderr.splitlines()) == bool(sentence)
+
+
+def test_charts_in_little_address_space_end_in_one_sentence(tmp_path):
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (8 * 10**9, 8 * 10**9))
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling", "report", str(tmp_path)], preexec_fn=limit,
+        cwd=PROJECT, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("drawing charts reserves 73 GB of address space")
+    assert len(done.stderr.splitlines()) == 1
