@@ -52,7 +52,7 @@ def command(
 
         point = read_point(Path(what))
     else:
-        point = _point_of(what, model, gpus, global_batch_size, seq_length, cluster)
+        point = point_of_axes(what, model, gpus, global_batch_size, seq_length, cluster)
     facts = command_of(point, program, out)
     if facts["refused"] and not as_json:
         typer.echo("\n".join(printable(reason) for reason in facts["refused"]), err=True)
@@ -111,28 +111,18 @@ def _with_engine(point: "Point", engine: str) -> "Point":
     return dataclasses.replace(point, layout=layout)
 
 
-def _point_of(
-    text: str,
-    model: str | None,
-    gpus: int | None,
-    global_batch_size: int | None,
-    seq_length: int,
-    cluster: str,
-) -> "Point":
-    """The point of a layout that is written as axes with their values.
+def axis_values(text: str) -> dict[str, Any]:
+    """The axes of a layout that is written as `tp=2,zero_stage=1`.
 
     Raises:
-        InputError: an axis or a value is wrong, or the ranks do not divide.
+        InputError: an axis or a value is wrong.
     """
     from pydantic import TypeAdapter, ValidationError
 
-    from scaling.layout.axes import AXES, REPLICA_AXES
-    from scaling.layout.layout import Layout, refusals
+    from scaling.layout.axes import AXES
     from scaling.study.problems import first_problem
     from scaling.study.schema import Axes
 
-    if model is None or gpus is None:
-        raise InputError(f"{shortened(text)}: a layout needs --model and --gpus")
     values: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.strip().partition("=")
@@ -146,9 +136,29 @@ def _point_of(
         TypeAdapter(Axes).validate_python(values)
     except ValidationError as error:
         raise InputError(f"{shortened(text)}: {first_problem(error, Axes)}") from None
-    replica = 1
-    for name in REPLICA_AXES:
-        replica *= values.get(name, AXES[name].default)
+    return values
+
+
+def point_of_axes(
+    text: str,
+    model: str | None,
+    gpus: int | None,
+    global_batch_size: int | None,
+    seq_length: int,
+    cluster: str,
+) -> "Point":
+    """The point of a layout that is written as axes with their values.
+
+    Raises:
+        InputError: an axis or a value is wrong, or the ranks do not divide.
+    """
+    from scaling.layout.axes import DEFAULTS
+    from scaling.layout.layout import Layout, refusals, replica_size
+
+    if model is None or gpus is None:
+        raise InputError(f"{shortened(text)}: a layout needs --model and --gpus")
+    values = axis_values(text)
+    replica = replica_size(DEFAULTS | values)
     micro = values.get("micro_batch_size", 1)
     dp, rest = divmod(gpus, replica)
     accumulation, left = divmod(global_batch_size or micro * dp, max(micro * dp, 1))

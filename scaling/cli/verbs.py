@@ -15,6 +15,7 @@ import typer
 from scaling import __version__
 from scaling.cli import accuracy, folders, tables
 from scaling.cli import command as commands
+from scaling.cli import expect as expecting
 from scaling.cli import memory as exact
 from scaling.cli import model as models
 from scaling.cli import prediction as predicting
@@ -250,6 +251,11 @@ for verb, example in (
         "command tp=2,zero_stage=1 --model llama3_8b --gpus 64 --as megatron",
     ),
     (models.model, "model ~/models/Qwen3-8B/config.json"),
+    (
+        expecting.expect,
+        "expect --model llama3_8b --cluster h100-80gb-dgx --gpus 64 --tp 2 --zero-stage 1 "
+        "--tokens-per-s-per-gpu 6300",
+    ),
     (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):
     app.command(verb.__name__.rstrip("_"), epilog=f"Example:  scaling {example}")(verb)

@@ -23,7 +23,7 @@ from scaling.predict.read.points import points_from
 
 # A layout with less of its memory left may not start: it must be clearly faster than one that
 # surely does.
-_RISKY_MARGIN = 0.07
+RISKY_MARGIN = 0.07
 _RISKY_PENALTY = 0.10
 
 # Tokens of a step where no batch is given: at least as for Llama 2, at most as for Llama 3 405B
@@ -108,7 +108,7 @@ def recommend(
     if precision is None:
         precision = gpu.usual_precision
     # of hosts, where the links of GPUs join several of them to a node
-    _check_size(gpus, cluster, clusters.get(cluster, site))
+    check_size(gpus, cluster, clusters.get(cluster, site))
     checked_setting = _checked(setting or {}, shape)
     batch = global_batch_size or usual_batch(seq_length, gpus)
     search = Search(
@@ -135,7 +135,7 @@ def recommend(
         reason = points.note[0].removeprefix(f"cluster {cluster}: ")
         raise InputError(f"--cluster {cluster}: {reason}")
     prediction = predict(points, calibration)
-    best = _best(layouts, points, prediction, shape, seq_length, top)
+    best = best_of(layouts, points, prediction, shape, seq_length, top)
     if not best:
         least = float(np.min(prediction.need_bytes)) / 2**30
         raise NoLayoutError(
@@ -172,7 +172,12 @@ def usual_batch(seq_length: int, gpus: int) -> int:
     return max(least, min(gpus, most), 1)
 
 
-def _check_size(count: int, name: str, cluster: Cluster) -> None:
+def check_size(count: int, name: str, cluster: Cluster) -> None:
+    """Refuse a number of GPUs that the cluster cannot give.
+
+    Raises:
+        InputError: it has fewer, or these are no whole nodes.
+    """
     per_node, most = cluster.gpus_per_node, cluster.gpus_per_node * cluster.nodes
     if count > most:
         raise InputError(f"--gpus {count}: cluster {name} has {most} GPUs")
@@ -183,7 +188,7 @@ def _check_size(count: int, name: str, cluster: Cluster) -> None:
         )
 
 
-def _best(
+def best_of(
     layouts: list[Layout],
     points: Points,
     prediction: Prediction,
@@ -192,7 +197,7 @@ def _best(
     top: int,
 ) -> list[Recommendation]:
     """The `top` layouts that fit, fastest first, all of one size and cluster."""
-    risky = prediction.memory_margin < _RISKY_MARGIN
+    risky = prediction.memory_margin < RISKY_MARGIN
     ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.risk_adjusted_s
     order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable").tolist()
     cluster, gpu = points.groups[0].cluster, points.groups[0].gpu

@@ -1,0 +1,148 @@
+"""`scaling expect`: one screen, JSON, a log, and sentences about mistakes."""
+
+import json
+
+import pytest
+
+from scaling.cli.verbs import main
+
+MODEL = ("--model", "llama3_8b", "--cluster", "h100-80gb-dgx")
+LAYOUT = ("--tp", "2", "--zero-stage", "1", "--micro-batch-size", "1")
+NUMBER = ("--tokens-per-s-per-gpu", "6300")
+ASKED = ("expect", *MODEL, "--gpus", "64", "--global-batch-size", "1024", *LAYOUT, *NUMBER)
+
+HEAD = """\
+using world size: 16, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 1
+  global_batch_size ............................... 128
+  hidden_size ..................................... 4096
+  micro_batch_size ................................ 1
+  num_attention_heads ............................. 32
+  num_layers ...................................... 32
+  seq_length ...................................... 4096
+"""  # noqa: E501
+STEP = (
+    " [2026-01-01 00:00:00] iteration {n:8d}/     100 | consumed samples: 0 | elapsed time per "
+    "iteration (ms): 4096.0 | learning rate: 1.0E-05 | lm loss: 9.5E+00 | grad norm: 1.0 |\n"
+)
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["scaling", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return ended.value.code or 0, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(HEAD + "".join(STEP.format(n=n) for n in range(1, 9)))
+    return path
+
+
+def test_the_answer_is_one_screen_of_80_columns(say):
+    code, out, err = say(*ASKED)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("llama3_8b on 64 GPUs of h100-80gb-dgx: tp2 zero1 mbs1 flash2 bf16")
+    starts = [line.split(" ")[0] for line in lines]
+    for part in ("given", "expected", "interval", "from", "so", "published", "layouts", "look"):
+        assert part in starts
+    assert "so        below the interval: slower than more than 99 % of what is expected" in lines
+    assert "from      data sheets; how wide: errors on published rows" in lines
+
+
+def test_json_has_the_facts_of_the_screen(say):
+    code, out, _ = say(*ASKED, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["given"], facts["place"], facts["source"]) == (6300.0, "below", "data sheet")
+    assert facts["low"] < facts["expected"] < facts["high"]
+    assert facts["layout"]["tp"] == 2
+    assert facts["parts"]["compute"] > 0
+    assert [row["label"] for row in facts["published"]] == ["published", "published"]
+    assert {"label", "gain", "chance", "tp"} <= facts["faster"][0].keys()
+    assert facts["looks"]
+
+
+def test_axes_without_an_option_go_by_layout(say):
+    told = say(*ASKED, "--layout", "compile=true,sequence_parallel=true", "--json")[1]
+    facts = json.loads(told)
+    assert (facts["layout"]["compile"], facts["layout"]["sequence_parallel"]) == (True, True)
+    assert facts["layout"]["tp"] == 2
+
+
+def test_a_batch_that_nobody_states_is_assumed_and_said(say):
+    few = ("expect", *MODEL, "--gpus", "64", *NUMBER)
+    code, _, err = say(*few)
+    assert (code, err) == (0, "assumed: 1,024 sequences, 4.19 M tokens a step\n")
+    facts = json.loads(say(*few, "--gradient-accumulation-steps", "3", "--json")[1])
+    assert facts["layout"]["gradient_accumulation_steps"] == 3
+
+
+def test_a_log_gives_number_and_layout(say, log):
+    asked = ("expect", *MODEL, "--log", str(log), "--trainer", "megatron", "--json")
+    code, out, err = say(*asked)
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    # 128 x 4,096 tokens in 4.096 s on 16 GPUs
+    assert facts["given"] == pytest.approx(8000)
+    assert (facts["gpus"], facts["layout"]["tp"], facts["layout"]["engine"]) == (16, 2, "megatron")
+    assert facts["layout"]["gradient_accumulation_steps"] == 16
+    said = json.loads(say(*asked, "--column", "zero_stage=1")[1])
+    assert said["layout"]["zero_stage"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (("--cluster", "h101"), "unknown cluster 'h101'"),
+        (("--model", "llama9"), "--model llama9: not in config/models.yaml"),
+        (("--layout", "foo=1"), "foo=1: no axis=value"),
+        (("--precision", "bf17"), "precision[0]='bf17'"),
+        (("--tp", "3"), "do not divide by 3 ranks"),
+        (("--gpus", "12", "--global-batch-size", "12"), "--gpus 12: cluster h100-80gb-dgx has"),
+        (("--gradient-accumulation-steps", "2"), "--global-batch-size is given; leave one"),
+        (("--trainer", "megatron"), "--trainer and --column say how to read a --log"),
+        (("--calibration", "absent.json"), "absent.json: no such file"),
+        (("--log", "x.log"), "--log x.log: give --trainer"),
+        (("--log", "x.log", "--trainer", "hf"), "--log x.log tells the number"),
+    ],
+)
+def test_a_mistake_is_one_sentence(say, changed, sentence):
+    code, out, err = say(*ASKED, *changed)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("left_out", "sentence"),
+    [
+        (MODEL[:2], "--model: missing"),
+        (MODEL[2:], "--cluster: missing"),
+        (("--gpus", "64"), "--gpus: missing"),
+        (NUMBER, "--tokens-per-s-per-gpu: give the number in question, or --log"),
+    ],
+)
+def test_what_is_missing_is_named(say, left_out, sentence):
+    at = ASKED.index(left_out[0])
+    code, out, err = say(*ASKED[:at], *ASKED[at + 2 :])
+    assert (code, out) == (2, "")
+    assert err.startswith(sentence)
+
+
+def test_a_log_of_another_model_is_refused(say, log):
+    other = ("--model", "llama2_70b", "--cluster", "h100-80gb-dgx")
+    code, _, err = say("expect", *other, "--log", str(log), "--trainer", "megatron")
+    assert code == 2
+    assert f"{log}: says num_layers=32, but llama2_70b has 80" in err

@@ -1,0 +1,175 @@
+"""`expect`: the place of a number in what is expected, hints, published rows, faster layouts."""
+
+import dataclasses
+import math
+
+import pytest
+
+from scaling.errors import InputError
+from scaling.layout.layout import Layout
+from scaling.predict.advise.expect import PARTS, expect
+from scaling.predict.cost.step import TIME_TERMS
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.clusters import config_file, site_clusters
+from scaling.study.load import load_models
+from tests.predict.conftest import only
+
+MODELS = load_models(config_file("models.yaml"))
+
+
+def asked(tokens, *, model="llama3_8b", cluster="h100-80gb-dgx", gpus=64, batch=1024, **other):
+    more = {name: other.pop(name) for name in ("calibration", "peak_memory_bytes") if name in other}
+    axes = {"zero_stage": 1, **other}
+    replica = axes.get("tp", 1) * axes.get("pp", 1) * axes.get("cp", 1)
+    dp = gpus // replica
+    layout = Layout(dp=dp, gradient_accumulation_steps=batch // dp, seq_length=4096, **axes)
+    return expect(
+        model=model, shape=MODELS[model], cluster=cluster, clusters=site_clusters(),
+        layout=layout, tokens_per_s_per_gpu=tokens, **more,
+    )  # fmt: skip
+
+
+def test_a_number_equal_to_the_centre_is_the_50th_percentile():
+    centre = asked(1000.0).expected
+    told = asked(centre)
+    assert told.percentile == pytest.approx(0.5, abs=1e-6)
+    assert told.place == "inside"
+    assert told.gap_s == pytest.approx(0, abs=1e-9)
+
+
+def test_the_percentile_is_that_of_a_normal_error_worked_by_hand():
+    # data sheets of known software, no tensor-parallel ranks: the parts 0.06, 0.06, 0.03, 0.06
+    # make 0.1082; a fifth more time is ln 1.2 / 0.1082 = 1.686 of it: 4.59 % are slower yet
+    centre = asked(1000.0).expected
+    told = asked(centre / 1.2)
+    assert told.percentile == pytest.approx(0.0459, abs=2e-4)
+    assert asked(centre * 1.2).percentile == pytest.approx(1 - 0.0459, abs=2e-4)
+    assert told.low == pytest.approx(centre / math.exp(1.2816 * 0.10817), rel=1e-4)
+
+
+def test_the_interval_ends_at_10_and_90_percent():
+    told = asked(1000.0, tp=4)
+    assert asked(told.low, tp=4).percentile == pytest.approx(0.1, abs=1e-4)
+    assert asked(told.high, tp=4).percentile == pytest.approx(0.9, abs=1e-4)
+
+
+def test_a_larger_number_has_a_larger_percentile():
+    centre = asked(1000.0).expected
+    found = [asked(centre * factor).percentile for factor in (0.7, 0.9, 1.0, 1.1, 1.4)]
+    assert found == sorted(found)
+    assert len(set(found)) == 5
+
+
+def test_step_time_and_mfu_are_those_of_the_tokens():
+    told = asked(6300.0)
+    assert told.given_step_time_s == pytest.approx(1024 * 4096 / 64 / 6300)
+    # 6 N and 12 L h s of Llama 3 8B: 54,633,955,328 FLOPs a token; 989.4 TFLOP/s
+    assert told.given_mfu == pytest.approx(6300 * 54_633_955_328 / 989.4e12, rel=1e-3)
+
+
+def test_parts_hold_every_term_and_add_up_to_the_step():
+    told = asked(6300.0, tp=2, pp=2)
+    assert sum(told.parts.values()) == pytest.approx(told.step_time_s)
+    assert sorted(term for terms in PARTS.values() for term in terms) == sorted(TIME_TERMS)
+    assert told.parts["pipeline bubble"] > 0
+
+
+def test_without_rows_the_source_is_the_data_sheet():
+    told = asked(6300.0)
+    assert (told.source, told.rows_of_yours) == ("data sheet", 0)
+
+
+def test_with_rows_of_the_cluster_the_source_is_yours(calibrated):
+    stack = dataclasses.replace(only(calibrated), framework="scaling")
+    here = {"model": "llama2_7b", "cluster": stack.cluster, "gpus": 8, "batch": 64}
+    named = Calibration(source="rows.csv", stacks={f"scaling|{stack.cluster}": stack})
+    told = asked(3000.0, calibration=named, **here)
+    assert (told.source, told.rows_of_yours) == ("yours", stack.rows_timed)
+    assert told.expected != asked(3000.0, **here).expected
+
+
+def test_rows_of_a_log_serve_their_trainer(calibrated):
+    stack = dataclasses.replace(only(calibrated), framework="megatron")
+    named = Calibration(source="rows.csv", stacks={f"megatron|{stack.cluster}": stack})
+    told = asked(
+        3000.0, model="llama2_7b", cluster=stack.cluster, gpus=8, batch=8, engine="megatron",
+        calibration=named,
+    )  # fmt: skip
+    assert told.source == "yours"
+    assert told.parameters_from == f"megatron|{stack.cluster}"
+
+
+def test_the_nearest_published_rows_are_of_that_model_and_gpu():
+    told = asked(6300.0)
+    assert len(told.published) == 2
+    first, second = told.published
+    assert (first.model, first.world_size, first.gpu) == ("llama3.1-8b", 64, "h100-80gb")
+    assert (first.world_size, first.layout) != (second.world_size, second.layout)
+    assert first.distance <= second.distance
+
+
+def test_faster_layouts_do_the_same_work_and_are_at_most_three():
+    told = asked(6300.0, tp=8)
+    assert 1 <= len(told.faster) <= 3
+    for one in told.faster:
+        assert one.found.layout.world_size == 64
+        assert one.found.layout.global_batch_size == 1024
+        assert one.gain == pytest.approx(told.step_time_s / one.found.step_time_s - 1)
+        assert one.gain > 0
+        assert 0.5 < one.chance <= 1
+    assert told.why_none_faster is None
+
+
+def test_no_faster_layout_is_said_for_the_best_one():
+    best = asked(6300.0, tp=8).faster[0].found.layout
+    told = expect(
+        model="llama3_8b", shape=MODELS["llama3_8b"], cluster="h100-80gb-dgx",
+        clusters=site_clusters(), layout=best, tokens_per_s_per_gpu=6300.0,
+    )  # fmt: skip
+    assert told.faster == []
+    assert told.why_none_faster == "no other layout is expected to be faster"
+
+
+def test_a_slow_number_names_link_norm_and_the_gap():
+    told = asked(3000.0, tp=8)
+    share = told.parts["tensor-parallel traffic"] / told.step_time_s
+    factor = 1 + told.gap_s / told.parts["tensor-parallel traffic"]
+    assert (
+        f"a slow link: tensor-parallel traffic is {100 * share:.0f} % of the step; at "
+        f"{factor:.1f} times its time it explains the gap"
+    ) in told.looks
+    assert any(look.startswith("an eager norm") for look in told.looks)
+    assert not any(look.startswith("allocator") for look in told.looks)
+
+
+def test_a_compiled_slow_layout_has_no_eager_norm():
+    told = asked(3000.0, engine="torch", compile=True)
+    assert not any(look.startswith("an eager norm") for look in told.looks)
+
+
+def test_a_nearly_full_gpu_names_allocator_retries():
+    told = asked(3000.0, peak_memory_bytes=79 * 2**30)
+    assert told.looks[0].startswith("allocator retries: memory is ")
+
+
+def test_a_small_model_on_a_fast_gpu_names_the_host():
+    told = asked(100.0, model="qwen2_0_5b", gpus=8, batch=64)
+    assert any(look.startswith("a busy host") for look in told.looks)
+
+
+def test_a_number_of_a_whole_node_is_told():
+    told = asked(8 * asked(1000.0).expected)
+    assert told.place == "above"
+    assert told.looks[0] == "token counting: it is 8.0 times as much, as if of a node (8 GPUs)"
+
+
+def test_a_number_inside_needs_no_look():
+    told = asked(asked(1000.0).expected * 0.97)
+    assert told.looks == ["nothing: the number lies inside the interval"]
+
+
+def test_more_gpus_than_the_cluster_has_is_one_sentence():
+    with pytest.raises(InputError, match="--gpus 12: cluster h100-80gb-dgx has nodes of 8"):
+        asked(1000.0, gpus=12, batch=12)
+    with pytest.raises(InputError, match="precision=bf16 has no published peak"):
+        asked(1000.0, cluster="v100-32gb", gpus=8)
