@@ -115,8 +115,13 @@ def expect(
         layout=point.layout,
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         calibration=parameters,
+        framework=None if "engine" in row else row.get("framework"),
         peak_memory_bytes=peak if isinstance(peak := row.get("peak_memory_bytes"), int) else None,
     )
+    if log is None and global_batch_size is None and gradient_accumulation_steps is None:
+        batch = point.layout.global_batch_size
+        tokens = f"{batch * point.layout.seq_length / 1e6:.3g} M tokens"
+        typer.echo(f"assumed: {batch:,} sequences, {tokens} a step", err=True)
     if as_json:
         print_json(_record_of(told, point))
     else:
@@ -172,7 +177,7 @@ def _rate_of(row: Mapping[str, Any], point: "Point") -> float:
 
 
 def _point(axes: str, work: Mapping[str, Any], accumulation: int | None) -> "Point":
-    """The point in question; a batch that nobody states is assumed, and said on stderr.
+    """The point in question; a batch that nobody states is assumed.
 
     Raises:
         InputError: something is missing or wrong.
@@ -192,8 +197,6 @@ def _point(axes: str, work: Mapping[str, Any], accumulation: int | None) -> "Poi
         if accumulation is None:  # whole rounds of the pipeline, which interleaving needs
             rounds = round(usual_batch(seq_length, gpus) / (once * values["pp"]))
             accumulation = max(rounds, 1) * values["pp"]
-            tokens = f"{once * accumulation * seq_length / 1e6:.3g} M tokens"
-            typer.echo(f"assumed: {once * accumulation:,} sequences, {tokens} a step", err=True)
         batch = once * accumulation
     elif accumulation is not None:
         raise InputError("--gradient-accumulation-steps: --global-batch-size is given; leave one")
@@ -225,8 +228,13 @@ def screen(told: "Expectation", point: "Point") -> list[str]:
     ]
 
 
+def seconds(value: float) -> str:
+    """Seconds with three digits, or whole."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
 def _rate(tokens: float, step_s: float, mfu: float) -> str:
-    return f"{tokens:,.0f} tokens/s per GPU, {step_s:.3g} s a step, {100 * mfu:.1f} % MFU"
+    return f"{tokens:,.0f} tokens/s per GPU, {seconds(step_s)} s a step, {100 * mfu:.1f} % MFU"
 
 
 def source_words(told: "Expectation") -> str:
@@ -252,12 +260,12 @@ def verdict(told: "Expectation") -> str:
 
 def _part_lines(told: "Expectation") -> list[str]:
     lines = ["the expected step by parts"]
-    for part, seconds in told.parts.items():
-        share = seconds / told.step_time_s
+    for part, taken in told.parts.items():
+        share = taken / told.step_time_s
         if share >= 0.005:
-            lines.append(f"  {part:<24}{seconds:>9.3g} s{100 * share:>6.0f} %")
+            lines.append(f"  {part:<24}{seconds(taken):>9} s{100 * share:>6.0f} %")
     if told.gap_s > 0:
-        lines.append(f"  {'the given step has more':<24}{told.gap_s:>9.3g} s")
+        lines.append(f"  {'the given step has more':<24}{seconds(told.gap_s):>9} s")
     return lines
 
 
@@ -266,7 +274,7 @@ def _published_lines(told: "Expectation") -> list[str]:
         return ["published rows: none of such a model on this GPU"]
     lines = [
         "published rows nearest to it, in model TFLOP/s of one GPU; given: "
-        f"{told.given_model_flop_per_s / 1e12:.0f}"
+        f"{told.given_model_flop_per_s / 1e12:,.0f}"
     ]
     for row in told.published:
         text = (
@@ -294,8 +302,12 @@ def _faster_lines(told: "Expectation") -> list[str]:
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ",
-    )  # fmt: skip
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )
 
 
 def _record_of(told: "Expectation", point: "Point") -> dict[str, Any]:

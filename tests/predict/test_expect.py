@@ -16,9 +16,11 @@ from tests.predict.conftest import only
 
 MODELS = load_models(config_file("models.yaml"))
 
+PASSED = ("calibration", "framework", "peak_memory_bytes")
+
 
 def asked(tokens, *, model="llama3_8b", cluster="h100-80gb-dgx", gpus=64, batch=1024, **other):
-    more = {name: other.pop(name) for name in ("calibration", "peak_memory_bytes") if name in other}
+    more = {name: other.pop(name) for name in PASSED if name in other}
     axes = {"zero_stage": 1, **other}
     replica = axes.get("tp", 1) * axes.get("pp", 1) * axes.get("cp", 1)
     dp = gpus // replica
@@ -150,6 +152,19 @@ def test_a_compiled_slow_layout_has_no_eager_norm():
 def test_a_nearly_full_gpu_names_allocator_retries():
     told = asked(3000.0, peak_memory_bytes=79 * 2**30)
     assert told.looks[0].startswith("allocator retries: memory is ")
+
+
+def test_a_layout_that_cannot_fit_is_doubted_first():
+    told = asked(3000.0, model="llama3_405b", gpus=8, batch=64)
+    assert told.looks[0].startswith("the layout: it is expected to need ")
+    assert not any(look.startswith("allocator") for look in told.looks)
+    assert told.why_none_faster == "no layout is expected to fit into memory"
+
+
+def test_a_program_without_an_engine_has_a_framework():
+    told = asked(3000.0, framework="nanotron")
+    assert told.low < told.expected < told.high
+    assert told.expected != asked(3000.0).expected
 
 
 def test_a_small_model_on_a_fast_gpu_names_the_host():

@@ -44,6 +44,7 @@ _KEPT = (
     "fused_cross_entropy", "compile", "fp8_scaling",
 )  # fmt: skip
 _FASTER = 3  # layouts at most
+_WORTH = 0.01  # the least gain that is told
 _PUBLISHED = 2  # rows at most
 # A part below this share of the step explains no slow step.
 _LARGE_TRAFFIC, _LARGE_HOST, _LARGE_ELEMENTWISE = 0.05, 0.05, 0.03
@@ -115,6 +116,7 @@ def expect(
     layout: Layout,
     tokens_per_s_per_gpu: float,
     calibration: Calibration | None = None,
+    framework: str | None = None,
     peak_memory_bytes: int | None = None,
 ) -> Expectation:
     """What is expected of the layout, and where the number lies in it.
@@ -127,6 +129,7 @@ def expect(
         layout: how it was trained.
         tokens_per_s_per_gpu: the given number.
         calibration: rows of yours; if None, data sheets.
+        framework: the program, if none of the axis `engine`.
         peak_memory_bytes: of a GPU, as a log tells it.
 
     Raises:
@@ -135,7 +138,9 @@ def expect(
     site = cluster_named(cluster, clusters)
     gpus = layout.world_size
     check_size(gpus, cluster, clusters.get(cluster, site))
-    where = _Where(model, shape, cluster, clusters, _framework(layout, cluster, calibration))
+    where = _Where(
+        model, shape, cluster, clusters, framework or _framework(layout, cluster, calibration)
+    )
     points = where.points([layout])
     if not points.groups:
         raise InputError(
@@ -266,7 +271,7 @@ def _faster(
     for one in best:
         if one.layout == layout:
             break  # the rest ranks below it
-        if one.step_time_s >= step_s[0]:
+        if step_s[0] / one.step_time_s < 1 + _WORTH:
             continue
         sigma = ratio_sigma(math.hypot(one.layout_sigma, one.rest_sigma), float(own[0]))
         chance = float(chance_faster(one.step_time_s, float(step_s[0]), sigma))
@@ -280,7 +285,13 @@ def _looks(
     """What to look at first, each with its reason."""
     if told.place == "inside":
         yield "nothing: the number lies inside the interval"
-    elif told.place == "below":
+        return
+    if told.memory_used > 1 and told.fits_chance < 0.5:
+        yield (
+            f"the layout: it is expected to need {100 * told.memory_used:,.0f} % of the memory; "
+            "more may be sharded or recomputed than said"
+        )
+    if told.place == "below":
         yield from _looks_slow(told, shape, elementwise, fused=fused)
     else:
         yield from _looks_fast(told, gpus_per_node)
@@ -290,7 +301,7 @@ def _looks_slow(
     told: Expectation, shape: ModelShape, elementwise: float, *, fused: bool
 ) -> Iterator[str]:
     step_s, layout = told.step_time_s, told.layout
-    if told.memory_used > 1 - RISKY_MARGIN:
+    if 1 - RISKY_MARGIN < told.memory_used <= 1:
         yield (
             f"allocator retries: memory is {100 * told.memory_used:.0f} % full; see "
             "num_alloc_retries in torch.cuda.memory_stats()"
