@@ -88,3 +88,4 @@ select
     model_flop_per_s_per_gpu / peak_flop_per_s as mfu,
     hardware_flop_per_s_per_gpu / peak_flop_per_s as hfu
 from only_ok_timed
+order by setting_id, world_size, layout, repeat, point_id, series

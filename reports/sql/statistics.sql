@@ -26,3 +26,4 @@ select
 from points
 join names using (setting_id, layout)
 left join predicted_layouts using (setting_id, world_size, layout)
+order by setting_id, world_size, layout, repeat, point_id, series

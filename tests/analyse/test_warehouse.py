@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +20,8 @@ from scaling.study.grid import Plan
 from scaling.study.point import Point
 from tests.analyse.conftest import SQL, layout, read, some_point, tabulate_only
 from tests.processes import largest_file
+from tests.report.synthetic_study import cpu_plan, timed_row, write_study
 from tests.report.synthetic_study import point as point_of
-from tests.report.synthetic_study import timed_row
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,25 @@ def test_a_study_that_has_not_run_has_tables_without_measurements(study):
     assert read(study / "tables" / "measurements.parquet") == []
     assert read(study / "tables" / "sizes.parquet") == []
     assert read(study / "tables" / "progress.parquet")[0]["waiting"] == 2
+
+
+def test_tables_are_the_same_in_whichever_order_rows_and_their_files_come(tmp_path):
+    written = []
+    for seed in range(3):
+        study = write_study(tmp_path / str(seed), cpu_plan())
+        (file,) = (study / "rows").iterdir()
+        rows = pq.read_table(file)
+        rows = rows.take(np.random.default_rng(seed).permutation(rows.num_rows))
+        pq.write_table(rows.slice(0, 20), file)
+        pq.write_table(rows.slice(20), study / "rows" / f"{'ab'[seed % 2]}.parquet")
+        tabulate(study, SQL)
+        tables = (study / "tables").glob("*.csv")
+        written.append({path.name: path.read_text() for path in tables})
+
+    one, *others = written
+    assert one["statistics.csv"].count("\n") > 20
+    for other in others:
+        assert [name for name in one if one[name] != other[name]] == []
 
 
 def test_nothing_is_written_if_one_table_fails(study, tmp_path):
