@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scaling.cli.command import axis_values, point_of_axes
+from scaling.cli.command import PROGRAMS, axis_values, point_of_axes
 from scaling.cli.options import AsJson, print_json
 from scaling.cli.prediction import CalibrationFile, print_assumptions
 from scaling.errors import InputError, counted, printable, shortened
@@ -43,9 +43,7 @@ def expect(
         str | None, typer.Option(help="none, selective or full.")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or fp8.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="What trains: deepspeed, torch, megatron, hf ...")
-    ] = None,
+    engine: Annotated[str | None, typer.Option(help=f"What trains: {', '.join(PROGRAMS)}.")] = None,
     layout: Annotated[
         list[str] | None,
         typer.Option(metavar="AXIS=VALUE", help="Any other axis: fused_norm=true,compile=true."),

@@ -212,7 +212,7 @@ def recommend(
     calibration: CalibrationFile = None,
     program: Annotated[
         str | None,
-        typer.Option("--as", help="Print how each size's best starts: deepspeed, megatron, hf ..."),
+        typer.Option("--as", help=f"Print how each size's best starts: {', '.join(PROGRAMS)}."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -22,6 +22,7 @@ MAY_NAME = {
     "scaling/layout/engines.py": "the table of engines",
     "scaling/cli/command.py": "its configuration, which `scaling command` writes",
     "scaling/launch/row.py": "the row's deepspeed_version",
+    "scaling/launch/start/environment.py": "its tensor-parallel ranks need one queue",
     "scaling/launch/trainer.py": "the row's deepspeed_version",
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
