@@ -12,6 +12,9 @@ _WRAPPED = 12  # lines at most that one line of a step was wrapped into
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LABEL = re.compile(r"^\s*(?:\[[\w.-]*rank\d+\]:|\[rank\d+\]:|\d{1,6}: ?)\s?")
 _NUMBER = re.compile(r"^[+-]?[0-9][0-9,]{0,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?([KMBT]?)$")
+# what a pattern may leave of a number: its decimals, its exponent
+_GOES_ON = re.compile(r"(?:\.[0-9]+)?[eE][+-]?[0-9]+|\.[0-9]+")
+_SHORTEST_S, _LONGEST_S = 1e-6, 1e6  # a step
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BYTES = {"peak_gib": 2**30, "peak_mib": 2**20, "peak_gb": 10**9}
 
@@ -86,7 +89,7 @@ class LogReader:
                 self.head[name] = found[1].strip()
         for name, pattern in reads.anywhere.items():
             for found in self._compiled(pattern).finditer(text):
-                self._note_peak(name, number_of(found[1]))
+                self._note_peak(name, _whole_number(text, found))
         if reads.unlike and self._search(reads.unlike, text):
             self._steady = False  # the next step's window holds it
             return
@@ -98,7 +101,7 @@ class LogReader:
         values: dict[str, float] = {}
         for name, pattern in reads.fields.items():
             if (found := self._search(pattern, text)) and (
-                value := number_of(found[1])
+                value := _whole_number(text, found)
             ) is not None:
                 values[name] = value
                 self._note_peak(name, value)
@@ -143,6 +146,12 @@ def read_log(trainer: Trainer, lines: Iterable[str]) -> LogReader:
     return reader
 
 
+def _whole_number(text: str, found: re.Match[str]) -> float | None:
+    """The number that a pattern has found in a line, to its last digit."""
+    more = _GOES_ON.match(text, found.end(1))
+    return number_of(found[1] + (more[0] if more else ""))
+
+
 def number_of(text: str) -> float | None:
     """The number in a text, with thousands separators or K, M, B, T; NaN for nan, None for none."""
     text = text.strip().strip("'\"")
@@ -171,7 +180,7 @@ def steady_seconds(
     for place, step in enumerate(reader.steps):
         seconds = step.seconds(tokens, samples, gpus)
         if place >= warmup and step.steady:
-            if seconds is not None and 0 < seconds < 1e6:
+            if seconds is not None and _SHORTEST_S < seconds < _LONGEST_S:
                 stated.append(seconds)
             elif seconds is None and before is not None and step.stamp is not None:
                 stamped.append(step.stamp - before)

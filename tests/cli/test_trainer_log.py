@@ -58,3 +58,20 @@ def test_a_log_without_a_step_is_one_sentence(log):
         row_of_log(log, "megatrn", SAID)
     with pytest.raises(InputError, match="no such file"):
         row_of_log(log.with_name("absent.log"), "megatron", SAID)
+
+
+@pytest.mark.parametrize("number", ["0", "1e400", "1e4000", "1e27", "nan", "0x10", "\u0661"])
+@pytest.mark.parametrize(
+    ("trainer", "step"),
+    [
+        ("torchtitan", STEP.replace("8,192", "NUMBER")),
+        (
+            "megatron",
+            "iteration {n}/ 9 | elapsed time per iteration (ms): NUMBER | lm loss: 7.5 |\n",
+        ),
+    ],
+)
+def test_a_step_whose_time_cannot_be_is_no_row(log, trainer, step, number):
+    log.write_text(HEAD + "".join(step.replace("NUMBER", number).format(n=n) for n in range(1, 9)))
+    with pytest.raises(InputError, match=r"train\.log: tells the time of no ordinary step"):
+        row_of_log(log, trainer, [*SAID, "tp=1", "pp=1"])
