@@ -101,6 +101,7 @@ def listen(folder: Path, cold: str) -> list[str]:
         server.bind(str(folder / "socket"))
         server.listen(100)
         client = shlex.join([cold, "-SE", str(Path(__file__).with_name("client.py"))])
+        cold = shlex.quote(cold)  # the folder of the checkout may have a space in its name
         program = folder / "starting"
         program.write_text(
             f'#!/bin/sh\n[ -z "$SLURM_JOB_ID" ] || exec {cold} "$@"\n'
