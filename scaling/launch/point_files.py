@@ -76,6 +76,8 @@ def _read(
     path: Path, what: str, kind: type[T], parse: Callable[[str], T], bounds: Callable[[T], Bounds]
 ) -> T:
     schema: Any = kind
+    if path.exists() and not path.is_file():  # a fifo would wait, a device would never end
+        raise InputError(f"{path}: is no file; a {what} is JSON that `scaling plan` writes")
     try:
         text = path.read_bytes()
         TypeAdapter(kind).validate_json(text, strict=True)

@@ -144,6 +144,13 @@ def test_a_broken_file_is_read_as_what_it_says_or_refused_in_one_sentence(kind, 
     assert all(said.isprintable() for said in refused)
 
 
+@pytest.mark.parametrize("kind", READERS)
+def test_a_fifo_in_place_of_a_file_is_refused_without_waiting(kind, tmp_path):
+    os.mkfifo(tmp_path / "given")
+    with pytest.raises(InputError, match="given: is no file; a"):
+        READERS[kind][0](tmp_path / "given")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\xff", '{"pid": "x"}', '{"pid": 1e400}'])
 def test_a_broken_marker_marks_nothing(text, tmp_path):
     marker = tmp_path / "a.running"
