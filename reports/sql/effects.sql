@@ -15,7 +15,7 @@
 with size_means as (
     select
         setting_id, class, effect_id, factor_id, from_place, to_place, world_size,
-        avg(ln(ratio)) as mean
+        avg(ln(ratio) order by ratio) as mean
     from matched_pairs
     group by all
 ),
@@ -33,14 +33,14 @@ aggregated as (
     select
         setting_id, class, effect_id, factor_id, from_place, to_place,
         count(*) as pairs,
-        exp(avg(ln(ratio))) as mean_ratio,
+        exp(avg(ln(ratio) order by ratio)) as mean_ratio,
         min(ratio) as lowest,
         quantile_cont(ratio, 0.25) as lower_quartile,
         quantile_cont(ratio, 0.75) as upper_quartile,
         max(ratio) as highest,
         count(*) filter (where near) as near_pairs,
         count(memory_ratio) as memory_pairs,
-        exp(avg(ln(memory_ratio))) as memory_ratio,
+        exp(avg(ln(memory_ratio) order by memory_ratio)) as memory_ratio,
         count(*) filter (where memory_ratio < 1) as less_memory
     from matched_pairs
     group by setting_id, class, effect_id, factor_id, from_place, to_place
