@@ -227,7 +227,7 @@ def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
 def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
     raised: type[NotMeasured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsettled(*_: Path, excluded: list[str]) -> None:
+    def unsettled(*_: Path, **_options: object) -> None:
         raise raised("for this \x1b reason")
 
     monkeypatch.setattr("scaling.launch.measure", unsettled)
