@@ -114,18 +114,22 @@ def test_the_terms_of_a_step_still_add_up(odd):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "said"),
     [
-        lambda residual: residual.update(names=["tp"]),
-        lambda residual: residual["weights"].pop(),
-        lambda residual: residual["places"][0].pop(),
-        lambda residual: residual["weights"].__setitem__(0, float("nan")),
+        (lambda residual: residual.update(names=["tp"]), r"names: must be tp, pp, "),
+        (lambda residual: residual["weights"].pop(), r"weights: must be \d+ numbers, one for each"),
+        (lambda residual: residual["places"][0].pop(), r"places: must be lists of \d+ numbers; "),
+        (
+            lambda residual: residual["weights"].__setitem__(0, float("nan")),
+            r"weights=nan: must be numbers between ",
+        ),
     ],
+    ids=["names", "weights", "places", "nan"],
 )
-def test_a_file_with_another_residual_is_one_sentence(tmp_path, odd, change):
+def test_a_file_with_another_residual_is_one_sentence(tmp_path, odd, change, said):
     record = json.loads(odd[3].to_json())
     (stack,) = record["stacks"].values()
     change(stack["residual"])
     (tmp_path / "c.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match="residual is none that fits this program; calibrate"):
+    with pytest.raises(InputError, match=rf"residual\.{said}.*calibrate again$"):
         read_calibration(tmp_path / "c.json")
