@@ -83,7 +83,7 @@ def pid_space() -> str:
 
 
 def main() -> None:
-    """Serve until the allocation ends; with PARENT, until that process has ended and no rank runs.
+    """Serve until the allocation ends; with PARENT, until that process and all launchers have ended.
 
     All agents of an allocation together read the orders about 500 times a second.
     """
@@ -102,7 +102,7 @@ def main() -> None:
     name = "localhost" if parent else host_name(os.environ)
     agent.said.add(name=name, gpus=counting.exitcode)
     try:
-        while parent is None or os.getppid() == parent or agent.ranks:
+        while parent is None or os.getppid() == parent or agent.is_needed():
             agent.serve()
             time.sleep(0.02 + slurm.nodes_of_step(os.environ) / 500)
     finally:
@@ -132,10 +132,18 @@ class _Agent:
                 _kill(process, signal.SIGKILL)  # what it has left in its group
                 full = code == -signal.SIGKILL and oom_kills() > self._kills_before
                 self.said.add(order=order, rank=rank, code=code, out_of_memory=full)
-        for order in {order for order, _ in self.ranks}:
-            space, pid = self._launchers[order]
-            if space == pid_space() and not runs(pid):
+        running = {order for order, _ in self.ranks}
+        for order, (space, pid) in list(self._launchers.items()):
+            if space != pid_space() or runs(pid):
+                continue
+            if order in running:
                 self._orders.add(order=order, signal=signal.SIGKILL)  # to all agents
+            else:
+                del self._launchers[order]
+
+    def is_needed(self) -> bool:
+        """Whether ranks run, or a launcher that may not have read yet how its ranks ended."""
+        return bool(self.ranks or self._launchers)
 
     def _start(self, order: dict[str, Any]) -> None:
         name = order["order"]
