@@ -53,8 +53,7 @@ def estimate_full_step(
     The line is fitted by weighted least squares to one value per accumulation: the mean of the
     middle half of its steps. Means add up and medians do not, and a median's bootstrap interval is
     too wide where neighbouring steps are correlated. The weight is 1 / m, because the variance of a
-    sum of m independent micro-batches grows with m (on CPU ranks it grew with m^1.5,
-    benchmarks/short_steps.py).
+    sum of m independent micro-batches grows with m (on CPU ranks it grew with m^1.5).
 
     The interval is a bootstrap of whole rounds, or of blocks of rounds if neighbours are
     correlated, so that a slow round moves F and s together. It is widened by the ratio of Student's
