@@ -83,7 +83,7 @@ def pid_space() -> str:
 
 
 def main() -> None:
-    """Serve until the allocation ends; with PARENT, until that process and all launchers have ended.
+    """Serve until the allocation ends, or until PARENT and all launchers have ended.
 
     All agents of an allocation together read the orders about 500 times a second.
     """
