@@ -23,6 +23,9 @@ AccountingStorageEnforce=associations,limits,qos
 PartitionName=DEFAULT PriorityTier=1 GraceTime=15
 PartitionName=high Nodes=node[1-4] PriorityTier=10 PreemptMode=OFF"""
 
+# runs before each job; fails once for each file beside it that asks for it
+PROLOG = '#!/bin/sh\n! rm "$0.fails" 2> /dev/null\n'
+
 
 def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:
     """Kill every Snakemake that a failed test has left, with its children."""
@@ -45,7 +48,7 @@ class Lab:
             "CRED_EXPIRE": "5",  # a requeued job waits so long
             "SLURMD_TIMEOUT": "5",
             "MESSAGE_TIMEOUT": "5",
-            "EXTRA_CONF": EXTRA_CONF,
+            "EXTRA_CONF": f"{EXTRA_CONF}\nProlog={folder}/prolog",
         }
 
     @classmethod
@@ -56,6 +59,8 @@ class Lab:
         The path is short (it holds unix sockets), and the database's user must get through to it.
         """
         folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        (folder / "prolog").write_text(PROLOG)
+        (folder / "prolog").chmod(0o755)
         lab = cls(folder)
         try:
             lab.start()

@@ -89,6 +89,19 @@ def test_a_held_job_whose_points_have_settled_is_cancelled_by_the_next_run(study
     assert study.starts() == {"a": 1, "b": 1}
 
 
+def test_a_job_that_slurm_holds_after_a_failed_launch_is_sent_anew(study):
+    study.points(a={"seconds": 0}, b={"seconds": 0})
+    (study.lab.folder / "prolog.fails").touch()
+
+    assert study.run(*PACKED) == 0, study.said
+
+    drained = study.lab.ask("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").split()
+    study.lab.ask("scontrol", "update", f"nodename={','.join(set(drained))}", "state=resume")
+    assert "could not be started: launch failed requeued held" in study.said
+    assert study.starts() == {"a": 1, "b": 1}
+    assert not study.lab.queue()
+
+
 def test_jobs_that_died_while_nobody_watched_are_sent_again_without_using_up_a_retry(study):
     study.points(**SIX)
     run = study.start(*PACKED)

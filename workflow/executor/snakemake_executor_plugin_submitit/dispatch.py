@@ -256,12 +256,17 @@ class Dispatcher:
         """The state of an ended job, and what to do about it."""
         if state is None:
             return "gone for an unknown reason"
+        if state.given_up:
+            return f"held: {state.reason}"
         if state.out_of_memory:
             return f"{state.word}: the job's memory limit (--mem) killed it; ask for more mem_mb"
         return f"{state.word}{state.by_whom}"
 
     def _is_over(self, allocation: Allocation, state: State | None) -> bool:
         """Whether it has ended long enough ago for all that it wrote to be visible here."""
+        if state is not None and state.given_up:
+            self._listener.say(f"job {allocation.job_id} could not be started: {state.reason}")
+            return True
         if state is not None and state.live:
             allocation.ended_s = None
             kind = state.reason.partition(",")[0]  # a list of nodes may follow, which changes

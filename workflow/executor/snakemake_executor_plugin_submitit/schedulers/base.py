@@ -34,6 +34,7 @@ class State:
     failed: bool = False  # it ended by itself with a failure
     preempted: bool = False  # its nodes were taken for another job
     stuck: bool = False  # it waits for something that the user should know about
+    given_up: bool = False  # it could not be started, and waits for somebody to release it
     out_of_memory: bool = False  # it ended by its own memory limit
     by_whom: str = ""  # " by NAME", if somebody has cancelled it
 

@@ -17,6 +17,9 @@ _STUCK = re.compile(
     "|Invalid(Account|QOS)|ReservationDeleted|NeverSatisfied|^Nodes required for job are DOWN"
 )
 
+# Reasons of Slurm's own to hold a job: a prolog failed, its node did not start it, or not for long.
+_GIVEN_UP = re.compile("^(launch.failed.requeued.held|JobHoldMaxRequeue)$")
+
 # Patterns in sbatch's messages; the first match counts, and no match means "unknown".
 _MEANINGS: tuple[tuple[Kind, str], ...] = (
     (
@@ -48,6 +51,7 @@ def state_of(word: str, reason: str = "") -> State:
         failed=word == "FAILED",
         preempted=word == "PREEMPTED",
         stuck=_STUCK.search(reason) is not None,
+        given_up=_GIVEN_UP.search(reason) is not None,
         out_of_memory=word == "OUT_OF_MEMORY",
         by_whom=_by_whom(reason),
     )
