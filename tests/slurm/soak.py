@@ -40,7 +40,7 @@ class Soak:
 
     def __init__(
         self, study: LabStudy, *, points: int, real: int, seed: int, every_s: tuple[float, float],
-        rounds: int | None = None,
+        rounds: int | None = None, limit_s: float = float("inf"),
     ) -> None:  # fmt: skip
         """Rounds: how often every kind of fault strikes; None: for as long as points are left."""
         self.study, self.lab = study, study.lab
@@ -48,7 +48,7 @@ class Soak:
         self.points = [f"p{n}" for n in range(points)]
         self.struck: Counter[str] = Counter()
         self._random = random.Random(seed)
-        self._every_s, self._rounds = every_s, rounds
+        self._every_s, self._rounds, self._limit_s = every_s, rounds, limit_s
         self._run: subprocess.Popen[bytes] | None = None
         self._kinds: dict[str, Callable[[], bool]] = {
             "rank killed": lambda: self._kill(lambda p: p.name() == "sleep"),
@@ -67,13 +67,16 @@ class Soak:
     def run(self) -> list[str]:
         """Strike until all points are there; what is wrong then, a sentence each."""
         self._write_points()
-        faults = self._faults()
+        faults, latest = self._faults(), time.monotonic() + self._limit_s
         for _ in range(ROUNDS):
-            self._run = self.study.start(*OPTIONS)
+            # a process of its own: a fork of the warm one may inherit a lock under this load
+            self._run = self.study.start(*OPTIONS, python=sys.executable)
             while self._run.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._run.wait(self._random.uniform(*self._every_s))
                     break
+                if time.monotonic() > latest:
+                    return [f"it did not end in {self._limit_s:g} s: {self._state()}"]
                 self._strike(next(faults, None))
             if self._run.wait() == 0 and len(self.study.done()) == len(self.points):
                 break
@@ -113,14 +116,23 @@ class Soak:
             yield from self._random.sample(sorted(self._kinds), len(self._kinds))
 
     def _strike(self, kind: str | None) -> None:
-        """Once there is something to strike, unless all is over before."""
+        """Once there is something to strike, unless all is over before; None: mend the nodes."""
         assert self._run is not None
+        if kind is None:
+            self._heal()
         latest = time.monotonic() + _PATIENCE_S
         while kind is not None and self._run.poll() is None and time.monotonic() < latest:
             if self._kinds[kind]():
                 self.struck[kind] += 1
                 return
             time.sleep(0.1)
+
+    def _state(self) -> str:
+        """What is left to do and where it may have got stuck."""
+        jobs = self._words("squeue", "--noheader", "--format=%i %T %r %N")
+        nodes = self._words("sinfo", "-h", "-N", "-o", "%N %t %E")
+        left = sorted(set(self.points) - self.study.done())
+        return f"points {left}, jobs {jobs}, nodes {nodes}, struck {dict(self.struck)}"
 
     def _processes(self) -> list[psutil.Process]:
         """All that work in the study's folder, but its snakemake."""

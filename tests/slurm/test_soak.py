@@ -12,7 +12,7 @@ def test_whatever_is_killed_meanwhile_every_point_has_its_row_and_nothing_is_dou
     lab.start()
     with small_disk(128) as folder:
         study = LabStudy(lab, folder / "study")
-        soak = Soak(study, points=30, real=1, seed=7, every_s=(0.5, 2.0), rounds=1)
+        soak = Soak(study, points=30, real=1, seed=7, every_s=(0.5, 2.0), rounds=1, limit_s=400)
         try:
             assert soak.run() == [], study.said
         finally:
