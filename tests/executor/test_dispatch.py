@@ -118,7 +118,7 @@ def test_a_file_system_that_is_away_for_a_moment_loses_no_job(
 @pytest.mark.parametrize(
     "reason",
     [
-        "launch failed requeued held",
+        "JobHeldUser",
         "PartitionTimeLimit",
         "PartitionDown",
         "QOSMaxGRESPerUser",
@@ -142,6 +142,20 @@ def test_a_reason_to_wait_that_may_last_for_ever_is_told_once_for_all_allocation
     dispatcher.poll()
 
     assert listener.take("say") == [("say", f"job 100 waits: {reason}")]
+
+
+def test_jobs_held_after_failed_launches_are_sent_anew_and_fail_in_the_end(run, cluster, tmp_path):
+    dispatcher, listener = run(restarts=1)
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
+
+    for job in ("100", "101"):
+        cluster.known[job] = state_of("PENDING", "launch failed requeued held")
+        dispatcher.poll()
+        cluster.known[job] = state_of("CANCELLED")
+
+    assert cluster.cancelled == ["100", "101"]
+    why = "job 101 is held: launch failed requeued held"
+    assert listener.take("failed") == [("failed", "a", why)]
 
 
 def test_jobs_that_wait_for_their_turn_are_not_told_of(run, cluster, tmp_path):
