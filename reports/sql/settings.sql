@@ -5,10 +5,11 @@
 -- scaling/layout/axes.py, for example routing), in words; empty if all are at their default.
 -- gpu_memory_bytes: capacity of one device; null if no figure is published.
 -- gpu_tdp_w: W, from the data sheet.   usd_per_gpu_hour: null if config/clusters.yaml has none.
--- gpu, vendor, gpus_per_node, total_params: null if every combination of the setting was refused.
+-- The sizes of the model's shape (scaling/layout/shapes.py) stand under their names.
+-- gpu, vendor, gpus_per_node, total_params, the shape: null if every combination of the setting was refused.
 with planned_or_refused as (
     select model, cluster, study_kind, seq_length, kept_batch_size, kept_choices,
-        gpu, gpus_per_node, total_params, num_layers, hidden_size
+        gpu, gpus_per_node, total_params, columns(lambda name: name in getvariable('shape'))
     from study.points
     union all by name
     select model, cluster, study_kind, seq_length, kept_batch_size, kept_choices
@@ -20,8 +21,7 @@ grouped as (
         any_value(gpu) as gpu,
         any_value(gpus_per_node) as gpus_per_node,
         any_value(total_params) as total_params,
-        any_value(num_layers) as num_layers,
-        any_value(hidden_size) as hidden_size
+        any_value(columns(lambda name: name in getvariable('shape')))
     from planned_or_refused
     group by all
 )

@@ -1,5 +1,6 @@
 """What all tables read besides the rows: GPUs, prices, the table of axes and constants."""
 
+import dataclasses
 from collections.abc import Mapping
 from statistics import NormalDist
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.axes import AXES, axis_levels
+from scaling.layout.shapes import ModelShape
 
 # Sources of a value, in the order in which one speaks for a layout at a size.
 SERIES = ("measured", "extended", "published", "predicted")
@@ -57,7 +59,10 @@ def attach_catalogue(
 
 def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
     """Set what SQL reads by `getvariable`; each cursor needs its own."""
-    variables = {"axes": list(AXES), "series_order": list(SERIES), "z80": Z80, "z95": Z95}
+    sizes = [field.name for field in dataclasses.fields(ModelShape)]
+    variables = {
+        "axes": list(AXES), "shape": sizes, "series_order": list(SERIES), "z80": Z80, "z95": Z95,
+    }  # fmt: skip
     for name, value in variables.items():
         connection.execute(f"set variable {name} = $1", [value])
 

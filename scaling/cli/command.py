@@ -1,8 +1,6 @@
 """`scaling command`: how a layout is started with each program."""
 
 import dataclasses
-import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from scaling.study.point import Point
 
 PROGRAMS = (*ENGINES, *TRAINERS)
-FOLDER = Path("launch")  # where printed commands look for their files
 
 
 def command(
@@ -42,10 +39,12 @@ def command(
     cluster: Annotated[
         str, typer.Option(help="Of a layout: a cluster of config/clusters.yaml, or a GPU.")
     ] = "h100-80gb",
-    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = FOLDER,
+    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = Path("launch"),
     as_json: AsJson = False,
 ) -> None:
     """Print the command line and the files that start a layout with a program."""
+    from scaling.trainers.render import start_of
+
     check_choice("--as", program, PROGRAMS)
     if what.endswith(".json"):
         from scaling.launch.point_files import read_point
@@ -53,62 +52,18 @@ def command(
         point = read_point(Path(what))
     else:
         point = point_of_axes(what, model, gpus, global_batch_size, seq_length, cluster)
-    facts = command_of(point, program, out)
-    if facts["refused"] and not as_json:
-        typer.echo("\n".join(printable(reason) for reason in facts["refused"]), err=True)
-    for name, text in facts["files"].items():
+    start = start_of(point, program, out)
+    for name, text in start.files.items():
         out.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(text, encoding="utf-8")
     if as_json:
-        print_json(facts)
-    else:
-        for name in facts["files"]:
-            typer.echo(f"# wrote {out / name}")
-        for note in facts["notes"]:
-            typer.echo(f"# {note}")
-        typer.echo(facts["shell"])
-
-
-def command_of(point: "Point", program: str, folder: Path) -> dict[str, Any]:
-    """What starts a point with a program: words, files, notes, and what it cannot be told."""
-    from scaling.layout.engines import engine_refusals
-    from scaling.trainers.entries import trainer_named
-    from scaling.trainers.render import render, shell_text
-
-    asked = _with_engine(point, program)
-    refused = list(engine_refusals(asked.shape, asked.layout, asked.gradient_clipping))
-    if program in ENGINES:
-        words = ["scaling", "measure", str(folder / "point.json"), str(folder / "row.parquet")]
-        files = {"point.json": asked.to_json()}
-        notes = []
-        if program == "deepspeed":
-            from scaling.train.engines.deepspeed.config import deepspeed_config
-
-            settings = deepspeed_config(asked.shape, asked.layout, asked.gradient_clipping)
-            files["ds_config.json"] = json.dumps(settings, indent=1) + "\n"
-            notes.append("a script of yours takes ds_config.json: deepspeed.initialize(config=...)")
-        environment: dict[str, str] = {}
-        shell = shlex.join(words)
-    else:
-        entry = trainer_named(program)
-        rendered = render(entry, asked, folder)
-        words, files = list(rendered.command), rendered.files
-        notes = [f"{program}: {entry.untold}"] if entry.untold else []
-        environment, shell = rendered.environment, shell_text(rendered, asked)
-    return {
-        "program": program,
-        "command": words,
-        "environment": environment,
-        "files": files,
-        "notes": notes,
-        "refused": refused,
-        "shell": shell,
-    }
-
-
-def _with_engine(point: "Point", engine: str) -> "Point":
-    layout = dataclasses.replace(point.layout, engine=engine)
-    return dataclasses.replace(point, layout=layout)
+        print_json(dataclasses.asdict(start))
+        return
+    if start.refused:
+        typer.echo("\n".join(map(printable, start.refused)), err=True)
+    for said in (*(f"wrote {out / name}" for name in start.files), *start.notes):
+        typer.echo(f"# {said}")
+    typer.echo(start.shell)
 
 
 def axis_values(text: str) -> dict[str, Any]:
@@ -184,15 +139,12 @@ def point_of_layout(
     Raises:
         InputError: there is no such cluster.
     """
-    from scaling.cluster.hardware import GPUS
     from scaling.predict.read.clusters import cluster_named, site_clusters
-    from scaling.study.point import Point
+    from scaling.trainers.render import point_to_start
 
     clusters = site_clusters()
     cluster = clusters.get(cluster_name) or cluster_named(cluster_name, clusters)
-    return Point(
-        study="command", study_kind="strong", point_id=layout.file_name, repeat=0, model=model,
-        shape=shape, cluster=cluster_name, gpu=cluster.gpu, gpus_per_node=cluster.gpus_per_node,
-        peak_flop_per_s=GPUS[cluster.gpu].peaks.get(layout.precision), layout=layout, seed=0,
-        warmup_steps=3, measured_steps=10, time_limit_s=3600.0,
+    return point_to_start(
+        model, shape, layout, cluster=cluster_name, gpu=cluster.gpu,
+        gpus_per_node=cluster.gpus_per_node,
     )  # fmt: skip

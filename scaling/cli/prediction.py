@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.cli.command import FOLDER, PROGRAMS, command_of, point_of_layout
+from scaling.cli.command import PROGRAMS, point_of_layout
 from scaling.cli.model import ModelOption, model_of
 from scaling.cli.options import (
     AsJson,
@@ -220,6 +220,7 @@ def recommend(
     from scaling.predict.advise.recommend import NoLayoutError, record_of
     from scaling.predict.advise.recommend import recommend as search
     from scaling.predict.read.calibration import read_calibration
+    from scaling.trainers.render import start_of
 
     parameters = read_calibration(calibration) if calibration else None
     found, (_, clusters), counts = model_of(model), catalogues(), _counts(gpus)
@@ -261,10 +262,10 @@ def recommend(
         _show_recommendations(records, calibrated=parameters is not None)
     for count, (first, *_) in best.items() if program is not None and not as_json else ():
         point = point_of_layout(found.name, found.shape, first.layout, cluster)
-        start = command_of(point, check_choice("--as", str(program), PROGRAMS), FOLDER)
-        for reason in start["refused"]:
+        start = start_of(point, check_choice("--as", str(program), PROGRAMS))
+        for reason in start.refused:
             typer.echo(printable(reason), err=True)
-        typer.echo(f"{count} GPUs: {start['shell']}")
+        typer.echo(f"{count} GPUs: {start.shell}")
 
 
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:

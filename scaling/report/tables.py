@@ -1,5 +1,6 @@
 """The tables of a study, read with the columns, rows and plain values that the report needs."""
 
+import dataclasses
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import duckdb
 
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
+from scaling.layout.shapes import ModelShape
 from scaling.report.text import GPU_WORDS, device_words, gpu_count
 from scaling.study.paths import StudyPaths
 
@@ -23,6 +25,7 @@ FEWEST_ROWS = 60  # of a list, in each setting, however many settings there are
 MOST_LAYOUTS = 40  # of a setting and size
 
 # The columns that the page reads of each table. `estimates` are those that speak for a layout.
+SHAPE = tuple(one.name for one in dataclasses.fields(ModelShape))
 _LAYOUT = (*AXES, "dp", "gradient_accumulation_steps")
 _CELL = (
     "setting_id", "world_size", "layout", "layout_name", "series", "level", "slot", "runs",
@@ -36,7 +39,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "settings": (
         "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size",
         "kept_choices", "gpu", "gpus_per_node", "vendor", "gpu_memory_bytes", "usd_per_gpu_hour",
-        "total_params", "num_layers", "hidden_size",
+        "total_params", *SHAPE,
     ),
     "progress": (
         "setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals", "skipped",

@@ -104,6 +104,7 @@ class Trainer(File):
     untold: str | None = None  # what of the shape the command leaves to the program
     files: dict[Name, Template] = Field(default_factory=dict)
     reads: Reads
+    earlier: dict[str, Reads] = Field(default_factory=dict)  # formats of earlier releases
     fails: dict[Failure, tuple[Text, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -113,6 +114,11 @@ class Trainer(File):
             if name not in FIELDS:
                 raise ValueError(f"flags.{name}: no axis or size: {did_you_mean(name, FIELDS)}")
         return self
+
+    @property
+    def formats(self) -> tuple[Reads, ...]:
+        """How its logs are read: the newest release first."""
+        return (self.reads, *self.earlier.values())
 
     @property
     def said(self) -> set[str]:
@@ -127,12 +133,17 @@ def trainer_named(name: str, config: Path = CONFIG) -> Trainer:
     Raises:
         InputError: the file is invalid, or has no such entry.
     """
-    entries = load_trainers(local_or_shipped(config / "trainers.yaml"))
+    entries = load_trainers(trainers_file(config))
     if name not in entries:
         raise InputError(
             f"trainer {name!r}: not in config/trainers.yaml: {did_you_mean(name, entries)}"
         )
     return entries[name]
+
+
+def trainers_file(config: Path = CONFIG) -> Path:
+    """The trainers.yaml of this folder, or the one that ships."""
+    return local_or_shipped(config / "trainers.yaml")
 
 
 def load_trainers(path: Path) -> dict[str, Trainer]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scaling.trainers.entries import Failure, Trainer
+from scaling.trainers.entries import Failure, Reads, Trainer
 
 LONGEST_LINE = 8192  # characters of a line that are looked at
 MOST_STEPS = 100_000
@@ -52,18 +52,30 @@ class LogReader:
 
     trainer: Trainer
     steps: list[Step] = field(default_factory=list)
-    head: dict[str, str] = field(default_factory=dict)
     peak_bytes: int | None = None
+    _reads: Reads = field(init=False)  # of the release that wrote the log
+    _heads: dict[int, dict[str, str]] = field(default_factory=dict)  # by the identity of a release
     _by_number: dict[int, Step] = field(default_factory=dict)
     _steady: bool = True
     _open: list[str] = field(default_factory=list)
     _patterns: dict[str, re.Pattern[str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._reads = self.trainer.reads
+
+    @property
+    def head(self) -> dict[str, str]:
+        """The layout and the sizes that the log has told so far."""
+        return self._heads.setdefault(id(self._reads), {})
+
     def feed(self, line: str, stamp: float | None = None) -> None:
         """Take one line."""
-        reads = self.trainer.reads
         text = _LABEL.sub("", _ANSI.sub("", line[:LONGEST_LINE]).rstrip("\r\n"))
         text = text.rpartition("\r")[2]
+        if not self.steps and not self._open and not self._search(self._reads.step, text):
+            found = (one for one in self.trainer.formats if self._search(one.step, text))
+            self._reads = next(found, self._reads)
+        reads = self._reads
         if self._open:  # a step's line that a terminal has wrapped
             self._open.append(text)
             joined = "".join(self._open)
@@ -83,10 +95,12 @@ class LogReader:
             self._take(text, None)
 
     def _take(self, text: str, stamp: float | None) -> None:
-        reads = self.trainer.reads
-        for name, pattern in reads.head.items():
-            if name not in self.head and (found := self._search(pattern, text)):
-                self.head[name] = found[1].strip()
+        reads = self._reads
+        for one in (reads,) if self.steps else self.trainer.formats:
+            head = self._heads.setdefault(id(one), {})
+            for name, pattern in one.head.items():
+                if name not in head and (found := self._search(pattern, text)):
+                    head[name] = found[1].strip()
         for name, pattern in reads.anywhere.items():
             for found in self._compiled(pattern).finditer(text):
                 self._note_peak(name, _whole_number(text, found))

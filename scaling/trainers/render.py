@@ -1,19 +1,28 @@
 """The command line and the files by which a program is told a layout: lists, never shell text."""
 
+import dataclasses
+import json
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scaling.cluster.hardware import GPUS
+from scaling.layout.engines import ENGINES, engine_module, engine_refusals
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.trainers.entries import (
     PLACEHOLDER,
     Trainer,
     default_of,
     key_of,
+    trainer_named,
     values_of,
 )
+
+FOLDER = Path("launch")  # where printed commands look for their files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +32,67 @@ class Rendered:
     command: tuple[str, ...]
     environment: dict[str, str]
     files: dict[str, str]  # name -> content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What starts a layout with a program; `refused` says what the program cannot be told."""
+
+    program: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    files: dict[str, str]  # name -> content
+    notes: tuple[str, ...]
+    refused: tuple[str, ...]
+    shell: str  # what a person types
+
+
+def point_to_start(
+    model: str, shape: ModelShape, layout: Layout, *, cluster: str, gpu: str, gpus_per_node: int
+) -> Point:
+    """The point of a layout that no study has planned: 3 steps of warm-up, 10 measured."""
+    return Point(
+        study="command", study_kind="strong", point_id=layout.file_name, repeat=0, model=model,
+        shape=shape, cluster=cluster, gpu=gpu, gpus_per_node=gpus_per_node,
+        peak_flop_per_s=GPUS[gpu].peaks.get(layout.precision) if gpu in GPUS else None, layout=layout, seed=0, warmup_steps=3, measured_steps=10,
+        time_limit_s=3600.0,
+    )  # fmt: skip
+
+
+def start_of(point: Point, program: str, folder: Path = FOLDER) -> Start:
+    """What starts a point's layout with an engine of ours or an entry of config/trainers.yaml."""
+    layout = dataclasses.replace(point.layout, engine=program)
+    asked = dataclasses.replace(point, layout=layout)
+    refused = tuple(engine_refusals(asked.shape, layout, asked.gradient_clipping))
+    if program not in ENGINES:
+        entry = trainer_named(program)
+        rendered = render(entry, asked, folder)
+        return Start(
+            program=program,
+            command=rendered.command,
+            environment=rendered.environment,
+            files=rendered.files,
+            notes=(f"{program}: {entry.untold}",) if entry.untold else (),
+            refused=refused,
+            shell=shell_text(rendered, asked),
+        )
+    words = ("scaling", "measure", str(folder / "point.json"), str(folder / "row.parquet"))
+    files, notes = {"point.json": asked.to_json()}, ()
+    if program == "deepspeed":
+        settings = engine_module(program, "config").deepspeed_config(
+            asked.shape, layout, asked.gradient_clipping
+        )
+        files["ds_config.json"] = json.dumps(settings, indent=1) + "\n"
+        notes = ("a script of yours takes ds_config.json: deepspeed.initialize(config=...)",)
+    return Start(
+        program=program,
+        command=words,
+        environment={},
+        files=files,
+        notes=notes,
+        refused=refused,
+        shell=shlex.join(words),
+    )
 
 
 def render(trainer: Trainer, point: Point, folder: Path) -> Rendered:

@@ -1,14 +1,28 @@
 """`scaling command`: a layout's command with each program."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from scaling.cli.verbs import main
+from scaling.trainers.entries import trainer_named
+from scaling.trainers.logs import read_log
+from tests.conftest import PROJECT
 from tests.points import tiny_point
 
 LAYOUT = ("command", "tp=2,zero_stage=1,micro_batch_size=2", "--model", "llama3_8b")
 ASKED = (*LAYOUT, "--gpus", "16", "--global-batch-size", "64")
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 @pytest.fixture
@@ -64,6 +78,28 @@ def test_the_printed_command_of_deepspeed_trains(say, tmp_path):
     code, out, _ = say(*words[1:])
     assert code == 0
     assert out.strip().endswith(": ok")
+
+
+@pytest.mark.ranks
+def test_the_printed_command_of_hf_trains_on_two_ranks(say, tmp_path):
+    path = tmp_path / "p.json"
+    point = tiny_point(dp=2, zero_stage=3, warmup_steps=1, measured_steps=3)
+    path.write_text(point.to_json())
+    _, out, err = say("command", str(path), "--as", "hf")
+    assert err == ""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PET_MASTER_PORT": str(free_port()),  # of torchrun; others may hold its default
+        "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", out.splitlines()[-1]],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    reader = read_log(trainer_named("hf", PROJECT / "config"), done.stdout.splitlines())
+    assert [step.number for step in reader.steps] == [1, 2, 3, 4]
+    assert all(4 < step.values["loss"] < 8 for step in reader.steps)
 
 
 def test_a_point_of_a_study_may_be_given_and_json_asked_for(say, tmp_path):

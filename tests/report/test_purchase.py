@@ -1,17 +1,16 @@
 """The answer as a purchase, on tables written by hand."""
 
+import dataclasses
 import json
-import shlex
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from scaling.cli.verbs import app
 from scaling.layout.axes import DEFAULTS
 from scaling.report.sections import purchase
 from scaling.report.sections.runs import runs
 from scaling.report.tables import Tables
+from tests.shipped import MODELS
 
 DAY = 24.0
 GPU = {"GPU": "GPU", "GPUs": "GPUs"}
@@ -157,42 +156,55 @@ def test_the_page_opens_at_the_knee_among_sizes_that_ran(series, knee, opens):
     assert purchase.start(tables(sizes=rows, knees=knees)) == opens
 
 
+SETTING = {
+    "model": "llama2_7b", "cluster": "h100", "study_kind": "strong", "kept_batch_size": 64,
+    "seq_length": 4096, "gpus_per_node": 8, "gpu": "h100-80gb",
+} | dataclasses.asdict(MODELS["llama2_7b"])  # fmt: skip
+ROW = DEFAULTS | {
+    "world_size": 16, "zero_stage": 3, "zero_shard_size": 8, "micro_batch_size": 2, "dp": 16,
+    "gradient_accumulation_steps": 2, "global_batch_size": 64,
+}  # fmt: skip
+
+
 def test_a_layout_is_copied_as_a_deepspeed_configuration_and_as_a_study():
-    setting = {
-        "model": "llama2_7b", "cluster": "h100", "study_kind": "strong", "kept_batch_size": 64,
-        "seq_length": 4096, "gpus_per_node": 8,
-    }  # fmt: skip
-    row = DEFAULTS | {
-        "world_size": 16, "zero_stage": 3, "zero_shard_size": 8, "micro_batch_size": 2, "dp": 16,
-        "gradient_accumulation_steps": 2, "global_batch_size": 64,
-    }  # fmt: skip
-    texts = runs(setting, row)
-    assert json.loads(texts["DeepSpeed"]["file"]) == {
-        "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 2,
-        "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}, "bf16": {"enabled": True},
-    }  # fmt: skip
+    texts = runs(SETTING, ROW, programs=True)
+    config = json.loads(texts["DeepSpeed"]["file"])
+    assert (config["train_batch_size"], config["train_micro_batch_size_per_gpu"]) == (64, 2)
+    assert config["zero_optimization"]["zero_hpz_partition_size"] == 8
     assert texts["DeepSpeed"]["command"].startswith("deepspeed --num_nodes 2 --num_gpus 8 ")
     study = yaml.safe_load(texts["This project"]["file"])
     assert study["kind"] == "strong"
     assert study["axes"]["zero_shard_size"] == 8
     assert "engine" not in study["axes"]  # as by default
-    assert "DeepSpeed" not in runs(setting, row | {"engine": "torch"})
+    assert "DeepSpeed" not in runs(SETTING, ROW | {"engine": "torch"}, programs=True)
+    assert list(runs(SETTING, ROW, programs=False)) == ["This project"]
 
 
-def test_the_command_for_other_programs_is_one_that_scaling_takes():
-    setting = {
-        "model": "llama2_7b", "cluster": "h100", "study_kind": "strong", "kept_batch_size": 64,
-        "seq_length": 4096, "gpus_per_node": 8,
-    }  # fmt: skip
-    row = DEFAULTS | {
-        "world_size": 16, "tp": 2, "zero_stage": 1, "micro_batch_size": 2, "dp": 8,
-        "gradient_accumulation_steps": 4, "global_batch_size": 64,
-    }  # fmt: skip
-    typed = runs(setting, row)["Other programs"]["command"]
-    said = CliRunner().invoke(app, shlex.split(typed)[1:])
-    assert said.exit_code == 0, said.output
-    assert "--tensor-model-parallel-size 2" in said.output
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("Megatron-LM", "--data-parallel-sharding-strategy optim_grads_params"),
+        ("torchtitan", "--parallelism.fsdp_reshard_after_forward always"),
+        ("NeMo", "train.micro_batch_size=2 train.global_batch_size=64"),
+        ("Hugging Face Trainer", "--nnodes 2 --rdzv-backend c10d"),
+    ],
+)
+def test_a_layout_is_copied_as_the_command_of_each_other_program(program, said):
+    whole = runs(SETTING, ROW | {"zero_shard_size": None}, programs=True)[program]
+    assert said in whole["file"]
+    assert "torchrun --nproc-per-node 8" in whole["file"]
+
+
+def test_a_program_that_cannot_be_told_a_layout_says_why_and_has_no_command():
+    run = runs(SETTING, ROW | {"tp": 2, "dp": 8}, programs=True)["Hugging Face Trainer"]
+    assert run["file"] == ""
+    assert run["cannot"].startswith("hf cannot be told tp=2: the Trainer")
+
+
+def test_without_the_whole_shape_of_the_model_there_are_no_other_programs():
+    assert list(runs(SETTING | {"num_heads": None}, ROW, programs=True)) == ["This project"]
+    later = runs(SETTING | {"num_experts": None}, ROW, programs=True)  # a part that came later
+    assert "NeMo" in later
 
 
 def test_a_copied_study_is_a_study(project):
@@ -201,9 +213,9 @@ def test_a_copied_study_is_a_study(project):
     setting = {
         "model": "tiny", "cluster": "local", "study_kind": "strong", "kept_batch_size": 8,
         "seq_length": 128, "gpus_per_node": None,
-    }  # fmt: skip
+    } | dict.fromkeys(dataclasses.asdict(MODELS["tiny"]))  # fmt: skip
     row = DEFAULTS | {"world_size": 2, "zero_stage": 1, "precision": "fp32", "engine": "torch"}
     row["global_batch_size"] = 8
     path = project / "config" / "studies" / "copied.yaml"
-    path.write_text(runs(setting, row)["This project"]["file"])
+    path.write_text(runs(setting, row, programs=False)["This project"]["file"])
     assert load_study(path, project / "config").axes["zero_stage"] == (1,)

@@ -127,6 +127,10 @@ def test_all_ranks_colours_and_labels_are_seen_through():
          '"reduced_train_loss": 7.5}}}}', 25.3),
         ("nemo", "Training epoch 0, iteration {n}/99 | lr: 1e-05 | global_batch_size: 64 | "
          "global_step: {n} | reduced_train_loss: 7.5 | train_step_timing in s: 2.5", 2.5),
+        ("nemo", " iteration {n:8d}/      10 | consumed samples: 64 | elapsed time per iteration (ms): "
+         "2500.0 | learning rate: 1.0E-05 | global batch size:    64 | lm loss: 7.5E+00 | ", 2.5),
+        ("torchtitan", "[titan] 2024-11-22 - root - INFO - step: {n:2}  loss:  7.5000  memory: "
+         "41.00GiB(51.25%)  wps: 66,500  mfu: 40.00%", 0.25),
         ("maxtext", "completed step: {n}, seconds: 1.250, TFLOP/s/device: 400.0, Tokens/s/device: "
          "9000.0, total_weights: 65536, loss: 7.500", 1.25),
         ("nanotron", "08/22 10:00:00 [INFO|DP=0|PP=1]: iteration: {n} / 20 | consumed_tokens: 1M | "
@@ -143,6 +147,14 @@ def test_a_programs_steps_are_read(trainer, lines, expected):
     assert [step.number for step in reader.steps] == [1, 2, 3]
     assert {step.values["loss"] for step in reader.steps} == {7.5}
     assert seconds(reader, tokens=133_000, gpus=8) == pytest.approx([expected] * 3)
+
+
+def test_the_head_of_a_log_is_read_by_the_release_that_its_steps_show():
+    told = 'DLLL {"step": "PARAMETER", "data": {"tensor_model_parallel_size": 4}}'
+    step = 'DLLL {"type": "LOG", "step": 1, "data": {"train_step_timing in s": 25.3}}'
+    reader = read("nemo", f"{told}\n{step}")
+    assert reader.head == {"tp": "4"}
+    assert seconds(reader) == [25.3]
 
 
 def test_without_a_time_in_the_log_a_step_lasts_from_line_to_line():

@@ -1,54 +1,84 @@
-"""A layout as a run to start: DeepSpeed's configuration, and a study of ours."""
+"""A layout as a run to start: with this project, DeepSpeed or another program."""
 
 import json
 import math
-import shlex
 from typing import Any
 
 from scaling.layout.axes import AXES
 from scaling.layout.engines import TRAINERS
-from scaling.report.tables import Record
+from scaling.layout.layout import Layout
+from scaling.layout.optional_parts import PART_DEFAULTS
+from scaling.layout.shapes import ModelShape
+from scaling.report.tables import SHAPE, Record
+from scaling.trainers.entries import load_trainers, trainers_file
+from scaling.trainers.render import Start, point_to_start, start_of
 
-_PRECISIONS = ("bf16", "fp16")
+Run = dict[str, str]  # `command`, `file`, and `cannot`: what the program cannot be told
+
+_NAMES = {
+    "megatron": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo",
+    "hf": "Hugging Face Trainer", "own": "Your program",
+}  # fmt: skip
 
 
-def runs(setting: Record, row: Record) -> dict[str, dict[str, str]]:
-    """By trainer, the `command` and the `file` that it reads; only trainers that can express it."""
-    told = {
-        "This project": {
-            "command": "scaling run one_layout  # reads config/studies/one_layout.yaml",
-            "file": study_yaml(setting, row),
-        }
-    }
-    if row["engine"] == "deepspeed" and row["cp"] in (1, None):
-        per_node = min(row["world_size"], setting["gpus_per_node"] or row["world_size"])
-        nodes = math.ceil(row["world_size"] / per_node)
-        where = f"--num_nodes {nodes} --num_gpus {per_node}"
-        told["DeepSpeed"] = {
-            "command": f"deepspeed {where} train.py --deepspeed_config ds.json",
-            "file": deepspeed_json(row),
-        }
-    told["Other programs"] = {
-        "command": _other_programs(setting, row),
-        "file": f"# prints a program's own command; --as is one of {', '.join(TRAINERS)}",
-    }
+def runs(setting: Record, row: Record, *, programs: bool) -> dict[str, Run]:
+    """By program the run of a layout; without `programs` only that of this project.
+
+    Other programs need the whole shape of the model, which published rows may lack.
+    """
+    command = "scaling run one_layout  # reads config/studies/one_layout.yaml"
+    told = {"This project": Run(command=command, file=study_yaml(setting, row), cannot="")}
+    shape = shape_of(setting)
+    if not programs or shape is None:
+        return told
+    point = point_to_start(
+        setting["model"], shape, layout_of(setting, row), cluster=setting["cluster"],
+        gpu=setting["gpu"] or "", gpus_per_node=setting["gpus_per_node"] or row["world_size"],
+    )  # fmt: skip
+    if row["engine"] == "deepspeed":
+        per_node = min(point.world_size, point.gpus_per_node)
+        where = f"--num_nodes {math.ceil(point.world_size / per_node)} --num_gpus {per_node}"
+        told["DeepSpeed"] = Run(
+            command=f"deepspeed {where} train.py --deepspeed_config ds_config.json",
+            file=start_of(point, "deepspeed").files["ds_config.json"],
+            cannot="",
+        )
+    file = trainers_file()
+    entries = load_trainers(file) if file.exists() else {}
+    for program in TRAINERS:
+        if program in entries and entries[program].command:
+            told[_NAMES[program]] = _run_of(start_of(point, program))
     return told
 
 
-def _other_programs(setting: Record, row: Record) -> str:
-    """The command that prints how another program is told this layout."""
-    axes = ",".join(
-        f"{name}={str(row[name]).lower() if axis.kind is bool else row[name]}"
-        for name, axis in AXES.items()
-        if name != "engine" and row[name] is not None and row[name] != axis.default
+def _run_of(start: Start) -> Run:
+    """The shell line and the files of a program; neither where it cannot be told the layout."""
+    if start.refused:
+        return Run(command="", file="", cannot="; ".join(start.refused))
+    files = "\n".join(f"# {name}\n{text}" for name, text in start.files.items())
+    return Run(command="", file=f"{start.shell}\n{files}", cannot="; ".join(start.notes))
+
+
+def shape_of(setting: Record) -> ModelShape | None:
+    """The model's shape; None if a size of it is unknown. Parts that came later may be unstated."""
+    sizes = {name: setting[name] for name in SHAPE}
+    sizes |= {name: PART_DEFAULTS[name] for name in PART_DEFAULTS if sizes[name] is None}
+    return None if None in sizes.values() else ModelShape(**sizes)
+
+
+def layout_of(setting: Record, row: Record) -> Layout:
+    """The layout of a row; axes that it does not state are at their default."""
+    stated = {name: row[name] for name in AXES if row[name] is not None}
+    return Layout(
+        **stated,
+        dp=row["dp"],
+        gradient_accumulation_steps=row["gradient_accumulation_steps"],
+        seq_length=setting["seq_length"],
     )
-    words = ["scaling", "command", axes, "--as", TRAINERS[0], "--model", setting["model"]]
-    words += ["--gpus", str(row["world_size"]), "--seq-length", str(setting["seq_length"])]
-    return shlex.join([*words, "--global-batch-size", str(row["global_batch_size"])])
 
 
 def study_yaml(setting: Record, row: Record) -> str:
-    """A study file that measures this layout at this size."""
+    """A study file that measures this layout at this size; axes at their default are left out."""
     kind = setting["study_kind"]
     batch = "global_batch_size" if kind == "strong" else "batch_size_per_gpu"
     axes: dict[str, Any] = {
@@ -61,7 +91,7 @@ def study_yaml(setting: Record, row: Record) -> str:
     axes |= {
         name: row[name]
         for name, axis in AXES.items()
-        if row[name] is not None and (row[name] != axis.default or not axis.added_later)
+        if row[name] is not None and row[name] != axis.default
     }
     lines = [f"  {name}: {_scalar(value)}" for name, value in axes.items()]
     return "\n".join([f"title: {_scalar('One layout')}", f"kind: {kind}", "axes:", *lines, ""])
@@ -70,28 +100,3 @@ def study_yaml(setting: Record, row: Record) -> str:
 def _scalar(value: Any) -> str:
     """A YAML scalar: JSON is YAML, and quotes whatever a name may hold."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def deepspeed_json(row: Record) -> str:
-    """DeepSpeed's configuration. Pipelines and fused kernels are the training program's part."""
-    zero: dict[str, Any] = {"stage": row["zero_stage"] or 0}
-    shard = row["zero_shard_size"]
-    if zero["stage"] == 3 and shard and shard != row["dp"]:
-        zero["zero_hpz_partition_size"] = shard
-    if row["optimizer_offload"] == "cpu":
-        zero["offload_optimizer"] = {"device": "cpu"}
-    config: dict[str, Any] = {
-        "train_batch_size": row["global_batch_size"],
-        "train_micro_batch_size_per_gpu": row["micro_batch_size"],
-        "gradient_accumulation_steps": row["gradient_accumulation_steps"],
-        "zero_optimization": zero,
-    }
-    if row["precision"] in _PRECISIONS:
-        config[row["precision"]] = {"enabled": True}
-    if (row["tp"] or 1) > 1:
-        config["tensor_parallel"] = {"autotp_size": row["tp"]}
-    if (row["pp"] or 1) > 1:
-        config["_comment"] = f"PipelineModule(layers, num_stages={row['pp']})"
-    if row["activation_checkpointing"] not in (None, "none"):
-        config["_checkpointing"] = f"{row['activation_checkpointing']}: set it in the model"
-    return json.dumps(config, indent=1)

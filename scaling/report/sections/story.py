@@ -9,7 +9,7 @@ from scaling.report.sections.runs import runs
 from scaling.report.tables import Record, Tables
 from scaling.report.text import LEVELS, UNKNOWN, amount, gib, percent, significant
 
-COPIED = 3  # layouts of a size with a run to copy, the advised one first
+COPIED = 3  # layouts of a size with a run to copy, the advised one with those of all programs
 SHOWN_LAYOUTS = 12  # of a size; the table of points has all
 
 
@@ -92,6 +92,7 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     failed = [row for row in rows if row["outcome"] != "ok"]
     kept = max(SHOWN_LAYOUTS - min(len(failed), 4), sum(row["close"] for row in ran))
     shown = [*ran[:kept], *failed[: max(4, SHOWN_LAYOUTS - len(ran))]]
+    copied = ran[:COPIED]
     return {
         "title": title,
         "level": level,
@@ -100,8 +101,8 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
         "rows": [
             _layout(setting, row)
             | {"tagged": best is not None and row["series"] != best["series"]}
-            | {"runs": runs(setting, row) if place < COPIED and row["outcome"] == "ok" else {}}
-            for place, row in enumerate(shown)
+            | {"runs": runs(setting, row, programs=row["advised"]) if any(row is one for one in copied) else {}}
+            for row in shown
         ],
     }
 
