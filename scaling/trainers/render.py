@@ -51,11 +51,12 @@ def point_to_start(
     model: str, shape: ModelShape, layout: Layout, *, cluster: str, gpu: str, gpus_per_node: int
 ) -> Point:
     """The point of a layout that no study has planned: 3 steps of warm-up, 10 measured."""
+    peaks = GPUS[gpu].peaks if gpu in GPUS else {}
     return Point(
         study="command", study_kind="strong", point_id=layout.file_name, repeat=0, model=model,
         shape=shape, cluster=cluster, gpu=gpu, gpus_per_node=gpus_per_node,
-        peak_flop_per_s=GPUS[gpu].peaks.get(layout.precision) if gpu in GPUS else None, layout=layout, seed=0, warmup_steps=3, measured_steps=10,
-        time_limit_s=3600.0,
+        peak_flop_per_s=peaks.get(layout.precision), layout=layout, seed=0,
+        warmup_steps=3, measured_steps=10, time_limit_s=3600.0,
     )  # fmt: skip
 
 

@@ -101,11 +101,7 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
         "rows": [
             _layout(setting, row)
             | {"tagged": best is not None and row["series"] != best["series"]}
-            | {
-                "runs": runs(setting, row, programs=row["advised"])
-                if any(row is one for one in copied)
-                else {}
-            }
+            | {"runs": runs(setting, row, programs=row["advised"]) if row in copied else {}}
             for row in shown
         ],
     }
