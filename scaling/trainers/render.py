@@ -78,7 +78,8 @@ def start_of(point: Point, program: str, folder: Path = FOLDER) -> Start:
             shell=shell_text(rendered, asked),
         )
     words = ("scaling", "measure", str(folder / "point.json"), str(folder / "row.parquet"))
-    files, notes = {"point.json": asked.to_json()}, ()
+    files = {"point.json": asked.to_json()}
+    notes: tuple[str, ...] = ()
     if program == "deepspeed":
         settings = engine_module(program, "config").deepspeed_config(
             asked.shape, layout, asked.gradient_clipping
