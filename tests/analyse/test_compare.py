@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from scaling.analyse.compare import Side, compare
-from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
 from scaling.report.page import comparison
@@ -94,13 +93,6 @@ def test_two_dates_of_one_study_are_set_side_by_side(study):
     assert (found["verdict"], found["ratio"]) == ("faster", pytest.approx(1.2))
 
 
-def test_another_software_stack_is_said_to_be_another(study):
-    point = some_point(1)
-    before = study("a", ran(point, 100), points=[point])
-    after = study("b", ran(point, 100, stack_fingerprint="stack-b"), points=[point])
-    assert compare(Side(before), Side(after))[0]["same_stack"] is False
-
-
 def test_runs_of_two_software_stacks_are_not_averaged(study):
     points = [some_point(1, repeat=repeat) for repeat in range(3)]
     rows = [
@@ -114,11 +106,6 @@ def test_runs_of_two_software_stacks_are_not_averaged(study):
     assert found["same_stack"] is True
     (found,) = compare(Side(after), Side(before))
     assert found["after_tokens_per_s"] == pytest.approx(100)
-
-
-def test_a_study_without_tables_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"measurements\.parquet: is missing; `scaling tabulate"):
-        compare(Side(tmp_path), Side(tmp_path))
 
 
 def test_words_of_a_study_do_not_steer_the_terminal(capsys):

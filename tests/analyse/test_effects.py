@@ -56,12 +56,6 @@ def test_every_combination_of_three_choices_gives_four_pairs_each(tabulated):
     assert found["fused norm on, against off"]["lowest"] == pytest.approx(1.1)
 
 
-def test_stacks_and_series_are_never_paired(tabulated):
-    points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
-    rows = [ran(points[0], 100), ran(points[1], 50, stack_fingerprint="other")]
-    assert tabulated(points, rows)("effects") == []
-
-
 def test_an_axis_that_is_null_for_all_ranks_has_a_level_of_its_own(tabulated):
     """zero_shard_size null: one copy over all four."""
     layouts = [

@@ -154,18 +154,6 @@ def test_colours_go_to_the_advised_layouts_then_to_the_likeliest_others(tabulate
     assert sorted(slots.values()) == [1, 2, 3, 4]
 
 
-def test_a_seventh_layout_is_grey(tabulated):
-    points = [
-        some_point(2, zero_stage=stage, micro_batch_size=1, attention=attention)
-        for stage in (0, 1, 2, 3)
-        for attention in ("math", "flash2")
-    ]
-    rows = [ran(one, 100 - number) for number, one in enumerate(points)]
-    assert sorted(one["slot"] for one in tabulated(points, rows)("estimates")) == [
-        1, 2, 3, 4, 5, 6, 7, 7,
-    ]  # fmt: skip
-
-
 def test_what_ran_speaks_before_its_prediction_which_stays_as_it_was_made(tabulated, tmp_path):
     points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
     predict(tmp_path, points, (130, 120))
@@ -214,16 +202,6 @@ def test_a_layout_with_less_than_95_per_cent_to_fit_is_not_advised(
     assert size["layout_name"] == advised
 
 
-def test_where_nothing_surely_fits_nothing_is_advised(tabulated, tmp_path):
-    points = [some_point(2)]
-    predict(tmp_path, points, (100,), fits_chance=0.5)
-    table = tabulated(points)
-    assert table("sizes") == []
-    (found,) = table("estimates")
-    assert (found["fits_probability"], found["candidate"]) == (0.5, False)
-    assert found["tokens_per_s"] == pytest.approx(100)
-
-
 def test_the_health_of_its_runs_stands_beside_an_estimate(tabulated):
     slow = [some_point(2, zero_stage=stage, repeat=n) for stage in (0, 1, 2, 3) for n in (0, 1)]
     rows = [
@@ -259,14 +237,3 @@ def test_a_cpu_that_somebody_else_used_has_a_load_above_one(tabulated):
     one = point(layout(2), model="tiny", cluster="laptop", gpu="cpu")
     (found,) = tabulated([one], [ran(one, 100, load_average=5.0)])("estimates")
     assert found["load"] == pytest.approx(2.5)
-
-
-def test_noise_is_one_number_of_a_setting_and_says_whether_it_is_assumed(tabulated):
-    points = [some_point(zero_stage=stage, repeat=n) for stage in (0, 1, 2) for n in (0, 1)]
-    rows = [ran(one, 100 * math.exp(0.06 * one.repeat)) for one in points]
-    (found,) = tabulated(points, rows)("noise")
-    assert (found["assumed"], found["repeated_layouts"], found["runs"]) == (False, 3, 6)
-    assert found["sigma_low"] < 0.042 < found["sigma_high"]
-    (single,) = tabulated(points[:1], rows[:1])("noise")
-    assert (single["assumed"], single["single_runs"]) == (True, 1)
-    assert single["sigma"] == pytest.approx(0.012, rel=0.1)

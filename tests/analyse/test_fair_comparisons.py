@@ -50,11 +50,6 @@ def test_a_pair_is_near_where_both_are_within_30_per_cent_of_the_fastest():
     ]
 
 
-def test_two_layouts_of_one_level_are_no_pair():
-    # they differ in a choice that one of them leaves unstated
-    assert [row["ratio"] for row in matched((1, 100.0, 8), (1, 90.0, 8))] == []
-
-
 def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
     one = some_point(2)
     profiled = {"compute_s": 0.15, "comm_s": 0.1, "exposed_comm_s": 0.06, "idle_s": 0.024}

@@ -11,7 +11,6 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError
 from scaling.importing.rows import import_rows
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
@@ -51,11 +50,6 @@ def test_mfu_divides_by_the_peak_of_the_gpu_that_the_cluster_is_made_of(imported
     assert found["mfu"] is None
 
 
-def test_without_the_shape_there_is_a_rate_but_no_mfu(imported):
-    (found,) = imported({}, drop=("num_layers",))("measurements")
-    assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
-
-
 def test_a_source_that_does_not_tell_oom_from_crash_is_not_called_an_oom(imported):
     (found,) = imported({"outcome": "oom_or_crash", "step_time_s": ""})("measurements")
     assert found["outcome"] == "error"
@@ -88,15 +82,6 @@ def test_sequence_parallel_without_tensor_parallel_is_the_same_layout(imported):
     assert (found["runs"], found["sequence_parallel"], found["advised"]) == (2, False, True)
 
 
-def test_releases_of_one_framework_are_never_averaged(imported):
-    releases = ({"release": "26.02", "step_time_s": "0.9"}, {"release": "26.06"})
-    found = imported(*releases)("estimates")
-    assert sorted((row["runs"], row["stack_fingerprint"]) for row in found) == [
-        (1, "published: Somebody 1.0 26.02"),
-        (1, "published: Somebody 1.0 26.06"),
-    ]
-
-
 def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
     one = some_point(1)
     write_points(tmp_path / "study", Plan(points=(one,), refusals=()))
@@ -104,11 +89,6 @@ def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, importe
     table = imported({})
     assert sorted(row["series"] for row in table("measurements")) == ["measured", "published"]
     assert {row["points"] for row in table("progress")} == {1}
-
-
-def test_a_mixture_of_experts_has_no_flops_of_its_dense_shape(imported):
-    (found,) = imported({"num_experts": "8"})("measurements")
-    assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
 
 
 def test_a_mixture_whose_experts_are_stated_has_the_flops_of_those_a_token_takes(imported):
@@ -169,13 +149,6 @@ TINY = ModelShape(
     family="gpt", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
     ffn_hidden_size=256, gated_mlp=False, vocab_size=1000, tied_embeddings=True,
 )  # fmt: skip
-
-
-def test_where_no_file_can_be_written_the_sentence_says_so_once(imported, tmp_path):
-    (tmp_path / "taken").write_text("a file, and no folder", encoding="utf-8")
-    with pytest.raises(InputError) as refused:
-        imported({}, study="taken/study")
-    assert str(refused.value).count("cannot be written") == 1
 
 
 def planned(*, tp=2, pp=1, **choices):

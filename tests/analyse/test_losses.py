@@ -1,10 +1,8 @@
 """Losses of one training agree, or the odd one is marked; worked out by hand."""
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse.losses import group_medians
 from scaling.record.files import write_rows
 from scaling.record.row import Row
 from tests.analyse.conftest import read, some_point, tabulate_only
@@ -48,17 +46,6 @@ def test_layouts_that_stopped_after_different_numbers_of_steps_are_compared_wher
     assert agree == [True, True, False]
     assert {row["layouts"] for row in table("losses")} == {3}
     assert {row["at_step"] for row in table("losses") if not row["agrees"]} == {3}
-
-
-def test_of_two_that_differ_neither_is_known_to_be_right(tabulated):
-    agree, _ = judged(tabulated, CURVE, OTHER)
-    assert agree == [False, False]
-
-
-def test_a_layout_alone_has_nothing_to_agree_with_and_may_win(tabulated):
-    agree, table = judged(tabulated, OTHER)
-    assert agree == [None]
-    assert len(table("sizes")) == 1
 
 
 @pytest.mark.parametrize(
@@ -162,18 +149,6 @@ def test_other_seeds_precisions_and_lengths_are_other_trainings(tabulated):
     rows = [ran(one, 100, losses=curve) for one, curve in zip(points, curves, strict=True)]
     rows[3] = ran(points[3], 100, losses=OTHER, seed=2)
     assert [row["agrees"] for row in tabulated(points, rows)("losses")] == [None] * 4
-
-
-def test_medians_of_groups_of_unequal_sizes_are_those_of_each_group_alone():
-    random = np.random.default_rng(4)
-    groups = random.permutation(np.repeat(np.arange(5, dtype=np.uint64), [1, 2, 3, 3, 6]))
-    rows = random.random((len(groups), 2))
-    found, firsts, counts = group_medians(rows, groups)
-    assert counts.tolist() == [1, 2, 3, 3, 6]
-    assert groups[firsts].tolist() == list(range(5))
-    assert found == pytest.approx(
-        np.array([np.median(rows[groups == n], axis=0) for n in range(5)])
-    )
 
 
 def test_an_earlier_attempt_of_a_point_is_not_judged_beside_its_last_one(tabulated):

@@ -106,11 +106,6 @@ def test_a_common_error_is_learned_from_what_ran():
     assert found.std() < 0.06
 
 
-def test_a_cell_with_neither_run_nor_prediction_has_no_draws():
-    drawn = posterior(runs_of([1.0]), cells_of(2, 1)).rates
-    assert np.isnan(drawn[1]).all()
-
-
 def test_a_return_is_one_where_rates_grow_as_sizes_do():
     assert return_of(np.log([10.0, 10.0]), np.log([40.0, 10.0]), 4) == pytest.approx([1, 0])
 

@@ -50,12 +50,6 @@ def test_each_series_has_its_verdict_with_the_numbers(tmp_path: Path) -> None:
     assert {row["criterion"] for row in found} == {"it rises, always"}
 
 
-def test_without_data_it_says_why_it_cannot_be_tested(tmp_path: Path) -> None:
-    (row,) = asked(tmp_path, RISES + "having false", [{"series": "m", "size": 1, "rate": 1.0}])
-    assert row["verdict"] == "not testable here"
-    assert "no points of this study" in str(row["observed"])
-
-
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     header = HEADER.replace("Reads: best", "Reads: best, collectives")
     (row,) = asked(tmp_path, "select 1", [{"series": "m"}], header=header)

@@ -43,16 +43,6 @@ def test_a_step_by_hand(stepped):
     assert {row["level"] for row in (first, second)} == {0.95}
 
 
-def test_one_size_returns_nothing(stepped):
-    assert stepped(100.0)("returns") == []
-    assert stepped(100.0)("knees") == []
-
-
-def test_a_step_between_stacks_is_marked(stepped):
-    (step,) = stepped(100.0, 180.0, stack_fingerprint=["one", "other"])("returns")
-    assert step["same_stack"] is False
-
-
 def test_measured_watts_are_those_of_both_ends(stepped):
     joules = [300.0 * 1024 / 100, 500.0 * 1024 / 180]  # 300 W and 500 W
     table = stepped(100.0, 180.0, energy_j=joules)

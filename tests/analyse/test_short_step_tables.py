@@ -57,11 +57,6 @@ def test_repeats_in_short_and_in_full_steps_are_one_estimate(tabulated):
     assert found["step_time_s"] == pytest.approx(0.8)
 
 
-def test_a_point_of_both_kinds_is_counted_once(table):
-    assert sum(one["points"] for one in table("outcomes")) == 3
-    assert len(table("statistics")) == 3
-
-
 def test_the_error_of_the_extension_is_a_number(table):
     (found,) = table("extension")
     assert found["point_id"] == SLOW.point_id

@@ -52,14 +52,6 @@ def test_rates_follow_from_the_step_time_and_mfu_from_the_peak(tabulated):
     assert found["series"] == "measured"
 
 
-def test_without_a_published_peak_there_is_no_mfu(tabulated):
-    point = some_point()
-    (found,) = tabulated([point], [ran(point, 2000, peak_flop_per_s=None)])("measurements")
-    assert found["mfu"] is None
-    assert found["hfu"] is None
-    assert found["model_flop_per_s_per_gpu"] > 0
-
-
 def test_a_failure_that_claims_to_have_steps_is_left_out_and_said(tabulated):
     point = some_point()
     table = tabulated([point], [ran(point, 2000, outcome="timeout")])
@@ -139,12 +131,6 @@ def test_refusals_belong_to_a_setting_even_if_nothing_else_does(tabulated):
     assert found["reason"] == "made up"
     alone = table("settings")[found["setting_id"] - 1]
     assert (alone["model"], alone["gpu"], alone["vendor"]) == ("refused-everywhere", None, None)
-
-
-def test_statistics_keep_the_points_that_have_not_run(tabulated):
-    first, second = some_point(1), some_point(2)
-    found = tabulated([first, second], [ran(first, 10)])("statistics")
-    assert {one["world_size"]: one["outcome"] for one in found} == {1: "ok", 2: None}
 
 
 def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):

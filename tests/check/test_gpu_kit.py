@@ -94,37 +94,6 @@ def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
     assert pyarrow.parquet.read_table(written)["point_id"].to_pylist() == ["00", "02", "03"]
 
 
-@pytest.mark.ranks
-def test_a_trace_of_a_step_is_kept(kit: ModuleType, tmp_path: Path) -> None:
-    kit.trace(machine("cpu", tmp_path / "scratch"), tmp_path)
-    (kept,) = tmp_path.glob("*.trace.json.gz")
-    assert 0 < kept.stat().st_size < 16 * 2**20
-
-
-def test_the_first_layouts_are_of_few_steps(kit: ModuleType, tmp_path: Path) -> None:
-    points = kit.points(machine("h100-80gb", tmp_path))
-    steps = [point.warmup_steps + point.measured_steps for point in points]
-    assert steps == [4] * 6 + [9] * 11
-
-
-def test_a_call_that_goes_on_keeps_what_an_earlier_one_found(
-    kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        Machine, "measure",
-        lambda _, name, point: dataclasses.replace(row_of(point), point_id=name, outcome="ok"),
-    )  # fmt: skip
-    monkeypatch.setattr(kit, "warm_server", lambda _: contextlib.nullcontext())
-    every = kit.LAYOUTS
-    for first, last in ((0, 2), (2, 4)):
-        monkeypatch.setattr(kit, "LAYOUTS", every[:last])
-        kit.measure_all(machine("h100-80gb", tmp_path), tmp_path, first, math.inf)
-    found = (tmp_path / "measured.jsonl").read_text().splitlines()
-    assert [json.loads(line)["number"] for line in found] == ["00", "01", "02", "03"]
-    rows = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
-    assert rows["point_id"].to_pylist() == ["00", "01", "02", "03"]
-
-
 def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
     tmp_path: Path,
 ) -> None:

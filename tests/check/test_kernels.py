@@ -111,52 +111,6 @@ def test_a_fused_kernel_that_is_wrong_fails_and_no_other(
     assert failed == {f"{named} bf16"}
 
 
-class OverwritingGate(torch.autograd.Function):
-    """silu(gate) * up whose gradients take the place of its inputs, as Liger's do."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        ctx.kept = gate.detach(), up.detach()
-        return functional.silu(gate) * up
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        copies = [x.clone().requires_grad_() for x in ctx.kept]
-        with torch.enable_grad():
-            gradients = torch.autograd.grad(
-                functional.silu(copies[0]) * copies[1], copies, upstream
-            )
-        return tuple(x.copy_(gradient) for x, gradient in zip(ctx.kept, gradients, strict=True))
-
-
-class NegatingInPlace(torch.autograd.Function):
-    """Turns by half a circle, and so do gradients: all in place, as Liger rotates."""
-
-    @staticmethod
-    def forward(_: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(x.detach().neg_() for x in given)
-
-    @staticmethod
-    def backward(_: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(x.neg_() for x in given)
-
-
-def test_a_kernel_that_overwrites_what_it_is_given_is_compared_all_the_same(liger: Any) -> None:
-    assert liger(gated_silu=OverwritingGate.apply)["fused_mlp silu bf16"].state == "pass"
-    inputs = [torch.randn(2, 3, generator=torch.Generator().manual_seed(0)) for _ in range(2)]
-    results = kernels.forward_and_backward(NegatingInPlace.apply, inputs, copied=True)()
-    exact = kernels.forward_and_backward(lambda *given: tuple(-x for x in given), inputs)()
-    assert all(map(torch.equal, results, exact))
-
-
-def test_logits_in_16_bits_pass_at_the_width_of_a_model(
-    liger: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide = dataclasses.replace(SMALL, hidden_size=4096)
-    monkeypatch.setattr("tests.check.test_kernels.TINY", wide)
-    assert liger()["fused_cross_entropy bf16"].state == "pass"
-
-
 def test_a_kernel_that_raises_is_a_line_and_not_the_end(liger: Any) -> None:
     def broken(*_: Any) -> torch.Tensor:
         raise RuntimeError("an illegal memory access was encountered")

@@ -45,18 +45,6 @@ def test_a_counter_is_held_to_power_over_time(counted: float, state: str) -> Non
     assert line.value == pytest.approx(abs(counted - 1))
 
 
-class Lagging(Device):
-    """Reports the mean power of its last second, in which it may have idled at 60 W."""
-
-    def power_w(self) -> float:
-        return 60 + min(1, self.now) * 240
-
-
-def test_power_that_lags_by_a_second_is_that_of_the_work() -> None:
-    device = Lagging(1.0)
-    assert energy_line(device, device.work, clock=device.clock).state == "pass"
-
-
 @pytest.mark.parametrize("device", [Device(None), Device(1.0, power=None)])
 def test_a_meter_that_cannot_say_is_not_here(device: Device) -> None:
     assert energy_line(device, device.work, clock=device.clock).state == "not here"

@@ -62,10 +62,6 @@ def test_the_reference_starts_from_the_loss_of_a_model_that_knows_nothing(
     assert min(curve.grad_norms) > 0.1
 
 
-def test_a_layout_passes_with_the_right_losses_and_a_whole_split(machine: Machine) -> None:
-    assert training_line("training", "tp2", row(machine), EXACT).state == "pass"
-
-
 @pytest.mark.parametrize(
     ("facts", "state", "said"),
     [

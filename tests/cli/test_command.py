@@ -144,9 +144,3 @@ def test_recommend_prints_how_the_best_of_each_size_starts(say):
     assert lines[0].startswith("8 GPUs: CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 8")
     assert lines[1].startswith("16 GPUs: CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 8")
     assert "pretrain_gpt.py" in lines[1]
-
-
-def test_a_cluster_that_there_is_not_is_told(say):
-    code, _, err = say(*ASKED, "--as", "megatron", "--cluster", "h101")
-    assert code == 2
-    assert "unknown cluster 'h101'" in err

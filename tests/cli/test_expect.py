@@ -141,11 +141,6 @@ def test_what_is_missing_is_named(say, left_out, sentence):
     assert err.startswith(sentence)
 
 
-def test_an_unknown_cluster_is_one_sentence_though_a_batch_is_assumed(say):
-    code, out, err = say("expect", *MODEL[:2], "--cluster", "h101", "--gpus", "8", *NUMBER)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-
-
 def test_a_log_of_another_model_is_refused(say, log):
     other = ("--model", "llama2_70b", "--cluster", "h100-80gb-dgx")
     code, _, err = say("expect", *other, "--log", str(log), "--trainer", "megatron")

@@ -61,13 +61,6 @@ def test_a_refused_model_is_one_sentence_and_exit_code_2(say, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_a_name_of_models_yaml_is_a_model_too(say):
-    assert "8,030,261,248 parameters" in say("model", "llama3_8b")[1]
-    code, _, err = say("model", "llama3_9b")
-    assert code == 2
-    assert "did you mean 'llama3_8b'?" in err
-
-
 def test_layouts_are_recommended_for_a_config_json(say):
     asked = ("--cluster", "h100-80gb-dgx", "--gpus", "8", "--json")
     code, out, _ = say("recommend", "--model", "mine/config.json", *asked)

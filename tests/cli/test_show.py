@@ -10,7 +10,7 @@ from scaling import __version__
 from scaling.cli import show
 from scaling.cli.options import print_table
 from scaling.cli.verbs import app, main
-from scaling.errors import InputError, grouped_reasons, printable
+from scaling.errors import grouped_reasons
 from scaling.predict.advise.spend import Spend
 from scaling.study.load import load_study
 from tests.plans import fitting_plan
@@ -40,19 +40,6 @@ def test_a_folder_that_is_nowhere_is_named_as_it_was_given(tmp_path, monkeypatch
     with pytest.raises(SystemExit, match="2"):
         main()
     assert capsys.readouterr().err.startswith("nowhere: holds no .sql file")
-
-
-def test_signs_that_steer_a_terminal_are_spelt_out(capsys, monkeypatch):
-    assert printable("a\x1b[2Jb\r\u202ec\x00") == "a\\x1b[2Jb\\r\\u202ec\\x00"
-    assert printable("ümlaut × – µ") == "ümlaut × – µ"
-
-    def wrong():
-        raise InputError("x\x1b[2J: is no [/b] study")
-
-    monkeypatch.setattr("scaling.cli.verbs.app", wrong)
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert capsys.readouterr().err == "x\\x1b[2J: is no [/b] study\n"
 
 
 @pytest.mark.parametrize(("exclusive", "hours"), [(False, "0.5"), (True, "2.0 GPU-hours of whole")])
@@ -110,22 +97,8 @@ def test_a_table_wider_than_a_terminal_names_the_columns_it_leaves_out(
     assert max(map(len, lines)) <= (80 if is_terminal else 90)
 
 
-def test_a_plan_is_wrapped_between_words_on_a_terminal(config, write_study, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    study = load_study(write_study(), config)
-    show.show_plan(study, fitting_plan(study), None, None)
-    assert max(map(len, lines_of(capsys))) <= 60
-
-
 def lines_of(capsys):
     return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-
-
-def test_a_date_that_is_none_is_refused_before_anything_is_compared(tmp_path):
-    ran = CliRunner().invoke(app, ["compare", str(tmp_path), "--split", "yesterday"])
-    assert ran.exit_code == 2
-    assert "'yesterday'" in ran.output
 
 
 def test_reasons_are_counted_without_their_numbers_the_most_frequent_first():

@@ -14,7 +14,6 @@ import pytest
 from scaling.cluster import node
 from scaling.cluster.node import (
     NvidiaGpu,
-    as_indices,
     bind_rank,
     compile_cache,
     interface_to,
@@ -60,11 +59,6 @@ def test_what_is_visible_is_what_cuda_makes_of_the_list(
     said: dict[str, str], shown: list[str] | None
 ) -> None:
     assert visible_devices(said) == shown
-
-
-def test_uuids_become_numbers_and_slices_stay() -> None:
-    assert as_indices(["GPU-3000-aa", "GPU-1", "5", "MIG-7"], EIGHT) == ["3", "1", "5", "MIG-7"]
-    assert as_indices(["GPU-unknown"], EIGHT) == ["GPU-unknown"]
 
 
 @pytest.mark.parametrize(
@@ -152,14 +146,6 @@ def test_compiled_kernels_lie_in_a_folder_of_this_user_only(
     monkeypatch.setattr("os.getuid", lambda: owner + 1)
     folder.rename(tmp_path / f"scaling-{owner + 1}")  # as if another user had made it
     assert compile_cache(tmp_path) == home
-
-
-def test_a_rank_on_a_cpu_is_left_as_it_is(cores: Cores) -> None:
-    environment = seated(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    before = dict(environment)
-    bind_rank(environment, on_gpu=False)
-    caches = {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
-    assert {name: environment[name] for name in environment.keys() - caches} == before
 
 
 def test_gloo_is_told_the_interface_that_leads_to_the_master(

@@ -3,7 +3,6 @@
 import pytest
 import yaml
 
-from scaling.cluster.site import Slurm
 from scaling.errors import InputError
 from scaling.run.plan_writer import slurm_resources
 from scaling.study.load import load_clusters
@@ -20,10 +19,6 @@ SAID = {
     "srun_args": ["--container-image=/apps/torch image.sqsh"],
     "extra": ["--exclude=node7", "--switches=1"],
 }
-
-
-def test_what_is_not_said_is_not_asked_for():
-    assert slurm_resources(Slurm()) == {}
 
 
 def test_all_memory_is_a_value_and_a_blank_keeps_its_quotes(config):

@@ -68,14 +68,6 @@ def test_points_never_share_a_gpu_of_this_machine(study):
     assert Counter(given) == {"0,1": 2, "2,3": 2}
 
 
-def test_more_gpus_than_there_are_is_one_sentence(study):
-    study.points(a="true")
-
-    assert study.run("--submitit-gpus", "1", "--config", "gpus=2") == 1
-
-    assert "2 GPUs are requested, but --submitit-gpus=1 is all" in study.said
-
-
 def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
     study.points(**{f"p{i}": "sleep 3" for i in range(4)})
     study.python = sys.executable  # a warm one takes its children along

@@ -34,14 +34,6 @@ def test_of_two_that_make_the_same_file_the_second_is_told_who_has_it(tmp_path, 
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_studies_that_share_no_file_run_side_by_side(tmp_path, other):
-    other()
-
-    Ownership(tmp_path, tmp_path).claim(["a.txt"])
-
-    assert len(list(tmp_path.glob("*.json"))) == 2
-
-
 def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, other):
     other(pid=ended_pid())
     other_boot = Ownership(tmp_path, tmp_path)
@@ -140,16 +132,6 @@ def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
     assert owner.is_lost
     owner.release()
     assert not owner.is_lost
-
-
-def test_a_released_claim_is_nobodys(tmp_path):
-    first = Ownership(tmp_path, tmp_path)
-    first.claim(["shared.txt"])
-    first.heartbeat()
-    first.release()
-    first.heartbeat()
-
-    Ownership(tmp_path, tmp_path).claim(["shared.txt"])
 
 
 def test_a_claim_that_a_power_failure_has_emptied_is_nobodys(tmp_path):

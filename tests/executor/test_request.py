@@ -84,12 +84,6 @@ def test_a_resource_that_cannot_be_asked_for_is_one_sentence(resources, sentence
     assert sentence in str(refusal.value)
 
 
-def test_resources_that_are_not_for_slurm_are_left_alone():
-    plain = request_of("r", {"runtime": 5})
-
-    assert request_of("r", {"runtime": 5, "disk_mb": 9, "tmpdir": "x", "slurm_qos": ""}) == plain
-
-
 @given(
     jobs=st.lists(st.sampled_from([3, 10, 45]), max_size=60),
     most=st.integers(1, 9),
@@ -105,15 +99,6 @@ def test_packs_hold_every_job_once_and_stay_within_their_limits(jobs, most, most
         assert 1 <= len(pack) <= most
         assert request.minutes == sum(jobs[job] for job in pack) + MARGIN_MIN
         assert len(pack) == 1 or most_minutes is None or request.minutes <= most_minutes
-
-
-def test_jobs_that_differ_in_time_only_share_an_allocation():
-    waiting = [(request_of("r", {"runtime": runtime}), runtime) for runtime in (3, 10, 45)]
-
-    ((request, pack),) = packs_of(waiting, most=3, most_minutes=None)
-
-    assert pack == [3, 10, 45]
-    assert request.runtime_min == 58
 
 
 def test_jobs_of_unequal_requests_never_share_an_allocation():

@@ -47,13 +47,6 @@ def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
     assert (second.directory, second.number) == ("/s", 3)
 
 
-def test_hidden_partitions_are_listed_too(command, slurm):
-    calls = command("squeue", b"")
-    slurm.listed()
-
-    assert "--all" in calls.read_text().split()
-
-
 def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slurm):
     squeue = command("squeue", b"7|RUNNING|None|/s|snakemake in s, batch-1\n")
     scancel = command("scancel", b"")
@@ -66,14 +59,6 @@ def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slur
     lines = squeue.read_text().splitlines()
     assert sorted(line.startswith("--clusters=east ") for line in lines) == [False, True]
     assert sorted(scancel.read_text().splitlines()) == ["--clusters=east 7", "7"]
-
-
-def test_no_answer_is_no_news(command, slurm):
-    squeue = command("squeue", b"")
-    (squeue.parent / "squeue").write_text("#!/bin/sh\nexit 1\n")
-
-    assert slurm.listed() is None
-    assert slurm.left_in(Path("/s"), 2000) is None
 
 
 def test_accounting_says_who_cancelled_a_job_and_which_ran_out_of_memory(command, slurm):

@@ -1,7 +1,6 @@
 """Hosts on which nothing can run."""
 
 from snakemake_executor_plugin_submitit.pack import write_json
-from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -23,9 +22,3 @@ def test_a_host_that_can_run_nothing_is_left_out_after_two_failures_and_named(
     assert cluster.requests["102"] == {"nodes": 1}  # after the first failure
     assert cluster.requests["103"] == {"nodes": 1, "exclude": "n7"}
     assert dispatcher.report() == [f"n7 was left out after 2 failures of its own: {why}"]
-
-
-def test_hosts_that_a_site_excludes_stay_excluded():
-    request = request_of("r", {"runtime": 5, "slurm_extra": "--exclude=n1,n2"})
-
-    assert dict(avoiding(request, ["n7"]).options)["exclude"] == "n1,n2,n7"

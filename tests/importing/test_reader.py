@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -81,11 +80,6 @@ def test_a_header_that_is_nearly_ours_is_refused_until_it_is_renamed(written, he
         read_table(file)
     assert read_table(file, rename={header: ours}).rows[ours].to_pylist() == [GOOD[ours]]
     assert ours not in read_table(file, rename={header: ""}).rows.column_names
-
-
-def test_a_renamed_header_that_the_file_lacks_is_refused(written):
-    with pytest.raises(InputError, match=r"--rename TTP=: did you mean 'tp'"):
-        read_table(written(csv_of()), rename={"TTP": "tp"})
 
 
 @pytest.mark.parametrize(
@@ -171,13 +165,6 @@ def test_a_word_of_80000_characters_is_read_in_time_that_grows_with_it(written):
     with pytest.raises(InputError, match="row 2: step_time_s=999"):
         read_table(file)
     assert time.monotonic() - start < 10
-
-
-def test_empty_lines_and_lines_of_empty_cells_are_no_rows(written):
-    table = read_table(written("\ufeffmodel,tp\r\nm,1\r\n,\r\nm,2\r\n,\r\n"))
-    assert table.rows["tp"].to_pylist() == [1, 2]
-    assert table.place(1) == "t.csv: row 3"
-    assert table.filter(np.array([False, True])).place(0) == "t.csv: row 3"
 
 
 def test_a_folder_of_our_rows_is_one_table_of_typed_columns(tmp_path):

@@ -62,12 +62,6 @@ def test_a_model_of_the_catalogue_gives_its_shape_and_its_name(published):
     assert row["model"] == "gpt"
 
 
-def test_a_column_of_another_name_is_renamed_and_unknown_ones_are_named(published):
-    (row,) = published({"TP": "2", "remarks": "x"}, drop=("tp",), rename={"TP": "tp"})
-    assert row["tp"] == 2
-    assert published.table.remark.endswith("rows.csv: ignored columns: remarks")
-
-
 def test_ids_differ_and_name_files_whatever_a_model_is_called(published):
     rows = published({}, {}, {"model": "../a b/$(c)"})
     ids = {row["point_id"] for row in rows}

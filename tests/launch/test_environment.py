@@ -101,16 +101,6 @@ def test_nothing_is_missing_where_ranks_can_have_their_gpus_or_nothing_is_known(
     assert missing_devices(GPU_POINT, environment) is None
 
 
-def test_they_are_missed_on_a_machine_of_its_own_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards(monkeypatch, 0)
-    assert missing_devices(GPU_POINT, {}) is not None
-
-
-def test_a_rank_on_a_cpu_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards(monkeypatch, 0)
-    assert missing_devices(tiny_point(), ON_A_NODE) is None
-
-
 @pytest.mark.parametrize("threads", ["two", "0", "-1", "1.5"])
 @pytest.mark.parametrize("point", [tiny_point(), GPU_POINT], ids=["cpu", "gpu"])
 def test_a_number_of_threads_that_libraries_would_ignore_is_refused(

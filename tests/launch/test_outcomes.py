@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -37,15 +36,6 @@ def test_a_step_is_as_slow_as_its_slowest_rank_and_memory_that_of_the_fullest(
     assert row.step_time_s == 3.0
     assert row.peak_memory_bytes == 101
     assert row.losses == [5.0]
-
-
-def test_the_row_on_disk_is_the_row_returned(measured: Measure, study: Study) -> None:
-    row = measured("finish()")
-    (written,) = pq.read_table(study.row_path).to_pylist()
-    assert written["outcome"] == row.outcome == "ok"
-    assert written["duration_s"] == row.duration_s
-    assert list(study.rows.iterdir()) == [study.row_path]
-    assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
 
 
 def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
@@ -97,11 +87,6 @@ sys.exit(1)
         dp=2,
     )
     assert row.error_message == "rank 1: the cause"
-
-
-def test_a_rank_killed_by_a_signal_is_told_as_such(measured: Measure) -> None:
-    row = measured("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(600)", dp=2)
-    assert (row.outcome, row.error_message) == ("error", "rank 1 was killed by SIGKILL")
 
 
 def test_a_rank_that_ends_without_a_word_is_quoted(measured: Measure) -> None:
@@ -184,13 +169,6 @@ def test_a_rank_that_cannot_import_was_not_launched(study: Study) -> None:
     assert row.outcome == "launch_failed"
     assert row.error_message is not None
     assert row.error_message.endswith("ModuleNotFoundError: No module named 'no_such_module'")
-
-
-def test_a_program_that_is_not_there_was_not_launched(study: Study) -> None:
-    row = measure(study.write(tiny_point(dp=2)), study.row_path, rank_command=["/no/such/program"])
-    assert row.outcome == "launch_failed"
-    assert row.error_message is not None
-    assert "rank 0 could not be started" in row.error_message
 
 
 def test_more_ranks_than_a_node_holds_are_not_started_on_one(study: Study) -> None:
@@ -326,12 +304,6 @@ def test_only_attempts_that_lost_a_node_count_as_such(
                 measured("finish()")
         assert measured("finish()").outcome == "node_failed"
         assert set_aside(study.rows.parent, {"node_failed"}) == 1
-
-
-def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:
-    (study.root / "logs").write_text("in the way")
-    with pytest.raises(NotMeasured, match=f"{study.root}/logs"):
-        measured("finish()")
 
 
 def test_a_step_in_which_all_stood_still_is_no_measurement(

@@ -134,20 +134,6 @@ def test_what_was_measured_is_written_whatever_signal_comes_meanwhile(
     assert study.row_path.exists()
 
 
-def test_signal_handlers_are_put_back(measured: Measure) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    measured("finish()")
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_rows_set_aside_count_as_attempts(measured: Measure, study: Study) -> None:
-    aside = study.rows / "retried"
-    aside.mkdir(parents=True)
-    for name in ("tiny.1.parquet", "tiny.2.parquet", "tiny-other.1.parquet"):
-        (aside / name).touch()
-    assert measured("finish()").attempt == 3
-
-
 def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(
     measured: Measure, study: Study
 ) -> None:
@@ -155,15 +141,6 @@ def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(
     measured("print('second'); finish()")
     assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
     assert study.log(0).split() == ["second"]
-
-
-def test_a_row_outside_a_study_keeps_its_logs_beside_it(study: Study) -> None:
-    measure(
-        study.write(tiny_point()),
-        study.root / "one.parquet",
-        rank_command=study.program("finish()"),
-    )
-    assert (study.root / "one.logs" / "rank0.log").exists()
 
 
 def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
@@ -186,11 +163,6 @@ def test_a_file_that_is_no_point_is_refused_by_name(study: Study, text: str) -> 
     with pytest.raises(InputError, match=r"tiny\.json: is no point"):
         measure(study.point_path, study.row_path)
     assert not study.row_path.exists()
-
-
-def test_a_missing_point_is_refused_by_name(study: Study) -> None:
-    with pytest.raises(InputError, match=r"tiny\.json: there is no such point"):
-        measure(study.point_path, study.row_path)
 
 
 def test_the_parent_imports_no_torch() -> None:

@@ -55,11 +55,6 @@ def test_energy_is_that_of_a_step_over_all_devices_and_power_their_sum() -> None
     assert (found.clock_hz, found.throttled_share) == (1e9, 0.5)
 
 
-def test_energy_is_not_known_where_one_device_cannot_say() -> None:
-    found = row(rank(energy_j=100.0, mean_power_w=50.0), rank())
-    assert (found.energy_j, found.mean_power_w) == (None, None)
-
-
 def test_what_a_step_goes_to_is_the_mean_over_ranks() -> None:
     found = row(
         rank(spent={"compute_s": 1.0, "exposed_comm_s": 2.0}),
@@ -94,10 +89,6 @@ def test_allocator_retries_are_those_of_the_rank_with_most() -> None:
     found = row(rank(num_alloc_retries=0, num_ooms=0), rank(num_alloc_retries=7, num_ooms=1))
     assert (found.num_alloc_retries, found.num_ooms) == (7, 1)
     assert row(rank()).num_alloc_retries is None
-
-
-def test_without_a_window_on_every_rank_nothing_is_split() -> None:
-    assert row(rank(spent={"compute_s": 1.0}), rank()).compute_s is None
 
 
 def test_the_start_is_timed_by_one_hosts_clock_only() -> None:

@@ -10,7 +10,7 @@ import pytest
 from scaling.launch.judge import Evidence, HostMemory, Limits, verdict, watch
 from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFiles, has_stepped
-from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, point_limits
+from scaling.study.time_limits import STARTUP_S, point_limits
 
 
 class Asleep:
@@ -118,12 +118,6 @@ def test_a_limit_leaves_three_times_what_is_predicted_and_a_study_may_bound_it()
     assert limit_s > STARTUP_S + 3 * 25 * 93
     assert hang_after_s == 930
     assert point_limits(93.0, 5, 20, 3600.0) == (3600.0, 930.0)
-
-
-def test_short_steps_and_unknown_ones_are_given_minutes_all_the_same() -> None:
-    assert point_limits(0.001, 5, 20, None) == (STARTUP_S + 60, HANG_AFTER_S)
-    assert point_limits(None, 5, 20, None) == (STARTUP_S, HANG_AFTER_S)
-    assert point_limits(None, 5, 20, 300.0) == (300.0, HANG_AFTER_S)
 
 
 def test_a_beat_that_is_being_replaced_on_another_host_is_read_the_next_time(

@@ -85,11 +85,6 @@ def test_four_nodes_meet_in_pairs_with_both_neighbours():
     assert shifted.members(8) == [(2, 4), (3, 5)]
 
 
-def test_a_single_rank_probes_its_device_and_sends_nothing():
-    plan = probe_plan(points({"dp": 1}), world_size=1, time_limit_s=60)
-    assert {task.kind for task in plan.tasks} == {"gemm", "memory_copy", "attention"}
-
-
 def test_the_gemms_are_those_of_a_layer_and_the_head_under_tp():
     # tiny: h 64, 8 heads and 4 kv heads of 8, ffn 96, vocabulary 256; 4 sequences of 32 tokens
     plan = probe_plan(
@@ -114,12 +109,6 @@ def test_an_8_bit_layout_has_its_16_bit_products_probed():
     )
     assert eight.tasks == sixteen.tasks
     assert {"gemm", "attention"} <= {task.kind for task in eight.tasks}
-
-
-def test_under_cp_a_rank_attends_to_all_tokens_of_its_heads():
-    plan = probe_plan(points({"cp": 2, "dp": 1}), world_size=2, time_limit_s=60)
-    (task,) = [task for task in plan.tasks if task.kind == "attention"]
-    assert (task.num_heads, task.num_kv_heads, task.seq_length) == (4, 2, 32)
 
 
 def test_in_a_ring_a_rank_attends_to_its_tokens_with_all_its_heads():

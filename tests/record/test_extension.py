@@ -55,13 +55,6 @@ def test_the_interval_holds_the_truth_as_often_where_steps_that_follow_each_othe
     assert 0.75 <= held / 200 <= 0.9
 
 
-def test_the_order_within_a_round_says_nothing():
-    counts, times = steps(5, noise=0.01)
-    turned = [rank for at in range(0, 15, 3) for rank in (at + 2, at, at + 1)]
-    other = estimate_full_step([counts[i] for i in turned], [times[i] for i in turned], 32)
-    assert other == estimate_full_step(counts, times, 32)
-
-
 def test_accumulations_that_lie_on_no_line_are_told_from_noise():
     assert not estimate_full_step(*steps(8, noise=0.002, bend=0.004), 32).linear
     straight = [

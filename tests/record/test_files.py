@@ -38,13 +38,6 @@ def test_a_row_of_a_version_before_an_axis_is_read_as_measured_at_its_default(pl
     assert store.read_row(path) == row
 
 
-def test_what_was_not_measured_is_null_and_not_a_number(planned, tmp_path):
-    store.write_rows(tmp_path / "a.parquet", [row_of(planned.points[0], outcome="oom")])
-    (back,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
-    assert back["step_time_s"] is None
-    assert back["energy_j"] is None
-
-
 def test_a_null_where_the_row_must_say_something_is_refused(planned, tmp_path):
     with pytest.raises(pa.ArrowInvalid):
         store.write_rows(tmp_path / "a.parquet", [row_of(planned.points[0], outcome=None)])
@@ -136,32 +129,3 @@ def test_writers_of_one_file_in_one_process_leave_it_whole(tmp_path):
         list(pool.map(write, "ab"))
     assert path.read_text() in ("a" * 1000, "b" * 1000)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_points_do_not_wait_for_the_disk_one_after_another(planned, tmp_path, monkeypatch):
-    first, another = threading.Lock(), threading.Event()
-
-    def slow_disk(path):
-        if first.acquire(blocking=False):
-            assert another.wait(60), "no other point is written meanwhile"
-        elif path.suffix == ".part":
-            another.set()
-
-    (tmp_path / "points").mkdir()
-    monkeypatch.setattr(store, "_write_table_if_changed", lambda path, table: None)
-    monkeypatch.setattr(store, "_to_disk", slow_disk)
-    store.write_points(tmp_path, planned)
-
-
-def test_planning_again_leaves_the_files_of_unchanged_points_alone(planned, tmp_path):
-    store.write_points(tmp_path, planned)
-    before = {f: f.stat().st_mtime_ns for f in (tmp_path / "points").glob("*.json")}
-    store.write_points(tmp_path, planned)
-    assert before == {f: f.stat().st_mtime_ns for f in (tmp_path / "points").glob("*.json")}
-
-
-def test_a_study_without_refusals_still_leaves_an_empty_table(config, write_study, tmp_path):
-    store.write_points(tmp_path, grid.expand_grid(load_study(write_study("two"), config)))
-    table = pq.read_table(tmp_path / "refused.parquet")
-    assert table.num_rows == 0
-    assert "reason" in table.column_names

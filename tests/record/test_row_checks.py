@@ -38,14 +38,10 @@ def test_what_a_study_measures_and_how_it_fails_can_be():
     ("changes", "sentence"),
     [
         ({"step_time_s": NAN}, "step_time_s=nan: must be a finite number above 0"),
-        ({"step_time_s": 0.0}, "step_time_s=0.0: must be a finite number above 0"),
         ({"step_time_s": -1.0}, "step_time_s=-1.0: must be a finite number above 0"),
-        ({"step_time_s": INFINITE}, "step_time_s=inf: must be a finite number above 0"),
         ({"step_time_s": None}, "outcome=ok without a step_time_s"),
-        ({"step_time_low_s": 0.0}, "step_time_low_s=0.0: must be a finite number above 0"),
         ({"step_time_low_s": 2.5}, "step_time_s=2.0: lies outside its own interval"),
         ({"step_times_s": [2.0, 0.0]}, "step_times_s: each must be a finite number above 0"),
-        ({"step_times_s": [2.0, None]}, "step_times_s: each must be a finite number above 0"),
         ({"step_times_s": [3.0]}, "step_time_s=2.0: lies outside its own step_times_s"),
         ({"step_times_s": []}, "step_times_s: is empty"),
         (
@@ -64,28 +60,19 @@ def test_what_a_study_measures_and_how_it_fails_can_be():
         ),
         ({"tokens_per_step": 5}, "tokens_per_step=5: is not global_batch_size x seq_length"),
         ({"zero_stage": 9}, "zero_stage=9: must be 0, 1, 2 or 3"),
-        ({"dp": 0}, "dp=0: must be at least 1"),
         ({"duration_s": -1.0}, "duration_s=-1.0: must be a finite number of at least 0"),
-        ({"mean_power_w": NAN}, "mean_power_w=nan: must be a finite number of at least 0"),
         ({"outcome": "fast"}, "outcome='fast': must be one of ok, oom, timeout, "),
         ({"outcome": "\x1b[31m" + "x" * 99}, "outcome='?[31m" + "x" * 35 + "': must be one of"),
         *(
             ({"grad_norms": [1.0, bad]}, "grad_norms: each must be a finite number of at least 0")
             for bad in (NAN, INFINITE, -1.0)
         ),
-        ({"attention": "zzz"}, "attention='zzz': must be one of "),
         ({"engine": "xxx"}, "engine='xxx': must be one of "),
         ({"tp": None}, "tp is missing"),
-        ({"layout": ""}, "layout is empty"),
         ({"cluster": ""}, "cluster is empty"),
-        ({"point_id": ""}, "point_id='': must be letters, digits"),
         ({"point_id": "../x"}, "point_id='../x': must be letters, digits"),
         ({"vocab_size": 2**62}, "vocab_size=4611686018427387904: must be at most 10,000,000"),
-        ({"head_dim": 0}, "head_dim=0: must be at least 1"),
         ({"energy_j": 1e300}, "energy_j=1e+300: must be at most 1e+18"),
-        ({"cp_comm_s": 1e308}, "cp_comm_s=1e+308: must be at most 1e+09"),
-        ({"started_at": "9999-01-01T00:00:00Z"}, "started_at='9999-01-01T00:00:00Z': must be a"),
-        ({"precision": "fp64"}, "precision='fp64': must be one of fp32, fp16, bf16, fp8"),
         ({"outcome": "oom"}, "outcome=oom with step_time_s: only ok has numbers"),
         (
             {"peak_flop_per_s": 1e6},

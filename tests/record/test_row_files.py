@@ -30,7 +30,7 @@ from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.schema import Measure
 from tests.analyse.conftest import SQL, some_point
-from tests.report.synthetic_study import row, timed_row
+from tests.report.synthetic_study import timed_row
 
 pytestmark = pytest.mark.slow
 
@@ -119,13 +119,6 @@ def test_a_file_that_the_system_does_not_give_is_said_to_be_unreadable_and_stays
     assert file_of(folder).exists()
 
 
-def test_a_file_with_a_valid_row_beside_an_invalid_one_is_not_said_to_be_set_aside(folder):
-    both = [timed_row(POINTS[0], 2.0), dataclasses.replace(timed_row(POINTS[0], 2.0), attempt=0)]
-    write_rows(file_of(folder), both)
-    assert retry.set_unreadable_aside(folder.parent) == []
-    assert file_of(folder).exists()
-
-
 def test_a_copy_of_a_row_counts_no_second_time(folder):
     """A point with two rows would weigh four times in tables that join rows with rows."""
     copy = shutil.copy(file_of(folder), folder / "zz.parquet")
@@ -133,12 +126,6 @@ def test_a_copy_of_a_row_counts_no_second_time(folder):
     assert {*found.table["file"].to_pylist()} == {str(file_of(folder, n)) for n in range(3)}
     reason = f"holds a copy of the row of {POINTS[0].point_id}"
     assert [(one.path, one.reason) for one in found.unusable] == [(copy, reason)]
-
-
-def test_attempts_at_a_point_may_differ(folder):
-    again = dataclasses.replace(timed_row(POINTS[0], 3.0), attempt=2)
-    write_rows(folder / "again.parquet", [again])
-    assert row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable == ()
 
 
 def test_a_link_to_nothing_and_a_file_are_no_folders_of_rows(tmp_path):
@@ -177,13 +164,6 @@ def test_status_names_files_without_a_row_and_goes_on(folder, monkeypatch, capsy
     assert (len(told), last) == (9, "    and 13 more")
 
 
-def test_failed_points_are_retried_though_another_row_cannot_be_read(folder):
-    write_rows(file_of(folder, 1), [row(POINTS[1], "timeout")])
-    halved(file_of(folder))
-    assert retry.set_aside(folder.parent, {"timeout"}) == 1
-    assert (folder / "retried" / f"{POINTS[1].point_id}.1.parquet").exists()
-
-
 def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
     older = pq.read_table(file_of(folder)).drop_columns(["nccl_version", "throttled_share"])
     older = older.append_column("of_the_past", pa.array([1])).select(older.column_names[::-1])
@@ -192,10 +172,6 @@ def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
     assert found.unusable == ()
     assert found.table.column_names == [*COLUMNS, "file"]
     assert found.table["step_time_s"].to_pylist() == [2.0] * 3
-
-
-def test_a_folder_that_is_not_there_holds_no_rows(tmp_path):
-    assert retry.set_unreadable_aside(tmp_path) == []
 
 
 CELLS: tuple[Any, ...] = (
@@ -297,10 +273,3 @@ def test_a_file_of_a_study_that_is_none_is_named_in_a_sentence(tmp_path, name):
         with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project") as told:
             tabulate(tmp_path, SQL)
         assert str(told.value).endswith("; remove it, so that it is made again")
-
-
-def test_imported_rows_that_cannot_be_read_are_said_to_come_from_import_only(tmp_path):
-    """No run makes them again."""
-    (tmp_path / "published.parquet").write_text("half a table")
-    with pytest.raises(InputError, match="remove it, so that `scaling import` makes it again"):
-        tabulate(tmp_path, SQL)

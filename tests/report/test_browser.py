@@ -265,21 +265,6 @@ def test_a_chart_is_one_tab_stop_whose_marks_the_arrows_read(seen):
         assert re.fullmatch(r".{40,}\.", chart.get_attribute("aria-label"))
 
 
-def test_the_exact_axes_of_a_name_are_one_hover_away(seen):
-    page = seen.page
-    page.locator(".selection:visible .size[open] tbody th span").first.hover()
-    assert "zero_stage=" in page.inner_text("#tip")
-
-
-def test_every_control_has_a_name(seen):
-    names = seen.page.evaluate(
-        """[...document.querySelectorAll('button, input, select')]
-        .map(control => control.textContent.trim() || control.getAttribute('aria-label') ||
-        control.labels?.[0]?.textContent)"""
-    )
-    assert all(names)
-
-
 def test_the_theme_switch_changes_page_and_charts(full):
     page = full(color_scheme="light").page
     colour = "getComputedStyle(document.querySelector('figure svg [fill*=ink]')).fill"
@@ -334,14 +319,6 @@ def test_a_model_with_a_hostile_name_is_text_everywhere(hostile):
     assert not page.is_visible("#pick-place")
     assert hostile.errors == []
     assert hostile.requests == []
-
-
-def test_without_a_script_nothing_dead_is_shown(full_study, opened):
-    page = opened(full_study / "report.html", java_script_enabled=False).page
-    assert page.locator("h2.big:visible").count() == 3
-    assert page.locator("figure:visible svg").count() >= 12
-    assert page.locator("details.size").count() == 11
-    assert page.locator("input:visible, select:visible, button:visible").count() == 0
 
 
 def test_a_changed_number_format_reaches_sentences_and_script_alike(reported, opened, monkeypatch):

@@ -11,7 +11,6 @@ from scaling.report.text import (
     faster,
     gib,
     glued,
-    listed,
     money,
     percent,
     significant,
@@ -30,11 +29,6 @@ THIN = "\u202f"
 )  # fmt: skip
 def test_amounts(value, text):
     assert amount(value) == text.replace(" ", THIN)
-
-
-def test_an_amount_with_a_unit_has_its_prefix_before_it():
-    assert amount(5.01e9, "FLOP/s") == f"5.01{THIN}GFLOP/s"
-    assert amount(12.0, "W") == f"12.0{THIN}W"
 
 
 def test_ratios_and_bytes():
@@ -77,14 +71,6 @@ def test_a_change_of_the_rate_is_said_with_its_interval(ratio, low, high, words)
 
 def test_no_line_ends_between_a_word_and_its_number():
     assert glued("8 GPUs, ZeRO-3, mb 2") == f"8{GLUE}GPUs, ZeRO\u20113, mb{GLUE}2"
-
-
-def test_lists_read_like_a_sentence():
-    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == [
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
 
 
 @given(st.floats(1e-6, 1e15))

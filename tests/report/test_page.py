@@ -73,11 +73,6 @@ def test_nothing_outside_the_file_is_named_as_a_source(page):
     assert "Content-Security-Policy" in own
 
 
-def test_the_data_are_there_once_and_without_nan(page):
-    assert len(columns(page, "statistics")["point_id"]) == len(PLANNED)
-    assert "NaN" not in json.dumps(embedded(page, "data"))
-
-
 def test_every_outcome_and_every_refusal_is_in_the_page(page):
     assert set(columns(page, "statistics")["outcome"]) == {
         "ok", "oom", "timeout", "hang", "kernel_unavailable", "launch_failed", "node_failed",
@@ -116,12 +111,6 @@ def test_ranks_on_a_cpu_gpus_on_a_cluster(full_study):
     assert "Number of GPUs" in on_gpu
 
 
-def test_charts_of_a_former_report_go(of_one_size):
-    charts = {path.name for path in (of_one_size.parent / "charts").iterdir()}
-    assert "old.svg" not in charts
-    assert {name[-4:] for name in charts} == {".svg", ".png"}
-
-
 def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
     plan = cpu_plan(sizes=(1, 2))
     page = reported(plan, ran=0.0).read_text(encoding="utf-8")
@@ -155,25 +144,6 @@ def test_a_page_without_a_script_has_every_answer_layout_and_chart(page, full_ta
 def test_without_tables_the_verb_that_writes_them_is_named(tmp_path):
     with pytest.raises(InputError, match=r"tables.settings\.parquet: is missing; `scaling tabul"):
         write_report(tmp_path, REPORTS)
-
-
-def test_tables_of_another_version_are_refused(one_size, tmp_path):
-    tables = shutil.copytree(one_size / "tables", tmp_path / "tables")
-    shutil.copy(tables / "settings.parquet", tables / "sizes.parquet")
-    with pytest.raises(InputError, match=r"sizes\.parquet"):
-        read_tables(tmp_path)
-
-
-def test_a_missing_caption_is_named(one_size, tmp_path):
-    study = shutil.copytree(one_size, tmp_path / "study")
-    with pytest.raises(InputError, match=r"captions.throughput_per_gpu\.md: is missing"):
-        write_report(study, tmp_path, charts=False)
-
-
-def test_tables_of_one_setting_leave_the_others_out(full_tables):
-    mine = full_tables.of(1)
-    assert {row["setting_id"] for row in mine["statistics"]} == {1}
-    assert mine["provenance"] == full_tables["provenance"]
 
 
 def test_long_lists_are_cut_by_setting_and_the_page_says_so(full_study, monkeypatch):

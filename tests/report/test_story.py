@@ -28,13 +28,6 @@ def test_a_bar_is_the_share_of_the_best_and_lies_in_its_interval(told):
                 assert 0 < row["low"] <= row["bar"] <= row["high"] <= 100
 
 
-def test_failures_have_their_outcome_and_no_number(full_tables):
-    sizes = story(full_tables.of(3))["sizes"]
-    failed = [row for size in sizes.values() for row in size["rows"] if row["outcome"] != "ok"]
-    assert {row["outcome"] for row in failed} >= {"oom"}
-    assert all(row["bar"] is None and row["rate"] == "–" for row in failed)
-
-
 def test_a_layout_that_ran_says_how_often_its_allocator_retried(full_tables):
     mine = full_tables.of(2)
     rows = [row | {"num_alloc_retries": 3} for row in mine["estimates"]]

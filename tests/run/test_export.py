@@ -94,12 +94,6 @@ def test_numbers_of_an_export_are_those_of_the_study(study):
     assert exported.drop_columns(["error_message"]).to_pylist() == own.to_pylist()
 
 
-def test_a_broken_file_is_one_sentence(tmp_path):
-    (tmp_path / "points.parquet").write_text("half a table")
-    with pytest.raises(InputError, match=r"points\.parquet: is no Parquet file of "):
-        export(tmp_path, tmp_path / "out.zip", REPORTS)
-
-
 def test_a_folder_without_a_study_and_an_output_that_is_no_zip_are_sentences(tmp_path):
     with pytest.raises(InputError, match="holds no study; `scaling plan`"):
         export(tmp_path / "none", tmp_path / "out.zip", REPORTS)

@@ -43,10 +43,6 @@ def test_the_cluster_is_what_slurm_said_and_each_line_says_who_did(tmp_path):
     assert all("sinfo" in line or "sacctmgr" in line for line in facts), facts
 
 
-def test_a_gpu_of_two_sizes_is_said_to_be_one_or_the_other():
-    assert "it may be a100-80gb" in clusters_text(site(gpu_type="a100"))
-
-
 @pytest.mark.parametrize(
     ("gpu_type", "gpu"),
     [

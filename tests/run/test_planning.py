@@ -63,12 +63,6 @@ def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(conf
     assert (bound.time_limit_s, bound.point_id) == (60.0, point.point_id)
 
 
-def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, write_study):
-    point = fitting_plan(load_study(write_study(), config)).points[0]
-    assert point.expected_step_s is None
-    assert "expected_step_s" not in point.to_json()
-
-
 def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
     study = load_study(write_study(), config)
     planned = grid.expand_grid(study)

@@ -19,7 +19,7 @@ from scaling.errors import InputError
 from scaling.record import files
 from scaling.record.running import mark_running
 from scaling.run import retry
-from scaling.run.progress import Progress, Watcher, duration, progress_of
+from scaling.run.progress import Watcher, duration, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.paths import running_marker
@@ -63,12 +63,6 @@ def test_every_point_is_counted_once(points, tmp_path):
     assert seen.line().startswith("1 done · 1 failed (oom 1) · 1 running · 5 left of 8")
 
 
-def test_before_anything_has_finished_nothing_is_said_about_the_time_left(points, tmp_path):
-    seen = Watcher(tmp_path, points).look()
-    assert seen.seconds_left is None
-    assert seen.line() == "0 done · 0 running · 8 left of 8"
-
-
 def test_the_time_left_is_judged_by_points_of_the_same_size(points):
     small = [p for p in points if p.layout.world_size == 1]
     large = [p for p in points if p.layout.world_size == 2]
@@ -79,19 +73,6 @@ def test_the_time_left_is_judged_by_points_of_the_same_size(points):
     assert progress_of(points, settled, set()).seconds_left == 3 * 10 + 3 * 20
     two_at_once = {small[1].point_id, large[1].point_id}
     assert progress_of(points, settled, two_at_once).seconds_left == (3 * 10 + 3 * 20) / 2
-
-
-def test_a_finished_study_says_nothing_about_the_time_left(points, tmp_path):
-    for point in points:
-        put(tmp_path, point)
-    seen = Watcher(tmp_path, points).look()
-    assert seen.finished
-    assert seen.line() == "8 done · 0 running · 0 left of 8"
-
-
-def test_rows_of_points_the_study_no_longer_has_are_not_counted(points, tmp_path):
-    put(tmp_path, points[0])
-    assert Watcher(tmp_path, points[1:]).look().done == 0
 
 
 def test_a_marker_whose_process_is_gone_is_not_running(points, tmp_path):
@@ -189,12 +170,6 @@ def test_a_duration_reads_like_a_duration(seconds):
 )
 def test_durations_are_written_for_people(seconds, text):
     assert duration(seconds) == text
-
-
-def test_progress_never_says_a_negative_number_is_left():
-    seen = Progress(total=3, done=1, failed={"oom": 1}, running=1, seconds_left=1.0)
-    assert seen.left == 0
-    assert not seen.finished
 
 
 def test_what_a_guided_sweep_skips_is_neither_left_nor_waited_for(points, tmp_path):

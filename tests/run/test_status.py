@@ -1,7 +1,6 @@
 """What `scaling status` says beside its line of progress."""
 
 import dataclasses
-import json
 import os
 import time
 
@@ -116,13 +115,6 @@ def test_of_many_that_run_or_wait_the_first_are_shown_and_the_others_counted(swe
     assert "    and 22 more" in lines
 
 
-def test_a_script_gets_it_in_one_line(sweep):
-    assert "\n" not in sweep.to_json()
-    facts = json.loads(sweep.to_json())
-    assert facts["progress"]["left"] == 1
-    assert facts["queue"][0]["reason"] == "Resources"
-
-
 def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
     points = points_of(6)
     few = [{"world_size": 2, "duration_s": seconds} for seconds in (50.0, 150.0)]
@@ -135,13 +127,6 @@ def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
     assert narrow_low < 300 < narrow_high
     assert time_left([], many, 2) == (0.0, 0.0, 0.0)
     assert time_left(points, [], 2) is None
-
-
-def test_a_repeat_that_nobody_has_chosen_yet_is_not_waited_for(tmp_path):
-    (first,) = points_of(1)
-    again = dataclasses.replace(first, point_id="again", repeat=1)
-    assert Watcher(tmp_path, [first, again]).look().total == 2
-    assert Watcher(tmp_path, [first, again], optional={"again"}).look().total == 1
 
 
 def test_the_best_so_far_is_of_one_setting_layouts_of_other_routings_do_not_compete():

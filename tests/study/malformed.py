@@ -27,10 +27,8 @@ MALFORMED = {
     "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
     "unsafe YAML": ("!!python/object/apply:os.getcwd []", "os.getcwd is a tag; a study needs none"),
     "an empty file": ("", "one.yaml: is empty; it must hold keys and values"),
-    "a list": ("- 1", "one.yaml: is [1]; it must hold keys and values"),
     "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
     "no title": ("kind: strong", "one.yaml: title: is missing"),
-    "no kind": ("title: x", "one.yaml: kind: is missing"),
     "an empty title": (changed(title=""), "title='': must not be empty"),
     "a numeric title": (changed(title=3), "title=3: must be text"),
     "an unknown kind": (changed(kind="stronk"), "kind='stronk': did you mean 'strong'?"),
@@ -38,64 +36,32 @@ MALFORMED = {
         changed(layout=[{}]),
         "layout: unknown key 'layout': did you mean 'layouts'?",
     ),
-    "an unknown axis": (
-        axes(worldsize=2),
-        "axes.worldsize: unknown key 'worldsize': did you mean 'world_size'?",
-    ),
     "an unknown axis in a block": (
         changed(layouts=[{}, {"zero": 1}]),
         "layouts[1].zero: unknown key 'zero': did you mean 'zero_stage'?",
     ),
-    "an unknown measure key": (
-        measure(warmup=2),
-        "measure.warmup: unknown key 'warmup': did you mean 'warmup_steps'?",
-    ),
     "axes as a list": (changed(axes=[1]), "axes=[1]: must hold keys and values"),
     "layouts as a mapping": (changed(layouts={"tp": 1}), "layouts={'tp': 1}: must be a list"),
     "no layouts": (changed(layouts=[]), "layouts=[]: must not be empty"),
-    "an empty axis": (axes(tp=[]), "axes.tp=[]: must not be empty"),
     "a size of text": (
         axes(world_size="eight"),
         "axes.world_size[0]='eight': must be a whole number",
     ),
     "a quoted number": (axes(world_size=["8"]), "axes.world_size[0]='8': must be a whole number"),
-    "a fraction": (axes(tp=1.5), "axes.tp[0]=1.5: must be a whole number"),
     "a boolean size": (axes(pp=True), "axes.pp[0]=True: must be a whole number"),
     "a size of zero": (axes(world_size=[1, 0]), "axes.world_size[1]=0: must be at least 1"),
-    "a negative size": (axes(dp=-1), "axes.dp: unknown key 'dp'"),
-    "a negative batch": (
-        axes(global_batch_size=-8),
-        "axes.global_batch_size[0]=-8: must be at least 1",
-    ),
     "an absurd size": (
         axes(seq_length=10**12),
         "axes.seq_length[0]=1000000000000: must be at most 10000000",
-    ),
-    "a null axis value": (axes(tp=[None]), "axes.tp[0]=null: must be a whole number"),
-    "a boolean stage": (
-        axes(zero_stage=True),
-        "axes.zero_stage[0]=True: must be a whole number",
-    ),
-    "a stage in quotation marks": (
-        axes(zero_stage="1"),
-        "axes.zero_stage[0]='1': must be a whole number",
     ),
     "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
     "a flag of text": (
         axes(sequence_parallel="yes please"),
         "axes.sequence_parallel[0]='yes please': must be true or false",
     ),
-    "an unknown attention": (
-        axes(attention="flash9"),
-        "axes.attention[0]='flash9': did you mean 'flash",
-    ),
     "an unknown precision": (
         axes(precision="bf61"),
         "axes.precision[0]='bf61': did you mean 'bf16'?",
-    ),
-    "an unknown checkpointing": (
-        axes(activation_checkpointing="some"),
-        "axes.activation_checkpointing[0]='some': allowed: full, none, selective",
     ),
     "an unknown model": (
         axes(model="minni"),
@@ -114,10 +80,6 @@ MALFORMED = {
         "axes.cluster=['here', 'there']: a study with mode: measure runs on one",
     ),
     "a model that is nowhere": (axes(model="../../x"), "model=../../x: there is no config.json"),
-    "a model with a shell in it": (
-        axes(model="a; rm -rf ~"),
-        "axes.model: unknown model 'a; rm -rf ~': allowed: mini",
-    ),
     "no world size": (
         without("world_size"),
         "axes.world_size: is missing, and layouts[0] does not give it either",
@@ -136,10 +98,6 @@ MALFORMED = {
         "axes.global_batch_size=[8]: kind: weak fixes batch_size_per_gpu instead",
     ),
     "too few steps": (measure(measured_steps=9), "measure.measured_steps=9: must be at least 10"),
-    "too few steps at the least": (
-        measure(measured_steps={"at_least": 4}),
-        "measure.measured_steps.at_least=4: must be at least 5",
-    ),
     "more steps at the least than at the most": (
         measure(measured_steps={"at_least": 30, "at_most": 20}),
         "measure.measured_steps: at_least=30: must not be more than at_most=20",
@@ -164,48 +122,22 @@ MALFORMED = {
         measure(measured_steps={"at_lest": 5}),
         "measure.measured_steps.at_lest: unknown key 'at_lest': did you mean 'at_least'?",
     ),
-    "half a step": (
-        measure(accumulation="half"),
-        "measure.accumulation='half': allowed: full, short",
-    ),
-    "a share in full that is none": (measure(in_full=2), "measure.in_full=2: must be at most 1"),
     "words for what runs in full": (
         measure(in_full="some"),
         "measure.in_full='some': must be advised, or a share from 0 to 1",
-    ),
-    "a share that is a mapping": (
-        changed(measure={"in_full": {"share": 0.1}}),
-        "measure.in_full={'share': 0.1}: must be advised, or a share from 0 to 1",
     ),
     "repeats for everybody": (
         measure(repeats={"at_most": 3, "for": "all"}),
         "measure.repeats.for='all': allowed: contenders",
     ),
-    "repeats for nobody known": (
-        measure(repeats={"at_most": 3, "four": "contenders"}),
-        "measure.repeats.four: unknown key 'four': did you mean 'for'?",
-    ),
     "a spread of a sweep that nothing guides": (
         measure(spread=0.02),
         "measure.spread=0.02: guides nothing without one of keep, budget_gpu_hours, budget_usd",
     ),
-    "a budget of nothing": (measure(budget_usd=0), "measure.budget_usd=0: must be more than 0"),
-    "slow nodes that are no flag": (
-        measure(exclude_slow_nodes="yes"),
-        "measure.exclude_slow_nodes='yes': must be true or false",
-    ),
-    "no warm-up": (measure(warmup_steps=0), "measure.warmup_steps=0: must be at least 1"),
-    "no time": (measure(time_limit_s=0), "measure.time_limit_s=0: must be more than 0"),
     "endless time": (
         measure(time_limit_s=float("inf")),
         "measure.time_limit_s=inf: must be a finite number",
     ),
-    "time that is no number": (
-        measure(time_limit_s=float("nan")),
-        "measure.time_limit_s=nan: must be",
-    ),
-    "no repeat": (measure(repeats=0), "measure.repeats=0: must be at least 1"),
-    "an unknown mode": (changed(mode="guess"), "mode='guess': allowed: measure, predict"),
     "a grid of nothing": (
         axes(tp=8, world_size=8),
         "layouts: the grid holds no point that can run: num_heads=4",
@@ -220,9 +152,7 @@ MALFORMED = {
     ),
     "an alias of itself": ("a: &a [*a]", "not valid YAML: *a stands for what it is a part of"),
     "brackets in brackets": ("a: " + "[" * 900, "not valid YAML: nested deeper than 20 levels"),
-    "brackets that end": ("a: " + "[" * 900 + "]" * 900, "nested deeper than 20 levels"),
     "a book of comments": ("# nothing\n" * 100_000, "has more than 250,000 bytes"),
-    "a tag": (changed() + "replicates: !!binary aGVsbG8=\n", "binary is a tag; a study needs none"),
     "a date that never was": (changed() + "replicates: 2026-02-31 25:61:00\n", "a name is letters"),
     "5,000 digits": (changed() + f"max_points: {'7' * 5000}\n", "has more than 18 digits"),
     "a number of 64 bits": (
@@ -233,15 +163,10 @@ MALFORMED = {
     "a long model": (axes(model="m" * 300), "mmmmmm...: allowed: mini"),
     "a model with an escape": (axes(model="a\x1b[2J"), "one line without control characters"),
     "a long key": (changed(**{"k" * 300: 1}), "unknown key 'kkkk"),
-    "a key with an escape": (changed(**{"k\x1b[2J": 1}), "unknown key 'k\\x1b[2J'"),
     "a title with an escape": (changed(title="a\x1b[2Jb"), "one line without control characters"),
     "yes for a number": (
         changed(measure={}).replace("measure: {}", "measure: {gradient_clipping: yes}"),
         "measure.gradient_clipping='yes': must be a number",
-    ),
-    "true for a number": (
-        measure(gradient_clipping=True),
-        "measure.gradient_clipping=True: must be a number",
     ),
     "an octal number": (
         changed() + "max_points: 010\n",
@@ -253,12 +178,7 @@ MALFORMED = {
     ),
     "a key that is a number": ("1: 2", "title: is missing (2 more problems in this file)"),
     "a key that is a fraction": ("1.5: 2", "the key 1.5 must be text or a whole number"),
-    "a key that is a list": ("? [a]\n: 2", "the key ['a'] must be text or a whole number"),
     "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=null: must be a whole"),
-    "an endless measurement": (
-        measure(measured_steps=100_000),
-        "measure.measured_steps=100000: must be at most 10000",
-    ),
     "more repeats than points": (
         changed(measure={"repeats": 100}, max_points=150),
         "the grid holds 200 points, more than max_points=150",
@@ -267,5 +187,4 @@ MALFORMED = {
         "title: x\nkind: strong\naxes: {}\nlayouts:\n",
         "layouts=null: must be a list",
     ),
-    "a limit of nothing": (changed(max_points=0), "max_points=0: must be at least 1"),
 }

@@ -54,18 +54,11 @@ def llama4(number, every):
 # issue of this reader names it; the entry of config/models.yaml.
 RELEASED = {
     "tinyllama": (decoder("llama", 22, 2048, 32, 4, 5632, 32000), None, "tinyllama_1b"),
-    "llama-30b": (decoder("llama", 60, 6656, 52, 52, 17920, 32000), None, "llama_30b"),
-    "llama-65b": (decoder("llama", 80, 8192, 64, 64, 22016, 32000), None, "llama_65b"),
     "llama-2-7b": (decoder("llama", 32, 4096, 32, 32, 11008, 32000), None, "llama2_7b"),
-    "llama-2-13b": (decoder("llama", 40, 5120, 40, 40, 13824, 32000), None, "llama2_13b"),
     "llama-2-70b": (decoder("llama", 80, 8192, 64, 8, 28672, 32000), None, "llama2_70b"),
     "llama-3.2-1b": (
         decoder("llama", 16, 2048, 32, 8, 8192, VOCAB3) | {"tie_word_embeddings": True},
         None, "llama3_1b",
-    ),
-    "llama-3.2-3b": (
-        decoder("llama", 28, 3072, 24, 8, 8192, VOCAB3) | {"tie_word_embeddings": True},
-        None, "llama3_3b",
     ),
     "llama-3.1-8b": (
         decoder("llama", 32, 4096, 32, 8, 14336, VOCAB3, **PLAIN), 8_030_261_248, "llama3_8b",
@@ -84,7 +77,6 @@ RELEASED = {
     "qwen3-8b": (
         decoder("qwen3", 36, 4096, 32, 8, 12288, 151936, **QWEN3), 8_190_735_360, "qwen3_8b",
     ),
-    "qwen3-14b": (decoder("qwen3", 40, 5120, 40, 8, 17408, 151936, **QWEN3), None, "qwen3_14b"),
     "qwen3-32b": (
         decoder("qwen3", 64, 5120, 64, 8, 25600, 151936, **QWEN3), 32_762_123_264, "qwen3_32b",
     ),
@@ -102,18 +94,7 @@ RELEASED = {
         decoder("qwen2", 24, 896, 14, 2, 4864, 151936, **QWEN2) | {"tie_word_embeddings": True},
         None, "qwen2_0_5b",
     ),
-    "qwen2.5-1.5b": (
-        decoder("qwen2", 28, 1536, 12, 2, 8960, 151936, **QWEN2) | {"tie_word_embeddings": True},
-        None, "qwen2_1_5b",
-    ),
-    "qwen2.5-3b": (
-        decoder("qwen2", 36, 2048, 16, 2, 11008, 151936, **QWEN2) | {"tie_word_embeddings": True},
-        None, "qwen2_3b",
-    ),
     "qwen2.5-7b": (decoder("qwen2", 28, 3584, 28, 4, 18944, 152064, **QWEN2), None, "qwen2_7b"),
-    "qwen2.5-14b": (decoder("qwen2", 48, 5120, 40, 8, 13824, 152064, **QWEN2), None, "qwen2_14b"),
-    "qwen2.5-32b": (decoder("qwen2", 64, 5120, 40, 8, 27648, 152064, **QWEN2), None, "qwen2_32b"),
-    "qwen2.5-72b": (decoder("qwen2", 80, 8192, 64, 8, 29568, 152064, **QWEN2), None, "qwen2_72b"),
     "mistral-7b": (
         decoder("mistral", 32, 4096, 32, 8, 14336, 32000, sliding_window=4096), None, "mistral_7b",
     ),
@@ -128,9 +109,6 @@ RELEASED = {
     "mixtral-8x22b": (
         decoder("mixtral", 56, 6144, 48, 8, 16384, 32000, **experts(8, 2)), 140_620_634_112, None,
     ),
-    "mixtral-8x22b-v0.3": (
-        decoder("mixtral", 56, 6144, 48, 8, 16384, 32768, **experts(8, 2)), None, "mixtral_8x22b",
-    ),
     "phi-4": (
         decoder("phi3", 40, 5120, 40, 10, 17920, 100352, sliding_window=None), 14_659_507_200, None,
     ),
@@ -141,11 +119,6 @@ RELEASED = {
     "gpt-oss-120b": (
         decoder("gpt_oss", 36, 2880, 64, 8, 2880, 201088, **OSS, **experts(128, 4)),
         116_829_156_672, "gpt_oss_120b",
-    ),
-    "deepseek-v2-lite": (
-        decoder("deepseek_v2", 27, 2048, 16, 16, 10944, 102400, **SOFTMAX,
-                **latent(None, 1, 64, 6, 1408, 2)),
-        None, "deepseek_v2_lite",
     ),
     "deepseek-v2": (
         decoder("deepseek_v2", 60, 5120, 128, 128, 12288, 102400, **SOFTMAX,
@@ -195,11 +168,6 @@ RELEASED = {
          "n_positions": 1024},
         None, "gpt2",
     ),
-    "gpt2-xl": (
-        {"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25, "vocab_size": 50257,
-         "n_positions": 1024},
-        None, "gpt2_xl",
-    ),
     "opt-6.7b": (
         {"model_type": "opt", "num_hidden_layers": 32, "hidden_size": 4096, "ffn_dim": 16384,
          "num_attention_heads": 32, "vocab_size": 50272, "max_position_embeddings": 2048,
@@ -209,8 +177,6 @@ RELEASED = {
     "t5-base": (t5("t5", 12, 768, 12, 3072, 32128, tied=True, gated=False), None, None),
     "flan-t5-xxl": (t5("t5", 24, 4096, 64, 10240, 32128), 11_135_332_352, None),
     "mt5-base": (t5("mt5", 12, 768, 12, 2048, 250112), None, "mt5_base"),
-    "mt5-large": (t5("mt5", 24, 1024, 16, 2816, 250112), None, "mt5_large"),
-    "mt5-xl": (t5("mt5", 24, 2048, 32, 5120, 250112), None, "mt5_xl"),
     "mt5-xxl": (t5("mt5", 24, 4096, 64, 10240, 250112), 12_921_057_280, "mt5_xxl"),
 }  # fmt: skip
 

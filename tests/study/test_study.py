@@ -8,7 +8,7 @@ import yaml
 from scaling.cli.verbs import main
 from scaling.errors import InputError
 from scaling.study import grid
-from scaling.study.inputs import study_name, study_path
+from scaling.study.inputs import study_path
 from scaling.study.load import load_clusters, load_models, load_study
 from scaling.study.paths import SHIPPED
 from scaling.study.study import replication_queries
@@ -59,16 +59,6 @@ def test_a_folder_without_studies_is_said_to_be_one(tmp_path, monkeypatch):
         InputError, match=r"^config/clusters\.yaml: no such file; `scaling new FOLD"
     ):
         load_study("quickstart")
-
-
-def test_a_dot_in_a_studys_name_is_no_suffix():
-    assert study_name("v1.2") == study_name("config/studies/v1.2.yaml") == "v1.2"
-
-
-def test_a_folder_of_a_studys_name_is_no_study(config):
-    (config / "studies" / "quick.yaml").mkdir()
-    with pytest.raises(InputError, match=r"quick\.yaml: no such study: allowed: "):
-        load_study("quick", config)
 
 
 @pytest.mark.parametrize("name", ["two words", "-dash", "ümlaut", "a" * 65])

@@ -112,11 +112,3 @@ def test_an_encoder_decoders_attention_lets_it_cross_as_a_decoders_does(
     begins, ends = log.index("sum begins"), log.index("sum ends")
     matrices = [attention.query] if crossed else [attention.query, attention.key, attention.value]
     assert log[begins + 1 : ends] == ["mm"] * len(matrices)
-
-
-def test_one_rank_alone_sums_nothing(log: list[str]) -> None:
-    x, weight = torch.randn(1, 2, 3, requires_grad=True), torch.randn(4, 3)
-    (found,) = TensorParallel().column_parallel(x, (weight, None))
-    torch.testing.assert_close(found, functional.linear(x, weight))
-    found.sum().backward()
-    assert log == []

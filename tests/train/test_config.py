@@ -1,6 +1,5 @@
 """What is asked of DeepSpeed for a layout."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -97,12 +96,6 @@ def test_a_second_copy_of_the_parameters_is_shared_by_dp_and_cp_ranks() -> None:
     assert asked["stage3_param_persistence_threshold"] == TINY.hidden_size
 
 
-def test_a_copy_over_all_dp_ranks_is_plain_zero_3() -> None:
-    whole = tiny_point(dp=4, zero_stage=3).layout
-    said = dataclasses.replace(whole, zero_shard_size=4)
-    assert deepspeed_config(TINY, said) == deepspeed_config(TINY, whole)
-
-
 @pytest.mark.parametrize("sequence_parallel", [True, False])
 def test_stages_cut_what_they_send_only_where_tp_ranks_hold_the_same(
     sequence_parallel: bool,
@@ -112,9 +105,3 @@ def test_stages_cut_what_they_send_only_where_tp_ranks_hold_the_same(
         "pipe_partitioned": not sequence_parallel,
         "grad_partitioned": not sequence_parallel,
     }
-
-
-def test_ranks_that_share_a_sequence_are_replicas_to_deepspeed() -> None:
-    layout = tiny_point(cp=2, dp=2, micro_batch_size=4).layout
-    assert layout.global_batch_size == 8
-    assert deepspeed_config(TINY, layout)["train_batch_size"] == 16

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from tests.train.covering import Case, covering, pairs, product
-from tests.train.test_parity import ELSEWHERE, PAIRWISE, VALUES, possible
+from tests.train.test_parity import PAIRWISE, VALUES, possible
 
 pytestmark = pytest.mark.slow
 
@@ -30,11 +29,6 @@ def test_two_values_of_seven_axes_need_far_fewer_cases_than_there_are() -> None:
     possible = list(product(dict.fromkeys("abcdefg", (0, 1))))
     assert len(possible) == 128
     assert len(covering(possible)) <= 10
-
-
-def test_axes_left_to_other_tests_are_axes() -> None:
-    assert set(ELSEWHERE) <= set(AXES)
-    assert {*VALUES, *ELSEWHERE} >= set(AXES)
 
 
 @pytest.fixture(scope="module")

@@ -56,13 +56,6 @@ def test_nothing_is_drawn_once_the_first_step_has_begun(monkeypatch: pytest.Monk
     assert len(drawn) == before == 6 * point.layout.micro_batch_size
 
 
-def test_steps_and_seeds_differ() -> None:
-    layout = Layout(micro_batch_size=4, seq_length=6)
-    first = global_batch(layout, 0)
-    assert not torch.equal(first, global_batch(layout, 1))
-    assert not torch.equal(first, global_batch(layout, 0, seed=4))
-
-
 @given(st.integers(1, 4), st.integers(1, 3))
 def test_a_target_goes_on_where_its_input_ends_and_is_seen_one_token_late(
     batches: int, size: int

@@ -99,11 +99,3 @@ def test_in_a_job_a_host_has_the_name_by_which_slurm_can_exclude_it(
     layout = tiny_point().layout
 
     assert software_stack(torch.device("cpu"), layout).host == "node1"
-
-
-def test_a_rank_of_several_threads_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def name(threads: int) -> str | None:
-        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        return software_stack(torch.device("cpu"), tiny_point().layout).gpu_name
-
-    assert name(3) == f"{name(1) or 'CPU'}, 3 threads of it a rank"

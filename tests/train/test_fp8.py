@@ -87,12 +87,6 @@ def test_scales_lie_in_the_order_that_the_matrix_units_read() -> None:
         assert ordered[tile * 512 + inside] == scales[row, column]
 
 
-@multiplies
-def test_zeros_stay_zeros() -> None:
-    made = fp8_linear("row")(torch.zeros(16, 32).bfloat16(), drawn(16, 32, seed=0), None)
-    assert not made.any()
-
-
 @functools.cache
 def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
     return model_curve(tiny_point(shape=shape, measured_steps=steps, **layout))

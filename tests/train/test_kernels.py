@@ -35,12 +35,6 @@ def test_flash2_runs_the_flash_kernel_in_every_layer_forward_and_backward(precis
     assert SOFTMAX not in ran
 
 
-def test_math_runs_no_flash_kernel() -> None:
-    ran = operators_of_a_step(attention="math")
-    assert ran[SOFTMAX] == TINY.num_layers
-    assert FLASH not in ran
-
-
 class Products(TorchDispatchMode):
     """The precisions that matrices are multiplied in."""
 
@@ -107,9 +101,3 @@ def test_a_missing_kernel_is_named_and_nothing_stands_in_for_it(
 ) -> None:
     with pytest.raises(KernelUnavailable, match=named.replace("+", r"\+")):
         require_kernels(TINY, tiny_point(**layout).layout, CPU)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("attention", ["math", "flash2"])
-def test_what_a_cpu_has_is_not_refused(attention: str, precision: str) -> None:
-    require_kernels(TINY, tiny_point(attention=attention, precision=precision).layout, CPU)

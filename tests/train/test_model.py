@@ -9,7 +9,7 @@ from torch import nn
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.train.model.blocks import rotary_table, rotate
-from scaling.train.model.blueprint import Blueprint, initial_weight, shard
+from scaling.train.model.blueprint import Blueprint, shard
 from scaling.train.model.decoder import Decoder
 from scaling.train.model.encoder_decoder import EncoderDecoder
 from scaling.train.parallel.tensor import TensorParallel
@@ -55,13 +55,6 @@ def test_tp_ranks_together_hold_the_weights_of_one(shape: ModelShape, size: int)
             continue
         dim = 0 if parts[0].shape[0] < weight.shape[0] else 1
         assert torch.equal(torch.cat(parts, dim), weight), name
-
-
-def test_weights_follow_from_the_seed_and_the_name() -> None:
-    first = initial_weight("a", (4, 4), seed=1, device=CPU)
-    assert torch.equal(first, initial_weight("a", (4, 4), seed=1, device=CPU))
-    assert not torch.equal(first, initial_weight("b", (4, 4), seed=1, device=CPU))
-    assert not torch.equal(first, initial_weight("a", (4, 4), seed=2, device=CPU))
 
 
 def test_a_shard_does_not_keep_the_whole_weight_in_memory() -> None:

@@ -23,11 +23,6 @@ def test_a_stage_begins_at_a_layer_and_what_is_none_rides_with_the_one_before():
     assert stage_bounds(BOTH, (1, 2, 1)) == [0, 2, 5, 7]
 
 
-def test_a_last_stage_without_layers_has_the_head():
-    assert stage_bounds(DECODER, (3, 0)) == [0, 4, 6]
-    assert stage_bounds(BOTH, (4, 0)) == [0, 6, 7]
-
-
 @pytest.mark.parametrize(
     ("schedule", "virtual_stages", "chunks"),
     [

@@ -16,14 +16,6 @@ def test_tp_is_innermost_and_pp_outermost() -> None:
     ]  # fmt: skip
 
 
-def test_ranks_that_share_a_sequence_are_nearer_than_replicas() -> None:
-    layout = Layout(tp=2, cp=2, dp=2, seq_length=8)
-    places = [Place.of(rank, layout) for rank in range(8)]
-    assert [(place.dp_rank, place.cp_rank) for place in places] == [
-        (0, 0), (0, 0), (0, 1), (0, 1), (1, 0), (1, 0), (1, 1), (1, 1),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "axes", [{"tp": 4}, {"pp": 2, "dp": 3}, {"tp": 2, "pp": 3, "cp": 2, "dp": 2}]
 )

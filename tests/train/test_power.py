@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.measure.power import UNMETERED, NvmlMeter, PowerLog, Samples, meter_of, power_use
-from tests.train.reference import CPU
+from scaling.train.measure.power import UNMETERED, NvmlMeter, PowerLog, Samples, power_use
 
 
 class NvmlError(Exception):
@@ -108,24 +107,10 @@ def test_a_counter_that_fails_in_the_end_leaves_the_power_readings() -> None:
     assert (found.energy_j, found.mean_power_w) == (600.0, 300.0)
 
 
-def test_the_counter_decides_the_energy_and_the_mean_power() -> None:
-    samples = Samples(power=[(0.0, 100.0), (2.0, 100.0)], clock=[1e9, 2e9], throttled=[True, False])
-    assert power_use(samples, counted_j=600.0, seconds=2.0).energy_j == 600.0
-    assert power_use(samples, counted_j=600.0, seconds=2.0).mean_power_w == 300.0
-    assert power_use(samples, counted_j=600.0, seconds=2.0).clock_hz == 1.5e9
-    assert power_use(samples, counted_j=600.0, seconds=2.0).throttled_share == 0.5
-
-
 def test_without_a_counter_power_over_time_is_the_energy() -> None:
     """100 W that rise to 300 W in two seconds and stay for one: 400 J + 300 J."""
     samples = Samples(power=[(0.0, 100.0), (2.0, 300.0), (3.0, 300.0)])
     assert power_use(samples, counted_j=None, seconds=3.0).energy_j == pytest.approx(700.0)
-
-
-def test_without_any_reading_nothing_is_known() -> None:
-    found = power_use(Samples(), counted_j=None, seconds=1.0)
-    assert (found.energy_j, found.mean_power_w) == (None, None)
-    assert (found.clock_hz, found.throttled_share, found.slowdown_share) == (None,) * 3
 
 
 @given(
@@ -161,13 +146,3 @@ def test_steps_that_a_counter_of_ten_updates_a_second_misses_have_no_energy(
     log.start()
     assert log.stop() == UNMETERED
     assert caplog.messages == ["no energy or clocks: 1.9 s are too few for NVML's readings"]
-
-
-def test_a_log_that_was_not_started_cannot_be_stopped() -> None:
-    log = PowerLog(NvmlMeter(nvml(), "GPU-1"), clock=lambda: 0.0)
-    with pytest.raises(RuntimeError, match="never started"):
-        log.stop()
-
-
-def test_a_cpu_has_no_meter() -> None:
-    assert meter_of(CPU) is None

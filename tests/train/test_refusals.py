@@ -238,13 +238,6 @@ def test_a_kernel_of_rms_norm_is_no_layer_norm() -> None:
     assert said.startswith("fused_norm is a kernel of RMSNorm")
 
 
-def test_the_engine_refuses_of_an_encoder_decoder_what_it_refuses_of_a_decoder() -> None:
-    for axes in product(AXES | {"attention": ("math",)}):
-        layout = Layout(seq_length=32, **axes)
-        refused = layout.pp > 1 and layout.zero_stage > 1
-        assert bool(list(engine_refusals(TINY_T5, layout))) == refused, layout
-
-
 @pytest.mark.parametrize("attention", ["flash2", "flash3", "cudnn", "fused_softmax"])
 def test_only_the_plain_attention_trains_a_position_bias(attention: Attention) -> None:
     (said,) = engine_refusals(TINY_T5, Layout(seq_length=32, attention=attention))
@@ -268,9 +261,3 @@ def test_a_tied_encoder_decoder_is_refused() -> None:
     tied = dataclasses.replace(TINY_T5, tied_embeddings=True)
     (said,) = engine_refusals(tied, Layout(seq_length=32, attention="math"))
     assert said.endswith("tied_embeddings must be false")
-
-
-def test_stages_share_the_layers_of_both_stacks() -> None:
-    assert not list(refusals(TINY_T5, Layout(seq_length=32, pp=5)))
-    (said,) = refusals(TINY_T5, Layout(seq_length=32, pp=6))
-    assert said == "pp=6 stages cannot share num_layers=2 + num_encoder_layers=3 layers"

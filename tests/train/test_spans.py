@@ -1,6 +1,5 @@
 """Arithmetic of spans of time, against sets of instants."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,13 +42,3 @@ def test_uncovered_is_what_only_the_first_covers(
 ) -> None:
     left = uncovered_s(as_spans(drawn), as_spans(cover))
     assert left == pytest.approx(len(instants(drawn) - instants(cover)))
-
-
-def test_spans_that_touch_become_one() -> None:
-    joined = union(as_spans([(2.0, 3.0), (0.0, 1.0), (1.0, 2.0)]))
-    np.testing.assert_array_equal(joined, [[0.0, 3.0]])
-
-
-def test_no_spans_last_no_time() -> None:
-    assert covered_s(as_spans([])) == 0
-    assert covered_s(clip(as_spans([]), as_spans([]))) == 0

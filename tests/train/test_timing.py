@@ -12,8 +12,8 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFiles
 from scaling.train import program, stepping
 from scaling.train.measure import trace
-from scaling.train.measure.memory import AllocatorTrouble, allocator_trouble
-from scaling.train.measure.timing import CudaStopwatch, HostStopwatch
+from scaling.train.measure.memory import AllocatorTrouble
+from scaling.train.measure.timing import CudaStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner
 from tests.points import tiny_point
@@ -133,10 +133,6 @@ def test_allocator_retries_are_counted_within_the_measured_steps_only(
     assert (runner.num_alloc_retries, runner.num_ooms) == (12, 4)
 
 
-def test_a_cpu_has_no_allocator_to_ask() -> None:
-    assert allocator_trouble(torch.device("cpu")) is None
-
-
 class Overflowing(Log):
     """Gradients overflow fp16 in its first steps, which halve the loss scale instead."""
 
@@ -166,12 +162,6 @@ def test_a_step_that_updated_nothing_is_not_measured(
         return
     with pytest.raises(RuntimeError, match=rf"^{min(overflows, 4) - 2} of the measured steps"):
         runner.run_full_steps(None)
-
-
-def test_the_host_watch_subtracts_two_readings() -> None:
-    readings = iter([10.0, 12.5])
-    watch = HostStopwatch(clock=lambda: next(readings))
-    assert watch.seconds_of(lambda: None) == 2.5
 
 
 def test_the_cuda_watch_drains_the_device_before_each_mark(monkeypatch: pytest.MonkeyPatch) -> None:

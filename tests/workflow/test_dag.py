@@ -107,12 +107,6 @@ def test_one_more_world_size_plans_only_the_new_points_and_the_report(project):
     assert jobs["tabulate"] == jobs["report"] == 1
 
 
-def test_a_longer_time_limit_repeats_nothing_that_was_measured(project):
-    pretend_it_ran(project, "quickstart")
-    edit(project, "quickstart", lambda study: study["measure"].update(time_limit_s=600))
-    assert "measure" not in planned_jobs(project, "quickstart")
-
-
 def test_a_finished_study_has_nothing_to_do(project):
     pretend_it_ran(project, "quickstart")
     asked = snakemake(
@@ -173,14 +167,6 @@ def test_probes_are_asked_for_where_points_run_on_gpus_and_take_the_largest_allo
     assert "probe" not in planned_jobs(project, "on_gpus")
 
 
-def test_a_broken_study_stops_snakemake_with_the_sentence_and_exit_code_2(project):
-    edit(project, "quickstart", lambda study: study.update(kind="stronk"))
-    asked = snakemake(project, "--dry-run")
-    assert asked.returncode == 2
-    assert "config/studies/quickstart.yaml: kind='stronk': did you mean 'strong'?" in asked.stderr
-    assert "Traceback" not in asked.stdout + asked.stderr
-
-
 def two_nodes_asked(project):
     """What a dry run says of one point on two nodes of a cluster of the shipped ones."""
     study = {
@@ -201,12 +187,6 @@ def two_nodes_asked(project):
     asked = snakemake(project, "--dry-run", "--config", "study=two_nodes")
     assert asked.returncode == 0, asked.stdout + asked.stderr
     return asked.stdout + asked.stderr
-
-
-def test_a_point_asks_for_the_nodes_and_gpus_of_its_layout(project):
-    printed = two_nodes_asked(project)
-    for resource in ("nodes=2", "tasks_per_node=8", "gpus_per_node=8", "runtime=10"):
-        assert resource in printed, printed
 
 
 def test_a_point_file_holds_what_a_job_needs(project):

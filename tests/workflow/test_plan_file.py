@@ -79,14 +79,6 @@ def test_a_plan_that_fits_is_read_and_not_made_again(planned, monkeypatch):
     assert times_of(planned) == before
 
 
-def test_a_plan_that_was_killed_while_it_was_made_is_said_to_be(planned, monkeypatch):
-    edit(planned, "quickstart", lambda study: study.update(title="another"))
-    killed = subprocess.CompletedProcess([], -9, stderr="")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
-    with pytest.raises(InputError, match=r"quickstart\.yaml: planning ended with code -9"):
-        plan_file.current_plan("quickstart")
-
-
 @pytest.mark.parametrize("damage", ["half", "gone"])
 def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
     results = planned / "results" / "quickstart"
@@ -123,14 +115,6 @@ def test_a_plan_with_a_value_of_another_type_is_none(planned, key, value):
     assert plan_file.read_plan(path.parent, made_from()) is not None
 
 
-def test_a_missing_point_file_is_written_anew(planned):
-    lost = next((planned / "results/quickstart/points").iterdir())
-    whole = lost.read_text()
-    lost.unlink()
-    plan_file.current_plan("quickstart")
-    assert lost.read_text() == whole
-
-
 def test_planning_again_touches_nothing_and_two_at_once_end_in_the_same_plan(planned):
     before = times_of(planned)
     command = [sys.executable, "-m", "scaling", "plan", "quickstart"]
@@ -157,19 +141,6 @@ def test_a_plan_is_stale_when_a_file_it_follows_from_says_something_else(planned
     (planned / "config" / file).write_text((planned / "config" / file).read_text() + "\n# more\n")
     assert inputs.inputs_digest(path, paths.CONFIG, **facts) != before
     assert inputs.inputs_digest(path, paths.CONFIG, mode="predict", cluster=None) != before
-
-
-def test_a_plan_is_stale_when_a_models_config_json_says_something_else(planned):
-    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8}
-    sizes |= {"num_hidden_layers": 4, "intermediate_size": 128, "vocab_size": 256}
-    config = planned / "config" / "studies" / "config.json"
-    config.write_text(json.dumps({"model_type": "llama", "name": "mine", **sizes}))
-    edit(planned, "quickstart", lambda study: study["axes"].update(model="."))
-    plan(planned, "quickstart")
-    results = planned / "results" / "quickstart"
-    assert plan_file.read_plan(results, made_from()) is not None
-    config.write_text(json.dumps({"model_type": "llama", "name": "yours", **sizes}))
-    assert plan_file.read_plan(results, made_from()) is None
 
 
 def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(planned):
@@ -242,12 +213,3 @@ def test_what_writers_that_died_left_is_removed_and_living_ones_keep_theirs(plan
     os.utime(dead, (1, 1))
     plan(planned, "quickstart")
     assert list(rows.iterdir()) == [living]
-
-
-def test_a_study_file_that_was_moved_is_the_same_study(planned):
-    old = planned / "config/studies/quickstart.yaml"
-    old.rename(planned / "quickstart.yaml")
-    plan(planned, "quickstart.yaml")
-    assert json.loads((planned / "results/quickstart/study.json").read_text())["file"] == (
-        "quickstart.yaml"
-    )

@@ -67,14 +67,6 @@ def test_it_leaves_the_files_the_readme_promises(quickstart):
     assert not list(results.rglob("*.running"))
 
 
-def test_it_prints_how_far_it_is_and_where_the_report_lies(quickstart):
-    assert "24 done" in quickstart.said
-    assert "The report: results/quickstart/report.html" in quickstart.said
-    assert scaling_warm(quickstart.root, "status", "quickstart").stdout == (
-        "24 done · 0 running · 0 left of 24\n"
-    )
-
-
 def test_a_second_run_does_nothing_and_says_so(quickstart):
     before = {
         path: path.stat().st_mtime_ns for path in quickstart.results.rglob("*") if path.is_file()
