@@ -188,7 +188,7 @@ def names_of(*requirements):
     return {re.match(r"[\w-]+", line)[0].lower() for line in lines}
 
 
-def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
+def test_all_requirements_are_pinned_once():
     torch = (PROJECT / "torch.lock").read_text().splitlines()[-1]
     with_torch = (PROJECT / "torch-cuda13.lock").read_text()
     assert f"{torch} \\\n" in with_torch

@@ -24,7 +24,7 @@ def test_hooks_call_the_tools_of_make_check_and_fetch_nothing():
     assert sorted(called) == sorted(checked)
 
 
-def test_a_forge_runs_what_ci_runs_and_the_tests_of_training_on_an_older_torch():
+def test_a_forge_runs_ci_and_the_training_tests_on_an_older_torch():
     workflow = yaml.safe_load((PROJECT / ".github/workflows/ci.yml").read_text())
     ends = [job["steps"][-1] for job in workflow["jobs"].values()]
     assert ends == [{"run": ".ci/run"}, {"run": "make test-torch"}]

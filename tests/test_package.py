@@ -93,9 +93,7 @@ def test_a_published_study_can_be_predicted_from_an_installed_wheel(installed, t
 
 
 @pytest.mark.snakemake
-def test_the_executor_runs_a_workflow_that_is_not_ours_and_needs_nothing_of_this_project(
-    wheels, tmp_path_factory, tmp_path
-):
+def test_the_executor_alone_runs_a_workflow_of_others(wheels, tmp_path_factory, tmp_path):
     folder = tmp_path_factory.mktemp("plugin_alone")
     venv.create(folder, with_pip=False)
     (plugin,) = [path for path in wheels if path.name.startswith("snakemake_executor_plugin")]

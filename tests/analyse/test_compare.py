@@ -48,7 +48,7 @@ def test_faster_slower_and_within_noise_are_told_apart(study):
     assert first["same_stack"] is True
 
 
-def test_what_differs_by_less_than_runs_do_is_noise_however_narrow_the_intervals(study):
+def test_difference_below_the_noise_of_runs_is_noise(study):
     points = [some_point(1, zero_stage=stage) for stage in (0, 1)]
     before = study("a", *(ran(one, 100, noise=0.001) for one in points), points=points)
     rates = zip(points, (101.5, 98.5), strict=True)

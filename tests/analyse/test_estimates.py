@@ -52,7 +52,7 @@ def test_repeats_are_joined_in_their_geometric_mean(tabulated):
     assert found["single_run"] is False
 
 
-def test_rows_of_different_stacks_are_never_averaged_and_one_of_them_speaks(tabulated):
+def test_rows_of_different_stacks_are_never_averaged(tabulated):
     points = [some_point(repeat=repeat) for repeat in range(3)]
     rows = [ran(one, 100) for one in points[:2]]
     rows.append(ran(points[2], 300, stack_fingerprint="stack-b"))
@@ -173,9 +173,7 @@ def test_what_ran_speaks_before_its_prediction_which_stays_as_it_was_made(tabula
     assert (size["series"], size["layout_name"]) == ("measured", "ZeRO-1")
 
 
-def test_a_size_beyond_those_that_ran_is_predicted_and_a_step_to_it_is_of_80_per_cent(
-    tabulated, tmp_path
-):
+def test_a_size_that_did_not_run_is_predicted_with_80_per_cent(tabulated, tmp_path):
     points = [some_point(size) for size in (1, 2, 4)]
     predict(tmp_path, points, (100, 200, 400))
     table = tabulated(points, [ran(points[0], 95), ran(points[1], 190)])

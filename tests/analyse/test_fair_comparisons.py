@@ -79,7 +79,7 @@ def test_no_part_of_a_step_is_negative_where_repeats_disagree(tabulated):
     assert sum(row["seconds"] for row in parts) == pytest.approx(1.0)
 
 
-def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them():
+def test_a_prediction_is_compared_with_rows_of_its_layout():
     placed = {
         "setting_id": 1, "world_size": 8, "layout": "l", "repeat": 0, "dp": 8,
         "gradient_accumulation_steps": 1,

@@ -56,7 +56,7 @@ def test_a_source_that_does_not_tell_oom_from_crash_is_not_called_an_oom(importe
     assert "does not tell them apart" in found["error_message"]
 
 
-def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imported):
+def test_one_layout_twice_is_a_repeat_unless_frameworks_differ(imported):
     table = imported({}, {"step_time_s": "0.6"}, {"framework": "Other"})
     assert sorted(row["repeat"] for row in table("measurements")) == [0, 0, 1]
     assert sorted((row["runs"], row["stack_fingerprint"]) for row in table("estimates")) == [
@@ -65,7 +65,7 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
     ]
 
 
-def test_what_one_row_leaves_unstated_and_another_states_are_no_repeats_of_one_layout(imported):
+def test_stated_and_unstated_choices_are_different_layouts(imported):
     table = imported({"activation_checkpointing": "none"}, {"activation_checkpointing": ""})
     names = {row["layout_name"]: row["runs"] for row in table("estimates")}
     assert list(names.values()) == [1, 1]
@@ -91,7 +91,7 @@ def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, importe
     assert {row["points"] for row in table("progress")} == {1}
 
 
-def test_a_mixture_whose_experts_are_stated_has_the_flops_of_those_a_token_takes(imported):
+def test_stated_experts_count_the_flops_that_a_token_takes(imported):
     experts = {"num_experts": "8", "experts_per_token": "2", "expert_ffn_hidden_size": "16"}
     (mixed,) = imported(experts)("measurements")
     # attention, a router, two experts of two matrices
@@ -103,7 +103,7 @@ def test_a_mixture_whose_experts_are_stated_has_the_flops_of_those_a_token_takes
 
 
 @pytest.mark.parametrize("name", ["llama_layouts_h100", "llama_layouts_a100", "mpt_zero3"])
-def test_published_tables_give_the_best_layouts_that_the_rows_themselves_give(tmp_path, name):
+def test_published_tables_give_the_best_layouts_of_their_rows(tmp_path, name):
     source = published_csv(name)
     rows = list(csv.DictReader(source.read_text(encoding="utf-8").splitlines()))
     of_layout: dict[tuple[str, ...], dict[str, str]] = {}
@@ -218,7 +218,7 @@ def test_no_table_depends_on_the_order_of_imported_rows(tmp_path):
         assert one[name] == nearly(other[name]), name
 
 
-def test_what_others_published_is_the_answer_where_all_that_was_measured_failed(imported, tmp_path):
+def test_published_rows_answer_if_all_measured_ones_failed(imported, tmp_path):
     table = imported({})
     shape = ModelShape(
         num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,

@@ -60,14 +60,14 @@ def test_returns_and_the_share_of_ideal_lie_inside_their_intervals(told):
     assert last["efficiency_low"] <= 0.926 <= last["efficiency_high"]
 
 
-def test_a_tie_is_too_close_to_call_and_the_advice_stays_with_one_of_the_two(told):
+def test_a_tie_is_too_close_to_call_and_the_advice_is_one_of_both(told):
     for size in told("sizes", "first"):
         assert size["close_layouts"] == 2
         assert size["expected_loss"] < 0.01
     assert len({size["layout"] for size in told("sizes", "first")}) == 1
 
 
-def test_where_another_layout_is_better_the_advice_changes_and_the_lines_cross(told):
+def test_advice_changes_to_the_better_layout_where_lines_cross(told):
     advised = [labels(one["world_size"])[one["layout"]] for one in told("sizes", "second")]
     assert advised == ["best", "best", "tp 2"]
     (change,) = told("crossovers", "second")

@@ -34,6 +34,6 @@ def test_a_layout_is_named_by_what_it_has_whatever_else_the_study_holds():
     assert words(one, other) == ["ZeRO-3 in node", "ZeRO-3, micro-batch 2"]
 
 
-def test_of_two_layouts_with_one_name_each_says_what_its_publisher_leaves_unstated():
+def test_layouts_of_one_name_state_what_their_publisher_omits():
     stated, unstated = {"tp": 8, "zero_stage": 0}, {"tp": 8, "zero_stage": None}
     assert words(stated, unstated) == ["tp 8", "tp 8 (ZeRO unstated)"]

@@ -39,7 +39,7 @@ def test_a_layout_with_other_losses_is_marked_and_stays_measured(tabulated):
     assert best["tokens_per_s"] == pytest.approx(102)
 
 
-def test_layouts_that_stopped_after_different_numbers_of_steps_are_compared_where_both_ran(
+def test_losses_are_compared_over_the_steps_that_both_ran(
     tabulated,
 ):
     agree, table = judged(tabulated, CURVE, [*CURVE, 1.0], [*OTHER, 1.0, 0.5])

@@ -135,7 +135,7 @@ def test_the_only_stage_that_fits_is_one_of_several_of_which_that_is_known(
     ("outcome", "verdict"),
     [("oom", "reproduced"), (None, "not testable here")],
 )
-def test_a_layout_that_was_not_tried_at_the_largest_size_is_not_said_to_lose_there(
+def test_an_untried_layout_does_not_lose_at_the_largest_size(
     tmp_path: Path, outcome: str | None, verdict: str
 ) -> None:
     where = [RAN | {"world_size": size, "layout": name} for size, name in ((8, "a"), (16, "b"))]

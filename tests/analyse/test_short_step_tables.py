@@ -72,7 +72,7 @@ PROFILE = {
 }  # fmt: skip
 
 
-def test_a_step_is_split_only_where_the_layout_that_is_advised_was_profiled(tabulated):
+def test_a_step_is_split_only_if_the_advised_layout_was_profiled(tabulated):
     slower = timed_row(SLOW, 2.0, step_time_kind="measured", **PROFILE)
     short = in_short_steps(timed_row(FAST, 1.0), **SHORT)
     full = timed_row(FAST, 1.0, step_time_kind="measured", **PROFILE)

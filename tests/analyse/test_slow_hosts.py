@@ -52,7 +52,7 @@ def test_without_peers_nobody_is_slow():
     assert slow_hosts([probe("a", None)]) == []
 
 
-def test_a_host_that_is_slow_in_one_precision_only_is_not_excused_by_the_other():
+def test_a_host_slow_in_one_precision_is_named():
     rows = [probe("a", 1.5, size=n) for n in range(3)]
     rows += [probe("a", 1.0, size=n, precision="fp8") for n in range(2)]
     (named,) = slow_hosts(rows)

@@ -89,7 +89,7 @@ def test_tables_are_the_same_in_whichever_order_rows_and_their_files_come(tmp_pa
         assert [name for name in one if one[name] != other[name]] == []
 
 
-def test_a_table_that_fails_on_its_rows_is_named_and_leaves_no_part_of_itself(study, tmp_path):
+def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path):
     folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
                  late="-- Needs: good\nselect error('too late') as two from good")  # fmt: skip
     with pytest.raises(InputError, match=r"late\.sql: .*too late"):
@@ -119,7 +119,7 @@ def test_a_table_without_its_sql_file_goes(study, tmp_path):
     assert sorted(path.name for path in (study / "tables").iterdir()) == ["one.csv", "one.parquet"]
 
 
-def test_a_row_written_by_an_older_version_has_nulls_for_what_it_did_not_know(study):
+def test_a_row_of_an_older_version_has_nulls_in_newer_columns(study):
     row = timed_row(some_point(1), 2.0)
     record = {name: getattr(row, name) for name in arrow_schema(type(row)).names}
     del record["nccl_version"]

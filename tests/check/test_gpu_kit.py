@@ -64,7 +64,7 @@ def test_the_gpu_is_looked_up_by_what_nvml_says(
     assert kit.gpu_here() == found
 
 
-def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
+def test_results_are_written_with_the_traceback_of_a_layout_that_raises(
     kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(machine: Machine, name: str, point: Point) -> Row:
@@ -94,7 +94,7 @@ def test_what_is_found_is_written_and_a_layout_that_raises_leaves_its_traceback(
     assert pyarrow.parquet.read_table(written)["point_id"].to_pylist() == ["00", "02", "03"]
 
 
-def test_a_python_of_an_environment_sees_its_own_packages_and_the_carried_ones(
+def test_an_environment_sees_its_own_and_the_carried_packages(
     tmp_path: Path,
 ) -> None:
     """An environment made from another one would not see its packages, torch among them."""

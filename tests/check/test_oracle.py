@@ -177,7 +177,7 @@ def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
 
 
 @pytest.mark.parametrize("case", range(len(EXTRAPOLATED)), ids=["over all", "over four"])
-def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
+def test_replicas_beyond_the_walked_ones_are_extrapolated_in_their_inverse(
     continued: list[RankMemory], walk: Walk, case: int
 ) -> None:
     walked = walk(with_fewer_micro_batches(EXTRAPOLATED[case]), STEPS)
@@ -216,7 +216,7 @@ LEARNED = tiny_point(shape=MIXTURE, routing="learned")
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_point_that_cannot_be_rehearsed_is_refused_before_anything_starts(
+def test_a_point_that_cannot_be_rehearsed_is_refused_at_once(
     tmp_path, point: Point, reason: str
 ) -> None:
     path = tmp_path / "P.json"

@@ -33,7 +33,7 @@ def imported(tmp_path, monkeypatch):
     return run
 
 
-def test_rows_with_a_renamed_column_become_a_series_and_ignored_ones_are_named(imported, tmp_path):
+def test_renamed_columns_are_imported_and_ignored_ones_named(imported, tmp_path):
     row = {"TP": "2", "remarks": "x", **{k: v for k, v in PAPER_ROW.items() if k != "tp"}}
     file = write_csv(tmp_path / "rows.csv", [row])
     done = imported(file, "study", "--rename", "TP=tp")

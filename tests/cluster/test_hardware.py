@@ -38,7 +38,7 @@ def test_every_shipped_cluster_of_gpus_predicts(name):
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_entries_say_where_their_numbers_are_from_and_stay_in_physical_bounds(name):
+def test_entries_state_their_source_and_stay_in_physical_bounds(name):
     gpu = GPUS[name]
     assert gpu.name == name
     assert "data sheet" in gpu.source

@@ -158,7 +158,7 @@ def test_gloo_is_told_the_interface_that_leads_to_the_master(
         assert environment["GLOO_SOCKET_IFNAME"] == told
 
 
-def test_an_interface_is_the_one_with_the_address_that_the_route_starts_from(
+def test_the_interface_is_that_of_the_routes_own_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Route:

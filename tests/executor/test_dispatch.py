@@ -11,9 +11,7 @@ from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 from tests.executor.conftest import wanted_jobs
 
 
-def test_a_job_that_vanished_without_accounting_is_lost_after_a_while_and_withdrawn_first(
-    run, cluster, tmp_path, clock
-):
+def test_a_vanished_job_without_accounting_is_withdrawn_then_lost(run, cluster, tmp_path, clock):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
     cluster.begin("100", 0)
@@ -128,9 +126,7 @@ def test_a_file_system_that_is_away_for_a_moment_loses_no_job(
         "partitions",
     ],
 )
-def test_a_reason_to_wait_that_may_last_for_ever_is_told_once_for_all_allocations(
-    run, cluster, tmp_path, reason
-):
+def test_an_endless_reason_to_wait_is_reported_once(run, cluster, tmp_path, reason):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     listener.take()
@@ -183,7 +179,7 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_said(run, cluster, tm
     ]  # fmt: skip
 
 
-def test_a_job_cancelled_from_outside_costs_an_attempt_only_of_the_point_that_ran(
+def test_an_outside_cancel_costs_an_attempt_of_the_running_point_only(
     run, cluster, tmp_path, clock
 ):
     dispatcher, listener = run(pack=3)
@@ -230,9 +226,7 @@ def test_allocations_that_never_settle_a_point_are_given_up_in_the_end(
     ]
 
 
-def test_an_allocation_that_failed_before_its_worker_ran_is_told_with_its_last_words(
-    run, cluster, tmp_path
-):
+def test_a_failure_before_the_worker_quotes_its_last_words(run, cluster, tmp_path):
     dispatcher, listener = run(pack=2)
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     log = cluster.folders["100"].parent / "100_0_log.out"
@@ -244,9 +238,7 @@ def test_an_allocation_that_failed_before_its_worker_ran_is_told_with_its_last_w
     assert listener.take("failed") == [("failed", "a", why), ("failed", "b", why)]
 
 
-def test_an_allocation_without_a_log_may_have_run_where_the_folder_is_not_seen(
-    run, cluster, tmp_path
-):
+def test_a_missing_log_hints_that_the_folder_is_not_shared(run, cluster, tmp_path):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
     cluster.known["100"] = state_of("FAILED")
@@ -291,9 +283,7 @@ def test_what_was_left_for_later_is_sent_behind_what_had_no_turn(run, cluster, t
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_an_output_that_is_there_is_finished_whatever_became_of_its_allocation(
-    run, cluster, tmp_path, whole
-):
+def test_an_existing_output_counts_as_finished(run, cluster, tmp_path, whole):
     dispatcher, listener = run(outputs_are_complete=whole)
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
     cluster.begin("100", 0)

@@ -36,7 +36,7 @@ def study(tmp_path):
     return LocalStudy(tmp_path / "study", Path(__file__).with_name("Snakefile"))
 
 
-def test_a_pack_runs_its_points_one_after_another_and_each_is_settled_alone(study, monkeypatch):
+def test_a_pack_runs_and_records_its_points_one_after_another(study, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which snakemake sets
     environment = "echo threads=${OMP_NUM_THREADS:-unset} attempt=$SNAKEMAKE_ATTEMPT"
     study.points(a=f"cat starts; {environment}", b="exit 7", c="cat starts")

@@ -37,9 +37,7 @@ def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
     assert len(listener.take("sent")) == 1 + 10
 
 
-def test_an_array_of_more_tasks_than_may_be_submitted_is_halved_until_it_is_taken(
-    run, cluster, tmp_path, monkeypatch
-):
+def test_a_too_large_array_is_halved_until_it_is_taken(run, cluster, tmp_path, monkeypatch):
     sizes, send = [], cluster.send
 
     def at_most_two(batch, allocations, request, **how):
@@ -57,9 +55,7 @@ def test_an_array_of_more_tasks_than_may_be_submitted_is_halved_until_it_is_take
     assert len(cluster.folders) == 8
 
 
-def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_later(
-    run, cluster, tmp_path, clock
-):
+def test_unknown_refusals_are_sent_again(run, cluster, tmp_path, clock):
     dispatcher, listener = run()
     cluster.refusal = "Batch job submission failed: the moon is full"
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
@@ -103,9 +99,7 @@ def test_what_sbatch_says_is_final_only_where_its_words_are_known(said, kind):
     assert kind_of(said) == kind
 
 
-def test_an_sbatch_that_was_not_answered_is_sent_again_and_the_stray_is_cancelled_when_seen(
-    run, cluster, tmp_path, clock
-):
+def test_an_unanswered_sbatch_is_sent_again_and_its_orphan_cancelled(run, cluster, tmp_path, clock):
     dispatcher, listener = run()
     send = cluster.send
 
@@ -130,9 +124,7 @@ def test_an_sbatch_that_was_not_answered_is_sent_again_and_the_stray_is_cancelle
     assert not stray.exists()
 
 
-def test_a_full_file_system_is_waited_for_and_what_was_taken_nevertheless_runs_nothing(
-    run, cluster, tmp_path, clock
-):
+def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, tmp_path, clock):
     dispatcher, listener = run()
     send = cluster.send
 
@@ -192,9 +184,7 @@ def test_nothing_is_sent_whose_results_could_not_be_written(
     assert listener.take("sent", "failed") == [("sent", "a", "100")]
 
 
-def test_points_that_are_to_be_repeated_wait_for_the_end_of_their_pack_and_go_together(
-    run, cluster, tmp_path
-):
+def test_points_to_be_repeated_wait_for_the_end_of_their_pack(run, cluster, tmp_path):
     dispatcher, listener = run(pack=3)
     three = wanted_jobs(tmp_path, "a", "b", "c")
     dispatcher.submit(three)

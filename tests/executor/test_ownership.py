@@ -48,7 +48,7 @@ def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, oth
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_an_owner_on_another_login_node_is_watched_and_lives_if_it_is_heard_of(tmp_path, other):
+def test_an_owner_on_another_login_node_lives_if_its_heartbeat_does(tmp_path, other):
     path = other(host="login2")
     said = []
 
@@ -67,7 +67,7 @@ def beat_later(beat):
 
 
 @pytest.mark.parametrize("silent_s", [1, 10_000])
-def test_an_owner_that_was_killed_on_another_login_node_is_not_waited_for_long(
+def test_an_owner_killed_on_another_login_node_is_given_up_soon(
     tmp_path, other, monkeypatch, silent_s
 ):
     monkeypatch.setattr(ownership, "SILENCE_S", 2.0)
@@ -96,7 +96,7 @@ def test_an_owner_that_was_killed_on_another_login_node_is_not_waited_for_long(
         ({}, ["7"], None),  # they are taken up again
     ],
 )
-def test_what_a_dead_owner_has_left_is_waited_for_unless_it_can_be_taken_up(
+def test_jobs_of_a_dead_owner_are_awaited_unless_they_can_be_taken_up(
     tmp_path, other, monkeypatch, change, jobs, sentence
 ):
     monkeypatch.setattr(os, "getuid", lambda: 1000)

@@ -73,9 +73,7 @@ def test_a_restarted_pack_goes_on_with_the_first_unsettled_job(pack, tmp_path):
 
 
 @pytest.mark.parametrize(("outputs_are_complete", "ran"), [(True, "b\n"), (False, "a\nb\n")])
-def test_a_job_that_was_killed_between_its_output_and_its_record_is_not_repeated(
-    pack, tmp_path, outputs_are_complete, ran
-):
+def test_a_job_killed_after_its_output_is_not_repeated(pack, tmp_path, outputs_are_complete, ran):
     folder = pack("echo a >> ran", "echo b >> ran")
     wanted = json.loads((folder / "pack.json").read_text())
     for item, output in zip(wanted["items"], ("a.row", "b.row"), strict=True):
@@ -91,9 +89,7 @@ def test_a_job_that_was_killed_between_its_output_and_its_record_is_not_repeated
     assert [settled(folder, n)["code"] for n in range(2)] == [0, 0]
 
 
-def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_one_runs(
-    pack, tmp_path
-):
+def test_a_job_at_its_time_limit_ends_and_the_next_one_runs(pack, tmp_path):
     folder = pack("sleep 300 & echo $! > child; wait", "true", limit_s=4)
 
     Pack(str(folder), 0)()
@@ -183,7 +179,7 @@ def test_when_every_job_failed_so_did_the_allocation(pack):
 WRITES = "touch $SUBMITIT_RELEASED; until [ -e go ]; do sleep 0.05; done; touch written"
 
 
-def test_the_next_job_starts_while_one_that_has_released_the_machine_writes(pack):
+def test_the_next_job_starts_while_a_released_one_writes(pack):
     folder = pack(WRITES, "[ ! -e written ]; code=$?; touch go; exit $code", "true")
 
     assert Pack(str(folder), 0)() == 3
@@ -203,9 +199,7 @@ def test_no_third_job_starts_while_one_writes(pack):
     assert settled(folder, 2)["code"] == 0
 
 
-def test_when_the_allocation_ends_what_only_writes_is_let_finish_and_what_works_stays_wanted(
-    pack, tmp_path
-):
+def test_time_limit_lets_writers_finish_and_requeues_running_jobs(pack, tmp_path):
     folder = pack(WRITES, "trap 'touch go; exit 1' TERM; touch ready; while :; do sleep 0.1; done")
     process = started(folder, tmp_path / "ready")
     process.terminate()
@@ -238,7 +232,7 @@ def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
         ("kill -TERM $$", "was ended from outside"),
     ],
 )
-def test_a_job_that_says_nothing_of_itself_is_not_settled_and_nothing_more_starts(
+def test_a_job_without_a_verdict_stays_wanted_and_stops_the_pack(
     pack, tmp_path, monkeypatch, ending, why
 ):
     monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.OUR_TURN_S", 0.0)
@@ -266,7 +260,7 @@ def test_where_nothing_can_run_nothing_more_starts_and_the_host_is_named(pack, t
 
 
 @pytest.mark.parametrize(("ending", "code"), [("true", 0), ("exit 1", None)])
-def test_on_a_full_disk_a_job_that_ended_well_is_settled_and_nothing_more_starts(
+def test_a_full_disk_keeps_finished_jobs_and_stops_the_pack(
     pack, tmp_path, monkeypatch, ending, code
 ):
     write = pack_module.write_json
@@ -355,7 +349,7 @@ def test_a_pack_with_fewer_restarts_left_gives_up_sooner(pack, monkeypatch):
         Pack(str(folder), 3, SlurmContext())()
 
 
-def test_slurms_commands_are_asked_without_what_people_set_for_their_own_eyes(monkeypatch):
+def test_slurm_commands_ignore_the_users_format_variables(monkeypatch):
     for name in ("SQUEUE_FORMAT", "SQUEUE_STATES", "SACCT_FORMAT", "SLURM_TIME_FORMAT"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")

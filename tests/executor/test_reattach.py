@@ -28,7 +28,7 @@ def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_
     ]
 
 
-def test_what_was_taken_up_and_then_found_dead_is_sent_again_and_not_failed(run, cluster, tmp_path):
+def test_a_job_taken_up_and_found_dead_is_sent_again(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
     second, listener = run()
@@ -40,9 +40,7 @@ def test_what_was_taken_up_and_then_found_dead_is_sent_again_and_not_failed(run,
     assert listener.take("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
 
 
-def test_what_succeeded_while_nobody_watched_is_settled_though_its_job_is_forgotten(
-    run, cluster, tmp_path
-):
+def test_unwatched_success_counts_though_slurm_forgot_the_job(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
     cluster.settle("100", 0)
@@ -81,7 +79,7 @@ def test_a_held_job_whose_points_have_all_settled_is_cancelled(run, cluster, tmp
     assert cluster.cancelled == ["100"]
 
 
-def test_a_job_of_an_unknown_batch_is_gone_before_its_points_are_sent_again(run, cluster, tmp_path):
+def test_a_job_of_an_unknown_batch_ends_before_its_points_are_resent(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
     cluster.known["100"] = state_of("RUNNING")
@@ -128,9 +126,7 @@ def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, clus
     assert cluster.requests["102"]["partition"] == "new"
 
 
-def test_what_waits_is_taken_up_though_other_hosts_are_to_be_left_out_by_now(
-    run, cluster, tmp_path
-):
+def test_a_waiting_job_is_taken_up_though_the_excluded_hosts_changed(run, cluster, tmp_path):
     site = {"slurm_extra": "--exclude=broken"}
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a", **site))
@@ -170,7 +166,7 @@ def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, clu
     assert cluster.cancelled == ["100"]
 
 
-def test_a_job_that_runs_is_taken_up_though_other_hosts_are_to_be_left_out_by_now():
+def test_a_running_job_is_taken_up_though_the_excluded_hosts_changed():
     before = digest_of("measure p.json --excluded='' > log", "")
 
     assert digest_of("measure p.json --excluded=n1,n2 > log", "n1,n2") == before

@@ -216,9 +216,7 @@ def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monke
     assert not any(tmp_path.iterdir())
 
 
-def test_who_may_not_write_where_claims_lie_is_told_by_whom_that_can_be_changed(
-    tmp_path, monkeypatch
-):
+def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = SimpleNamespace(output=["a"])
     dag = SimpleNamespace(needrun_jobs=lambda: [job])

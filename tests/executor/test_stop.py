@@ -81,9 +81,7 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
     assert sentences[-1] == "the scheduler does not answer: give the same command again"
 
 
-def test_what_was_sent_from_here_with_another_folder_of_records_is_found_and_cancelled(
-    run, cluster, tmp_path
-):
+def test_stop_finds_jobs_sent_with_another_folder_of_records(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
     path = claim(tmp_path, host="gone", pid=1, since_boot_s=0.0, records=str(tmp_path / "ledger"))
     os.utime(path, (0, 0))
@@ -117,9 +115,7 @@ def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
     assert not path.exists()
 
 
-def test_of_a_folder_that_two_directories_share_only_what_was_sent_from_here_is_cancelled(
-    run, cluster, tmp_path, monkeypatch
-):
+def test_stop_cancels_only_jobs_sent_from_this_directory(run, cluster, tmp_path, monkeypatch):
     sent(run, tmp_path, "one/a")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
@@ -145,9 +141,7 @@ def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, clus
     assert cluster.cancelled == []  # it would send them again
 
 
-def test_how_long_an_owner_elsewhere_was_silent_is_told_by_the_clock_of_its_files(
-    run, cluster, tmp_path, monkeypatch
-):
+def test_silence_of_an_owner_elsewhere_is_timed_by_its_files(run, cluster, tmp_path, monkeypatch):
     sent(run, tmp_path, "one/a")
     claim(tmp_path, host="elsewhere", pid=1, since_boot_s=0.0)
     now = time.time()

@@ -6,9 +6,7 @@ from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 from tests.executor.conftest import wanted_jobs
 
 
-def test_a_host_that_can_run_nothing_is_left_out_after_two_failures_and_named(
-    run, cluster, tmp_path
-):
+def test_a_host_that_fails_twice_is_excluded_and_named(run, cluster, tmp_path):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     for job in ("100", "101"):

@@ -74,7 +74,7 @@ ON_A_NODE = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}
     ],
     ids=["no driver", "one has fallen off the bus", "none is given", "too few slices"],
 )
-def test_a_node_without_the_points_gpus_is_named_so_that_another_may_be_tried(
+def test_a_node_without_the_points_gpus_is_named(
     monkeypatch: pytest.MonkeyPatch, count: int, environment: dict[str, str]
 ) -> None:
     cards(monkeypatch, count)
@@ -94,7 +94,7 @@ def test_a_node_without_the_points_gpus_is_named_so_that_another_may_be_tried(
     ],
     ids=["all", "one for each rank", "slices", "from a login node"],
 )
-def test_nothing_is_missing_where_ranks_can_have_their_gpus_or_nothing_is_known(
+def test_no_gpu_is_missing_if_ranks_have_theirs_or_nothing_is_known(
     monkeypatch: pytest.MonkeyPatch, count: int, environment: dict[str, str]
 ) -> None:
     cards(monkeypatch, count)

@@ -56,7 +56,7 @@ def forked(study: Study, server: Path, monkeypatch: pytest.MonkeyPatch) -> parti
     return partial(measure, row_path=study.row_path, start=start_on_fork_servers)
 
 
-def test_points_one_after_another_train_on_fresh_processes_of_one_fork_server(
+def test_one_fork_server_trains_each_point_in_fresh_processes(
     study: Study, forked: partial[Row], cold: Row
 ) -> None:
     first = forked(study.write(TWO_RANKS))
@@ -119,9 +119,7 @@ measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
 
 
-def test_a_fork_server_that_is_killed_is_named_and_replaced_for_the_next_point(
-    study: Study, forked: partial[Row]
-) -> None:
+def test_a_killed_fork_server_is_named_and_replaced(study: Study, forked: partial[Row]) -> None:
     path = study.write(tiny_point(measured_steps=100_000))
     threading.Thread(target=lambda: os.kill(process_of(study, 0).ppid(), signal.SIGKILL)).start()
     row = forked(path)

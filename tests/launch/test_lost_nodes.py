@@ -28,7 +28,7 @@ def test_after_a_failure_a_node_that_does_not_answer_counts_too(inside: dict[str
     assert lost_nodes(inside, silent=True) == ["n2 (down*)", "n3 (mix*)"]
 
 
-def test_nothing_is_known_outside_an_allocation_and_where_slurm_does_not_answer(
+def test_lost_nodes_are_unknown_without_an_allocation_or_an_answer(
     inside: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert lost_nodes({}, silent=True) == []

@@ -22,7 +22,7 @@ from tests.rows import row_of
 pytestmark = pytest.mark.slow
 
 
-def test_a_step_is_as_slow_as_its_slowest_rank_and_memory_that_of_the_fullest(
+def test_a_step_has_the_time_of_its_slowest_and_memory_of_its_fullest_rank(
     measured: Measure,
 ) -> None:
     row = measured(
@@ -146,7 +146,7 @@ def test_ranks_that_get_no_further_hang_and_leave_their_stacks(
     assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
 
 
-def test_a_rank_that_dies_after_its_result_does_not_end_those_that_have_yet_to_leave_theirs(
+def test_a_rank_that_dies_after_its_result_ends_no_other(
     measured: Measure,
 ) -> None:
     body = "rank == 0 or time.sleep(3)\nfinish()\nrank == 1 or os.kill(os.getpid(), signal.SIGKILL)"
@@ -192,9 +192,7 @@ finish()
     until("what was killed dies", lambda: not is_running(child))  # when it gets a core
 
 
-def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
-    measured: Measure, study: Study
-) -> None:
+def test_a_rank_ended_from_outside_leaves_no_row(measured: Measure, study: Study) -> None:
     with pytest.raises(NotMeasured, match="rank 1 was killed by SIGTERM") as told:
         measured("os.kill(os.getpid(), signal.SIGTERM) if rank == 1 else time.sleep(600)", dp=2)
     assert told.value.exit_code == os.EX_TEMPFAIL
@@ -202,7 +200,7 @@ def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
 
 
 @pytest.mark.parametrize("raised", NotMeasured.__subclasses__(), ids=lambda kind: kind.__name__)
-def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
+def test_no_verdict_has_a_reason_and_an_exit_code_of_its_own(
     raised: type[NotMeasured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsettled(*_: Path, **_options: object) -> None:
@@ -240,7 +238,7 @@ def test_where_a_row_has_no_room_nothing_is_measured_in_vain(
     assert not study.logs.exists()
 
 
-def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
+def test_no_visible_gpu_leaves_no_row_in_a_job_and_an_error_elsewhere(
     measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = "n3 shows 0 of the 1 GPUs"
@@ -272,7 +270,7 @@ def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(
     assert study.row_path.exists()
 
 
-def test_a_launch_that_failed_in_a_job_is_tried_again_twice_before_it_is_a_row(
+def test_a_failed_launch_in_a_job_is_tried_three_times(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(launch: Launch) -> Ranks:
@@ -319,7 +317,7 @@ def test_a_step_in_which_all_stood_still_is_no_measurement(
 
 
 @pytest.mark.parametrize(("body", "outcome"), [("finish()", "ok"), ("sys.exit(1)", "error")])
-def test_only_a_point_whose_ranks_have_ended_well_lets_the_next_one_of_its_pack_start(
+def test_the_next_point_starts_early_only_if_all_ranks_ended_well(
     measured: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, outcome: str
 ) -> None:
     released = tmp_path / "released"

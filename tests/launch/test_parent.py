@@ -76,7 +76,7 @@ def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
     parent.wait()
 
 
-def test_a_point_that_is_being_measured_is_waited_for_and_not_measured_twice(
+def test_a_running_point_is_awaited_and_not_measured_twice(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = study.write(tiny_point(dp=1, measured_steps=1))

@@ -98,7 +98,7 @@ def test_attention_counts_seven_half_matmuls():
     assert flops_of(task) == 6 * 7 * 4096 // 2 == pytest.approx(86016)
 
 
-def test_ranks_do_the_tasks_that_their_records_are_read_by_though_a_plan_is_edited(tmp_path):
+def test_ranks_probe_by_the_plan_that_their_records_were_made_for(tmp_path):
     plan = probe_plan([tiny_point()], world_size=1, time_limit_s=5.0)
     path = tmp_path / "probe.json"
     path.write_text(plan.to_json())

@@ -42,13 +42,13 @@ def test_layouts_with_and_without_an_optional_kernel_share_a_fingerprint() -> No
     assert "kernel_packages" not in columns[0]
 
 
-def test_without_a_rank_the_versions_are_the_installed_ones_and_the_device_unknown() -> None:
+def test_without_ranks_versions_are_the_installed_ones() -> None:
     columns = provenance_of(None)
     assert columns["deepspeed_version"]
     assert columns["gpu_name"] is None
 
 
-def test_the_commit_of_a_repository_around_an_installed_package_is_not_ours(
+def test_an_installed_package_has_no_commit_of_a_surrounding_repository(
     tmp_path: Path,
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

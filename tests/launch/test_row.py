@@ -110,7 +110,7 @@ def test_the_start_is_timed_by_one_hosts_clock_only() -> None:
     assert startup_s("node2", "node3") is None
 
 
-def test_ranks_that_differ_in_a_driver_are_a_stack_of_their_own_in_either_order() -> None:
+def test_different_drivers_make_one_fingerprint_in_any_order() -> None:
     def of(*drivers: str | None) -> Row:
         run = FinishedRun(
             verdict=Verdict(outcome="ok"),

@@ -18,7 +18,7 @@ from tests.points import tiny_point
 from tests.processes import until, write_program
 
 
-def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
+def test_neighbouring_ranks_share_a_node(
     tmp_path: Path,
 ) -> None:
     point = tiny_point(dp=8, gpus_per_node=4)
@@ -74,7 +74,7 @@ def fake_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_a_step_that_cannot_be_created_is_tried_again_and_then_told_in_sruns_words(
+def test_a_step_that_cannot_be_created_is_tried_again_then_quoted(
     tmp_path: Path, fake_srun: Path
 ) -> None:
     with pytest.raises(LaunchError, match="srun failed 3 times: srun: error: Invalid node"):
@@ -115,7 +115,7 @@ trap : TERM
 @pytest.mark.parametrize(
     ("ends", "code"), [("kill -TERM 0; sleep 9", -signal.SIGTERM), ("kill -KILL $$", -9)]
 )
-def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank_ended(
+def test_the_shell_of_a_rank_survives_a_signal_and_reports_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, code: int
 ) -> None:
     # the step may not have ended when its ranks are killed: then scancel is called
@@ -184,7 +184,7 @@ def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
     assert (tmp_path / "asked").read_text() == "asked\n" * 3
 
 
-def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
+def test_fork_servers_ask_for_all_cores_of_their_nodes() -> None:
     allocation = {"SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
     allocation["SLURM_JOB_CPUS_PER_NODE"] = "128(x3),64,72"  # more than all have is refused
     point = tiny_point(dp=16, gpus_per_node=8)
@@ -197,7 +197,7 @@ def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() ->
     )
 
 
-def test_inside_an_allocation_ranks_are_a_step_and_elsewhere_processes_of_this_machine(
+def test_ranks_are_a_step_in_an_allocation_and_local_processes_elsewhere(
     fake_srun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert choose_starter({}) is start_local

@@ -127,7 +127,7 @@ def test_ranks_never_heard_of_are_said_to_be() -> None:
     assert "no rank was ever heard of" in message
 
 
-def test_a_rank_that_goes_without_a_word_comes_before_the_peers_it_takes_along() -> None:
+def test_a_silent_death_comes_before_the_failures_of_its_peers() -> None:
     for end in (3, 0, -signal.SIGABRT):
         judged = judge(exits={0: 1, 1: end}, failures={0: GONE})
         assert judged.outcome == "error"
@@ -135,7 +135,7 @@ def test_a_rank_that_goes_without_a_word_comes_before_the_peers_it_takes_along()
         assert judged.message.startswith("rank 1 ")
 
 
-def test_of_two_failures_the_one_that_blames_a_peer_is_not_the_cause_whatever_the_clocks() -> None:
+def test_a_failure_that_blames_a_peer_is_not_the_cause() -> None:
     cause = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=301.0)
     assert judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: cause}).message == (
         "rank 1: ValueError: no such layer"

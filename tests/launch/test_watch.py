@@ -41,7 +41,7 @@ class SlowToSignal(Asleep):
         self.sleep(8.0)
 
 
-def test_ranks_that_step_until_the_limit_are_late_however_long_their_stacks_take(
+def test_ranks_that_step_until_the_limit_are_late(
     tmp_path: Path,
 ) -> None:
     files = RankFiles(tmp_path)
@@ -111,7 +111,7 @@ def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(
     assert stopped_s + 165 < now < stopped_s + 180
 
 
-def test_a_limit_leaves_three_times_what_is_predicted_and_a_study_may_bound_it() -> None:
+def test_a_limit_is_three_times_the_prediction_within_the_studys_bound() -> None:
     """The 65B model on 64 A100s: 25 steps of 93 s, which 900 s would have cut off."""
     limit_s, hang_after_s = point_limits(93.0, 5, 20, None)
     assert limit_s % 60 == 0
@@ -120,7 +120,7 @@ def test_a_limit_leaves_three_times_what_is_predicted_and_a_study_may_bound_it()
     assert point_limits(93.0, 5, 20, 3600.0) == (3600.0, 930.0)
 
 
-def test_a_beat_that_is_being_replaced_on_another_host_is_read_the_next_time(
+def test_a_beat_that_is_being_replaced_is_read_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = RankFiles(tmp_path)

@@ -76,14 +76,14 @@ def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_line_of_the_table_is_a_key_of_a_study_and_a_column_of_its_points(geared: Path) -> None:
+def test_a_line_of_the_table_is_a_study_key_and_a_column(geared: Path) -> None:
     rows = duckdb.sql(f"select gear, layout from '{geared}/points.parquet'").fetchall()
     assert sorted(gear for gear, _ in rows) == ["first"] * 4 + ["second"] * 4
     assert all(("gear-second" in label) == (gear == "second") for gear, label in rows)
 
 
 @pytest.mark.slow
-def test_points_from_before_an_axis_keep_their_ids_and_its_values_are_in_the_digest(
+def test_a_new_axis_keeps_ids_at_its_default_and_changes_them_else(
     geared: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "config"
@@ -109,7 +109,7 @@ def test_a_line_of_the_table_reaches_tables_names_and_the_page(geared: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_axis_of_the_setting_is_compared_nowhere_and_chosen_like_a_batch(geared: Path) -> None:
+def test_an_axis_of_the_work_is_never_compared(geared: Path) -> None:
     def table(name: str, what: str) -> list[tuple[object, ...]]:
         return duckdb.sql(f"select {what} from '{geared}/tables/{name}.parquet'").fetchall()
 

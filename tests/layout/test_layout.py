@@ -26,7 +26,7 @@ def test_a_label_does_not_depend_on_the_number_of_gpus(layout, dp):
 
 
 @given(layouts)
-def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layout):
+def test_a_layout_is_refused_exactly_if_something_does_not_divide(layout):
     plain = {"optimizer_offload": "none", "pipeline_schedule": "1f1b", "virtual_stages": 1}
     plain |= {"cp_style": "all_to_all", "ep": 1, "routing": "balanced"}
     plain |= {"optimizer_precision": "fp32", "fp8_scaling": "tensor"}

@@ -50,7 +50,7 @@ MIXED = dataclasses.replace(
 )
 
 
-def test_the_flops_of_three_layers_of_which_two_have_experts_worked_by_hand():
+def test_flops_of_three_layers_two_with_experts_worked_by_hand():
     # attention 48 a layer; dense mlp 3*4*6 = 72; an expert 3*4*3 = 36; a router 4*4 = 16
     assert MIXED.expert_params == 36
     assert MIXED.expert_layer_params == 48 + 3 * 36 + 16
@@ -108,9 +108,7 @@ def test_stages_are_dealt_by_what_the_experts_of_a_token_cost():
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_study_that_would_train_what_nothing_here_does_is_refused_in_one_sentence(
-    model, part, engine
-):
+def test_a_study_of_a_model_that_no_engine_trains_is_refused(model, part, engine):
     refused = list(engine_refusals(MODELS[model], Layout(seq_length=4096, engine=engine)))
     assert refused == ([] if part is None else [f"{part}; mode: predict does predict it"])
 

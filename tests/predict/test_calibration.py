@@ -214,7 +214,7 @@ def test_two_fingerprints_of_one_stack_are_never_averaged():
         one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
 
 
-def test_a_driver_that_changed_within_a_study_leaves_the_rows_of_its_commonest_software():
+def test_a_changed_driver_leaves_the_rows_of_the_commonest_software():
     steps = {"dp": 8, "step_time_s": 1.0, "outcome": "ok"}
     failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "c"}
     rows = [steps | {"stack_fingerprint": name} for name in ("b", "a", "b")]

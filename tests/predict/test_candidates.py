@@ -24,7 +24,7 @@ def test_every_axis_that_the_torch_engine_has_is_searched():
     assert all(next(refusals(MODELS["llama3_70b"], layout), None) is None for layout in found)
 
 
-def test_a_shard_inside_a_node_is_as_large_in_a_pipeline_whose_stages_lie_on_other_nodes():
+def test_a_shard_inside_a_node_is_as_large_in_a_pipeline():
     found = {
         (layout.tp * layout.cp, layout.zero_shard_size)
         for layout in candidates(LLAMA_70B_IN_TORCH)

@@ -110,7 +110,7 @@ def test_errors_are_learned_from_rows_left_out_and_few_rows_say_little():
         assert least < np.sqrt(sum(sigma**2 for sigma in parts.values())) < most
 
 
-def test_the_same_generation_takes_over_what_software_does_and_another_nothing(points):
+def test_a_gpu_of_the_same_generation_takes_over_software_parameters(points):
     (group,) = points({"cluster": "h100-80gb-dgx"}).groups
     moved = {"gemm_efficiency": 0.4, "norm_passes": 40.0, "network_efficiency": 0.3}
     other = calibrated(group, cluster="a100-80gb-dgx", **moved)

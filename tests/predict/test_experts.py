@@ -48,13 +48,13 @@ def test_a_token_pays_for_the_experts_it_takes_and_for_the_router(points):
     assert shared.terms["gemm_s"] == pytest.approx(flops / 312e12)
 
 
-def test_a_dense_row_beside_one_with_experts_sends_no_messages_about_experts(points):
+def test_a_dense_row_beside_experts_sends_no_expert_messages(points):
     dense = {"cluster": "h100-80gb-dgx", "dp": 16, "zero_stage": 3}
     alone, beside = predict(points(dense)), predict(points(dense, {**dense, **EXPERTS}))
     assert beside.step_time_s[0] == alone.step_time_s[0]
 
 
-def test_each_tp_rank_has_a_key_head_where_there_are_fewer_heads_than_ranks(points):
+def test_each_tp_rank_has_a_key_head_even_if_heads_are_fewer(points):
     row = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 8}
     shared, own = (quiet_step(points({**row, "num_kv_heads": n})).terms["gemm_s"] for n in (2, 8))
     assert shared == own
@@ -76,7 +76,7 @@ def test_few_tokens_an_expert_leave_its_tiles_empty(points):
     assert full < dealt < wide
 
 
-def test_experts_are_held_by_ep_ranks_and_their_state_by_what_is_left_of_dp(points):
+def test_ep_ranks_hold_experts_and_the_rest_of_dp_their_state(points):
     row = {**EXPERTS, "dp": 8, "zero_stage": 1}
     alone, dealt = (memory(points({**row, "ep": ep})).terms for ep in (1, 4))
     experts = 32 * 8 * EXPERT
@@ -91,7 +91,7 @@ def test_experts_are_held_by_ep_ranks_and_their_state_by_what_is_left_of_dp(poin
     assert gathered["weights_bytes"] == pytest.approx(2 * (HELD / 8 + experts / 8 + layer))
 
 
-def test_shards_of_a_part_of_dp_hold_the_experts_state_with_the_ranks_of_cp(points):
+def test_partial_shards_hold_expert_state_with_the_cp_ranks(points):
     row = {**EXPERTS, "dp": 8, "cp": 2, "zero_stage": 3, "zero_shard_size": 2}
     experts = 32 * 8 * EXPERT
     held = memory(points(row)).terms["optimizer_bytes"]
@@ -122,9 +122,7 @@ def test_what_experts_gemms_read_is_cast_for_each_copy_of_a_token(points):
     )
 
 
-def test_the_host_waits_for_the_experts_tokens_once_more_where_all_is_computed_again(
-    points, monkeypatch
-):
+def test_full_checkpointing_adds_a_host_wait_for_expert_tokens(points, monkeypatch):
     monkeypatch.setattr(experts, "_HOST_WAITS_S", 1e-3)
 
     def waits_s(checkpointing):
@@ -136,7 +134,7 @@ def test_the_host_waits_for_the_experts_tokens_once_more_where_all_is_computed_a
     assert waits_s("full") == pytest.approx(32e-3 * 4 / 3)
 
 
-def test_this_engines_host_waits_for_counts_where_they_are_sizes_on_the_host(points, monkeypatch):
+def test_torchs_host_waits_for_token_counts(points, monkeypatch):
     def waits_s(**row):
         own = points({**EXPERTS, "framework": "scaling", "dp": 2, **row})
         seconds = []
@@ -157,7 +155,7 @@ def test_the_permuted_copies_of_a_token_are_kept(points):
     assert two - one == pytest.approx(32 * 4096 * (4 * 4096 + 8 * 2048))
 
 
-def test_experts_without_a_gate_move_and_keep_what_a_feed_forward_without_one_does(points):
+def test_experts_without_a_gate_cost_an_ungated_feed_forward(points):
     def of(width):
         row = {**EXPERTS, "expert_ffn_hidden_size": width, "gated_mlp": False}
         moved = quiet_step(points(row)).terms["elementwise_s"]
@@ -170,7 +168,7 @@ def test_experts_without_a_gate_move_and_keep_what_a_feed_forward_without_one_do
     assert wide - narrow == pytest.approx(4 * elements)
 
 
-def test_a_second_copy_of_experts_leaves_their_state_and_gradients_spread_over_all(points):
+def test_a_second_copy_leaves_expert_state_spread_over_all(points):
     row = {**EXPERTS, "framework": "scaling", "dp": 16, "zero_stage": 3}
     second, whole = (quiet_step(points({**row, "zero_shard_size": n})).terms for n in (8, None))
     assert second["optimizer_s"] == pytest.approx(whole["optimizer_s"])
@@ -202,7 +200,7 @@ def test_over_nodes_copies_or_tokens_share_the_nics(points):
     assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * reached / 100e9)
 
 
-def test_in_a_node_a_token_goes_once_to_a_rank_that_has_several_of_its_experts(points):
+def test_a_token_goes_once_to_a_rank_with_several_of_its_experts(points):
     row = {**EXPERTS, "dp": 2, "ep": 2, "framework": "Automodel", "zero_stage": 1}
     (sent,) = quiet_step(points({**row, "activation_checkpointing": "none"})).terms["ep_comm_s"]
     # of two ranks two experts reach 1.5, half of them the other one
@@ -276,7 +274,7 @@ def test_a_window_spares_the_scores_beyond_it(points):
     assert windowed / whole == pytest.approx((1 + 2 * 128 / 4096 - (128 / 4096) ** 2) / 2)
 
 
-def test_what_recomputes_single_modules_fits_where_everything_recomputed_does(points):
+def test_module_recomputation_fits_where_full_recomputation_fits(points):
     row = {**EXPERTS, "framework": "Megatron-Bridge", "micro_batch_size": 16, "dp": 8, "ep": 8}
     open_, kept, again = (
         predict(points({**row, "activation_checkpointing": how})) for how in (None, "none", "full")

@@ -50,7 +50,7 @@ def test_steps_of_an_h100_are_predicted_from_its_data_sheet(rows):
     assert off.max() < 0.15  # ZeRO-3's hooks and the optimizer on the host are among them
 
 
-def test_peaks_of_eager_and_compiled_layouts_are_predicted_within_an_eighth(rows):
+def test_h100_memory_peaks_are_predicted_within_an_eighth(rows):
     found, seen = predict(points(rows)).memory_bytes, observed_of(rows).peak_memory_bytes
     off = np.abs(found / seen - 1)
     assert off.max() < 0.125

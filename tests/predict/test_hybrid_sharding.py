@@ -95,7 +95,7 @@ def test_the_optimizer_updates_what_a_rank_holds(points):
 OURS = {"framework": "scaling", "dp": 16, "zero_stage": 3, "gradient_accumulation_steps": 4}
 
 
-def test_deepspeeds_second_copy_adds_weights_and_leaves_the_state_spread_over_all(points):
+def test_deepspeeds_second_copy_adds_weights_only(points):
     """bf16 weights once more over 8; what ZeRO-3 has gathered at the peak is the same."""
     second, whole, named = (
         state_bytes(points({**OURS, "zero_shard_size": size})) for size in (8, None, 16)
@@ -104,7 +104,7 @@ def test_deepspeeds_second_copy_adds_weights_and_leaves_the_state_spread_over_al
     assert whole == named
 
 
-def test_with_a_second_copy_one_gather_a_step_and_the_scattering_leave_the_node(points):
+def test_a_second_copy_leaves_one_gather_and_the_scatter_between_nodes(points):
     found = traffic(points({**OURS, "zero_shard_size": 8}))
     layer_bytes = (32 * LAYER + 2 * HEAD) * 2
     # two nodes of eight: 15 / 16 of the bytes past 200 GB/s of NICs, 14 hops inside and 2 between
@@ -115,7 +115,7 @@ def test_with_a_second_copy_one_gather_a_step_and_the_scattering_leave_the_node(
     assert found.gradients == 0
 
 
-def test_a_stage_gathers_its_own_layers_only_and_torchs_pipelines_scatter_once(points):
+def test_a_stage_gathers_its_own_layers_and_torch_scatters_once(points):
     """Their backward keeps what it gathered for the forward after it: 5 gathers, not 8."""
     row = {"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4}
     named = {**row, "framework": "scaling torch"}
@@ -127,7 +127,7 @@ def test_a_stage_gathers_its_own_layers_only_and_torchs_pipelines_scatter_once(p
     assert late.gathering == pytest.approx(late.gradients * 5 / 4)
 
 
-def test_deepspeeds_pipelines_in_bf16_deal_their_state_without_zero_and_gather_weights(points):
+def test_deepspeeds_bf16_pipelines_shard_state_without_zero(points):
     row = {"dp": 4, "pp": 2, "framework": "scaling", "num_layers": 32}
     (group,) = points(row, {**row, "precision": "fp16"}).groups
     f, p = group.features, {**group.start, **IDEAL}

@@ -44,7 +44,7 @@ def test_no_ring_beats_the_wire_and_more_bytes_never_cost_less(message, nodes, h
     assert one <= two
 
 
-def test_ranks_of_a_mesh_have_the_links_among_them_and_ranks_on_a_switch_all():
+def test_mesh_ranks_have_their_own_links_and_switch_ranks_all():
     mesh, switch = GPUS["mi300x-192gb"], GPUS["h100-80gb"]
     sizes = np.array([2.0, 4.0, 8.0])
     assert link(mesh, sizes) == pytest.approx([64 * GB, 3 * 64 * GB, 448 * GB])

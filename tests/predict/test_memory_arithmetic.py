@@ -59,7 +59,7 @@ def test_gradients_and_moments_are_as_wide_as_fp32_weights_in_any_software(point
 
 
 @pytest.mark.parametrize("framework", ["scaling", "scaling torch"])
-def test_a_compiled_point_has_16_bit_states_and_no_logits_where_it_asks_for_that(points, framework):
+def test_a_compiled_point_has_16_bit_states_if_asked(points, framework):
     row = {"framework": framework, "dp": 8, "zero_stage": 1, "compile": True}
     wide = memory(points(row)).terms
     short = memory(points({**row, "optimizer_precision": "bf16"})).terms
@@ -115,7 +115,7 @@ def test_the_last_stage_decides_when_its_logits_weigh_more(points):
     assert terms["logits_bytes"] == pytest.approx(10 * 4096 * 512000)
 
 
-def test_full_checkpointing_keeps_two_bytes_a_token_and_hidden_element_of_each_layer(points):
+def test_full_checkpointing_keeps_two_bytes_per_token_and_hidden_element(points):
     row = {"activation_checkpointing": "full", "vocab_size": 100}
     none = memory(points(row)).terms
     kept = 32 * 2 * 4096 * 4096

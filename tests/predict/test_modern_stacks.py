@@ -39,9 +39,7 @@ def features(points, **row):
         ({"pp": 1, "virtual_stages": 4}, 1, 1),
     ],
 )
-def test_interleaving_holds_more_micro_batches_and_on_the_last_stage_nearly_as_many(
-    points, layout, first, last
-):
+def test_interleaving_holds_more_micro_batches(points, layout, first, last):
     _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
     held = [float(in_flight(f, rank)[0]) for rank in (0.0, f.pp - 1)]
     assert held == [pytest.approx(first), pytest.approx(last)]
@@ -55,7 +53,7 @@ def test_a_compiled_layer_has_its_norms_in_one_kernel_each(points):
     assert (compiled, fused, chained) == (True, True, False)
 
 
-def test_torchtitan_recomputes_half_a_layer_where_checkpointing_is_selective(points):
+def test_torchtitans_selective_checkpointing_recomputes_half_a_layer(points):
     kept, gemms = {}, {}
     for again in ("none", "selective", "full"):
         group, f = features(
@@ -79,7 +77,7 @@ def test_interleaving_shortens_the_fill_and_sends_more_messages(points):
     assert chunked.terms["pp_comm_s"] == pytest.approx(0.4 * plain.terms["pp_comm_s"])
 
 
-def test_embedding_and_head_count_as_layers_where_only_then_all_stages_are_alike(points):
+def test_embedding_and_head_count_as_layers_if_stages_become_alike(points):
     # Llama 3 405B of MLPerf: 126 layers and two ends over 8 stages
     row = {**CORE, "num_layers": 126, "pp": 8}
     group, f = features(points, **row)
@@ -89,7 +87,7 @@ def test_embedding_and_head_count_as_layers_where_only_then_all_stages_are_alike
     assert float(stages_of(f, group.stack).first[0]) == 14
 
 
-def test_a_stage_between_with_more_layers_is_the_slowest_and_may_be_the_fullest(points):
+def test_a_middle_stage_with_more_layers_is_the_slowest(points):
     row = points({**CORE, "num_layers": 126, "pp": 8, "virtual_stages": 1, "vocab_size": 100})
     step = ideal_step(row)
     flops = 16 * 6 * LAYER * 4096
@@ -158,7 +156,7 @@ def test_tp_ranks_cast_what_they_hold(points, framework, sequence_parallel, whol
 
 
 @pytest.mark.parametrize("framework", ["scaling", "scaling torch"])
-def test_this_engine_keeps_no_copies_in_eight_bits_and_casts_before_each_product(points, framework):
+def test_our_engine_casts_to_eight_bits_before_each_product(points, framework):
     row = {"cluster": "h100-80gb-dgx", "fused_norm": True, "framework": framework, "dp": 8}
     asked = [points({**row, "precision": precision}) for precision in ("bf16", "fp8")]
     wide, narrow = map(memory, asked)
@@ -169,7 +167,7 @@ def test_this_engine_keeps_no_copies_in_eight_bits_and_casts_before_each_product
     assert fp8.terms["elementwise_s"] > bf16.terms["elementwise_s"]
 
 
-def test_copies_of_low_precision_stand_beside_the_weights_or_in_their_place(points):
+def test_low_precision_copies_add_to_or_replace_weights(points):
     (bf16, fp8, instead) = (
         memory(
             points({**CORE, "framework": name, "precision": precision, "dp": 8, "zero_stage": 1})

@@ -178,7 +178,7 @@ def test_a_model_that_no_layout_trains_is_refused_with_the_reason(model, reason)
         ask(model=model, gpus=[8])
 
 
-def test_one_gpu_without_bf16_trains_at_the_stage_that_its_engine_does_not_refuse():
+def test_one_gpu_without_bf16_uses_a_stage_that_its_engine_allows():
     (best, *_) = ask(model="gpt2", cluster="v100-32gb", gpus=[1], seq_length=1024)[1]
     assert (best.layout.precision, best.layout.zero_stage) == ("fp16", 1)
 
@@ -195,14 +195,14 @@ def test_pipelines_over_a_lossy_transport_rank_behind_their_time(points):
     assert ratios[0] > ratios[1] == pytest.approx(1.0)
 
 
-def test_the_batch_nobody_asked_for_lies_between_that_of_llama_2_and_that_of_llama_3():
+def test_the_default_batch_lies_between_those_of_llama_2_and_3():
     assert usual_batch(4096, 8) == 1024
     assert usual_batch(4096, 2048) == 2048
     assert usual_batch(4096, 16384) == 4096
     assert usual_batch(8192, 16384) == 2048
 
 
-def test_the_first_is_no_faster_than_itself_and_the_others_are_likely_slower():
+def test_the_first_is_as_fast_as_itself_and_others_are_likely_slower():
     several = ask(gpus=[64], top=10)[64]
     assert several[0].beats_first == pytest.approx(0.5)
     assert all(0 < one.beats_first < 0.6 for one in several[1:])
@@ -210,7 +210,7 @@ def test_the_first_is_no_faster_than_itself_and_the_others_are_likely_slower():
     assert several[0].rest_sigma > 0
 
 
-def test_what_the_work_asks_for_is_the_same_in_every_layout_and_has_its_price():
+def test_requested_settings_hold_in_every_layout():
     options = {"gpus": [32], "top": 50, "model": "qwen3_30b_a3b"}
     even, learned = (
         ask(**options, setting=setting)[32] for setting in (None, {"routing": "learned"})

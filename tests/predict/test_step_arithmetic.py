@@ -68,16 +68,14 @@ def test_tensor_parallelism_moves_four_rings_of_the_activations_a_layer(points):
         ("scaling torch", "full", 12),
     ],
 )
-def test_sequence_parallelism_gathers_again_for_backward_unless_it_kept_that(
-    points, framework, checkpointing, passes
-):
+def test_sequence_parallelism_gathers_again_for_backward(points, framework, checkpointing, passes):
     row = {"tp": 4, "sequence_parallel": True, "framework": framework}
     step = ideal_step(points({**row, "activation_checkpointing": checkpointing}))
     one_pass = 3 / 4 * 4096 * 4096 * 2 / 300e9
     assert step.terms["tp_comm_s"] == pytest.approx(32 * passes * one_pass)
 
 
-def test_tensor_parallelism_over_nodes_has_the_nics_that_its_software_is_known_by(points):
+def test_tensor_parallelism_over_nodes_shares_the_nics_of_its_software(points):
     # vTrain's nodes have 4 x 200 Gb/s
     (group,) = points({"tp": 16, "framework": "Megatron-DeepSpeed"}).groups
     f, p = group.features, {**group.start, **IDEAL}
@@ -111,7 +109,7 @@ def test_dp_groups_share_the_nics_of_their_nodes(points):
     assert shared / alone == pytest.approx((7 / 8) / (15 / 16), rel=0.02)
 
 
-def test_zero_3_gathers_weights_twice_and_scatters_gradients_every_micro_batch(points):
+def test_zero_3_gathers_twice_and_scatters_once_a_micro_batch(points):
     (group,) = points({"dp": 8, "zero_stage": 3, "gradient_accumulation_steps": 2}).groups
     f, p = group.features, {**group.start, **IDEAL}
     traffic = traffic_of(group, f, p, stages_of(f, group.stack))
@@ -207,7 +205,7 @@ def exchanges_of(points, **row):
     return float(step.terms["tp_comm_s"][0])
 
 
-def test_context_parallelism_shards_activations_and_trades_tokens_for_heads(points):
+def test_context_parallelism_shards_activations_and_moves_tokens(points):
     prediction = predict(points({"cp": 1, "dp": 1, "tp": 1}, {"cp": 8, "dp": 1, "tp": 1}))
     assert prediction.step_time_s[1] < prediction.step_time_s[0]
     activations = prediction.memory_terms["activations_bytes"]
@@ -220,7 +218,7 @@ def test_context_parallelism_shards_activations_and_trades_tokens_for_heads(poin
     assert again == pytest.approx(32 * 3 * held * 3 / 4 / 300e9)
 
 
-def test_a_context_group_over_nodes_shares_the_nics_and_a_tp_group_beside_it_does_not_leave(points):
+def test_a_cp_group_over_nodes_shares_the_nics_and_tp_stays_inside(points):
     held = 4096 / 4 * 2 * (4096 + 1024) / 4 * 2
     (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
     f = group.features
@@ -263,7 +261,7 @@ def test_weak_scaling_of_zero_3_loses_to_tensor_parallelism_at_scale():
     assert per_gpu(2048, tp=1) < per_gpu(2048, tp=2)
 
 
-def test_the_decoder_stage_of_an_encoder_decoder_is_heavier_by_its_second_attention(points):
+def test_the_second_attention_makes_the_decoder_stage_heavier(points):
     t5 = {"num_encoder_layers": 32, "num_layers": 32, "family": "t5", "gated_mlp": True}
     found = points({**t5, "pp": 2}, {**t5, "pp": 4})
     (group,) = found.groups

@@ -180,7 +180,7 @@ def scaling(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
 
 
-def test_a_gpu_count_on_which_nothing_fits_is_said_and_the_others_are_answered():
+def test_a_size_on_which_nothing_fits_is_named_and_others_answered():
     of = ["recommend", "--model", "llama2_70b", "--cluster", "h100-80gb-dgx", "--json", "--gpus"]
     done = scaling(*of, "1,64")
     assert {one["gpus"] for one in json.loads(done.stdout)} == {64}
@@ -188,7 +188,7 @@ def test_a_gpu_count_on_which_nothing_fits_is_said_and_the_others_are_answered()
     assert scaling(*of, "1").returncode == 2
 
 
-def test_the_program_itself_knows_the_verbs_and_says_mistakes_in_one_sentence(tmp_path, sweep_csv):
+def test_the_program_has_the_verbs_and_reports_mistakes(tmp_path, sweep_csv):
     done = scaling("predict", sweep_csv, tmp_path / "out.parquet")
     assert done.returncode == 0, done.stderr
     assert pq.read_table(tmp_path / "out.parquet").num_rows > 100

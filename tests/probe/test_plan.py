@@ -50,7 +50,7 @@ def shapes(plan):
     }
 
 
-def test_parameters_that_are_held_twice_are_gathered_in_groups_of_their_own():
+def test_hpz_gathers_are_probed_in_their_own_groups():
     layout = {"dp": 4, "zero_stage": 3, "zero_shard_size": 2}
     plan = probe_plan(points(layout, gpus_per_node=4), world_size=4, time_limit_s=60)
     (once,) = {t.group for t in plan.tasks if t.group and t.group.name == "shard"} - {

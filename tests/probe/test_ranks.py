@@ -49,7 +49,7 @@ def on_two_nodes(launch):
     return ranks
 
 
-def test_two_nodes_leave_a_right_and_timed_row_of_every_collective_group_and_host(probed, tmp_path):
+def test_two_nodes_leave_a_row_of_every_collective_group_and_host(probed, tmp_path):
     layouts = [{"tp": 2, "dp": 2}, {"cp": 2, "dp": 2}, {"pp": 2, "tp": 2, "dp": 1}]
     points = [tiny_point(gpus_per_node=2, **layout) for layout in layouts]
     missing = Task(

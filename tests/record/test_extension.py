@@ -29,7 +29,7 @@ def test_steps_on_a_line_say_exactly_what_the_full_step_lasts():
     assert found.linear
 
 
-def test_an_eighty_percent_interval_holds_the_truth_about_four_times_in_five():
+def test_an_80_percent_interval_holds_the_truth_in_four_of_five():
     held = 0
     for seed in range(200):
         found = estimate_full_step(*steps(10, noise=0.01, seed=1000 + seed), 32)
@@ -48,7 +48,7 @@ def alike_steps(seed, *, rounds=12, alike=0.7, noise=0.02) -> Steps:
     return counts, list(0.3 + 0.1 * np.array(counts) + noise * off)
 
 
-def test_the_interval_holds_the_truth_as_often_where_steps_that_follow_each_other_are_alike():
+def test_the_interval_holds_with_correlated_steps():
     found = [estimate_full_step(*alike_steps(seed), 32) for seed in range(200)]
     held = sum(one.low_s <= 0.3 + 3.2 <= one.high_s for one in found)
     # of medians, each round in the same order, it holds in 97 of 100

@@ -30,7 +30,7 @@ def test_a_row_comes_back_as_it_was_written(planned, tmp_path):
     assert Row(**back) == row
 
 
-def test_a_row_of_a_version_before_an_axis_is_read_as_measured_at_its_default(planned, tmp_path):
+def test_a_row_from_before_an_axis_has_its_default(planned, tmp_path):
     row, path = row_of(planned.points[0]), tmp_path / "a.parquet"
     store.write_rows(path, [row])
     older = pq.read_table(path).drop_columns(["compile", "zero_shard_size", "optimizer_offload"])
@@ -59,7 +59,7 @@ def test_a_write_that_fails_leaves_the_old_file(planned, tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_full_disk_is_one_sentence_for_users_and_an_os_error_for_programs(tmp_path):
+def test_a_full_disk_is_one_sentence_and_an_os_error(tmp_path):
     for write in (
         lambda path: store.write_text(path, "x" * 100_000),
         lambda path: store.write_table(path, pa.table({"a": list(range(100_000))})),
@@ -71,9 +71,7 @@ def test_a_full_disk_is_one_sentence_for_users_and_an_os_error_for_programs(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_are_on_the_disk_before_the_name_and_the_name_before_the_writer_returns(
-    tmp_path, monkeypatch
-):
+def test_data_are_flushed_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(store, "_to_disk", lambda path: order.append((path, sorted(
         one.name for one in tmp_path.iterdir()))))  # fmt: skip

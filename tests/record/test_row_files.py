@@ -102,9 +102,7 @@ def test_a_file_without_a_valid_row_is_named_and_its_point_runs_again(folder, ho
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
-def test_a_file_that_the_system_does_not_give_is_said_to_be_unreadable_and_stays(
-    folder, monkeypatch, number
-):
+def test_an_unreadable_file_is_named_and_stays(folder, monkeypatch, number):
     really_open = Path.open
 
     def refuse(path, *how, **more):

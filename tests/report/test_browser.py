@@ -111,7 +111,7 @@ def test_tokens_are_read_as_people_write_them(seen, typed, tokens):
 
 @pytest.mark.parametrize("field", ["tokens", "price", "deadline"])
 @pytest.mark.parametrize("typed", ["-5", "0", "a lot", "1.2.3", "5 parsecs", "1e999", "1,23,4"])
-def test_what_is_no_number_is_an_error_beside_the_field_and_changes_nothing(seen, field, typed):
+def test_input_that_is_no_number_is_an_error_and_changes_nothing(seen, field, typed):
     page = seen.page
     before = page.inner_text("#answer .selection:visible")
     page.fill(f"#{field}", typed)

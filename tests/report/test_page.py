@@ -166,7 +166,7 @@ def test_a_row_that_cannot_be_is_named_on_the_page_and_wins_nothing(tmp_path):
     assert "rows/&lt;b&gt;.parquet: mean_power_w=nan: must be a finite number" in page
 
 
-def test_points_whose_losses_are_not_those_of_their_training_are_named_on_the_page(tmp_path):
+def test_points_with_other_losses_are_named_on_the_page(tmp_path):
     plan = cpu_plan(sizes=(1,))
     study = write_study(tmp_path / "study", plan, ran=0.0)
     same = [p for p in plan.points if p.layout.precision == "fp32"][:3]

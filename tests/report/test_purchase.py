@@ -123,7 +123,7 @@ def test_an_assumed_noise_is_said_to_be_assumed():
     assert "Every layout ran once; a noise of 0.7\u202f% is assumed" in words
 
 
-def test_what_is_too_close_to_call_names_the_contenders_and_the_price_of_choosing():
+def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
     rows = [size(layout_name=name, close=True, p_best=p) for name, p in (("a", 0.6), ("b", 0.4))]
     said = purchase.too_close(tables(*rows), size(close_layouts=2)).replace("\u202f", " ")
     assert said == (

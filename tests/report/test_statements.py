@@ -154,7 +154,7 @@ def test_the_share_of_tp_2_is_the_true_one_and_its_interval_holds_it(page):
     assert float(row[2]) - 0.5 <= 92.6 <= float(row[3]) + 0.5
 
 
-def test_probabilities_of_a_size_add_up_and_equal_layouts_are_too_close_to_call(page):
+def test_probabilities_add_up_and_equal_layouts_are_too_close_to_call(page):
     (table,) = re.findall(r'<details class="size" id="s1-32".*?</table>', page, re.S)
     chances = [int(value) for value in re.findall(r"</td><td>(\d+) %</td><td>[\d.]+ %", table)]
     assert sum(chances) == pytest.approx(100, abs=2)

@@ -43,7 +43,7 @@ def test_of_many_layouts_the_first_are_shown_and_the_others_counted(full_tables)
     assert sum(bool(row["runs"]) for row in told["rows"]) == COPIED
 
 
-def test_the_matrix_has_a_row_for_each_selection_and_a_column_for_each_size(full_tables):
+def test_the_matrix_has_selections_as_rows_and_sizes_as_columns(full_tables):
     selections = [full_tables.of(setting) for setting in (1, 2, 3)]
     stories = [story(tables) for tables in selections]
     found = matrix(stories, selections)

@@ -94,7 +94,7 @@ def test_numbers_of_an_export_are_those_of_the_study(study):
     assert exported.drop_columns(["error_message"]).to_pylist() == own.to_pylist()
 
 
-def test_a_folder_without_a_study_and_an_output_that_is_no_zip_are_sentences(tmp_path):
+def test_export_refuses_a_folder_without_a_study_and_a_wrong_output(tmp_path):
     with pytest.raises(InputError, match="holds no study; `scaling plan`"):
         export(tmp_path / "none", tmp_path / "out.zip", REPORTS)
     with pytest.raises(InputError, match=r"must be a \.zip in an existing folder"):

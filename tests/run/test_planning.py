@@ -52,7 +52,7 @@ def test_measure_oom_runs_it_all_the_same(config, write_study):
     assert planned.refusals == ()
 
 
-def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(config, write_study):
+def test_limits_follow_the_predicted_step_time_and_ids_do_not(config, write_study):
     (point,) = fitting_plan(study_of(config, write_study)).points
     assert point.expected_step_s > 0
     steps = (point.warmup_steps, point.measured_steps)
@@ -63,7 +63,7 @@ def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(conf
     assert (bound.time_limit_s, bound.point_id) == (60.0, point.point_id)
 
 
-def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
+def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):
     study = load_study(write_study(), config)
     planned = grid.expand_grid(study)
     assert planning.fit(study, planned) == (planned, None)

@@ -87,9 +87,7 @@ def test_a_marker_of_another_host_counts_until_its_limit_is_long_past(points, tm
     assert Watcher(tmp_path, points).look().running == 0
 
 
-def test_a_process_of_this_host_counts_beyond_its_limit_and_by_whatever_clock_its_folder_has(
-    points, tmp_path
-):
+def test_a_local_process_counts_beyond_its_limit(points, tmp_path):
     # it was suspended, or waited for torch to be imported; the file server is an hour behind
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as late:
         marker = mark(tmp_path, points[0], pid=late.pid, time_limit_s=-1000.0)
@@ -98,7 +96,7 @@ def test_a_process_of_this_host_counts_beyond_its_limit_and_by_whatever_clock_it
         late.kill()
 
 
-def test_a_process_that_is_younger_than_the_marker_got_the_number_of_another(points, tmp_path):
+def test_a_process_younger_than_the_marker_has_a_reused_number(points, tmp_path):
     mark(tmp_path, points[0], pid=os.getpid(), younger_s=1.0)
     assert Watcher(tmp_path, points).look().running == 0
 

@@ -47,9 +47,7 @@ class Impatient:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_handed_on_whenever_it_comes_and_the_code_is_that_of_what_it_came_to(
-    tmp_path, number
-):
+def test_a_signal_is_handed_on_and_decides_the_exit_code(tmp_path, number):
     before = signal.getsignal(number)
     script = f"trap 'exit 5' {number.name}; touch {tmp_path}/ready; while true; do sleep 0.05; done"
     child = subprocess.Popen(["bash", "-c", script])
@@ -81,7 +79,7 @@ def test_a_lock_of_another_user_is_never_taken_for_stale(tmp_path, monkeypatch, 
     assert lock.exists()
 
 
-def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(tmp_path, monkeypatch):
+def test_a_point_that_another_user_measures_here_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # not where a developer's own study may run, which would be stopped
     runner = Runner(pid=os.getpid(), host="here", since=0.0)
     monkeypatch.setattr(stop, "runners_here", lambda rows: [runner])
@@ -100,9 +98,7 @@ def test_a_point_that_another_user_measures_on_this_machine_is_left_to_them(tmp_
     ("stated", "name"),
     [("config/studies/mine.yaml", "mine"), ("mine", "mine"), ("v1.2", "v1.2")],
 )
-def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_is_not(
-    stated, name, tmp_path, monkeypatch
-):
+def test_a_second_run_of_one_study_is_refused(stated, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("snakemake").write_text("import time; time.sleep(60)")
     words = [sys.executable, "snakemake", "--config", f"study={stated}"]

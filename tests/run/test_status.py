@@ -106,7 +106,7 @@ def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):
     assert status.gpu_hours_left == pytest.approx(8.0, abs=0.01)
 
 
-def test_of_many_that_run_or_wait_the_first_are_shown_and_the_others_counted(sweep):
+def test_only_the_first_of_many_points_are_shown(sweep):
     waits = next(job for job in sweep.queue if job.position)
     queue = [dataclasses.replace(waits, job_id=f"j{n}", position=n) for n in range(1, 31)]
     lines = dataclasses.replace(sweep, queue=tuple(queue)).lines()
@@ -129,7 +129,7 @@ def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
     assert time_left(points, [], 2) is None
 
 
-def test_the_best_so_far_is_of_one_setting_layouts_of_other_routings_do_not_compete():
+def test_the_best_so_far_is_of_one_comparison_group():
     plain, learned = points_of(2)
     learned = dataclasses.replace(
         learned, layout=dataclasses.replace(learned.layout, routing="learned")

@@ -20,7 +20,7 @@ measure: {warmup_steps: 1, measured_steps: 10000, time_limit_s: 900}
 """
 
 
-def test_a_study_that_is_stopped_leaves_nothing_running_and_its_point_is_still_wanted(tmp_path):
+def test_a_stopped_study_leaves_nothing_running(tmp_path):
     root = copy_project(tmp_path)
     (root / "config" / "studies" / "long.yaml").write_text(STUDY)
     rows = root / "results" / "long" / "rows"

@@ -40,7 +40,7 @@ def test_scancel_from_outside_is_retried(study):
     assert "is CANCELLED" in study.said
 
 
-def test_without_retries_a_cancelled_point_stays_wanted_and_the_next_run_finishes(study):
+def test_without_retries_a_cancelled_point_is_left_to_the_next_run(study):
     study.points(**FOUR)
     run = study.start(*PACK)
     study.wait_for_start("p1")
@@ -53,7 +53,7 @@ def test_without_retries_a_cancelled_point_stays_wanted_and_the_next_run_finishe
     assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
 
 
-def test_at_the_time_limit_of_the_allocation_it_goes_on_with_the_first_unsettled_point(study):
+def test_an_allocation_at_its_limit_goes_on_with_the_next_point(study):
     # Slurm counts in minutes and looks every 30 s; what is left of one is less than the notice
     study.points(**FOUR)
     run = study.start(*PACK)
@@ -120,7 +120,7 @@ def test_an_allocation_that_is_restarted_too_often_is_given_up(study):
     assert "is FAILED" in study.said
 
 
-def test_what_sbatch_says_of_a_wrong_request_reaches_the_user_and_it_is_asked_once(study):
+def test_sbatchs_refusal_reaches_the_user_and_is_sent_once(study):
     study.points(
         a={"slurm_partition": "nowhere"},
         b={"slurm_partition": "nowhere"},
@@ -148,7 +148,7 @@ def test_a_limit_on_submissions_is_waited_for(study, options):
     assert "MaxSubmitJobsPerUser" in study.said or "submit limit" in study.said
 
 
-def test_a_slow_node_that_was_removed_from_the_cluster_keeps_no_point_from_running(study):
+def test_a_removed_slow_node_keeps_no_point_from_running(study):
     study.points(a={"slurm_exclude": "node1,gone7"}, b={"slurm_exclude": "gone7"})
 
     assert study.run() == 0, study.said
@@ -197,7 +197,7 @@ for attempt in range(3):
 """
 
 
-def test_a_node_lost_under_an_allocation_that_lives_on_is_no_fault_of_the_point(lab, tmp_path):
+def test_a_node_lost_under_a_living_allocation_is_not_the_points_fault(lab, tmp_path):
     lab.start()
     made = launch.Study(tmp_path)
     point = made.write(tiny_point(dp=2, gpus_per_node=1, measured_steps=1))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slurm
 PACK = ("--submitit-pack", "3")
 
 
-def test_steps_that_are_ended_from_outside_are_no_verdict_and_nothing_starts_before_the_restart(
+def test_steps_ended_from_outside_give_no_verdict(
     study,
 ):
     # as in the grace period of a preemption: what srun has started is told to end, nobody else is
@@ -46,7 +46,7 @@ exit 1
 """
 
 
-def test_an_allocation_that_was_taken_without_a_word_is_cancelled_and_sent_again(study, tmp_path):
+def test_an_unconfirmed_allocation_is_cancelled_and_sent_again(study, tmp_path):
     (tmp_path / "bin").mkdir()
     flaky = FLAKY.format(sbatch=shutil.which("sbatch"), folder=tmp_path)
     write_program(tmp_path / "bin/sbatch", flaky)

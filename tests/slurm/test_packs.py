@@ -10,7 +10,7 @@ from tests.processes import until
 pytestmark = pytest.mark.slurm
 
 
-def test_points_of_equal_resources_share_an_allocation_and_each_is_a_step_of_its_own(study):
+def test_points_of_equal_resources_share_an_allocation(study):
     where = "srun bash -c 'echo $SLURM_PROCID $SLURM_NODEID $SLURM_JOB_ID $CUDA_VISIBLE_DEVICES'"
     wide = {"nodes": 2, "tasks_per_node": 2, "gpus_per_node": 2, "command": where}
     study.points(a=wide, b=wide, c=wide, d={"command": "echo here"})
@@ -61,7 +61,7 @@ def test_no_more_allocations_are_in_flight_than_allowed(study):
     assert len(study.jobs()) == 6
 
 
-def test_a_point_killed_like_by_the_out_of_memory_killer_leaves_the_rest_of_the_pack_alone(study):
+def test_a_killed_point_leaves_the_rest_of_its_pack_alone(study):
     fatal = "srun bash -c 'kill -KILL $$'; sleep 0"
     study.points(a={"seconds": 1}, b={"command": f"set -e; {fatal}"}, c={"seconds": 1})
 
@@ -98,7 +98,7 @@ def test_names_and_comments_tell_a_human_what_a_job_is(study):
     assert comment.startswith("snakemake in study, ")
 
 
-def test_a_job_has_the_sites_words_and_what_it_loads_nobody_else_can_read_or_replace(study):
+def test_a_job_has_the_sites_options_and_private_pickles(study):
     study.points(a={"seconds": 0})
     words = ("--submitit-name-prefix", "team-", "--submitit-comment", "grant 7")
     kept = ("--submitit-keep-folders", "--submitit-no-requeue")

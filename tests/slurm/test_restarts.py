@@ -26,7 +26,7 @@ def kill(run):
     run.wait(timeout=500)
 
 
-def test_after_a_kill_running_and_waiting_jobs_are_taken_up_and_nothing_is_sent_twice(study):
+def test_after_a_kill_jobs_are_taken_up_and_nothing_is_sent_twice(study):
     study.points(**SIX)
     run = study.start(*PACKED, "--submitit-array", "2")  # so that one of the three still waits
     study.wait_for_start("p0", "p2")
@@ -55,7 +55,7 @@ def test_what_finished_while_nobody_watched_is_not_run_again(study):
     assert study.jobs() == jobs
 
 
-def test_records_that_were_removed_after_a_kill_let_no_point_run_twice_at_once(study):
+def test_removed_records_let_no_point_run_twice_at_once(study):
     once = "trap 'rm -f mark' EXIT; test -e mark && echo twice >> both; touch mark; sleep 8"
     study.points(a={"command": once})
     run = study.start(*PACKED)
@@ -102,7 +102,7 @@ def test_a_job_that_slurm_holds_after_a_failed_launch_is_sent_anew(study):
     assert not study.lab.queue()
 
 
-def test_jobs_that_died_while_nobody_watched_are_sent_again_without_using_up_a_retry(study):
+def test_jobs_that_died_unwatched_are_resent_without_using_a_retry(study):
     study.points(**SIX)
     run = study.start(*PACKED)
     study.wait_for_start("p0", "p2", "p4")

@@ -8,7 +8,7 @@ from tests.slurm.soak import Soak, small_disk
 pytestmark = pytest.mark.slurm
 
 
-def test_whatever_is_killed_meanwhile_every_point_has_its_row_and_nothing_is_doubled_or_left(lab):
+def test_every_point_has_one_row_whatever_is_killed(lab):
     lab.start()
     with small_disk(128) as folder:
         study = LabStudy(lab, folder / "study")

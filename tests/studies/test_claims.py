@@ -20,7 +20,7 @@ def test_weak_scaled_fsdp_of_a_7b_clearly_loses_throughput_per_gpu(predicted):
     "model",
     ["tinyllama_1b", "llama2_7b"],  # FSDP's gathers outlast compute at 0.79 of an H100's peak
 )
-def test_a_small_degree_of_model_parallelism_overtakes_fsdp_at_scale_and_not_at_8(predicted, model):
+def test_small_model_parallelism_overtakes_fsdp_at_scale_only(predicted, model):
     finding = predicted("hardware_scaling")[
         "model_parallelism_overtakes", f"{model} on h100-80gb-dgx, 4096 tokens"
     ]
@@ -64,7 +64,7 @@ def test_zero_3_costs_more_time_and_less_memory_than_zero_2(predicted, model):
     assert found["stage_3_costs_time", subject]["verdict"] == "reproduced"
 
 
-def test_a_13b_encoder_decoder_fits_a_node_with_stage_2_by_its_counted_bytes(predicted):
+def test_a_13b_encoder_decoder_fits_a_node_with_stage_2(predicted):
     # the paper's software needed stage 3; the bytes of this engine's stage 2 are counted, and fit
     found = predicted("zero_stages")
     answer = found["the_largest_needs_stage_3", "mt5_xxl on 8 of a100-80gb-dgx"]
@@ -81,7 +81,7 @@ def test_mfu_falls_at_a_fixed_global_batch(predicted):
 @pytest.mark.parametrize(
     "study", ["hardware_scaling", "hardware_scaling_strong", "parallel_layouts", "zero_stages"]
 )
-def test_every_finding_has_an_answer_with_its_numbers_or_the_reason_why_not(predicted, study):
+def test_every_finding_has_numbers_or_a_reason_why_not(predicted, study):
     for (finding, subject), record in predicted(study).items():
         assert record["observed"], (finding, subject)
         assert (record["verdict"] == "not testable here") == (subject is None)

@@ -82,7 +82,7 @@ def test_every_family_is_tried_small_and_in_full():
 
 
 @pytest.mark.parametrize("name", [name for name in RELEASED if RELEASED[name][2]])
-def test_an_entry_of_models_yaml_is_the_released_model_or_says_what_it_lacks(name, written):
+def test_an_entry_of_models_yaml_is_the_released_model(name, written):
     config, _, entry = RELEASED[name]
     found = read_config(written(config)).shape
     lacks = DEPARTURES.get(config["model_type"], {}) if CATALOGUE[entry] != found else {}
@@ -144,7 +144,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_counted_is_refused_in_one_sentence_that_names_the_key(name, written):
+def test_uncountable_models_are_refused_by_their_key(name, written):
     config, sentence = WRONG[name]
     path = written(config)
     with pytest.raises(InputError) as told:
@@ -232,9 +232,7 @@ def small(**more):
     return {"model_type": "llama", "tie_word_embeddings": True, **sizes, **more}
 
 
-def test_a_study_names_a_config_beside_it_and_its_points_do_not_know_the_path(
-    config, write_study, written
-):
+def test_points_do_not_know_the_path_of_their_config(config, write_study, written):
     written(small()).replace(config / "studies" / "config.json")
     points = []
     for text in ("config.json", ".", str(config / "studies" / "config.json")):

@@ -43,7 +43,7 @@ def test_a_shard_group_of_all_replicas_is_no_layout_beside_plain_zero(planned):
     assert "is not divisible by zero_shard_size=2" in refused.reason
 
 
-def test_a_shard_group_of_all_replicas_stays_where_plain_zero_is_not_asked_for(planned):
+def test_a_shard_group_of_all_replicas_stays_without_plain_zero(planned):
     (only,) = planned(layouts=[{"zero_stage": 3, "zero_shard_size": 2}]).points
     assert (only.layout.dp, only.layout.zero_shard_size) == (2, 2)
 
@@ -75,7 +75,7 @@ def test_a_size_that_does_not_fit_is_refused(planned, axes, reason):
     assert any(reason in refusal.reason for refusal in planned(axes=axes).refusals)
 
 
-def test_a_grid_of_two_million_combinations_is_refused_before_it_is_expanded(planned, monkeypatch):
+def test_a_too_large_grid_is_refused_before_it_is_expanded(planned, monkeypatch):
     monkeypatch.setattr(itertools, "product", None)
     many = list(range(1, 1001))
     with pytest.raises(InputError, match="spans 2,000,000 combinations, more than the 100,000"):
@@ -92,9 +92,7 @@ def test_null_in_a_block_overrides_the_axis(planned):
     assert set(sharded(zero_shard_size=[None, 2])) == {None, 2}
 
 
-def test_two_points_that_share_an_id_by_chance_have_longer_ones_and_none_is_lost(
-    planned, monkeypatch
-):
+def test_colliding_ids_are_made_longer_and_none_is_lost(planned, monkeypatch):
     alone = {p.world_size: p.point_id for p in planned().points}
     monkeypatch.setattr("scaling.study.grid.DIGEST", 0)  # repeats differ in the digest alone
     ids = [p.point_id for p in planned(measure={"repeats": 2}).points]
@@ -111,7 +109,7 @@ def test_one_more_world_size_leaves_the_other_points_as_they_are(planned):
     assert len(after) == len(before) + 1
 
 
-def test_keys_that_came_later_measure_nothing_again_where_they_are_left_out(planned):
+def test_a_left_out_later_key_measures_nothing_again(planned):
     # as ids were before there were steps that stop by themselves, short steps and contenders
     layouts = [{"zero_stage": [0, 1], "micro_batch_size": [1, 2]}]
     names = sorted(point.point_id for point in planned(layouts=layouts).points)
@@ -139,7 +137,7 @@ def test_keys_that_change_what_is_measured_change_the_points_they_change(planned
     assert not {p.point_id for p in plain} & {p.point_id for p in stops}
 
 
-def test_contenders_repeats_are_no_more_points_of_the_grid_than_its_limit_allows(planned):
+def test_contenders_repeats_count_towards_the_limit_of_points(planned):
     repeats = {"at_most": 5, "for": "contenders"}
     made = planned(measure={"repeats": repeats}, max_points=2)
     assert len(made.points) == 10
@@ -199,7 +197,7 @@ def test_ids_of_points_that_were_measured_before_an_axis_existed_stay(planned):
     assert first.point_id == "mini-g2-zero3-mbs1-flash2-fp32-475b29b2"
 
 
-def test_clipping_makes_another_point_and_is_refused_where_deepspeed_would_miss_weights(planned):
+def test_clipping_makes_another_point_or_is_refused(planned):
     layouts = [{"zero_stage": [0, 1]}, {"pp": 2, "world_size": 2, "zero_stage": [0, 1]}]
     plain = planned(layouts=layouts)
     clipped = planned(layouts=layouts, measure={"gradient_clipping": 1.0})

@@ -76,7 +76,7 @@ def test_the_reference_shows_what_a_study_leaves():
     assert shown == left
 
 
-def test_a_points_ranks_write_to_the_logs_of_its_study_wherever_results_lies(tmp_path):
+def test_ranks_write_to_the_logs_of_their_study(tmp_path):
     usual = tmp_path / "results" / "one" / "rows" / "p.parquet"
     assert rank_logs("one", "p", usual) == tmp_path / "logs" / "one" / "ranks" / "p"
 

@@ -10,7 +10,7 @@ def layout(**chosen):
     return Layout(**{"seq_length": 128, "gradient_accumulation_steps": 32, **chosen})
 
 
-def test_a_pipeline_is_filled_runs_steadily_and_is_drained_in_its_short_steps():
+def test_short_steps_fill_run_and_drain_a_pipeline():
     assert short_step_sizes(layout()) == (2, 5, 8)
     assert short_step_sizes(layout(pp=4)) == (8, 16, 24)
     assert short_step_sizes(layout(pp=4, pipeline_schedule="dualpipev")) == (8, 16, 24)
@@ -22,7 +22,7 @@ def test_short_steps_are_those_of_the_layout_whatever_the_engine():
 
 
 @pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
-def test_a_schedule_that_deals_in_rounds_is_shortened_where_the_full_step_has_whole_rounds(
+def test_a_schedule_of_rounds_is_shortened_only_by_whole_rounds(
     schedule,
 ):
     chosen = {"pp": 4, "pipeline_schedule": schedule, "engine": "torch"}

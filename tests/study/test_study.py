@@ -153,9 +153,7 @@ def on_two_clusters(write_study, **changes):
     )
 
 
-def test_a_study_is_asked_of_another_cluster_without_the_blocks_about_other_gpus(
-    config, write_study
-):
+def test_another_cluster_drops_the_blocks_about_other_gpus(config, write_study):
     path = on_two_clusters(write_study)
     found = load_study(path, config, mode="measure", cluster="there")
     assert found.mode == "measure"
@@ -163,7 +161,7 @@ def test_a_study_is_asked_of_another_cluster_without_the_blocks_about_other_gpus
     assert found.layouts == ({}, {"tp": (2,)})
 
 
-def test_where_every_block_is_about_other_gpus_all_are_asked_of_the_cluster(config, write_study):
+def test_another_cluster_keeps_all_blocks_if_none_would_be_left(config, write_study):
     path = write_study(axes={"cluster": "here"}, layouts=[{"tp": 1}, {"tp": 2}])
     found = load_study(path, config, cluster="there")
     assert found.axes["cluster"] == ("there",)

@@ -26,15 +26,13 @@ def test_a_layout_in_deepspeeds_words() -> None:
     }
 
 
-def test_buckets_are_as_large_as_what_a_rank_holds_but_even_and_never_above_deepspeeds_own() -> (
-    None
-):
+def test_buckets_are_even_and_hold_at_most_what_a_rank_holds() -> None:
     sizes = {bucket_sizes(held)["reduce_bucket_size"] for held in (8_001, 8_002)}
     assert sizes == {8_002}
     assert bucket_sizes(10**9)["allgather_bucket_size"] == 500_000_000
 
 
-def test_in_fp16_the_first_overflow_lowers_a_loss_scale_that_has_room_to_begin_with(
+def test_the_first_fp16_overflow_lowers_the_loss_scale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step that overflows is lost; DeepSpeed's own scale loses two before it is first lowered."""

@@ -57,9 +57,7 @@ def test_anything_else_is_an_error_of_its_type_in_one_line() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("step", [0, 1, 4])
-def test_a_loss_that_is_no_number_is_an_error_that_names_step_and_precision(
-    value: float, step: int
-) -> None:
+def test_a_loss_that_is_no_number_names_step_and_precision(value: float, step: int) -> None:
     point = tiny_point(warmup_steps=2, measured_steps=3, precision="bf16")
     losses = [5.5, 5.25, 5.0, 4.75][:step]
     with pytest.raises(Diverged) as caught:

@@ -70,6 +70,6 @@ def test_it_trains_what_fp32_does_and_counts_the_steps_that_it_skips() -> None:
     assert skipped == [0, 0, 0, 0, 1]
 
 
-def test_without_zero_it_would_train_with_gradients_that_are_nearly_nothing() -> None:
+def test_fp16_without_zero_has_vanishing_gradients() -> None:
     (refused,) = engine_refusals(tiny_point().shape, tiny_point(precision="fp16").layout)
     assert refused.startswith("precision=fp16 at zero_stage=0: DeepSpeed divides gradients by a")

@@ -55,7 +55,7 @@ def test_a_product_and_its_gradients_are_near_those_of_bf16(scaling: Fp8Scaling)
 
 
 @multiplies
-def test_a_row_of_large_elements_costs_the_others_nothing_where_rows_have_scales() -> None:
+def test_a_row_of_large_elements_costs_others_nothing_with_row_scales() -> None:
     x, weight = drawn(32, 64, seed=0).detach(), drawn(96, 64, seed=1).detach()
     x[0] *= 2.0**20
     exact = functional.linear(x, weight)[1:]

@@ -62,7 +62,7 @@ def test_a_kernel_of_the_table_is_run_by_training_probe_and_check(register: Regi
     assert lines["attention made_up fp32"] == "pass"
 
 
-def test_a_kernel_whose_package_is_missing_is_named_by_training_probe_and_check(
+def test_training_probe_and_check_name_a_missing_package(
     register: Register,
 ) -> None:
     register(PACKAGE)

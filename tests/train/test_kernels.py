@@ -68,7 +68,7 @@ def test_full_checkpointing_runs_every_attention_twice() -> None:
     assert ran[FLASH] == 2 * TINY.num_layers
 
 
-def test_selective_checkpointing_runs_the_attention_twice_and_no_projection() -> None:
+def test_selective_checkpointing_repeats_the_attention_only() -> None:
     ran = operators_of_a_step(attention="flash2", activation_checkpointing="selective")
     without = operators_of_a_step(attention="flash2")
     assert ran[FLASH] == 2 * TINY.num_layers

@@ -326,9 +326,7 @@ def test_zero0_in_bf16_takes_no_step_before_the_first(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_point_that_is_run_trains_the_same_and_its_warm_up_steps_are_not_timed(
-    train: Train, engine: str
-) -> None:
+def test_a_run_point_trains_the_same_and_times_no_warm_up(train: Train, engine: str) -> None:
     point = tiny_point(engine=engine, dp=2, zero_stage=1, warmup_steps=2, measured_steps=3)
     for result in train(point).values():
         assert len(result.step_times_s) == 3

@@ -17,7 +17,7 @@ DECODER = [False, True, True, True, False, False]
 BOTH = [False, True, True, False, True, True, False]
 
 
-def test_a_stage_begins_at_a_layer_and_what_is_none_rides_with_the_one_before():
+def test_a_stage_begins_at_a_layer():
     assert stage_bounds(DECODER, (2, 1)) == [0, 3, 6]
     assert stage_bounds(BOTH, (2, 2)) == [0, 4, 7]
     assert stage_bounds(BOTH, (1, 2, 1)) == [0, 2, 5, 7]

@@ -137,7 +137,7 @@ def test_the_log_subtracts_two_readings_of_the_counter() -> None:
     assert (found.energy_j, found.mean_power_w) == (500.0, 200.0)
 
 
-def test_steps_that_a_counter_of_ten_updates_a_second_misses_have_no_energy(
+def test_too_short_steps_have_no_energy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counter = itertools.count(1_000_000, 500_000)

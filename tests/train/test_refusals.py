@@ -30,7 +30,7 @@ AXES = {
 }
 
 
-def test_the_engine_refuses_sharded_pipelines_and_nothing_else_of_a_decoder() -> None:
+def test_deepspeed_refuses_only_sharded_pipelines_of_a_decoder() -> None:
     """That what is not refused runs is what test_parity trains."""
     for axes in product(AXES):
         layout = Layout(seq_length=32, **axes)
@@ -158,7 +158,7 @@ def test_the_engine_of_torch_says_what_it_cannot_do(layout: dict[str, Any], reas
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ring_attention_needs_no_heads_to_deal_but_two_runs_of_tokens_and_a_flash_kernel(
+def test_a_ring_needs_two_runs_of_tokens_and_a_flash_kernel(
     engine: str,
 ) -> None:
     (wide,) = refusals(TINY, Layout(seq_length=32, cp=8))

@@ -221,7 +221,7 @@ def test_a_hand_made_cuda_trace_whose_end_was_dropped_is_no_window() -> None:
     assert "no kernel in the last 50% of a step" in reason
 
 
-def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -> None:
+def test_a_window_holds_its_marked_steps_only() -> None:
     before = dict(vars(dist.ProcessGroup))
     operator = torch.ops._c10d_functional.all_reduce.default
     with profiler_window(Layout(seq_length=8), CPU) as events:

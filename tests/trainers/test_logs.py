@@ -88,7 +88,7 @@ def titan(n, tps="8,192", mfu="40.00%"):
     return TITAN.format(n=n, tps=tps, mfu=mfu)
 
 
-def test_torchtitans_validation_is_no_training_step_and_its_tps_is_of_one_gpu():
+def test_torchtitans_validation_is_skipped_and_tps_is_per_gpu():
     reader = read("torchtitan", "\n".join([
         "[titan] - INFO - Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, "
         "cp=1, tp=2, ep=1",

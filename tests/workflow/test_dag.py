@@ -123,7 +123,7 @@ def touch_probes(project, study, after):
         os.utime(results / name, (after, after))
 
 
-def test_new_probes_repeat_no_point_and_new_points_bring_probes_of_their_shapes(project):
+def test_new_points_add_probes_and_new_probes_repeat_no_point(project):
     probed = {"layouts": [{"zero_stage": [1, 3]}], "probe": True}
     edit(project, "quickstart", lambda study: study.update(probed))
     found = pretend_it_ran(project, "quickstart")
@@ -152,7 +152,7 @@ def test_a_probe_of_an_earlier_plan_that_ended_unwatched_is_made_anew(project):
         assert (jobs.get("probe"), jobs["measure"]) == (probes, 1)
 
 
-def test_probes_are_asked_for_where_points_run_on_gpus_and_take_the_largest_allocation(project):
+def test_probes_take_the_largest_allocation_of_gpus(project):
     study = yaml.safe_load((project / "config/studies/quickstart.yaml").read_text())
     axes = {"model": "llama2_7b", "cluster": "h100-80gb-dgx", "world_size": [8, 32]}
     study |= {"axes": {**study["axes"], **axes, "precision": "bf16", "global_batch_size": 64}}

@@ -41,7 +41,7 @@ def times_of(project):
     return {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
 
 
-def test_points_that_an_edit_adds_after_a_plan_are_there_when_snakemake_starts(planned):
+def test_points_added_after_a_plan_are_there_when_snakemake_starts(planned):
     before = set(plan_of(planned)["points"])
     edit(planned, "quickstart", lambda study: study["measure"].update(repeats=2))
     jobs = planned_jobs(planned, "quickstart")
@@ -61,7 +61,7 @@ def test_points_that_an_edit_adds_after_a_plan_are_there_when_snakemake_starts(p
     ],
     ids=["title", "knee_share", "refusal"],
 )
-def test_what_only_the_report_says_is_remade_after_a_plan_and_nothing_is_measured(planned, change):
+def test_report_only_changes_measure_nothing(planned, change):
     pretend_it_ran(planned, "quickstart")
     assert "measure" not in planned_jobs(planned, "quickstart")
     edit(planned, "quickstart", change)
@@ -115,7 +115,7 @@ def test_a_plan_with_a_value_of_another_type_is_none(planned, key, value):
     assert plan_file.read_plan(path.parent, made_from()) is not None
 
 
-def test_planning_again_touches_nothing_and_two_at_once_end_in_the_same_plan(planned):
+def test_planning_again_touches_nothing_and_two_plans_agree(planned):
     before = times_of(planned)
     command = [sys.executable, "-m", "scaling", "plan", "quickstart"]
     edit(planned, "quickstart", lambda study: study["measure"].update(repeats=2))
@@ -204,7 +204,7 @@ def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
         plan(planned, "quickstart")
 
 
-def test_what_writers_that_died_left_is_removed_and_living_ones_keep_theirs(planned):
+def test_leftovers_of_dead_writers_are_removed(planned):
     rows = planned / "results" / "quickstart" / "rows"
     rows.mkdir()
     dead, living = rows / ".a.parquet.7.part", rows / ".b.parquet.8.part"
