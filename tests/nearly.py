@@ -6,7 +6,7 @@ import pytest
 
 
 def nearly(value: Any) -> Any:
-    """What equals this value up to the rounding of its floats, also inside lists and records."""
+    """An object that equals this value up to the rounding of its floats, at any depth."""
     if isinstance(value, list):
         return [nearly(each) for each in value]
     if isinstance(value, dict):

@@ -52,7 +52,7 @@ def ended_pid() -> int:
 
 
 def modules_after(code: str) -> set[str]:
-    """What a new Python has imported once it has run this code."""
+    """The modules of a new Python once it has run this code."""
     said = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
         capture_output=True,

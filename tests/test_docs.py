@@ -1,4 +1,4 @@
-"""What the documents say is so."""
+"""The documents are true."""
 
 import ast
 import dataclasses

@@ -1,4 +1,4 @@
-"""What runs before a commit and on a forge is what `make check`, `make test` and .ci/run do."""
+"""Hooks and forge run what `make check`, `make test` and .ci/run do."""
 
 import itertools
 import re

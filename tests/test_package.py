@@ -1,4 +1,4 @@
-"""What is installed works alone: wheels, without this checkout, in a folder of one's own."""
+"""The installed package works alone: wheels, without this checkout, in a folder of one's own."""
 
 import os
 import re

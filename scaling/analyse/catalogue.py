@@ -1,4 +1,4 @@
-"""What all tables read besides the rows: GPUs, prices, the table of axes and constants."""
+"""The inputs of all tables besides the rows: GPUs, prices, the table of axes and constants."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What follows from the draws of each comparison group, as tables that SQL gives names and units.
+"""Results of the draws of each comparison group, as tables that SQL gives names and units.
 
 Each function of `TABLES` needs one pass over the groups, so all of them are made together.
 """
@@ -382,7 +382,7 @@ class _Group:
             yield before, after, int(self.sizes[before.size]), int(self.sizes[after.size])
 
     def step_records(self, knee_share: float) -> list[dict[str, Any]]:
-        """What each step between neighbouring sizes returned, each at its advised layout."""
+        """The return of each step between neighbouring sizes, each at its advised layout."""
         records = []
         for before, after, n0, n1 in self._steps():
             first = self.advised[0]
@@ -479,7 +479,7 @@ class _Group:
 
 
 def _step_values(rates: Floats, n: int, n0: int, n1: int) -> dict[str, Floats]:
-    """What a step returned, from draws of ln tokens/s at n, n0 and n1 GPUs, (3, draws).
+    """The return of a step, from draws of ln tokens/s at n, n0 and n1 GPUs, (3, draws).
 
     The step is from n0 to n1; n is the smallest size.
     """

@@ -12,7 +12,7 @@ from scaling.layout.names import layout_name, name_lines
 def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per setting and layout: layout_name, and layout_lines, the same for a chart.
 
-    Of layouts with equal words each says what it leaves unstated and another states.
+    Layouts with equal words each state what they leave unstated and another states.
     """
     axes = [name for name in AXES if name not in SETTING_AXES]
     rows = connection.sql(

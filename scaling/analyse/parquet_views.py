@@ -38,7 +38,7 @@ def select_from(
     Columns that a file lacks are null.
 
     Raises:
-        InputError: a file is no Parquet, or a column of it holds another type.
+        InputError: a file is not Parquet, or a column of it holds another type.
     """
     listed = ", ".join(quoted(str(file)) for file in files)
     source = f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"

@@ -12,7 +12,7 @@ A cell that did not run has a prediction p_i with four independent errors, of kn
 
     mu_i = p_i + common + layout(l) + size(n) + rest(i)
 
-What the cells that ran differ by from their own predictions tells the first three. Predictions
+The errors of predictions of the cells that ran tell the first three. Predictions
 never change the rate of a cell that ran.
 """
 

@@ -1,4 +1,4 @@
-"""What the SQL files read of a study: its Parquet files as views of fixed columns.
+"""The inputs of the SQL files from a study: its Parquet files as views of fixed columns.
 
 The columns are the same whatever version wrote the files.
 """

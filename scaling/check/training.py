@@ -76,7 +76,7 @@ TOGETHER: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where points run: `gpu` and `cluster` as a study names them, and the number of ranks."""
+    """The machine of the points: `gpu` and `cluster` as a study names them, and its ranks."""
 
     gpu: str
     cluster: str

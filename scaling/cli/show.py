@@ -127,7 +127,7 @@ def _counts_table(planned: Sequence[Point], refusals: Sequence[Refusal], unit: s
 def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
     """GPU-hours (rank-hours on a CPU) of an allocation that uses all of its minutes.
 
-    Where the site's jobs are exclusive, whole nodes count, however few of their GPUs a point uses.
+    If the site's jobs are exclusive, whole nodes count, however few of their GPUs a point uses.
     """
     exclusive = cluster.slurm.exclusive
     gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size

@@ -60,7 +60,7 @@ class Gpu:
 
     @property
     def usual_precision(self) -> Literal["bf16", "fp16"]:
-        """What models are trained in: bf16, or fp16 on a GPU without it."""
+        """The precision that models are trained in: bf16, or fp16 on a GPU without it."""
         return "fp16" if "fp16" in self.peaks and "bf16" not in self.peaks else "bf16"
 
     def sustained(self, precision: str) -> float | None:
@@ -95,7 +95,7 @@ _LOW_OF_BLACKWELL = {"fp8": 0.61, "mxfp8": 0.61, "nvfp4": 0.48}
 _LOW_OF_B300 = {"fp8": 0.65, "mxfp8": 0.65, "nvfp4": 0.48 * 9000 * 1.07 / 13500}
 _LOW_OF_GB300 = {"fp8": 0.68, "mxfp8": 0.68, "nvfp4": 0.48 * 10000 * 1.12 / 15000}
 
-# Where `sustained_of_peak` comes from: the A100 holds its clock. Hopper's 0.79 was fitted to
+# Sources of `sustained_of_peak`: the A100 holds its clock. Hopper's 0.79 was fitted to
 # published training rows of the H100 and is unchecked for its other GPUs. Blackwell's 0.74 is a
 # guess. AMD states about 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable
 # FLOPs"), before our gemm_efficiency; its 0.62 is used for CDNA 4 unchecked, and scaled by the rule
@@ -110,7 +110,7 @@ _PCIE_4, _PCIE_5 = 32 * GB_PER_S, 64 * GB_PER_S
 _CARDS = _node(8, 8, 200, "NVIDIA enterprise reference architecture 2-8-5-200: 200 Gb/s a GPU")
 _CARDS_BEFORE_HOPPER = _node(8, 2, 200, "assumed: no vendor names a node of these cards")
 
-# Cards that others differ from in little. Of nodes: GPUs, NICs, Gb/s of a NIC.
+# Cards that others differ from in little. Nodes: GPUs, NICs, Gb/s of a NIC.
 _A100 = Gpu(
     name="a100-80gb", vendor="nvidia", generation="ampere", peaks=_peaks(fp32=19.5, fp16=312),
     sustained_of_peak=1.00, memory_bytes=80 * GIB, hbm_bytes_per_s=2.039 * TERA,

@@ -69,7 +69,7 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
 
 
 def query_slurm(run: Run | None = None) -> SlurmSite | None:
-    """What the Slurm of this machine reports; None if there is none or it does not answer."""
+    """The report of this machine's Slurm; None without one or if it does not answer."""
     run = run or _output
     partitions = parse_partitions(run(SINFO) or "")
     if not partitions:
@@ -93,7 +93,7 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _output(command: tuple[str, ...]) -> str | None:
-    """What a command prints; None if it fails."""
+    """The output of a command; None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20.0)
     except (OSError, subprocess.TimeoutExpired):

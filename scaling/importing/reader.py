@@ -48,7 +48,7 @@ class Table:
 
     @property
     def remark(self) -> str | None:
-        """A line that names the ignored columns; None if there are none."""
+        """A line that names the ignored columns, or None."""
         names = ", ".join(shortened(name, 40) for name in self.ignored)
         return f"{self.source}: ignored columns: {names}" if names else None
 

@@ -1,4 +1,4 @@
-"""What a row that is already there says about a point before it runs."""
+"""The outcome of a point that an existing row implies."""
 
 import dataclasses
 from collections.abc import Iterator

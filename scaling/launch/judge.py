@@ -28,7 +28,7 @@ Stopped = Literal["late", "silent"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known about the ranks once none of them runs."""
+    """The evidence about the ranks once none of them runs."""
 
     world_size: int
     exits: dict[int, RankExit]  # of ranks that ended by themselves
@@ -161,7 +161,7 @@ _SHORTEST_HANG_S = 10.0
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 # Signals by which schedulers and people warn or end jobs; no rank sends these to itself.
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2}
-# What gloo, NCCL and torch's store report when a peer is gone. SIGABRT is often a consequence of
+# Messages of gloo, NCCL and torch's store when a peer is gone. SIGABRT is often a consequence of
 # that too: communication libraries abort then.
 _PEER_LOST_MESSAGES = (
     "connection closed by peer",
@@ -282,7 +282,7 @@ def _exited_without_result(
 
 
 def _last_heard(beats: Mapping[int, str], world_size: int) -> str:
-    """What ranks were doing last, those that are behind first, and which never said anything."""
+    """The last beats of ranks, those that are behind first, and which never said anything."""
     if not beats:
         return "no rank was ever heard of"
     by_beat: dict[str, list[int]] = {}

@@ -195,7 +195,7 @@ def _may_try_again(earlier: Sequence[Path]) -> bool:
     from scaling.record.row_files import read_rows  # imported late too
 
     outcomes: list[str] = read_rows(earlier).table["outcome"].to_pylist()
-    # with each final row that `scaling retry` sets aside, as many attempts begin again
+    # with each final row that `scaling retry` moves, as many attempts begin again
     lost = outcomes.count("node_failed") + outcomes.count("launch_failed")
     return (lost + 1) % ATTEMPTS_ON_LOST_NODES != 0
 

@@ -229,7 +229,7 @@ def bus_factor(kind: Collective, ranks: int) -> float:
 
     Algorithm bandwidth is S / t, with S the bytes of the whole tensor of a rank. Bus bandwidth is
     what a link carried, comparable with the hardware for any collective and number of ranks n.
-    Of the S bytes a ring sends
+    A ring sends of the S bytes
         all_reduce                    every byte but its own part, twice           2 (n - 1) / n
         all_gather, reduce_scatter    every part but one                             (n - 1) / n
         all_to_all                    every part but the one it keeps                (n - 1) / n

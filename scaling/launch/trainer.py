@@ -31,7 +31,7 @@ _STATED, _STAMPED = "trainer's log", "launcher's stamps of the log"
 
 
 class LogFiles:
-    """What the judge asks of ranks that write logs only."""
+    """The judge's view of ranks that write logs only."""
 
     def __init__(self, trainer: Trainer, world_size: int, logs: Path, steps: int) -> None:
         self._trainer, self._world_size, self._logs, self._steps = trainer, world_size, logs, steps

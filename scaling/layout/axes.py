@@ -37,7 +37,7 @@ Fp8Scaling = Literal["tensor", "row", "block"]
 Engine = str  # a key of ENGINES, or one of TRAINERS
 Routing = str  # a key of ROUTINGS
 
-# Where a default value is shown: in labels and names, in names only, or in neither.
+# The places that show a default value: in labels and names, in names only, or in neither.
 ShowDefault = Literal["always", "in names", "never"]
 
 
@@ -215,7 +215,7 @@ class Axis:
 
     @property
     def absent_text(self) -> str | None:
-        """What a chart shows for a layout without this choice where others have made it."""
+        """The value on a chart of a layout without this choice where others have made it."""
         if self.text.show_default != "never":
             return None
         return f"no {self.text.short.format('').strip()}"

@@ -30,7 +30,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What a kernel needs. Kernels from packages need a GPU."""
+    """Requirements of a kernel. Kernels from packages need a GPU."""
 
     setting: str  # what selects it in a study: "attention=flash3"
     package: Package | None = None

@@ -73,7 +73,7 @@ def stated_parts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 # How published tables state windows: every second layer has one of this many tokens.
 _ALTERNATING = re.compile(r"[gmq]+a, every other layer a window of (\d{1,6})")
-# Of `mla` where nothing else is known: DeepSeek-V3 (arXiv 2412.19437).
+# Sizes of `mla` if nothing else is known: DeepSeek-V3 (arXiv 2412.19437).
 _LATENT = {"query_rank": 1536, "key_value_rank": 512, "rotary_head_dim": 64, "value_head_dim": 128}
 
 

@@ -162,7 +162,7 @@ class ModelShape(OptionalParts):
     def flop_params(self) -> int:
         """N of the 6N rule: all weights but the norms, tied embeddings once (design, study B).
 
-        Of the experts it counts those that one token uses.
+        It counts the experts that one token uses.
         """
         look_up = 0 if self.tied_embeddings else self.embedding_params
         return self.matmul_params + look_up + self.bias_params + self.position_params

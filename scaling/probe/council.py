@@ -7,7 +7,7 @@ class Council:
     """Finds the largest of the ranks' values, one question after the other.
 
     A gloo group would connect every two ranks. Here each rank adds its value to one text, and the
-    last one to do so reads it. Of two questions the texts are kept: a rank that asks the next one
+    last one to do so reads it. The texts of two questions are kept: a rank that asks the next one
     has read the answer before.
 
     Args:

@@ -8,7 +8,7 @@ from statistics import median
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.record.probe_row import COLLECTIVES, Collective, Probe
 
-_LONGEST_LINE = 2000  # characters; a longer one is none of nccl-tests
+_LONGEST_LINE = 2000  # characters; a longer one is not from nccl-tests
 _MOST_BYTES = 10_000_000
 _KINDS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 _LINE_CELLS = 9  # size count type redop root, out of place: time in us, algbw, busbw, #wrong
@@ -41,7 +41,7 @@ def read_nccl_tests(
         ranks: of a test whose ranks are not in the output.
 
     Raises:
-        InputError: the file is none of nccl-tests, or does not tell collective or ranks.
+        InputError: the file is not from nccl-tests, or does not tell collective or ranks.
     """
     if collective is not None and collective not in COLLECTIVES:
         raise InputError(f"--collective {collective}: {did_you_mean(collective, COLLECTIVES)}")

@@ -148,7 +148,7 @@ def read_row(path: Path) -> Row:
 
 
 def retried_rows(row_path: Path) -> list[Path]:
-    """The rows of earlier attempts at a point, which were set aside so that it runs again."""
+    """The rows of earlier attempts at a point, which were moved so that it runs again."""
     folder = retried(row_path, 1).parent
     return sorted(folder.glob(f"{glob.escape(row_path.stem)}.*.parquet"))
 

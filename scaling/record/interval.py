@@ -38,7 +38,7 @@ def median_interval(values: Sequence[float]) -> MedianInterval:
     on, and 65 % for 20 steps, which are too few to estimate the correlation.
 
     Raises:
-        ValueError: there are no values.
+        ValueError: the list is empty.
     """
     if not values:
         raise ValueError("the median of no values is undefined")

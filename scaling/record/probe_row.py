@@ -19,7 +19,8 @@ ProbeOutcome = Literal[Outcome, "wrong"]  # wrong: it ran and gave a wrong resul
 class Probe:
     """One microbenchmark on one host, one pair of hosts, or one kind of group across hosts.
 
-    Seconds, bytes, FLOP/s and bytes/s. Of devices or groups that ran at once the slowest counts.
+    Seconds, bytes, FLOP/s and bytes/s. The slowest of the devices or groups that ran at once
+    counts.
     """
 
     cluster: str

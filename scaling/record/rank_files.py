@@ -44,7 +44,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What one rank measured. Seconds and bytes; losses are means over the global batch."""
+    """Measurements of one rank. Seconds and bytes; losses are means over the global batch."""
 
     clock: str
     step_times_s: list[float]  # of the measured full steps, warm-up excluded
@@ -91,7 +91,7 @@ class ProbeEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRecords:
-    """What one rank of a probe has measured so far."""
+    """Measurements of one rank of a probe so far."""
 
     facts: dict[str, Any]  # about its host and device
     records: list[dict[str, Any]]
@@ -109,7 +109,7 @@ def has_stepped(doing: str) -> bool:
 
 
 class RankReports(Protocol):
-    """What the judge asks of ranks, whoever wrote it down."""
+    """The judge's view of ranks, from any program."""
 
     def beats(self) -> dict[int, str]:
         """The last sign of progress of each rank that has started."""

@@ -26,7 +26,7 @@ StepTimeKind = Literal["measured", "extended"]
 
 @dataclass(frozen=True, kw_only=True)
 class _PlannedColumns:
-    """What is known of a point before it runs, except its choices on the axes."""
+    """The columns of a point before it runs, except its choices on the axes."""
 
     # which point
     study: str

@@ -13,7 +13,7 @@ _HYPHEN = "\u2011"  # no line break
 MINUS = "\u2212"
 HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the scripts of the page do
 GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
-# What an interval of such a value holds in 100 cases.
+# The cases in 100 that an interval of such a value holds.
 LEVELS = {"measured": 95, "extended": 95, "published": 95, "predicted": 80}
 _TIMES = 1.995  # a rate from here on is said as a multiple
 # Number formats, shared with the scripts of the page (page.js).
@@ -94,7 +94,7 @@ def duration(hours: float) -> str:
 
 
 def money(hours: float, price: float | None, gpu: str) -> str:
-    """What GPU-hours cost: `$11 400`, or `4 560 GPU-hours` without a price."""
+    """The cost of GPU-hours: `$11 400`, or `4 560 GPU-hours` without a price."""
     return f"${amount(hours * price)}" if price else f"{amount(hours)} {gpu}-hours"
 
 

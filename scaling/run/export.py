@@ -38,7 +38,7 @@ _SAFE = {
 }  # fmt: skip
 _HOSTS = {"host", "peer_host", "hosts", "excluded_hosts"}
 _MESSAGES = {"error_message"}
-# Text that may be a path, a mail address or a home; `org/model` is none of them.
+# Text that may be a path, a mail address or a home; `org/model` is not one of them.
 _PRIVATE = re.compile(r"[\\~]|\S@|(^|\s|:|\w/[^\s/]*)/|-I/")
 _STUDY = "study.yaml"
 _PRIVATE_KEYS = ("title", "slurm")

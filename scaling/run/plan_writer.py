@@ -88,7 +88,7 @@ def write_plan(planned: StudyPlan) -> None:
 
 
 def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
-    """What Snakemake needs of a plan, without digests of its files; the sweep if it is measured.
+    """Snakemake's part of a plan, without digests of its files; the sweep if it is measured.
 
     Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
     drift over time would look like a property of the layouts that happened to run then.

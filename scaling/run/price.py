@@ -58,7 +58,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What `scaling plan` shows of the price of measuring a study."""
+    """The price of measuring a study, as `scaling plan` shows it."""
 
     ways: Sequence[Price] = ()  # to measure it, the full one first
     # keys of `measure` that make it cheap, and the price with them

@@ -17,7 +17,7 @@ def outcomes(text: str) -> set[str]:
     """Parse outcomes such as `timeout,node_failed`.
 
     Raises:
-        InputError: a name is no outcome or is `ok`, or there is none.
+        InputError: a name is no outcome or is `ok`, or is missing.
     """
     failures = set(typing.get_args(Outcome)) - {"ok"}
     named = {part.strip() for part in text.split(",") if part.strip()}
@@ -34,7 +34,7 @@ def set_aside(study_dir: Path, outcomes: set[str]) -> int:
 
 
 def set_aside_for_memory(study_dir: Path, mem_mb: int) -> int:
-    """Set aside rows of points that a smaller memory limit of the job killed; their number.
+    """Move rows of points that a smaller memory limit of the job killed; their number.
 
     `mem_mb` is what jobs ask for now; 0 is all of a node.
     """
@@ -43,7 +43,7 @@ def set_aside_for_memory(study_dir: Path, mem_mb: int) -> int:
 
 
 def set_unreadable_aside(study_dir: Path) -> list[Unusable]:
-    """Move row files that hold no valid row likewise, so that their points run; which they were.
+    """Move row files that hold no valid row too, so that their points run; which they were.
 
     Not for use within Snakemake, which would miss an output that it has seen.
     """

@@ -24,7 +24,7 @@ _PATIENCE_S = 60.0  # for points to end their ranks, and snakemakes after them
 
 
 def stop_study(study: str, results: Path, cluster: str, say: Callable[[str], None]) -> bool:
-    """End every snakemake, allocation and point of a study; whether nothing of it runs any more.
+    """End every snakemake, allocation and point of a study; whether all of it has ended.
 
     `cluster` is the scheduler that its allocations were sent to, by the executor's name for it.
     `say` is told at once what is ended and what is waited for.

@@ -1,4 +1,4 @@
-"""What the families of Hugging Face models call the sizes of a `ModelEntry`: a table each."""
+"""Names that the families of Hugging Face models give the sizes of a `ModelEntry`: a table each."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a plan is made from: the study's YAML file, the configuration, and our own code.
+"""The inputs of a plan: the study's YAML file, the configuration, and our own code.
 
 Snakemake imports this on every parse, so it needs the standard library only.
 """

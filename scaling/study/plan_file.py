@@ -21,7 +21,7 @@ _TRIES = 3  # if the study is edited while it is planned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What one job requests. Minutes include start-up and clean-up."""
+    """The request of one job. Minutes include start-up and clean-up."""
 
     world_size: int
     nodes: int

@@ -1,4 +1,4 @@
-"""What is wrong with a value that does not fit its schema, as one sentence."""
+"""The problem of a value that does not fit its schema, as one sentence."""
 
 import typing
 

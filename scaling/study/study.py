@@ -172,7 +172,7 @@ def study_info_json(study: Study) -> str:
 
 
 def read_study_info(folder: Path) -> StudyInfo:
-    """The content of study.json; defaults if there is none.
+    """The content of study.json; defaults without one.
 
     Raises:
         InputError: `scaling plan` did not write it.

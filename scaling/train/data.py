@@ -23,7 +23,7 @@ _START = 0  # a T5 target begins with the padding token, which is 0
 
 
 def draw(seed: int, step: int, index: int, vocab_size: int) -> Draw:
-    """What is random in sequence `index` of the global batch of `step`."""
+    """The random numbers of sequence `index` of the global batch of `step`."""
     random = np.random.default_rng([seed, step, index])
     start = int(random.integers(vocab_size))
     return start, int(random.integers(1, _LARGEST_STRIDE + 1))

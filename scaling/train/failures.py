@@ -26,7 +26,7 @@ _OUT_OF_MEMORY = (
     "Failed to CUDA malloc",
     "Failed to CUDA host alloc",
 )
-# The first handle of cuBLAS or cuDNN in a full card says so; else it is an error of its own.
+# The first handle of cuBLAS or cuDNN in a full card reports it; else it is an error of its own.
 _NO_HANDLE = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")
 _HANDLE_BYTES = GIB // 2  # that a handle and its workspace may need
 # Texts of torch's attention where the kernel asked for cannot run.

@@ -19,7 +19,7 @@ from scaling.study.paths import CONFIG
 from scaling.study.schema import File, Name
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# What a template can say besides the fields of the layout and of the model's shape.
+# The names of a template besides the fields of the layout and of the model's shape.
 DERIVED = (
     "world_size", "global_batch_size", "gpus_per_node", "nodes", "steps", "seed", "files",
     "tokens_per_micro_batch", "tokens_per_step", "expert_layers", "shared_ffn_hidden_size",
@@ -27,7 +27,7 @@ DERIVED = (
 FIELDS = {field.name: field for kind in (Layout, ModelShape) for field in dataclasses.fields(kind)}
 NAMES = {*FIELDS, *DERIVED}
 
-# What one line of a step can say. Rates are per GPU unless they say `all`.
+# The values in one line of a step. Rates are per GPU unless they say `all`.
 Quantity = Literal[
     "step", "seconds", "ms", "tokens_per_s_per_gpu", "tokens_per_s_all", "samples_per_s_all",
     "loss", "grad_norm", "skipped", "peak_gib", "peak_mib", "peak_gb",
@@ -189,7 +189,7 @@ def values_of(shape: ModelShape, layout: Layout) -> dict[str, Any]:
 
 
 def default_of(name: str) -> Any:
-    """The value that a program need not be told; a value that nothing equals, if there is none."""
+    """The value that a program need not be told; a value that nothing equals, without one."""
     default = AXES[name].default if name in AXES else FIELDS[name].default
     return object() if default is dataclasses.MISSING else default
 

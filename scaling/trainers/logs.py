@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(slots=True)
 class LogReader:
-    """What a log has said so far; lines are fed as they come."""
+    """The content of a log so far; lines are fed as they come."""
 
     trainer: Trainer
     steps: list[Step] = field(default_factory=list)
@@ -152,7 +152,7 @@ class LogReader:
 
 
 def read_log(trainer: Trainer, lines: Iterable[str]) -> LogReader:
-    """What a whole log says."""
+    """The content of a whole log."""
     reader = LogReader(trainer)
     for line in lines:
         reader.feed(line)
@@ -203,7 +203,7 @@ def steady_seconds(
 
 
 def failure_of(trainer: Trainer, text: str) -> tuple[Failure, str | None] | None:
-    """The outcome that a text of a failed rank means, and the last line that says so."""
+    """The outcome that a text of a failed rank means, and the last line with it."""
     lines = text.splitlines()[::-1]  # an exception stands below the code that raised it
     for outcome, patterns in trainer.fails.items():
         for pattern in patterns:

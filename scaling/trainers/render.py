@@ -27,7 +27,7 @@ FOLDER = Path("launch")  # where printed commands look for their files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """What starts one rank; `files` go into the folder that the command names."""
+    """The command of one rank; `files` go into the folder that the command names."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -153,7 +153,7 @@ def own_interpreter(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def shell_text(rendered: Rendered, point: Point) -> str:
-    """What a person types to start all ranks of one machine, or of one of several."""
+    """The command to start all ranks of one machine, or of one of several."""
     values = _derived(point)
     started = list(rendered.command)
     if started[:1] == ["python"]:

@@ -46,7 +46,7 @@ def some_point(
 
 
 def refusal_of(point: Point, reason: str) -> Refusal:
-    """What is refused for this reason, had it been this point."""
+    """The refusal of this reason, had it been this point."""
     known = point_columns(point)
     names = {field.name for field in dataclasses.fields(Refusal)} - {"reason"}
     return Refusal(**{name: known[name] for name in names}, reason=reason)

@@ -76,7 +76,7 @@ def as_said(tables, truth):
 
 
 def regret(tables, truth):
-    """What the advised layouts lose against the truly best of their sizes, on average."""
+    """The loss of the advised layouts against the truly best of their sizes, on average."""
     lost = []
     for row in tables["sizes"]:
         setting, size = row["setting_id"], row["world_size"]

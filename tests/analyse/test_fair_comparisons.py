@@ -1,4 +1,4 @@
-"""Only what is alike is compared, and only what is told apart is ranked: tables by hand."""
+"""Only what is alike is compared, and only what differs significantly is ranked: tables by hand."""
 
 import math
 

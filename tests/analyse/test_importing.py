@@ -1,4 +1,4 @@
-"""Rows that others published: taken as they are, nulls kept, told apart, and never guessed."""
+"""Rows that others published: taken as they are, nulls kept, kept apart, and never guessed."""
 
 import csv
 from statistics import geometric_mean

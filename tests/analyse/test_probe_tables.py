@@ -1,4 +1,4 @@
-"""What probes become: nccl-tests' bus bandwidth, GEMM rates, hosts that lag."""
+"""Tables of probes: nccl-tests' bus bandwidth, GEMM rates, hosts that lag."""
 
 import pyarrow as pa
 import pytest

@@ -75,7 +75,7 @@ def test_a_finding_that_is_written_wrongly_is_said(
 
 
 def answers(folder: Path, finding: str, **tables: Records) -> Records:
-    """What a finding of reports/replication says to hand-written tables."""
+    """The answers of a finding of reports/replication to hand-written tables."""
     (folder / "tables").mkdir()
     for name, rows in tables.items():
         pq.write_table(pa.Table.from_pylist(rows), folder / "tables" / f"{name}.parquet")

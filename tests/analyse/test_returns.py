@@ -1,4 +1,4 @@
-"""What a step between sizes returns: worked by hand, at layouts without noise of their own."""
+"""Returns of a step between sizes: worked by hand, at layouts without noise of their own."""
 
 import itertools
 

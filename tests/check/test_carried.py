@@ -1,4 +1,4 @@
-"""What is carried to a machine with a GPU and without network."""
+"""The packages carried to a machine with a GPU and without network."""
 
 import importlib
 import importlib.metadata
@@ -17,7 +17,7 @@ from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.slow
 
-# What torch needs itself, and so is there; numpy comes with every build of it for a GPU.
+# torch's own requirements, which are there; numpy comes with every build of it for a GPU.
 TORCHS_OWN = {
     "torch",
     "numpy",

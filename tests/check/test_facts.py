@@ -1,4 +1,4 @@
-"""What a machine says of itself, and which of it is unfit."""
+"""Facts of a machine, and which of them are faults."""
 
 import resource
 from typing import Any

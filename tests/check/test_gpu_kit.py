@@ -1,4 +1,4 @@
-"""What is run on a machine with a GPU and without network."""
+"""The programs for a machine with a GPU and without network."""
 
 import contextlib
 import dataclasses

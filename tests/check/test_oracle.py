@@ -1,4 +1,4 @@
-"""What a rank holds: the engine's own bytes, and the predicted ones beside them."""
+"""Memory of a rank: the engine's own bytes, and the predicted ones beside them."""
 
 import contextlib
 import dataclasses
@@ -73,7 +73,7 @@ POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
 RANKS = [[*stage_ranks(point.layout).values()] for point in POINTS]
 
 
-# Of shards that are held twice one group alone is another engine: it holds nothing twice.
+# One group of shards that are held twice is another engine: it holds nothing twice.
 EXTRAPOLATED = [
     wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
     for shard, replicas in ((None, 24), (4, 24))
@@ -118,7 +118,7 @@ def continued(exact: object, told: Iterator[RankMemory]) -> list[RankMemory]:
 
 @pytest.fixture(scope="module")
 def walk(memory: Memory) -> Walk:
-    """What rank 0 of a point holds, walked as it is."""
+    """Memory of rank 0 of a point, walked as it is."""
     return lambda point, steps: memory(point, 0, steps)
 
 
@@ -162,7 +162,7 @@ def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only(walk: Wa
 def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
     continued: list[RankMemory], walk: Walk, schedule: str
 ) -> None:
-    """What is said of twelve is what a rehearsal of all twelve finds."""
+    """The line for twelve equals a rehearsal of all twelve finds."""
     point = SCHEDULED[schedule]
     skip_if_lacking(point)
     twelve = continued[len(EXTRAPOLATED) + [*SCHEDULED].index(schedule)]

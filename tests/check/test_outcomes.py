@@ -1,4 +1,4 @@
-"""Points that must fail, and what is said of them."""
+"""Points that must fail, and their lines."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What the terminal shows is what was written, whatever the words look like."""
+"""The terminal shows what was written, whatever the words look like."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a site wants to be told reaches the rule's resources."""
+"""A site's settings reach the rule's resources."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""What Slurm says of a site, read as `sinfo` and `sacctmgr` of Slurm 22 to 25 write it."""
+"""Slurm's facts about a site, as `sinfo` and `sacctmgr` of Slurm 22 to 25 write it."""
 
 import pytest
 

@@ -119,7 +119,7 @@ def cluster():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What the clock says: its one item."""
+    """The clock's time: its one item."""
     now = [1000.0]
     ours = SimpleNamespace(monotonic=lambda: now[0])
     for module in (backoff, dispatch):  # nobody else's time stands still

@@ -22,7 +22,7 @@ class Study:
             shutil.copy(file, folder)
 
     def points(self, **points: object) -> None:
-        """What each point does and asks for, as the Snakefile has it."""
+        """The command and resources of each point, as the Snakefile has it."""
         (self.folder / "points.json").write_text(json.dumps(points))
 
     def snakemake(

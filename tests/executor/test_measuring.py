@@ -1,4 +1,4 @@
-"""What the real `scaling measure` says by its exit code is what the real pack understands."""
+"""Exit codes of the real `scaling measure` are those that the real pack understands."""
 
 import dataclasses
 import json

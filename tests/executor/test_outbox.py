@@ -1,4 +1,4 @@
-"""What is sent, when, and what becomes of it where the scheduler does not take it."""
+"""Submissions, and what becomes of them if the scheduler does not take it."""
 
 import pytest
 from snakemake_executor_plugin_submitit.ledger import Ledger

@@ -1,4 +1,4 @@
-"""What runs inside an allocation, run here."""
+"""The worker of an allocation, run here."""
 
 import json
 import os

@@ -62,7 +62,7 @@ def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slur
 
 
 def test_accounting_says_who_cancelled_a_job_and_which_ran_out_of_memory(command, slurm):
-    # slurmdbd has missed the end of 7, and would say so for ever
+    # slurmdbd has missed the end of 7, and would report it for ever
     answer = b"7|RUNNING\n8|CANCELLED by 0\n9_1|OUT_OF_MEMORY\n9_[2-3%2]|PENDING\n"
     sacct = command("sacct", answer)
 

@@ -34,7 +34,7 @@ def sent(run, tmp_path, *names):
 
 
 def stop(folder, cluster, prefix):
-    """What it says, and whether nothing runs any more."""
+    """Its output, and whether nothing runs any more."""
     said: list[str] = []
     ended = stopping.stop(folder, cluster, prefix, said.append)
     return said, ended

@@ -1,4 +1,4 @@
-"""What is thrown away, and when."""
+"""Removal of old records."""
 
 import os
 import time

@@ -13,7 +13,7 @@ from scaling.record.row import Row
 from scaling.study.point import Point
 from tests.points import tiny_point
 
-# What a stand-in for a rank starts with; it speaks to the parent as a real one does.
+# The start of a stand-in for a rank; it speaks to the parent as a real one does.
 PREAMBLE = """
 import faulthandler, os, signal, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What ranks are told by their environment, and whether their GPUs are there."""
+"""The environment of ranks, and whether their GPUs are there."""
 
 import dataclasses
 from typing import Any

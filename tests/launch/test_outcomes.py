@@ -294,7 +294,7 @@ def test_only_attempts_that_lost_a_node_count_as_such(
     for attempt in (1, 2):  # a user has had them repeated
         late = row_of(point, outcome="timeout", step_time_s=None, attempt=attempt)
         write_rows(study.rows / "retried" / f"tiny.{attempt}.parquet", [late])
-    for first in (3, 6):  # again as often once the last one is set aside
+    for first in (3, 6):  # again as often once the last one is moved
         for attempt in (first, first + 1):
             with pytest.raises(
                 NotMeasured, match=rf"\(attempt {attempt}\); it is to run elsewhere"

@@ -1,4 +1,4 @@
-"""What becomes of ranks, marker and row when the parent itself is stopped."""
+"""Ranks, marker and row when the parent itself is stopped."""
 
 import json
 import os

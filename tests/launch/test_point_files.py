@@ -1,4 +1,4 @@
-"""What a job reads is checked whole before it does anything: a sentence, never a traceback."""
+"""The files of a job are checked whole before it does anything: a sentence, never a traceback."""
 
 import copy
 import datetime

@@ -1,4 +1,4 @@
-"""What software and machine a row stands on."""
+"""Software and machine of a row."""
 
 import dataclasses
 import subprocess

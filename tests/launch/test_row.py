@@ -1,4 +1,4 @@
-"""What the ranks measured becomes one row."""
+"""Measurements of ranks become one row."""
 
 import dataclasses
 from typing import Any

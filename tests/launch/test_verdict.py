@@ -1,4 +1,4 @@
-"""What ended a run, by the evidence of its ranks."""
+"""The verdict on a run, by the evidence of its ranks."""
 
 import signal
 from typing import Any

@@ -58,7 +58,7 @@ def test_a_large_vocabulary_takes_layers_from_the_last_stage(
 
 
 def test_a_stage_of_the_encoder_has_more_layers_than_one_of_the_decoder():
-    # without a head to speak of; an encoder layer costs about two thirds of the decoder's
+    # with a negligible head; an encoder layer costs about two thirds of the decoder's
     shape = dataclasses.replace(TINY_T5, num_layers=12, num_encoder_layers=12, vocab_size=1)
     assert layers_of_stages(shape, pp=2, seq_length=32) == (14, 10)
 

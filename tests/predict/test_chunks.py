@@ -34,7 +34,7 @@ SHAPE = dataclasses.replace(TINY, num_layers=36)
 
 
 def actions(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> list[Any]:
-    """What a rank of torch's schedule computes, in order."""
+    """The passes of a rank of torch's schedule, in order."""
     asked = SimpleNamespace(
         pp_group_size=pp, _n_microbatches=rounds, num_stages=pp * virtual, n_local_stages=virtual,
         microbatches_per_round=rounds // max(1, rounds // pp),

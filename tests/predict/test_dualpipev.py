@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_overheads")
 def slots_taken(pp: int, rounds: int, passes: int) -> float:
     """Slots of a rank's two chunks until the schedule ends; a backward takes passes - 1 forwards.
 
-    What is sent leaves with the sender's next commit, and the receiver's commit waits for it.
+    A message leaves with the sender's next commit, and the receiver's commit waits for it.
     """
     waiting = [
         [one for step in DualPipeVSchedule(rounds, pp, rank).steps() for one in step]

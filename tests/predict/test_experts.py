@@ -20,7 +20,7 @@ from tests.predict.test_memory_arithmetic import HEAD, memory
 from tests.predict.test_step_arithmetic import IDEAL
 from tests.shipped import MODELS
 
-# Of tests.predict.conftest's shape: eight experts of 2,048, two a token, in all of 32 layers
+# The shape of tests.predict.conftest with eight experts of 2,048, two a token, in all of 32 layers
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 2048}
 ATTENTION = 4 * 4096**2
 EXPERT = 3 * 4096 * 2048

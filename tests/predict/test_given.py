@@ -1,4 +1,4 @@
-"""What a row leaves open is derived, assumed or noted."""
+"""The open columns of a row are derived, assumed or noted."""
 
 import dataclasses
 

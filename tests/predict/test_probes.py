@@ -1,4 +1,4 @@
-"""What probes tell of a cluster's rates, on seconds of rates that are known."""
+"""A cluster's rates from probes, on seconds of rates that are known."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What the predictor reaches on published measurements, where they lie beside the project."""
+"""Accuracy of the predictor on published measurements, where they lie beside the project."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is said of one layout against another: how sure a ratio is, and the odds."""
+"""Ratios of layouts: how sure a ratio is, and the odds."""
 
 import numpy as np
 import pytest

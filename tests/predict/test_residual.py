@@ -1,4 +1,4 @@
-"""What neighbours are off by, on top of the formulas."""
+"""The errors of neighbours, on top of the formulas."""
 
 import dataclasses
 import json

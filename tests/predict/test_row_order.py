@@ -1,4 +1,4 @@
-"""What a table says does not depend on the order of its rows, and repeats are no rivals."""
+"""Results do not depend on the order of its rows, and repeats are one candidate."""
 
 from pathlib import Path
 from typing import Any

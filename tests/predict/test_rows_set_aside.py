@@ -1,4 +1,4 @@
-"""What of a table is set aside, assumed or refused, and the sentence that says so."""
+"""Rows of a table that are excluded, assumed or refused, and the reason."""
 
 import re
 from typing import Any

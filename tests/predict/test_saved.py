@@ -1,4 +1,4 @@
-"""What kernels keep for backward, by formula and by what autograd is asked to keep."""
+"""Bytes that kernels keep for backward, by formula and by what autograd is asked to keep."""
 
 from collections.abc import Callable
 

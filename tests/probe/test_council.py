@@ -1,4 +1,4 @@
-"""What ranks agree on through a store."""
+"""Agreement of ranks through a store."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

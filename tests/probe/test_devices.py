@@ -19,7 +19,7 @@ def attention(kernel, precision="bf16"):
 
 
 class Called(TorchDispatchMode):
-    """What ran, and the precisions that matrices were multiplied in."""
+    """The kernels that ran, and the precisions that matrices were multiplied in."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What probes send, and how they tell that what arrived is not what was sent."""
+"""Messages of probes, and how they tell that what arrived is not what was sent."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is probed for a study, by hand and beside the groups that training makes."""
+"""The probes of a study, by hand and beside the groups that training makes."""
 
 import dataclasses
 
@@ -112,7 +112,7 @@ def test_an_8_bit_layout_has_its_16_bit_products_probed():
 
 
 def test_in_a_ring_a_rank_attends_to_its_tokens_with_all_its_heads():
-    """Of 8 heads: 16 ranks of a ring may not leave one without any, whose rate would be 0."""
+    """With 8 heads 16 ranks of a ring may not leave one without any, whose rate would be 0."""
     ring = {"cp": 16, "cp_style": "ring", "dp": 1}
     plan = probe_plan(points(ring), world_size=16, time_limit_s=60)
     (task,) = [task for task in plan.tasks if task.kind == "attention"]

@@ -1,4 +1,4 @@
-"""Files of rows: what is one is read, what is none is set aside with a sentence."""
+"""Files of rows: valid ones are read, others are moved with a reason."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""The palette is told apart by every common kind of colour vision, and readable as text."""
+"""Colours differ for every common kind of colour vision, and can be read as text."""
 
 import itertools
 

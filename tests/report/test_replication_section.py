@@ -1,4 +1,4 @@
-"""What the page says of a paper's findings."""
+"""A paper's findings on the page."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from tests.report.synthetic_study import cpu_plan, measured, write_study
 pytestmark = pytest.mark.slow
 
 REPORTS = PROJECT / "reports"
-# What a message of a rank may hold of a person, each from a line that was once printed.
+# Personal data in a rank's message, each from a line that was once printed.
 SECRETS = (
     "/home/alice/x.py", "nfs01:/export/proj/u", "file:///home/bob/", "-I/home/bob/",
     r"C:\Users\bob", "~bob", "bob@lab.org", "hf_AbCdEfGh", "zz-node17",

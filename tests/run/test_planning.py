@@ -1,4 +1,4 @@
-"""What cannot fit is not started, and the plan says what it will cost."""
+"""A point that cannot fit is not started, and the plan has its price."""
 
 import itertools
 import sys

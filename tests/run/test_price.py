@@ -1,4 +1,4 @@
-"""What a study costs by what its `measure:` says."""
+"""The price of a study by its `measure:`."""
 
 import dataclasses
 

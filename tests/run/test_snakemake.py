@@ -1,4 +1,4 @@
-"""What `scaling run` makes of options and signals; whole runs are in tests/workflow."""
+"""`scaling run` handles options and signals; whole runs are in tests/workflow."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""What `scaling status` says beside its line of progress."""
+"""Lines of `scaling status` beside its line of progress."""
 
 import dataclasses
 import os

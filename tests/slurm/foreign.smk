@@ -1,4 +1,4 @@
-# What a workflow that knows nothing of this executor may ask for. Each rule leaves what it got.
+# Requests of a workflow that does not know this executor. Each rule leaves what it got.
 rule all:
     input:
         "threads.txt",

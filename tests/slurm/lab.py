@@ -87,7 +87,7 @@ class Lab:
         assert done.returncode == 0, done.stderr
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm prints."""
+        """The output of a command of Slurm."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=300
         )

@@ -83,7 +83,7 @@ class Soak:
         return self.wrong()
 
     def wrong(self) -> list[str]:
-        """What does not hold: points = rows, no step doubled, nothing left over."""
+        """The violated rules: points = rows, no step doubled, nothing left over."""
         sentences = []
         if lost := set(self.points) - self.study.done():
             sentences.append(f"{len(lost)} points have no row: {sorted(lost)[:5]}")

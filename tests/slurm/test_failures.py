@@ -1,4 +1,4 @@
-"""What a cluster does to jobs: afterwards every point is done once or is still wanted."""
+"""Failures of a cluster: afterwards every point is done once or is still wanted."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What a site, its Slurm or its users do that is nobody's fault here."""
+"""Faults of a site, its Slurm or its users."""
 
 import os
 import re

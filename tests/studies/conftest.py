@@ -20,7 +20,7 @@ from tests.shipped import CLUSTERS, MODELS
 
 @pytest.fixture(scope="session")
 def predicted(tmp_path_factory):
-    """What a study's prediction says to each finding: records by finding and subject."""
+    """A study's predicted answers to each finding: records by finding and subject."""
 
     @cache
     def run(name):

@@ -1,7 +1,7 @@
-"""What the three papers found, as checks on our predictions of their studies.
+"""Findings of the three papers, as checks on our predictions of their studies.
 
 A finding that the prediction contradicts is expected to fail here, strictly: docs/method.md says
-why, and a change of the predictor that mends or breaks one is noticed.
+why, and a change of the predictor that fixes or breaks one is noticed.
 """
 
 import pytest

@@ -50,7 +50,7 @@ def llama4(number, every):
     return {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}}
 
 
-# What differs among the sizes of a family; the number of parameters as the hub says it, if the
+# The differences among the sizes of a family; the number of parameters as the hub says it, if the
 # issue of this reader names it; the entry of config/models.yaml.
 RELEASED = {
     "tinyllama": (decoder("llama", 22, 2048, 32, 4, 5632, 32000), None, "tinyllama_1b"),

@@ -17,7 +17,7 @@ from tests.conftest import PROJECT, STUDY
 from tests.study.released import RELEASED, SMALL
 
 CATALOGUE = load_models(PROJECT / "config" / "models.yaml")
-# What entries of models.yaml leave out of the release; their `source` says so.
+# Parts of the release that entries of models.yaml lack, as their `source` states.
 DEPARTURES = {
     "qwen2": {"query_key_value_biases": False},
     "mistral": {"window": 0, "windowed_layers": 0},

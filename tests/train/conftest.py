@@ -32,7 +32,7 @@ Run = Callable[[Point], tuple[list[int], RankFiles, str]]
 
 
 def lacking(point: Point) -> str | None:
-    """What this machine's torch lacks for a point; only one before 2.13 lacks anything."""
+    """The feature that this torch lacks for a point; None from 2.13 on."""
     try:
         require_kernels(point.shape, point.layout, torch.device("cpu"))
     except KernelUnavailable as error:
@@ -145,7 +145,7 @@ _TOGETHER = 16  # points a launch of ranks trains: each leaves groups and thread
 
 @pytest.fixture(scope="session")
 def learn(fork_server: ForkServer, request: pytest.FixtureRequest) -> Learn:
-    """What the ranks of a point learn, nothing measured.
+    """The losses of the ranks of a point, nothing measured.
 
     The first that is asked for is trained together with all others that the selected tests have as
     their parameter `point`.

@@ -6,7 +6,7 @@ from typing import Any
 from scaling.layout.shapes import ModelShape
 from tests.points import TINY, TINY_GPT, TINY_T5
 
-# What two values of each axis do not reach.
+# Layouts beyond two values of each axis.
 FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
     "tp4 zero1": (TINY, {"tp": 4, "zero_stage": 1}),
     "cp4 zero2": (TINY, {"cp": 4, "zero_stage": 2}),

@@ -51,7 +51,7 @@ def main() -> None:
         vars(module)["LEARNING_RATE"] = LEARNING_RATE
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
-    gc.freeze()  # ranks that collect would walk, and thereby copy, all that was imported
+    gc.freeze()  # ranks that collect would walk, and copy, all that was imported
     for line in sys.stdin:
         asked = json.loads(line)
         if "points" in asked:

@@ -1,4 +1,4 @@
-"""What crosses the tp ranks in backward, and what is computed meanwhile."""
+"""Traffic of tp ranks in backward, and the work that hides it."""
 
 import functools
 from typing import Any
@@ -40,7 +40,7 @@ class _Products(TorchDispatchMode):
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens, where the other rank's part of every sum is 0."""
+    """The order of events, where the other rank's part of every sum is 0."""
     events: list[str] = []
 
     def begin(*_: Any, async_op: bool = False, **__: Any) -> _Crossing | None:

@@ -1,4 +1,4 @@
-"""What is asked of DeepSpeed for a layout."""
+"""DeepSpeed's configuration of a layout."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ def test_two_values_of_seven_axes_need_far_fewer_cases_than_there_are() -> None:
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, list[Case]]:
-    """What each engine can run."""
+    """The layouts that each engine can run."""
     every = list(possible())
     return {engine: [case for case in every if case["engine"] == engine] for engine in ENGINES}
 

@@ -16,7 +16,7 @@ from scaling.study import grid
 from scaling.study.load import load_study
 from tests.conftest import PROJECT
 
-# What may name DeepSpeed outside its room, and why.
+# Files that may name DeepSpeed outside its room, and why.
 MAY_NAME = {
     "scaling/layout/axes.py": "the default of the axis",
     "scaling/layout/engines.py": "the table of engines",
@@ -99,7 +99,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the project says and does with one engine more: a line of the table and a room."""
+    """The project with one more engine: a line of the table and a room."""
     root = tmp_path_factory.mktemp("engines")
     for folder in ("scaling", "config"):
         shutil.copytree(PROJECT / folder, root / folder)

@@ -141,7 +141,7 @@ CLIPPED: list[Case] = [
 
 
 def every_two() -> list[Case]:
-    """Of all layouts of four ranks that can run few in which every two values meet."""
+    """A few of all layouts of four ranks, in which every two values meet."""
     possible = []
     for case in product({name: VALUES[name] for name in ("tp", "cp", "pp", "dp", "ep")}):
         ranks = case["tp"] * case["cp"] * case["pp"] * case["dp"]
@@ -158,7 +158,7 @@ def every_two() -> list[Case]:
 
 
 def mixture(gradient_clipping: float = 0.0, **layout: Any) -> Point:
-    """Of two layers where no pipeline splits them, as test_parity's: one dense, one of experts."""
+    """Two layers if no pipeline splits them, as in test_parity: one dense, one of experts."""
     point = learned_point(LEARNING, {"routing": "learned"} | layout)
     return dataclasses.replace(point, gradient_clipping=gradient_clipping)
 

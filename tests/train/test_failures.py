@@ -1,4 +1,4 @@
-"""What a rank says of the error that ended it."""
+"""A rank's report of the error that ended it."""
 
 import math
 
@@ -17,7 +17,7 @@ def test_an_allocation_no_host_can_hold_is_oom() -> None:
 
 
 def wrapped(cause: Exception) -> RuntimeError:
-    """What a stage of torch's pipelines raises from an error of its forward."""
+    """The error that a stage of torch's pipelines raises from an error of its forward."""
     try:
         raise RuntimeError("[Stage 1] failed to run forward: args: (...)") from cause
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What Liger's kernels and attention packages are called with, by stand-ins that say what they do.
+"""The arguments of Liger's kernels and attention packages, by stand-ins that say what they do.
 
 No GPU: the kernels themselves were not run by these tests. A stand-in computes in plain torch what
 the package documents, so that a model built on it must train what the plain one trains.

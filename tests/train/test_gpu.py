@@ -1,4 +1,4 @@
-"""What only a GPU can show; skipped where there is none. Nothing here asserts a speed."""
+"""Tests that need a GPU; skipped without one. Nothing here asserts a speed."""
 
 import dataclasses
 import functools
@@ -63,7 +63,7 @@ def gpu_here() -> str:
 
 
 def trained(point: Point, folder: Path) -> dict[int, RankResult]:
-    """What the ranks of this point left, each started as a launcher starts it."""
+    """The results of the ranks of this point, each started as a launcher starts it."""
     if torch.cuda.device_count() < point.layout.world_size:
         pytest.skip(f"{point.layout.world_size} GPUs are not here")
     path, files = folder / "point.json", RankFiles(folder)

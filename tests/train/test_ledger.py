@@ -57,7 +57,7 @@ def ends(point: Point) -> list[int]:
 
 @pytest.fixture(scope="module")
 def told() -> list[list[Memory]]:
-    """What the ends of each point are told to take."""
+    """The predicted bytes at the ends of each point."""
     asked = [(point, rank) for point in POINTS for rank in ends(point)]
     answers = iter(rehearse(asked, steps=WALKED_STEPS))
     return [[next(answers)["memory"] for _ in ends(point)] for point in POINTS]
@@ -65,7 +65,7 @@ def told() -> list[list[Memory]]:
 
 @pytest.fixture(scope="module")
 def taken() -> list[list[Memory]]:
-    """What it takes."""
+    """The bytes that it takes."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.real_walk"],
         input="".join(json.dumps(json.loads(point.to_json())) + "\n" for point in POINTS),

@@ -67,7 +67,7 @@ def test_an_out_of_memory_names_what_others_had_taken() -> None:
 def test_what_neither_the_allocator_nor_others_hold_is_the_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 80 GiB 20 are free; torch has 50 and another process 7."""
+    """20 of 80 GiB are free; torch has 50 and another process 7."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 50 * GIB)
     device = torch.device("cuda", 0)

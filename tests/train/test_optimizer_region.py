@@ -1,4 +1,4 @@
-"""What follows a step's last backward is annotated, once a step, for the profiler."""
+"""The work after a step's last backward is annotated, once a step, for the profiler."""
 
 import dataclasses
 import gzip

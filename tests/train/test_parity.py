@@ -78,7 +78,7 @@ def point_of(case: Case) -> Point:
 
 
 def learned_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
-    """Of two layers where no pipeline splits them: four would do the same for twice as long."""
+    """Two layers if no pipeline splits them: four would do the same for twice as long."""
     if layout.get("pp", 1) == 1 and shape.family != "t5":
         shape = dataclasses.replace(shape, num_layers=2)
     return tiny_point(shape=shape, measured_steps=STEPS, **layout)
@@ -120,7 +120,7 @@ def name_of(case: Case) -> str:
     return f"{case['family']} {tied}{point_of(case).layout.label} dp{case['dp']}"
 
 
-# Of all possible cases few in which every two values meet under each engine. Kept, since choosing
+# A few of all possible cases. Every two values meet under each engine. Kept, since choosing
 # them takes as long as all other collecting; test_covering holds them to the table of axes, and
 # its --update-golden chooses anew.
 PAIRWISE: list[Case] = json.loads((GOLDEN / "pairwise.json").read_text(encoding="utf-8"))
@@ -257,7 +257,7 @@ TRAINED = {
 
 
 def of_deepspeed(point: Point) -> list[Point]:
-    """What trains the same curve under the other engine: whatever its layout, if not its bits."""
+    """The layout of the same curve under the other engine: whatever its layout, if not its bits."""
 
     def curve(point: Point) -> tuple[object, ...]:
         layout = point.layout

@@ -1,4 +1,4 @@
-"""The list of refusals is what DeepSpeed refuses: each is run all the same to hear it say so."""
+"""The list of refusals is what DeepSpeed refuses: each is run to compare its message."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a rank's step asks of the host, counted in the engine itself on tensors without numbers."""
+"""Waits of a rank's step for the host, counted in the engine itself on tensors without numbers."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ MIXTURE = dataclasses.replace(SHORT, num_experts=4, experts_per_token=2, expert_
 
 Answer = dict[str, Any]
 
-# Of one step, in bf16, on rank 0 and, of a pipeline, on its last rank. Each lets the host wait for
+# Waits of one step, in bf16, on rank 0 and a pipeline's last rank. Each lets the host wait for
 # the device, and on a GPU nothing is queued meanwhile: a new one slows every step.
 # ZeRO-1 waits once, for what it reduces behind backward; ZeRO-2 for each micro-batch's; ZeRO-3 also
 # for the norm of its gradients, by which it looks for overflow. ZeRO-0 looks at each gradient

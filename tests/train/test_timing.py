@@ -1,4 +1,4 @@
-"""What a stopwatch runs around."""
+"""The stopwatches of steps."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is kept of a profiler's trace, and the seconds it is split into."""
+"""The kept part of a profiler's trace, and its seconds."""
 
 import contextlib
 import dataclasses
@@ -251,7 +251,7 @@ with profile(use_kineto=True, experimental_config=options):
 
 
 def test_the_size_of_the_buffer_reaches_kineto() -> None:
-    """It ends the process over a size that is none: it reads this line, and by this name."""
+    """It ends the process over a wrong size: it reads this line, and by this name."""
     ran = subprocess.run(
         [sys.executable, "-c", NO_SIZE], capture_output=True, text=True, check=False
     )

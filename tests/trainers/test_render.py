@@ -1,4 +1,4 @@
-"""What starts a layout with each program, as golden texts."""
+"""The command of a layout with each program, as golden texts."""
 
 import dataclasses
 from pathlib import Path

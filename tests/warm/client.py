@@ -1,4 +1,4 @@
-"""What a warm python is to whoever starts it: client.py SOCKET WORDS... (server.py says how)."""
+"""The caller's side of a warm python: client.py SOCKET WORDS... (server.py says how)."""
 
 import marshal
 import os

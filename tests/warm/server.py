@@ -1,7 +1,7 @@
 """Imports what Snakemake and the verbs of a study import once, then forks one after another.
 
 `python -m tests.warm.server FOLDER` makes FOLDER/python, which is called as a python is: with `-m`,
-`-c` or a program. What it starts has the caller's words, folder, environment and files, ends as a
+`-c` or a program. A program has the caller's words, folder, environment and files, ends as a
 process of its own would, and dies with its caller; it only has imported already, which takes longer
 than most of what the tests of workflows ask for. All it starts by `sys.executable` is as warm, but
 for ranks, which import what it has not, and for all that a scheduler ends by ending its processes:
@@ -71,7 +71,7 @@ def main() -> None:
     die_with_parent()
     for name in IMPORTED:
         importlib.import_module(name)
-    gc.freeze()  # what is forked would walk, and thereby copy, all that was imported
+    gc.freeze()  # what is forked would walk, and copy, all that was imported
     words = listen(folder, cold)
     code: object = None
     try:
@@ -154,7 +154,7 @@ def watch(link: socket.socket, child: int) -> None:
 
 
 def python(words: list[str]) -> None:
-    """What `python WORDS...` does."""
+    """Run `python WORDS...`."""
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], str(Path.cwd())
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -25,7 +25,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def no_fork_server(request, monkeypatch):
-    """Where a stand-in measures, no fork server imports torch and DeepSpeed for it."""
+    """With a stand-in that measures, no fork server imports torch and DeepSpeed for it."""
     if not request.node.get_closest_marker("ranks"):
         monkeypatch.setenv(FORK_SERVERS_WANTED, "0")
 

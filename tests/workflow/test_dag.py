@@ -1,4 +1,4 @@
-"""What Snakemake would do, without doing it."""
+"""Snakemake's plan, without running it."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ def test_every_shipped_study_has_a_dag_with_one_job_per_point_it_measures(study,
 
 
 def plan(project, study):
-    """What `scaling plan` leaves in that checkout, by this process."""
+    """The files of `scaling plan` in that checkout, by this process."""
     with contextlib.chdir(project):
         plan_writer.write_plan(planning.plan_study(study))
 

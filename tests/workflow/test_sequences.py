@@ -1,4 +1,4 @@
-"""Whatever was planned, edited, run, retried, reported and killed before: the end is the same.
+"""After any planning, editing, running, retrying, reporting and killing: the end is the same.
 
 Snakemake is real; measuring, tabulating and reporting are stand-ins that say what they were made
 from, so that a stale table is seen.
@@ -141,7 +141,7 @@ def kill(rng):
 
 
 def fresh(root):
-    """What a folder that has seen nothing else would say, by the pure functions."""
+    """The state of a fresh folder, by the pure functions."""
     made = planning.plan_study("one")
     ids = sorted(point.point_id for point in made.plan.points)
     return {

@@ -1,4 +1,4 @@
-# Predict memory and step time of every point, from data sheets if there is no calibration.
+# Predict memory and step time of every point, from data sheets without a calibration.
 rule predict:
     input:
         points=str(STUDY.points_table),

@@ -159,8 +159,8 @@ def start_on_local_fork_server(launch: Launch) -> Ranks:
 def start_on_fork_servers(launch: Launch) -> Ranks:
     """Have the fork servers of this allocation start the ranks; raises as `ForkedRanks` does.
 
-    They are started if there are none, or if they have ended, as with the steps of a failed point.
-    Those that never began to serve are not tried again.
+    They are started if they are missing, or if they have ended, as with the steps of a failed
+    point. Those that never began to serve are not tried again.
     """
     job, restarts = slurm.job_id(launch.environment), slurm.restart_count(launch.environment)
     folder = launch.logs.parent / f".hosts-{job}-{restarts}"

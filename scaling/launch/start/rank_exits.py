@@ -160,7 +160,7 @@ def exit_code_from_shell(code: int) -> int:
 
 
 def last_line(log: Path, pattern: re.Pattern[str] = re.compile("")) -> str | None:
-    """The last line of a log that is not blank and has the pattern; None if there is none."""
+    """The last line of a log that is not blank and has the pattern, or None."""
     if not log.exists():
         return None
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -169,7 +169,7 @@ def last_line(log: Path, pattern: re.Pattern[str] = re.compile("")) -> str | Non
 
 
 def last_error(log: Path) -> str | None:
-    """The last line of a log that is an error; None if there is none."""
+    """The last line of a log that is an error, or None."""
     return last_line(log, _ERROR)
 
 

@@ -1,4 +1,4 @@
-"""What Slurm tells about this process's allocation, and ranks as one step of it.
+"""Slurm's facts about this process's allocation, and ranks as one step of it.
 
 srun places the ranks, with a shell around each. No other module here knows Slurm's words.
 """
@@ -77,7 +77,7 @@ class Queued:
 
     @property
     def line(self) -> str:
-        """Where it waits and why, for people."""
+        """Its place and reason of waiting, for people."""
         start = "" if self.starts_at is None else f", starts {self.starts_at[:16]}"
         return (
             f"job {self.job_id}, {self.position} of {self.waiting} in {self.partition}, "
@@ -117,7 +117,7 @@ def queued_jobs(folder: Path) -> list[Queued]:
 
 
 def _nodes_away(partition: str) -> str:
-    """The nodes of a partition that take no job, with their states and what was said of them."""
+    """The nodes of a partition that take no job, with their states and their reasons."""
     fields = "--format=%N is %T: %E"
     answer = _ask_slurm("sinfo", "--list-reasons", "--noheader", f"--partition={partition}", fields)
     return "".join(f"; {line.strip()}" for line in dict.fromkeys(answer.splitlines()))

@@ -21,7 +21,7 @@ _FEWEST_TOKENS_A_RANK = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is searched.
+    """The axes of the search.
 
     `gpus_per_node` bounds what is sharded inside a node. `setting`: choices on the axes that belong
     to the work, the same in all layouts.

@@ -61,7 +61,7 @@ class Faster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What is expected of a layout, and where a given number lies in it.
+    """The expectation of a layout, and where a given number lies in it.
 
     Tokens/s are per GPU; `low` and `high` bound 80 %. `percentile` is the share of what is expected
     that is slower than the given number, in [0, 1]. `source`: a key of SOURCES. `parts` in seconds
@@ -119,7 +119,7 @@ def expect(
     framework: str | None = None,
     peak_memory_bytes: int | None = None,
 ) -> Expectation:
-    """What is expected of the layout, and where the number lies in it.
+    """The expectation of the layout, and where the number lies in it.
 
     Args:
         model: its name; a model that was calibrated has a narrower interval.
@@ -251,7 +251,7 @@ def _published(where: _Where, layout: Layout, gpu: str) -> list[PublishedRow]:
 def _faster(
     where: _Where, layout: Layout, site: Cluster, calibration: Calibration | None
 ) -> tuple[list[Faster], str | None]:
-    """Layouts of the same work that should be faster, fastest first, or why there are none."""
+    """Layouts of the same work that should be faster, fastest first, or why the list is empty."""
     search = Search(
         shape=where.shape, gpus=layout.world_size, global_batch_size=layout.global_batch_size,
         seq_length=layout.seq_length, precision=layout.precision, engine=layout.engine,
@@ -282,7 +282,7 @@ def _faster(
 def _looks(
     told: Expectation, shape: ModelShape, elementwise: float, gpus_per_node: int, *, fused: bool
 ) -> Iterator[str]:
-    """What to look at first, each with its reason."""
+    """The first causes to look at, each with its reason."""
     if told.place == "inside":
         yield "nothing: the number lies inside the interval"
         return

@@ -167,7 +167,7 @@ def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     (DeepSpeed Ulysses, arXiv 2309.14509, section 3.2), again in backward, and once more under full
     checkpointing. A rank holds 1 / cp of the tokens, (2 query + 2 kv widths) / tp elements of each,
     keeps 1 / cp of that and sends the rest. cp ranks lie tp apart, so min(cp, gpus_per_node / tp)
-    ranks of a group are on a node. What goes to them takes the links, the rest the NICs, which all
+    ranks of a group are on a node. Traffic to them takes the links, the rest the NICs, which all
     GPUs of the node use at once; the slower of the two counts. Attention waits for it, so nothing
     hides it. Latency and launches are left out.
     """
@@ -233,7 +233,7 @@ def _data_parallel(
 ) -> tuple[Floats, Floats]:
     """Seconds of gradient and weight traffic, once a step and per micro-batch, (n,) each.
 
-    Of `weights` parameters that `replicas` ranks, `stride` apart, hold. One copy of their state is
+    For `weights` parameters that `replicas` ranks, `stride` apart, hold. One copy of their state is
     sharded over `sharding.state` ranks (1 at zero_stage 0); the gradients of the copies are
     all-reduced once a step, and weights gathered where more ranks update them. Among the ranks of a
     copy:

@@ -160,7 +160,7 @@ def _cast_elements(group: Group, f: Features) -> Floats:
     """Elements that a layer's GEMMs cast to 8 or 4 bits for a micro-batch, (n,).
 
     Forward the inputs of its four GEMMs (h, query width, h, ffn), backward the gradients of their
-    outputs. What is h wide is whole on each tp rank, but software casts it before it gathers it
+    outputs. Tensors h wide are whole on each tp rank, but software casts it before it gathers it
     under sequence_parallel. A stack that `casts_as_read` does neither, and casts weights each time.
     """
     early = f.sequence_parallel & (not group.stack.casts_as_read)

@@ -1,4 +1,4 @@
-"""What a mixture of experts adds to a layer: weights, GEMMs, memory traffic, all-to-alls, memory.
+"""The costs of experts in a layer: weights, GEMMs, memory traffic, all-to-alls, memory.
 
 All formulas are of the average layer: `expert_share` of a model's layers have experts. What every
 token passes through (attention, dense layers, shared experts) is in the dense formulas. A rank
@@ -67,7 +67,7 @@ def kept_of_ffn(group: Group, f: Features) -> Floats:
 def busiest_load(f: Features) -> Floats:
     """Tokens of the busiest rank over the mean, (n,). All ranks wait for it.
 
-    Of E experts one gets x = `imbalance` times the mean number of tokens, the others
+    One of E experts gets x = `imbalance` times the mean number of tokens, the others
     (E - x) / (E - 1) times. The busiest rank holds that one and E / ep - 1 others.
     """
     experts = np.maximum(f.num_experts, 2.0)

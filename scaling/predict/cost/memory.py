@@ -181,7 +181,7 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory: Memory) -> Memory:
     """The same where software recomputes as many layers or operators as it must, at most all.
 
-    Whoever publishes such a row seldom says what was recomputed. Megatron-Core begins with norms,
+    Publishers of such a row seldom state what was recomputed. Megatron-Core begins with norms,
     activations and up projections, whose second forward costs little time.
     """
     nothing = np.zeros(len(f), dtype=bool)
@@ -199,7 +199,7 @@ def in_flight(f: Features, rank: Floats | float) -> Floats:
 
     1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
     Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs):
-    pp + (pp - 1 - 2 rank) / v of a whole stage. Where weights' gradients wait, or in a V, all ranks
+    pp + (pp - 1 - 2 rank) / v of a whole stage. If weights' gradients wait, or in a V, all ranks
     have as many (own_pipelines.passes_in_flight): pp, of DualPipeV's two half stages 2 pp + 1.
     Never more than there are.
     """

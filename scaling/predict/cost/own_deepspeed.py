@@ -1,4 +1,4 @@
-"""What this project's engine on DeepSpeed holds beside a model's activations, as rehearsals show.
+"""Memory of this project's DeepSpeed engine beside a model's activations, as rehearsals show.
 
 Element counts are those of a tp rank; z is the zero_stage.
 """
@@ -26,7 +26,7 @@ _FP64 = 8.0  # bytes of an element; DeepSpeed takes a gradient's norm in fp64
 
 
 class _Zero:
-    """What ZeRO, or a bf16 pipeline, makes of a stage's weights, gradients and state.
+    """The form that ZeRO, or a bf16 pipeline, gives a stage's weights, gradients and state.
 
     Bytes or masks, (n,), except `shard`.
     """
@@ -176,7 +176,7 @@ def _backward_ends(
 def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
     """A full bucket is reduced, under ZeRO-3 in a copy, at any matrix.
 
-    Where a layer is more than a bucket this is not at the last layer's backward, with which it
+    If a layer is more than a bucket, this is not at the last layer's backward, with which it
     begins. ZeRO-3 keeps a weight for the next micro-batch where less than _LIVE lies between its
     uses. Where the whole stage fits into one bucket no weight is gathered any more by then.
     """

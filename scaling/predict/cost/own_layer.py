@@ -15,7 +15,7 @@ FP32 = 4.0  # bytes of an element
 Count = TypeVar("Count", float, Floats)
 
 
-# What the autograd functions of fused kernels save for backward; they recompute the rest.
+# Tensors that fused kernels save for backward; they recompute the rest.
 # FlashAttention 2 to 4 and cuDNN's (arXiv 2205.14135, section 3.1), Liger 0.8.5 (arXiv 2410.10989,
 # `liger_kernel/ops`). Arguments are counts and bytes of tensors in the training precision.
 # Liger's rotary embedding saves its tables only, which all layers share.
@@ -209,7 +209,7 @@ def _ffn_kept(f: Features, inner: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class LossMemory:
-    """Bytes of the loss, (n,), 0 where there is no head."""
+    """Bytes of the loss, (n,), 0 without a head."""
 
     forward: Floats | float  # at the peak of the loss's forward
     backward: Floats | float  # at the peak of its backward

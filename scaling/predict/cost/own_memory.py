@@ -3,8 +3,8 @@
 The formulas follow a rank's bytes through a step: what lives all the time, what a layer keeps for
 backward, and what the fullest moment of each phase adds. Every term stands for tensors that the
 engine holds (`scaling memory` names them by file and line); `python benchmarks/memory.py` compares
-the two. What a rehearsal cannot see is calibrated, as `buffers_bytes` and `fragmentation`: kernels'
-workspaces, NCCL, blocks that a side stream still reads.
+the two. The memory that a rehearsal cannot see is calibrated, as `buffers_bytes` and
+`fragmentation`: kernels' workspaces, NCCL, blocks that a side stream still reads.
 """
 
 import dataclasses
@@ -135,7 +135,7 @@ def split_rows(
 
 
 class Sizes:
-    """What all stages of a layout share, (n,); parameters are those of a tp rank.
+    """The common part of all stages of a layout, (n,); parameters are those of a tp rank.
 
     See `layer_memory` for `whole_gradients`.
     """
@@ -158,7 +158,7 @@ class Sizes:
 
 
 class Stage:
-    """What a rank with these chunks holds of its model's parameters and activations, (n,)."""
+    """A rank's part of its model's parameters and activations, with these chunks, (n,)."""
 
     def __init__(self, s: Sizes, c: Chunks) -> None:
         f, e = s.f, s.f.element_bytes
@@ -200,10 +200,10 @@ def model_moments(
 ) -> list[Moment]:
     """Moments from the loss back through the layers.
 
-    What the model itself keeps then is the same under both engines. The arguments say what an
-    engine holds beside it: in the loss's forward and backward, in the head's backward and after it,
-    in the backward of the last layer's feed-forward and of its attention, and in that of earlier
-    layers where it differs.
+    The memory that the model itself keeps then is the same under both engines. The arguments say
+    what an engine holds beside it: in the loss's forward and backward, in the head's backward and
+    after it, in the backward of the last layer's feed-forward and of its attention, and in that of
+    earlier layers where it differs.
     """
     f, layer, kept = t.sizes.f, t.sizes.layer, t.in_flight + t.final_norm
     in_layer = t.in_flight + layer.recomputed + f.element_bytes * t.sizes.hidden

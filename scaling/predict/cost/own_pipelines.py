@@ -1,7 +1,8 @@
 """The model chunks of a rank in a pipeline of this project's engines, and its passes in flight.
 
-A pass is one micro-batch through one chunk. What is in flight in torch's pipelines is counted from
-torch's own tables of actions (torch.distributed.pipelining.schedules); a test compares the two.
+A pass is one micro-batch through one chunk. The micro-batches in flight in torch's pipelines are
+counted from torch's own tables of actions (torch.distributed.pipelining.schedules); a test compares
+the two.
 """
 
 import dataclasses

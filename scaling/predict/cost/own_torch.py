@@ -1,4 +1,4 @@
-"""What this project's engine on FSDP2 holds beside a model's activations, as rehearsals show.
+"""The memory of this project's engine on FSDP2 beside a model's activations, as rehearsals show.
 
 Sharded weights, their moments and their gradients are fp32 (bf16 under `optimizer_precision`).
 Beside them lie the copies that FSDP2 gathers in the training precision: all weights up to
@@ -48,7 +48,7 @@ def whole_gradients(f: Features, piped: bool) -> Flags:
 
 
 class _Fsdp:
-    """What FSDP2 makes of a stage's weights and gradients; bytes unless said otherwise, (n,).
+    """The form that FSDP2 gives a stage's weights and gradients; bytes unless said otherwise, (n,).
 
     FSDP2 deals whole experts: where a rank has fewer experts than ranks share them, parameters are
     padded.

@@ -1,7 +1,7 @@
 """Odds that one layout is faster than another, and the gain to expect from measuring it.
 
-What layouts of one model, software and cluster share cancels in a ratio. At one size ln(a / b) has
-the standard deviation sqrt(own_a^2 + own_b^2), with own the layout's part and the rest.
+The common error of layouts of one model, software and cluster cancels in a ratio. At one size ln(a
+/ b) has the standard deviation sqrt(own_a^2 + own_b^2), with own the layout's part and the rest.
 """
 
 import math
@@ -18,7 +18,7 @@ def ratio_sigma(own_a: Floats | float, own_b: Floats | float) -> Floats:
 
 
 def expected_gain(step_a_s: Floats | float, step_b_s: float, sigma: Floats) -> Floats:
-    """What measuring a gains over b on average: the mean of max(0, ln(b / a)).
+    """The mean gain of measuring a over b: the mean of max(0, ln(b / a)).
 
     The expected improvement of a normal error, s (phi(z) + z Phi(z)) with z = ln(b / a) / s
     (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998, eq. 15).

@@ -1,4 +1,4 @@
-"""What a layout may cost beyond its likely time: stalls, and the figure that ranks layouts."""
+"""The costs of a layout beyond its likely time: stalls, and the figure that ranks layouts."""
 
 from collections.abc import Mapping
 
@@ -80,7 +80,7 @@ def crosses_nodes(f: Features) -> Flags:
 
 
 def stall_terms(f: Features) -> tuple[Floats, Floats, Floats]:
-    """What STALL_ODDS are multiplied with, (n,) each."""
+    """The factors of STALL_ODDS, (n,) each."""
     doublings = np.log2(np.maximum(f.world_size / f.gpus_per_node, 1.0)) - 3
     prone = (f.zero_stage == 0) & (f.dp > 1) & (f.accumulation > _FEWEST_MICRO_BATCHES)
     return np.ones(len(f)), doublings, prone * np.maximum(1 + doublings / 5, 0.0)

@@ -132,7 +132,7 @@ def _slots(
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of the first stage, a layer between and the last stage for a micro-batch, (n,) each.
 
-    What the GPU computes and what the host launches alternate within a layer, so neither hides the
+    Computation of the GPU and launches of the host alternate within a layer, so neither hides the
     other in full: their p-norm counts.
     """
     gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer + traffic.all_to_all
@@ -157,8 +157,8 @@ def _dp_comm_s(
 ) -> Floats:
     """Seconds of data-parallel traffic that nothing hides, (n,).
 
-    Of once-a-step traffic a share, or all of it where gradients are reduced after the last
-    backward. Of ZeRO-2's and 3's traffic per micro-batch a share of what fits behind the pipeline,
+    Once-a-step traffic has a share, or all of it where gradients are reduced after the last
+    backward. ZeRO-2's and 3's traffic per micro-batch has a share of what fits behind the pipeline,
     and all that outlasts it.
     """
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))

@@ -62,7 +62,7 @@ class Scores:
 class Validation:
     """Scores over all test rows, and by framework, model, cluster and world_size.
 
-    notes: rows set aside, and reasons why the scores may flatter. assumptions: sentences on what
+    notes: excluded rows, and reasons why the scores may flatter. assumptions: sentences on what
     the table leaves open and the predictions assume.
     """
 
@@ -203,7 +203,7 @@ def _scores(
     measured, predicted = observed.step_time_s[timed], prediction.step_time_s[timed]
 
     def first_three(layouts: Rows) -> Rows:
-        """Layouts that likely run out of memory are picked only if there are no others."""
+        """Layouts that likely run out of memory are picked only without others."""
         risky = prediction.likely_oom[layouts]
         order = np.lexsort((prediction.risk_adjusted_s[layouts], risky))
         return order[: min(3, len(layouts) if risky.all() else int((~risky).sum()))]

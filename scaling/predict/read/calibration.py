@@ -186,7 +186,7 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
 
 
 def _flaws(stack: StackCalibration) -> Iterator[str]:
-    """What makes a stack unusable, each as `key=value: what would be right`; none if sound."""
+    """The problems of a stack, each as `key=value: what would be right`; none if sound."""
     needed = {
         "parameters": PARAMETERS,
         "errors": PARTS,

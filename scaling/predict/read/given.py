@@ -149,7 +149,7 @@ def _clusters(cells: Cells, clusters: Mapping[str, Cluster], note: Strings) -> S
 def _frameworks(cells: Cells) -> Strings:
     """Each row's framework, (n,); of rows that name none, this project's engine or `unnamed`.
 
-    Of others are rows with a `source`, and measured ones without a column of this project.
+    Others' rows are those with a `source`, and measured ones without a column of this project.
     """
     engine, stated = cells.words("engine", str(DEFAULTS["engine"])), cells.words("framework")
     ours = np.array([own_framework(name) for name in engine.tolist()], dtype=object)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Measurements, (n,) each, NaN where there is none.
+    """Measurements, (n,) each, NaN without one.
 
     `ambiguous`: the row failed, out of memory or otherwise. Calibration ignores it; validation of
     what fits counts it as out of memory.

@@ -54,7 +54,7 @@ class Residual:
     def at(self, places: Floats) -> tuple[Floats, Floats]:
         """Expected ln(measured / predicted) of the layouts at `places`, (n,), and their novelty.
 
-        Novelty is 0 at a calibrated layout and 1 far from all. Of many rows both are computed in
+        Novelty is 0 at a calibrated layout and 1 far from all. For many rows both are computed in
         single precision, centred on the calibrated layouts: a search asks for a million.
         """
         calibrated = np.array(self.places, dtype=np.float64).reshape(-1, len(NAMES))

@@ -1,1 +1,1 @@
-"""What the report draws."""
+"""The charts of the report."""

@@ -153,7 +153,7 @@ def throughput_per_gpu() -> alt.LayerChart:
 
 
 def return_rows(tables: Tables) -> list[Drawing]:
-    """What each step between two sizes returned of what it costs."""
+    """The return of each step between two sizes over its cost."""
     steps = tables["returns"]
     if not steps:
         return []
@@ -354,7 +354,7 @@ def step_bounds() -> alt.LayerChart:
 
 
 def effect_rows(tables: Tables) -> list[Drawing]:
-    """What one choice is worth, all else equal: the mean over pairs near the fastest layouts."""
+    """The effect of one choice, all else equal: the mean over pairs near the fastest layouts."""
     shown = [row for row in tables["effects"] if row["shown"]]
     rows = []
     for row in shown:

@@ -128,7 +128,7 @@ def _figures(
 
 
 def _embedded(tables: Tables, stories: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the scripts of the page read, as JSON by the name of its element."""
+    """The data of the page's scripts, as JSON by the name of its element."""
     axes = [
         {
             "key": name,

@@ -1,1 +1,1 @@
-"""What the report says: answers, titles and figures."""
+"""The sentences of the report: answers, titles and figures."""

@@ -140,7 +140,7 @@ def headline(option: Option, tokens: float, price: float | None, words: Mapping[
 def between(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
     """The interval of the time, such as `Between 2.70 and 2.90 days (95 % interval)`.
 
-    Where the headline decides nothing, first what the runs say all the same.
+    If the headline decides nothing, first what the runs say all the same.
     """
     said = f"These runs say {option['what']}: {bill(option, tokens, price, words)}. "
     low, high = duration(option["low"] * tokens), duration(option["high"] * tokens)
@@ -170,7 +170,7 @@ def too_close(tables: Tables, size: Record) -> str:
 
 
 def _once_more(tables: Tables, rows: Sequence[Record]) -> str:
-    """What one more run of each of these layouts takes, by how long its runs took; else empty."""
+    """The price of one more run of each of these layouts, by how long its runs took; else empty."""
     wanted = {(row["world_size"], row["layout_name"]) for row in rows}
     took: dict[tuple[int, str], list[float]] = {}
     for point in tables["statistics"]:
@@ -187,7 +187,7 @@ def _once_more(tables: Tables, rows: Sequence[Record]) -> str:
 
 
 def _returns(tables: Tables, size: int) -> str:
-    """What the steps to and from a size gain; empty where there is none."""
+    """The gains of the steps to and from a size; empty without a step."""
     steps = [
         f"{step['from_world_size']} to {step['to_world_size']} trains {step_words(step)}"
         for step in tables["returns"]
@@ -197,7 +197,7 @@ def _returns(tables: Tables, size: int) -> str:
 
 
 def health(tables: Tables, size: Record) -> list[Item]:
-    """What speaks for and against the answer of a size, the worst first."""
+    """The evidence for and against the answer of a size, the worst first."""
     items = [*_machine(tables, size), *_evidence(tables, size)]
     order = ("bad", "warn", "good")
     return sorted(items, key=lambda item: order.index(item[0]))
@@ -239,7 +239,7 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
 
 
 def _evidence(tables: Tables, size: Record) -> list[Item]:
-    """What the answer stands on: series, repeats, the chance to fit, points that are missing."""
+    """The basis of the answer: series, repeats, the chance to fit, points that are missing."""
     predicted = size["series"] == "predicted"
     stands = _STANDS_ON[size["series"]]
     if predicted:
@@ -281,7 +281,7 @@ def warning(tables: Tables) -> str:
 
 
 def why_nothing(tables: Tables) -> str:
-    """Why there is no answer."""
+    """The reason for a missing answer."""
     progress = tables["progress"][0]
     if not progress["points"]:
         return f"Nothing can run: all {progress['refusals']} combinations were refused."

@@ -64,7 +64,7 @@ def batch_words(setting: Record) -> str:
 
 
 def kind_words(tables: Tables) -> str:
-    """What is kept equal while GPUs are added."""
+    """The constants while GPUs are added."""
     setting = tables["settings"][0]
     batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
     if setting["kept_choices"]:

@@ -1,4 +1,4 @@
-"""What every engine shares: the `Trainer` it returns, the optimizer's constants, the model."""
+"""The common part of engines: the `Trainer` they return, the optimizer's constants, the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ class Trainer(Protocol):
 
 
 def make_blueprint(point: Point, groups: Groups, device: torch.device) -> Blueprint:
-    """What this rank is to build for a point."""
+    """The parts that this rank builds for a point."""
     return Blueprint(
         shape=point.shape,
         layout=point.layout,

@@ -46,7 +46,7 @@ def axis_of(ranks: list[int], layout: Layout) -> str | None:
 
 
 def collective_kinds(names: Iterable[str]) -> dict[str, str]:
-    """The kind of each name that belongs to a communication; "" for kinds not told apart."""
+    """The kind of each name that belongs to a communication; "" for kinds not separated."""
     begins = {name: name.replace("_", "") for name in names}
     return {
         name: next(kind for key, kind in _KINDS.items() if begin.startswith(key))

@@ -48,7 +48,7 @@ class PowerUse:
     mean_power_w: float | None
     clock_hz: float | None
     throttled_share: float | None  # ratio of samples, in [0, 1]
-    slowdown_share: float | None  # likewise, without the power cap
+    slowdown_share: float | None  # the same without the power cap
 
 
 UNMETERED = PowerUse(

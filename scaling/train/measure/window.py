@@ -52,7 +52,7 @@ class Event:
 class Communication:
     """One collective or transfer on this rank.
 
-    None where the trace does not tell; an axis of "" is none of `AXES`.
+    None where the trace does not tell; an axis of "" is not in `AXES`.
     """
 
     start: float

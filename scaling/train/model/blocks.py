@@ -167,7 +167,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def gate_activation(plan: Blueprint, activate: Activation) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function of gate and up-projection: activate(gate) * up, fused if the layout says so."""
+    """The function of gate and up-projection: activate(gate) * up, fused if so asked."""
     if plan.layout.fused_mlp:
         return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
     return lambda gate, up: activate(gate) * up

@@ -1,4 +1,4 @@
-"""What the parts of one rank's model need to know, and how they draw their initial weights.
+"""The facts that the parts of one rank's model need, and how they draw their initial weights.
 
 Weights are drawn by name, so every layout starts from the same numbers.
 """
@@ -21,7 +21,7 @@ from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
-# There is no dropout, so the second forward needs no random state.
+# Dropout is off, so the second forward needs no random state.
 checkpointed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 # On weights of which each tp rank holds another part: Megatron-LM's name, which engines read too.
@@ -45,7 +45,7 @@ class Blueprint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights when they are built. fp32 first would need twice the memory."""
+        """The precision of new weights. fp32 first would need twice the memory."""
         return DTYPES[self.layout.model_precision]
 
     @property

@@ -1,6 +1,6 @@
 """A layer's mixture of experts: a router, this rank's experts, and the shared experts.
 
-There is no capacity, so no token is dropped however uneven the routing, and no auxiliary loss.
+Capacity is unlimited, so no token is dropped however uneven the routing, and no auxiliary loss.
 `routing` selects experts by the router's scores (`learned`) or by a token's position in the
 sequence, the same in every layout (`balanced`, `skewed:X`). The router's scores always weight the
 experts' outputs.

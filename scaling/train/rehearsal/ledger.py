@@ -33,7 +33,7 @@ _WRAPPERS = ("ledger", "rehearsal", "standins", "waits")  # modules that explain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """What one line of code, run in one phase, holds at the peak."""
+    """The bytes that one line of code, run in one phase, holds at the peak."""
 
     made_by: str
     phase: str
@@ -165,7 +165,7 @@ class Ledger(TorchDispatchMode):
         self._entries.append((self.phase, entry, -size))
 
     def _owners(self, until: int) -> list[Owner]:
-        """What lived after entry `until`, by code and phase, the largest first."""
+        """The living tensors after entry `until`, by code and phase, the largest first."""
         held: dict[int, int] = {}
         for _, entry, size in self._entries[: until + 1]:
             if size < 0:

@@ -49,7 +49,7 @@ _STEPS = 3  # ZeRO-3 prefetches from the second on, and timers may begin with th
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What one rank did.
+    """The work of one rank.
 
     `waits` counts the host's waits for the device in the last step, by kind: draining it
     (`synchronize`) or reading a tensor (`item`, `bool`, ...). `where` counts the same by line of
@@ -153,7 +153,7 @@ def main() -> None:
         for part in ("rehearsal", "engine"):
             engine_module(name, part)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # the first optimizer imports more modules
-    gc.freeze()  # so that no child collects, and thereby copies, these objects
+    gc.freeze()  # so that no child collects and copies these objects
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

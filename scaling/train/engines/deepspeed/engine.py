@@ -79,7 +79,7 @@ def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
 
 
 class _Trainer:
-    """What both kinds of DeepSpeed's engine share."""
+    """The common part of both kinds of DeepSpeed's engine."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ def _initialize(
     if layout.zero_stage == 0 and layout.dp * layout.cp == 1:
         # with a single replica DeepSpeed would copy all gradients into one buffer and back
         engine.enable_backward_allreduce = engine.pipeline_enable_backward_allreduce = False
-    if skips_gradient_reduction(layout):  # ZeRO's optimizer would copy them likewise
+    if skips_gradient_reduction(layout):  # ZeRO's optimizer would copy them too
         engine.optimizer.buffered_reduce_fallback = lambda *_, **__: None
     _start_at_step_zero(engine, optimizer)
     # everything after a step's last backward, in a pipeline too
@@ -254,7 +254,8 @@ def _has_right_norm(engine: Any, plan: Blueprint) -> bool:
 
     FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a tp-sharded weight on its gradient
     and finds none, so it counts the first tp rank's part only. It also leaves out experts that are
-    distributed over ranks. In fp16 the norm of a skipped step is infinite, which is no divergence.
+    distributed over ranks. In fp16 the norm of a skipped step is infinite, which is not a
+    divergence.
     """
     if plan.layout.precision == "fp16":
         return False

@@ -1,7 +1,7 @@
 """A rank's groups under the names by which DeepSpeed asks for them.
 
 The expert layers are the project's own (scaling/train/model/experts.py), the same under every
-engine. Of DeepSpeed's expert parallelism (MoE, AutoEP) only the treatment of marked weights is
+engine. Only the treatment of marked weights in DeepSpeed's expert parallelism (MoE, AutoEP) is
 used: its engine and ZeRO reduce and shard them over the ranks with the same experts, divide by all
 ranks of the data group, and count each expert once in the norm.
 """

@@ -91,7 +91,7 @@ def stage_bounds(is_layer: list[bool], layers_of_stages: tuple[int, ...]) -> lis
 
 
 class Streams(NamedTuple):
-    """What passes between the layers of a stage; the first four fields pass between stages too.
+    """The tensors between the layers of a stage; the first four fields pass between stages too.
 
     `source` and `target` are [b, s', h], the position tables of both stacks [heads / tp, buckets].
     `memory` [b, s, h] is the encoder's output after `tp.enter`, once per stage; biases are

@@ -11,7 +11,7 @@ What the stages of ZeRO mean here, each with one FSDP2 group of weights per laye
 With `zero_shard_size` neighbouring ranks share one sharded copy, and an all-reduce of each shard's
 gradients keeps the copies equal (HSDP). In 16 bits the sharded weights are fp32 and are cast when
 they are gathered, unless `optimizer_precision` is bf16; gradients travel in 16 bits, FSDP2's
-default. Where nothing is sharded or cast, FSDP2 would copy every weight and every gradient twice a
+default. If nothing is sharded or cast, FSDP2 would copy every weight and every gradient twice a
 step, so gradients are all-reduced in place instead.
 """
 
