@@ -32,7 +32,7 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        # rows too: one that was set aside must be measured again even if the report exists
+        # rows too: one that was moved must be measured again even if the report exists
         rows,
         # and tables: if these could not be made, an older report is not enough
         rules.tabulate.output,

@@ -8,7 +8,7 @@ hold on rows that nobody tuned to: each look is written into benchmarks/looks.md
 commit, reason and result, and there are at most ten. Both lists were fixed before any change.
 
 A task calibrates on some rows and predicts others. `unknown` predicts a table from data sheets as
-if its software were unheard of. Errors are percentages of |predicted / measured - 1|; regret is how
+if its software were unknown. Errors are percentages of |predicted / measured - 1|; regret is how
 much slower the chosen layout is than the best of its setting.
 """
 

@@ -177,7 +177,7 @@ def cut(point: Point, depth: float) -> Point:
 def judged(rows: list[dict[str, Any]]) -> list[float]:
     """The relative error of each row's predicted peak.
 
-    Of the peak less what a rehearsal does not see.
+    It is of the peak less the parts that a rehearsal does not see.
     """
     points = [point_from_json(json.dumps(row["point"])) for row in rows]
     inputs = inputs_of_layouts(

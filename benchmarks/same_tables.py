@@ -3,7 +3,7 @@
     python benchmarks/same_tables.py BEFORE/tables AFTER/tables
 
 Prints one line per table: rows, columns that are gone or new, and columns whose values differ with
-their largest relative difference. Rows are matched in the order of the columns that are no floats.
+their largest relative difference. Rows are matched in the order of the columns that are not floats.
 """
 
 import argparse

@@ -116,7 +116,7 @@ def in_turns(
 def ranks_of(run: Callable[..., Turn], point: Point, *given: object) -> Turn:
     """One turn, one process per rank: the first rank's result with the slowest times of all.
 
-    Where a rank fails, it is that one's.
+    The outcome of a failed rank wins.
     """
     context, count = multiprocessing.get_context("spawn"), point.layout.world_size
     with (

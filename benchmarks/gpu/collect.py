@@ -24,7 +24,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "gpu-check"  # git ignores it
 MOST_MIB = 30.0
-# What the check imports and neither torch nor the machine brings.
+# Imports of the check that neither torch nor the machine brings.
 WANTED = (
     "annotated-doc", "annotated-types", "cloudpickle", "duckdb", "einops", "hjson", "msgpack",
     "nvidia-ml-py", "psutil", "py-cpuinfo", "pydantic", "pydantic-core", "pyyaml", "shellingham",

@@ -18,7 +18,7 @@
 -- load: of the first host when the ranks started, over the most threads of one point there: above 1
 -- somebody else computed. Null on GPUs.
 -- hosts: names of the nodes that it ran on; null for predictions.
--- What the layout chooses on each axis is in `statistics` and `estimates`.
+-- The layout's choice on each axis is in `statistics` and `estimates`.
 with observed as (
     select
         setting_id, planned_points.layout, planned_points.repeat, planned_points.world_size,

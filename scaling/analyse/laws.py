@@ -14,7 +14,7 @@ from scaling.arrays import Floats
 
 LEAST_SIZES = 4
 _REFITS = 200
-_FARTHEST = 1000  # times the largest size: a peak beyond is none
+_FARTHEST = 1000  # times the largest size: a peak beyond is null
 
 
 def usl(sizes: Floats, rates: Floats) -> dict[str, Floats]:

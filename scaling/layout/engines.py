@@ -7,7 +7,7 @@ Each engine is a package of `scaling/train/engines` with these modules:
   do; `missing_software(layout)` is called on the machine that trains;
 - `engine.py`, with torch: `join(port)`, called once the ranks have met, and
   `build(plan, groups, beat)`, which returns a `Trainer` (scaling/train/engines/trainer.py);
-- `rehearsal.py`, with torch: replaces what the engine takes from its device where there is none.
+- `rehearsal.py`, with torch: replaces what the engine takes from its device.
 
 They are imported by name, so that a plan can ask an engine for refusals although imports point
 downwards.

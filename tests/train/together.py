@@ -34,7 +34,7 @@ from tests.train.faults import FAULTS
 _CPU = torch.device("cpu")
 _TIMEOUT_S = 60.0
 
-Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or why there are none
+Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or the reason
 
 
 def trained_together(points: Sequence[Point], fault: str | None = None) -> list[Curves]:

@@ -58,7 +58,7 @@ class Stack:
     # the host's hooks around the modules of a layer under ZeRO-3, forward and backward
     zero_3_hooks_s: float = 0.0
     zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
-    node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, if the source says so
+    node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, by the source
 
     # choices where a table does not state them
     zero_stage: int = 0

@@ -188,7 +188,7 @@ STACKS = (
 def stack_of(framework: str, gpu: Gpu | None) -> Stack:
     """The entry of a framework on this GPU.
 
-    Of the entries for the GPU's generation, the one with the longest name whose words occur in
+    The entry for the GPU's generation, the one with the longest name whose words occur in
     `framework`, ignoring case and separators; for a name without an entry the first one.
     """
     return _stack_of(framework, None if gpu is None else gpu.generation)

@@ -111,7 +111,7 @@ class Dispatcher:
         return allocation.job_id
 
     def _ask(self) -> list[Listed] | None:
-        """What the scheduler lists; None if it does not answer, which is said once."""
+        """The jobs that the scheduler lists; None if it does not answer, which is said once."""
         self._has_asked = True
         listed = self._scheduler.listed()
         if (listed is not None) != self._answers:

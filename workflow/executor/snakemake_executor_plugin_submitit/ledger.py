@@ -135,12 +135,12 @@ class Ledger:
         write_json(allocation / "pack.json", pack)
 
     def pack(self, allocation: Path) -> dict[str, Any] | None:
-        """What was recorded of an allocation; None if nothing was, or it is another directory's."""
+        """The record of an allocation; None without one, or if it is another directory's."""
         pack = _read(allocation / "pack.json") if _is_mine(allocation.parent) else None
         return pack if pack and self.directory in ("", pack["directory"]) else None
 
     def places(self) -> dict[str, Place]:
-        """Where each job was sent last, by its key, unless it was withdrawn there."""
+        """The last place of each job, by its key, unless it was withdrawn there."""
         places: dict[str, Place] = {}
         for allocation in (path for batch in self.batches() for path in sorted(batch.iterdir())):
             withdrawn = self.withdrawn(allocation)
@@ -266,7 +266,8 @@ class Ledger:
     def tidy(self, listed: Iterable[Listed], keep_days: float) -> None:
         """Remove batches of which nothing is wanted, and those older than `keep_days` days.
 
-        Failures are kept so long, for people to look at. What may still run is always kept.
+        Failures are kept so long, for people to look at. Records of jobs that may still run are
+        always kept.
         """
         alive = {job.batch for job in listed if job.state.live}
         for batch in self.batches():

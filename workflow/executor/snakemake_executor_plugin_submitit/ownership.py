@@ -24,7 +24,7 @@ import psutil
 
 from .pack import write_json
 
-# Where records are kept, unless a user names another folder.
+# The folder of records, unless a user names another one.
 RECORDS = Path(".snakemake/submitit")
 CLAIMS = RECORDS / "index" / "owners"
 BEAT_S = 5.0  # the heartbeat of an owner
@@ -37,7 +37,7 @@ class OwnedElsewhere(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who makes which files; `records` is the folder in which `stop` finds what was sent."""
+    """Owners of files; `records` is the folder in which `stop` finds what was sent."""
 
     host: str
     pid: int
@@ -199,7 +199,7 @@ def user_name(uid: int) -> str:
 
 
 def how_to_stop(claim: Claim) -> str:
-    """What a user can do about another Snakemake."""
+    """The advice to a user about another Snakemake."""
     return "stop it" if may_act_for(claim.uid) else f"have {user_name(claim.uid)} stop it"
 
 

@@ -38,7 +38,7 @@ _LOOK_EVERY_S = 2.0  # for a withdrawal and a newer start, on a shared file syst
 
 
 class AllocationContext:
-    """What a pack asks of the scheduler that gave it this machine; here there is none."""
+    """A pack's questions to the scheduler of this machine; here without one."""
 
     def restarts(self) -> int:
         """How often this allocation was restarted."""

@@ -1,4 +1,4 @@
-"""What one allocation needs, for any scheduler."""
+"""The request of one allocation, for any scheduler."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one allocation needs; jobs whose requests have the same `kind` may share one."""
+    """The request of one allocation; jobs whose requests have the same `kind` may share one."""
 
     runtime_min: int  # time limit of one job, or the sum for all that share the allocation
     nodes: int

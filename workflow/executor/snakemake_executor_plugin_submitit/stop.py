@@ -3,10 +3,10 @@
     python -m snakemake_executor_plugin_submitit.stop .snakemake/submitit results/one/
 
 in the directory where Snakemake was started. Records in other folders are found by the claims of
-who has used them. Exit code 0: nothing of it runs any more. 1: a Snakemake on another host or of
-another user makes these files, or has left jobs, or the scheduler did not answer; the output says
-which. 2: there is no such scheduler. Of shared allocations only those with a job that makes such a
-file are ended.
+who has used them. Exit code 0: all of it has ended. 1: a Snakemake on another host or of another
+user makes these files, or has left jobs, or the scheduler did not answer; the output says which. 2:
+there is no such scheduler. From shared allocations only those with a job that makes such a file are
+ended.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def stop(
         say: is told at once what is ended, what is waited for, and what could not be ended.
 
     Returns:
-        Whether nothing of it runs any more.
+        Whether all of it has ended.
     """
     claims = claims_of(CLAIMS, prefix)
     live = [owner for _, owner, lives in claims if lives]

@@ -1,4 +1,4 @@
-"""What a pack asks of Slurm from inside its allocation. Travels with the pack."""
+"""A pack's questions to Slurm from inside its allocation. Travels with the pack."""
 
 import os
 import shutil

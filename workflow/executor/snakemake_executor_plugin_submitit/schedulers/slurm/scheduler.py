@@ -161,7 +161,7 @@ class Slurm(Scheduler):
         return jobs
 
     def accounted(self, jobs: Sequence[JobId]) -> dict[str, State]:
-        """See `Scheduler`. Who only accounting calls alive ended unnoticed by slurmdbd."""
+        """See `Scheduler`. Jobs that only accounting calls alive ended unnoticed by slurmdbd."""
         states: dict[str, State] = {}
         for clusters, names in _by_clusters(jobs).items():
             arrays = dict.fromkeys(name.partition("_")[0] for name in names)  # or the job itself

@@ -1,4 +1,4 @@
-"""What Slurm's messages mean: states of jobs, and sbatch's refusals."""
+"""The meaning of Slurm's messages: states of jobs, and sbatch's refusals."""
 
 import re
 
@@ -58,13 +58,13 @@ def state_of(word: str, reason: str = "") -> State:
 
 
 def _by_whom(words: str) -> str:
-    """Who has cancelled a job, from accounting's `CANCELLED by 1000`."""
+    """The user who cancelled a job, from accounting's `CANCELLED by 1000`."""
     _, is_named, uid = words.partition("CANCELLED by ")
     return f" by {user_name(int(uid))}" if is_named and uid.isdigit() else ""
 
 
 def kind_of(message: str) -> Kind:
-    """What sbatch's message means for the request."""
+    """The meaning of sbatch's message for the request."""
     for kind, words in _MEANINGS:
         if re.search(words, message, re.IGNORECASE):
             return kind
