@@ -40,7 +40,7 @@ from scaling.study.short_steps import short_step_rounds, short_step_sizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What the guided sweep did at one size.
+    """The guided sweep at one size.
 
     `regrets`: per setting with a timed layout, how much slower the best measured layout is than the
     best of all, as a ratio; None if no measured layout ran.
@@ -74,7 +74,7 @@ def play(
         full_steps: seconds of all the steps of a run over those of one full step, (rows,); by
             default the guide's steps.
         models: by name; by default the shipped ones.
-        clusters: likewise.
+        clusters: the same.
     """
     points = points_of(table, models=models, clusters=clusters)
     observed = observed_of(table)

@@ -13,8 +13,8 @@ Every combination of options is a case and prints one line of JSON. In a case ou
 turns, so that a device that slows down over time slows both. Every turn is a process of its own, so
 that neither uses the other's memory. A failure (out of memory, a missing kernel) ends its side of
 the case, never the grid. With `--ranks` each turn has that many data-parallel ranks, one process
-each, and the slowest one counts. rival.py describes the other side. mfu is (6N + 12 L h s) tokens/s
-over the data sheet's peak.
+each, and the slowest one counts. `rival.py` describes the other side. mfu is (6N + 12 L h s)
+tokens/s over the data sheet's peak.
 """
 
 import argparse

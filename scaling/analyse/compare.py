@@ -55,7 +55,7 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
 
     `ratio` is throughput after over before, with its 95 % interval by the draws of both sides
     (`scaling.analyse.posterior`); `faster` and `slower` mean that it excludes 1. `same_stack`: both
-    sides ran on the same software and hardware. Of a side with several stacks the one is compared
+    sides ran on the same software and hardware. A side with several stacks is compared by the one
     that both have, else the one with the most runs.
 
     Raises:

@@ -1,12 +1,12 @@
 """The exact bytes of a rank of any layout, by rehearsing the engine.
 
 Rehearsals are shortened. Memory needs two steps, since the second begins with the optimizer's
-states, and one micro-batch more than are in flight at once, since that one meets gradients.
+states. It needs one micro-batch more than are in flight, since that one meets gradients.
 
-Two cases are extrapolated linearly from two rehearsals each. Under ZeRO-3 over many ranks, for
-which the engine loops over all ranks for each weight, a rank's memory is a constant plus a part
-divided by the number of replicas. In a torch pipeline, stages have send and receive buffers for
-every micro-batch of a step, so memory grows by a constant with each.
+Two cases are extrapolated linearly from two rehearsals each. Under ZeRO-3 the engine loops over all
+ranks for each weight. Over many ranks a rank's memory is a constant plus a part divided by the
+number of replicas. In a torch pipeline, stages have send and receive buffers for every micro-batch
+of a step, so memory grows by a constant with each.
 """
 
 import contextlib

@@ -190,8 +190,8 @@ def verdict(
 ) -> Verdict:
     """Judge one run: causes first, then what may be their effect on other ranks.
 
-    A rank that ended without leaving a record comes before errors that its peers raised. Of those
-    errors, ones with a cause of their own come before reports that a peer is gone.
+    A rank that ended without leaving a record comes before errors that its peers raised. Errors
+    with a cause of their own come before reports that a peer is gone.
 
     `last_error` gives the last line of a rank's log that is an error, for a rank that left no
     record.

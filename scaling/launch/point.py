@@ -70,16 +70,15 @@ def measure(
     progress of any rank count as a hang; the default follows from the predicted step time and is
     longer while ranks start. The row records `excluded`, the hosts that the allocation was to leave
     out. With `implied`, a point whose twin with a smaller micro-batch ran out of memory is not
-    started, and its row says so.
+    started, and its row has the reason.
 
     Raises:
-        InputError: the point's file is missing or invalid.
-        NodeLost: a node of the allocation was lost or srun failed, and attempts remain: the row of
-            this attempt is set aside and the point stays to be measured.
-        KilledFromOutside: somebody ended the ranks; no row was written.
+        InputError: the point's file is missing or invalid. NodeLost: a node of the allocation was
+        lost or srun failed, and attempts remain: the row of this attempt is moved and the point
+        stays to be measured. KilledFromOutside: somebody ended the ranks; no row was written.
         NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
-        NotWritten: a file could not be written; the measurement is in the log.
-        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no
+        NotWritten: a file could not be written; the measurement is in the log. SystemExit: SIGINT,
+        SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no
             row was written.
     """
     point = read_point(point_path)
@@ -251,7 +250,7 @@ def shown_devices(gpus: Sequence[NvidiaGpu], named: Sequence[str] | None) -> int
     """The number of devices that ranks on this host can use.
 
     `named` is CUDA_VISIBLE_DEVICES. Slurm may show each rank one GPU of its own, so a list with
-    entries does not limit the count, but an empty list means none. MIG slices are devices.
+    entries does not limit the count. An empty list means no GPU. MIG slices are devices.
     """
     if named is None:
         return len(gpus)

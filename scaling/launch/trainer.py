@@ -40,7 +40,7 @@ class LogFiles:
         self.exits: dict[int, RankExit] = {}
 
     def log(self, rank: int) -> Path:
-        """Where a rank's output goes."""
+        """The file of a rank's output."""
         return self._logs / f"rank{rank}.log"
 
     def poll(self) -> None:

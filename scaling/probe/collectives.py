@@ -1,7 +1,7 @@
 """Collectives of one group, in place where torch allows it, and a check of what arrived.
 
 Rank r fills element i with (r mod 8 + 1)(i mod 7 + 1). These whole numbers are small, so sums over
-300,000 ranks are exact in fp32, and a part in the wrong place or from the wrong rank shows.
+300,000 ranks are exact in fp32. A part in the wrong place or from the wrong rank shows.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -77,10 +77,10 @@ def nearest_rows(
 ) -> list[PublishedRow]:
     """The published rows nearest to a point, nearest first; empty if none is comparable.
 
-    A row is comparable if its GPU differs at most in memory (an a100-40gb, not an a100-pcie-80gb,
-    for an a100-80gb), its model has experts or not as this one, and it is not farther than
-    `farthest`. It usually has another layout and software: a number to judge a measurement by, not
-    a prediction.
+    A row is comparable under three conditions. Its GPU differs at most in memory (an a100-40gb, not
+    an a100-pcie-80gb, for an a100-80gb), its model has experts or not as this one, and it is not
+    farther than `farthest`. It usually has another layout and software: a number to judge a
+    measurement by, not a prediction.
 
     Args:
         gpu: a name of the catalogue, scaling/cluster/hardware.py.

@@ -38,7 +38,7 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
 
     Raises:
         InputError: the condition is not one SQL expression over the table's columns that is true or
-            false and always the same, or it takes too long or too much memory.
+        false and always the same; or it takes too long or too much memory.
     """
     if condition is None:
         return np.ones(table.num_rows, dtype=bool)

@@ -44,11 +44,11 @@ def estimate_full_step(
     """Estimate the time of a step with `full` micro-batches from steps with fewer.
 
     A step takes F + m s: s seconds for each of its m micro-batches, and F for what happens once
-    (the optimizer, the exchange of gradients and weights) and for filling and draining a pipeline,
-    which takes the same number of slots for any m: p - 1 under 1F1B, (p - 1) / v interleaved with
-    v chunks, (p - 1) / 3 under zero-bubble H1 (arXiv 2104.04473 section 2.2, 2401.10241 section
-    2.3); the V-shaped schedules ZBV and DualPipeV have constants of their own. This holds from
-    m = 2 p on, where filling and draining do not overlap.
+    (the optimizer, the exchange of gradients and weights). Filling and draining a pipeline belongs
+    to F: it takes the same number of slots for any m: p - 1 under 1F1B, (p - 1) / v interleaved
+    with v chunks, (p - 1) / 3 under zero-bubble H1 (arXiv 2104.04473 section 2.2, 2401.10241
+    section 2.3); the V-shaped schedules ZBV and DualPipeV have constants of their own. This holds
+    from m = 2 p on, where filling and draining do not overlap.
 
     The line is fitted by weighted least squares to one value per accumulation: the mean of the
     middle half of its steps. Means add up and medians do not, and a median's bootstrap interval is
@@ -56,9 +56,8 @@ def estimate_full_step(
     sum of m independent micro-batches grows with m (on CPU ranks it grew with m^1.5).
 
     The interval is a bootstrap of whole rounds, or of blocks of rounds if neighbours are
-    correlated, so that a slow round moves F and s together. It is widened by the ratio of Student's
-    t to the normal quantile, because few rounds underestimate the spread. It describes this run
-    only.
+    correlated. So a slow round moves F and s together. It is widened by the ratio of Student's t to
+    the normal quantile, because few rounds underestimate the spread. It describes this run only.
 
     Args:
         accumulations: micro-batches of each step: rounds of the same counts, in any order.

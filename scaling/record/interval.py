@@ -35,7 +35,7 @@ def median_interval(values: Sequence[float]) -> MedianInterval:
     times; the time this takes is linear in the steps. The interval describes this run only;
     differences between runs need repeats. Its real coverage is 95 % for five independent steps or
     more (79 % for three, 50 % for two). With a correlation of 0.7 it is about 85 % from 100 steps
-    on, and 65 % for 20 steps, which are too few to estimate the correlation.
+    on. It is 65 % for 20 steps, which are too few to estimate the correlation.
 
     Raises:
         ValueError: the list is empty.
@@ -75,9 +75,10 @@ def block_length(values: Values) -> int:
     """Choose the steps per block as Politis and White do, at most a third of the steps.
 
     Econometric Reviews 23 (2004), with the correction of Patton, Politis and White, 28 (2009):
-    b = (2 G^2 / D)^(1/3) n^(1/3), D = 4/3 g^2, g = sum of w(k/M) R(k), G = sum of w(k/M) |k| R(k)
-    over lags k from -M to M, R the autocovariance, w the flat-top window. M is twice the lag after
-    which max(5, sqrt(log10 n)) correlations in a row are below 2 sqrt(log10 n / n). The length is 1
+    b = (2 G^2 / D)^(1/3) n^(1/3) with D = 4/3 g^2; g = sum of w(k/M) R(k) and G = sum of
+    w(k/M) |k| R(k); lags k go from -M to M; R is the autocovariance, w the flat-top window. M is
+    twice the lag after which max(5, sqrt(log10 n)) correlations in a row are below
+    2 sqrt(log10 n / n). The length is 1
     if no correlation is found.
     """
     n = len(values)

@@ -76,8 +76,8 @@ def create_rows(
     """Create the view `valid_rows` of a schema, with `file`, `row_number` and `series`.
 
     Columns that a file lacks are null, unknown columns are dropped. Small files are read once, in
-    one scan; only if it fails is each read alone. Of rows that state one attempt at one point
-    differently none is valid.
+    one scan; only if it fails is each read alone. Rows that state one attempt at one point
+    differently are all invalid.
 
     Returns:
         Files and rows that are not valid, in the order of their files.

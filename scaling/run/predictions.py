@@ -53,7 +53,7 @@ def predict_run_s(study: Study, points: Sequence[Point], step_time_s: npt.NDArra
     """Predicted seconds of all steps of one run of each point, without its start-up, (n,).
 
     `step_time_s`, (n,), is predicted for full steps. Short steps are predicted as steps of a
-    smaller batch. Where steps stop by themselves the fewest are counted: on a quiet GPU these
+    smaller batch. If steps stop by themselves, the fewest are counted: on a quiet GPU these
     suffice.
     """
     measure = study.measure

@@ -163,7 +163,7 @@ class Sweep:
         return slow
 
     def _compared(self, points: Sequence[Point]) -> list[tuple[Floats, Ids]]:
-        """What is compared of the points, and their groups, each (points,).
+        """The compared facts of the points, and their groups, each (points,).
 
         ln step time of repeats, in groups of a layout; ln of its ratio to the prediction of single
         runs, in groups of a size. NaN elsewhere. The two are tested separately, as predictions err

@@ -22,8 +22,8 @@ _ADDED_LATER = PART_DEFAULTS | {n: axis.default for n, axis in AXES.items() if a
 def point_id(readable: str, point: "Point", digits: int) -> str:
     """The readable text, and a digest of everything that could change the point's measurement.
 
-    The digest leaves out the time limit, so that a longer one does not repeat measurements, and
-    whether a short point also runs in full, which predictions decide.
+    The digest leaves out the time limit, so that a longer one does not repeat measurements. It also
+    leaves out whether a short point runs in full, which predictions decide.
     """
     digested = [
         stored_fields(point.shape),

@@ -1,9 +1,9 @@
 """Load a study with its models and clusters from YAML files, each checked against its schema.
 
-Only the YAML that a study needs: mappings, lists, and scalars as in YAML 1.2. What YAML 1.1 would
-silently convert (`yes` to true, `010` to 8, `1:30` to 90) stays text here, and is refused where a
-number or a flag is expected. Every mistake becomes one sentence (`InputError`) with the file, the
-key, the value and what would be right.
+Only the YAML that a study needs: mappings, lists, and scalars as in YAML 1.2. Words that YAML 1.1
+would silently convert (`yes` to true, `010` to 8, `1:30` to 90) stays text here, and is refused
+where a number or a flag is expected. Every mistake becomes one sentence (`InputError`) with the
+file, the key, the value and what would be right.
 """
 
 import re

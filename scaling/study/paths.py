@@ -104,7 +104,7 @@ def running_marker(row: Path) -> Path:
 
 
 def retried(row: Path, attempt: int) -> Path:
-    """Where the row of a failed attempt is kept when its point runs again."""
+    """The place of the row of a failed attempt when its point runs again."""
     return row.parent / _RETRIED / f"{row.stem}.{attempt}.parquet"
 
 

@@ -19,7 +19,7 @@ def short_step_sizes(layout: Layout) -> tuple[int, ...]:
 
     There are three, so that the data can contradict a line, and at least two micro-batches, so that
     gradients accumulate as in the full step. A pipeline takes 2, 4 and 6 times its stages: it
-    fills, runs steadily and drains with as many micro-batches in flight as in the full step, and
+    fills, runs steadily and drains with as many micro-batches in flight as in the full step.
     DualPipeV has the 2 pp that it needs. Schedules that run micro-batches in rounds of pp are
     shortened only if the full step has whole rounds too.
     """
@@ -42,8 +42,8 @@ def shuffled_rounds(counts: Sequence[int], rounds: int, seed: int) -> list[int]:
     """The micro-batches of all short steps: `rounds` permutations of `counts`, one after another.
 
     Consecutive steps are correlated. In a fixed order the last step of a round would always precede
-    the first of the next, a correlation that a bootstrap over rounds cannot see; a random order
-    spreads it evenly over all pairs. All ranks draw the same order.
+    the first of the next. That is a correlation that a bootstrap over rounds cannot see; a random
+    order spreads it evenly over all pairs. All ranks draw the same order.
     """
     generator = random.Random(seed)
     return [count for _ in range(rounds) for count in generator.sample(counts, len(counts))]

@@ -18,7 +18,7 @@ def point_limits(
     """Seconds until a point is ended, and seconds of silence after its first step that mean a hang.
 
     The limit ends what does not end by itself. It is the start plus three times the predicted time
-    of all steps, the profiler's included, in whole minutes, and at most what the study states.
+    of all steps, the profiler's included, in whole minutes. It is at most what the study states.
     Ranks report every step, so ten predicted steps of silence are a hang; but never less than five
     minutes, since a shared file system may be slow. `expected_step_s` is None on a CPU, where
     nothing is predicted.

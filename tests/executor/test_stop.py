@@ -20,7 +20,7 @@ from tests.executor.conftest import wanted_jobs
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path, monkeypatch):
-    """Where Snakemake was started."""
+    """The folder of Snakemake's start."""
     monkeypatch.chdir(tmp_path)
 
 

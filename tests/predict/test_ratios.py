@@ -1,4 +1,4 @@
-"""Ratios of layouts: how sure a ratio is, and the odds."""
+"""Ratios of layouts: how sure a ratio is."""
 
 import numpy as np
 import pytest

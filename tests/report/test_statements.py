@@ -1,7 +1,7 @@
 """Every number of a page is computed again here, from rows, by code outside the product.
 
-The truth is made up: rates by a formula, eight sizes of runs, one node 8 % slow, one layout that
-does not fit, one that ends in a timeout, and two layouts that are equally fast.
+The truth is made up: rates by a formula and one node 8 % slow. There is one layout that does not
+fit, one that ends in a timeout, and two layouts that are equally fast.
 """
 
 import html

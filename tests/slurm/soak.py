@@ -128,7 +128,7 @@ class Soak:
             time.sleep(0.1)
 
     def _state(self) -> str:
-        """What is left to do and where it may have got stuck."""
+        """The rest of the work and the place where it may be stuck."""
         jobs = self._words("squeue", "--noheader", "--format=%i %T %r %N")
         nodes = self._words("sinfo", "-h", "-N", "-o", "%N %t %E")
         left = sorted(set(self.points) - self.study.done())

@@ -85,9 +85,9 @@ def test_a_rank_takes_the_bytes_that_were_told(
 ) -> None:
     """To the byte, but for what only a CPU's ranks hold: gloo's copies, as long as its threads do.
 
-    Under ZeRO-3 gloo copies what it reduces and scatters on one rank too, and DeepSpeed compares
-    numbers between ranks while it builds, which is left out without any. How many copies
-    are alive together hangs on how busy the machine is: 10.3 % were seen.
+    Under ZeRO-3 gloo copies what it reduces and scatters on one rank too. DeepSpeed compares
+    numbers between ranks while it builds, which is left out without any. How many copies are alive
+    together hangs on how busy the machine is: 10.3 % were seen.
     """
     layout = POINTS[case].layout
     of_ends = [taken[case][rank] for rank in ends(POINTS[case])]

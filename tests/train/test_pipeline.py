@@ -54,7 +54,7 @@ def test_the_model_is_told_of_a_backward_in_two_passes(monkeypatch, schedule, sp
 
 @pytest.mark.parametrize("schedule", ["zero_bubble", "zbv", "dualpipev"])
 def test_a_torch_that_splits_a_backward_wrongly_is_asked_for_none(monkeypatch, schedule):
-    """Where kernels are asked for: before the ranks meet."""
+    """The place that asks for kernels: before the ranks meet."""
 
     def require(schedule, installed):
         monkeypatch.setattr(refusals, "version", lambda _: installed)

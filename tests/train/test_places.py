@@ -1,4 +1,4 @@
-"""Where a rank stands in the grid of its layout."""
+"""The place of a rank in the grid of its layout."""
 
 import pytest
 

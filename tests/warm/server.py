@@ -3,9 +3,9 @@
 `python -m tests.warm.server FOLDER` makes FOLDER/python, which is called as a python is: with `-m`,
 `-c` or a program. A program has the caller's words, folder, environment and files, ends as a
 process of its own would, and dies with its caller; it only has imported already, which takes longer
-than most of what the tests of workflows ask for. All it starts by `sys.executable` is as warm, but
-for ranks, which import what it has not, and for all that a scheduler ends by ending its processes:
-what submitit sends, and what runs in a job of Slurm.
+than most of what the tests of workflows ask for. All it starts by `sys.executable` is as warm.
+Exceptions are ranks, which import what it has not, and all that a scheduler ends by ending its
+processes: what submitit sends, and what runs in a job of Slurm.
 """
 
 import atexit

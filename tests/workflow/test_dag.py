@@ -168,7 +168,7 @@ def test_probes_take_the_largest_allocation_of_gpus(project):
 
 
 def two_nodes_asked(project):
-    """What a dry run says of one point on two nodes of a cluster of the shipped ones."""
+    """The output of a dry run of one point on two nodes of a cluster of the shipped ones."""
     study = {
         "title": "Two nodes",
         "kind": "strong",

@@ -37,8 +37,8 @@ class Recommendation:
 
     `risky`: predicted memory is within 7 % of the capacity, where the call between fit and out of
     memory is hardly better than a coin flip; `fits_chance` is how likely it fits. `beats_first`:
-    the odds that it is faster than the layout ranked first, whose errors it mostly shares; 0.5 for
-    that one.
+    the probability that it is faster than the layout ranked first, whose errors it mostly shares;
+    0.5 for that one.
     """
 
     gpus: int

@@ -116,9 +116,9 @@ def _tensor_parallel(
 ) -> tuple[Floats, Floats]:
     """Tp collectives of a layer: seconds on the GPU, and of the host to launch them.
 
-    Ring all-reduces of (tokens, h), each moving 2 (tp - 1) / tp of it, after attention and after
-    the mlp, forward and backward, and once more where forward is recomputed. Under
-    sequence_parallel all-gather and reduce-scatter move the same bytes, and backward has one more
+    Ring all-reduces of (tokens, h), each moving 2 (tp - 1) / tp of it. They come after attention
+    and after the mlp, forward and backward, and once more where forward is recomputed. Under
+    sequence_parallel all-gather and reduce-scatter move the same bytes. Backward has one more
     all-gather of each block (arXiv 2205.05198), unless the software keeps what it gathered.
     `crossing` marks pipelines over nodes: over a lossy transport they slow the host's launches
     down.
@@ -189,12 +189,11 @@ def _ring_attention_s(
 ) -> Floats:
     """Seconds on the GPU of a layer's key-value ring under cp_style ring that nothing hides, (n,).
 
-    Forward the keys and values of every rank go around the ring of cp ranks once, backward they and
+    Forward the keys and values of every rank go around the ring of cp ranks once. Backward they and
     their gradients do (arXiv 2310.01889, section 3; Transformer Engine's p2p), and once more where
-    checkpointing computes attention again. Each of the cp - 1
-    passes travels while the block before it is computed; only what takes longer than `attention`,
-    the layer's kernels, is waited for. The ring's slowest link counts: a GPU's share of the NICs as
-    soon as the ring leaves the node.
+    checkpointing computes attention again. Each of the cp - 1 passes travels while the block before
+    it is computed; only what takes longer than `attention`, the layer's kernels, is waited for. The
+    ring's slowest link counts: a GPU's share of the NICs as soon as the ring leaves the node.
     """
     tp, cp = f.tp, f.cp
     block = f.tokens * 2 * f.kv_width / tp * f.element_bytes

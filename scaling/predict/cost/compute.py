@@ -72,9 +72,9 @@ def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
 def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
     """Adam over the `weights` parameters that a rank holds, (n,).
 
-    34 bytes a parameter: read the gradient (4), the master weight and two moments (12), write these
-    three (12) and the 16-bit copy (2), and read the gradient for clipping (4). 18 with states and
-    gradients in 16 bits.
+    It moves 34 bytes a parameter. It reads the gradient (4), the master weight and two moments
+    (12), and the gradient for clipping (4). It writes these three (12) and the 16-bit copy (2). It
+    moves 18 with states and gradients in 16 bits.
     """
     return np.asarray(weights * np.where(f.short_states, 18.0, 34.0) / hbm_bytes_per_s(group))
 

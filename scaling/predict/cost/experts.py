@@ -1,10 +1,10 @@
 """The costs of experts in a layer: weights, GEMMs, memory traffic, all-to-alls, memory.
 
-All formulas are of the average layer: `expert_share` of a model's layers have experts. What every
-token passes through (attention, dense layers, shared experts) is in the dense formulas. A rank
-holds num_experts / ep experts, each split over etp ranks. The tokens of a tp group are divided
-among its ranks before they are sent (sequence-parallel dispatch; without sequence parallelism the
-same).
+All formulas are of the average layer: `expert_share` of a model's layers have experts. The part
+that every token passes through (attention, dense layers, shared experts) is in the dense formulas.
+A rank holds num_experts / ep experts, each split over etp ranks. The tokens of a tp group are
+divided among its ranks before they are sent (sequence-parallel dispatch; without sequence
+parallelism the same).
 """
 
 from collections.abc import Mapping
@@ -83,10 +83,9 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
     Per micro-batch, forward and backward, (n,); `hbm` is in bytes/s.
 
     GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
-    token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise:
-    eight passes over the k copies of a token (permute and weighted sum, with their gradients),
-    the activation's over an expert's width as in a dense layer, and the casts of what low-precision
-    GEMMs read.
+    token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise operators
+    make eight passes over the k copies of a token (permute and weighted sum, with their gradients).
+    The activation passes over an expert's width as in a dense layer. Low-precision GEMMs add casts.
     """
     h, width = f.hidden_size, f.expert_ffn / f.etp
     tokens = f.tokens / f.tp
@@ -152,8 +151,8 @@ def _reached(places: Floats, k: Floats) -> Floats:
 def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     """Bytes per micro-batch that routed experts of the average layer keep for backward, (n,).
 
-    Per copy of a token the inputs and outputs of the experts, and per element of the expert's width
-    as much as in a dense feed-forward.
+    They are the inputs and outputs of the experts per copy of a token. Per element of the expert's
+    width they are as in a dense feed-forward.
     """
     copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
     saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision

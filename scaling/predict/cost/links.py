@@ -77,9 +77,9 @@ def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats
 def link(gpu: Gpu, ranks: Floats | float) -> Floats:
     """Bytes/s a GPU sends to the others of so many ranks in its node, one direction, (n,).
 
-    In a mesh without a switch each peer has a part of the links to itself. A group of n ranks,
-    which exchanges with all its peers at once, has n - 1 of `link_peers` parts, and a message to
-    one peer has one: two MI300X have 64 of 448 GB/s between them.
+    In a mesh without a switch each peer has a part of the links to itself. A group of n ranks
+    exchanges with all its peers at once. It has n - 1 of `link_peers` parts, and a message to one
+    peer has one: two MI300X have 64 of 448 GB/s between them.
     """
     bandwidth = gpu.link_bytes_per_s
     assert bandwidth is not None

@@ -271,7 +271,7 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
 
     Gated models keep gate, up, activation and product, and rotated copies of q and k. A gpt keeps
     the activation's input and output, and rotates nothing: the 34 bytes of arXiv 2205.05198. Lean
-    kernels fuse rotation with its copies and the gate with its activation, and keep only q, k, v
+    kernels fuse rotation with its copies and the gate with its activation. They keep only q, k, v
     and the output, and gate, up and product. Inputs of low-precision GEMMs are kept in low
     precision.
     """
@@ -294,7 +294,7 @@ def _gpu_bound(group: Group, f: Features) -> Floats:
     """0 to 1: whether the GPU, not the launching host, is the bottleneck of a layer.
 
     While the host is slower, blocks that a side stream used are free at once; otherwise torch's
-    caching allocator releases them late (record_stream). 0.45 is a usual MFU. Where tp groups span
+    caching allocator releases them late (record_stream). 0.45 is a usual MFU. If tp groups span
     nodes, published peaks show less than this: short of memory, the allocator waits until blocks
     are free, and such steps are the ones that stall.
     """

@@ -155,8 +155,8 @@ def _backward_ends(
 ) -> tuple[Moment, Moment]:
     """The embedding's gradient is computed; the last gradients are reduced.
 
-    By then ZeRO's buckets have taken the gradients of all micro-batches. What remains is joined in
-    a copy when the last weight is done.
+    By then ZeRO's buckets have taken the gradients of all micro-batches. The rest is joined in a
+    copy when the last weight is done.
     """
     s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
     whole = (f.zero_stage == 0) | s.piped | zero.alone
@@ -178,7 +178,7 @@ def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
 
     If a layer is more than a bucket, this is not at the last layer's backward, with which it
     begins. ZeRO-3 keeps a weight for the next micro-batch where less than _LIVE lies between its
-    uses. Where the whole stage fits into one bucket no weight is gathered any more by then.
+    uses. If the whole stage fits into one bucket, no weight is gathered any more by then.
     """
     s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     several = t.params > _BUCKET

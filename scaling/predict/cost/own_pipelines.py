@@ -82,8 +82,9 @@ def _ends_of_dualpipev(f: Features) -> tuple[Chunks, Chunks]:
     """The first and the last rank, each with a stage on the way out and one on the way back.
 
     DeepSpeed deals layers evenly to 2 pp stages, one more to the first ones if need be. Rank r
-    holds 2 pp - r micro-batches on their way out and r + 1 on their way back, with the input and
-    output of its stages (deepspeed/runtime/pipe/schedule.py, DualPipeVSchedule.steps, from step 4).
+    holds 2 pp - r micro-batches on their way out and r + 1 on their way back. It has them with the
+    input and output of its stages (deepspeed/runtime/pipe/schedule.py, DualPipeVSchedule.steps,
+    from step 4).
     """
     stages = 2 * f.pp
     fewest, fuller = np.divmod(f.num_layers, stages)

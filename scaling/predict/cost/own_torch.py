@@ -137,8 +137,8 @@ def _at_loss(t: Stage, d: _Fsdp) -> Held:
     """When the loss is computed.
 
     ZeRO-3 still holds the head where several ranks share it; a tied matrix is never let go, and the
-    head of a pipeline that is not tied is let go before its loss. Where weights' gradients wait,
-    there are gradients of logits and of layers to make them from.
+    head of a pipeline that is not tied is let go before its loss. If weights' gradients wait, there
+    are gradients of logits and of layers to make them from.
     """
     s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
     rounds = f.accumulation
@@ -251,7 +251,7 @@ def _pipelined(t: Stage, d: _Fsdp, loss: Held) -> list[Moment]:
 def _waiting_weights(t: Stage, d: _Fsdp) -> Held:
     """Gradients of weights that were put off are computed, group by group.
 
-    Under full checkpointing each group computes its layer again, and what no gradient of a weight
+    Under full checkpointing each group computes its layer again. Data that no gradient of a weight
     reads stays until the pass through its chunk is over.
     """
     s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes

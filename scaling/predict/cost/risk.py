@@ -11,8 +11,8 @@ from scaling.predict.read.features import Features, Group
 # 0.53 s with two stages, 1.06 to 1.2 s with more, whatever the model. The cause is unknown.
 STALL_S = 1.1
 _FEWEST_MICRO_BATCHES = 8
-# From these odds on a stall is expected, and part of the predicted time; below the others it is
-# left out of intervals, which hold 8 in 10.
+# Above the first probability a stall is part of the predicted time; below the second it is left
+# out of intervals, which hold 8 in 10.
 _EXPECTED, _POSSIBLE = 0.9, 0.1
 # Share of the memory above which the allocator may start to retry: over a lossy transport it did in
 # 26 of 29 published rows; over InfiniBand rows as full ran as fast as predicted.
@@ -35,8 +35,8 @@ def possible_stall_s(group: Group, f: Features, p: Mapping[str, float]) -> Float
 def stall_sigma(group: Group, f: Features, p: Mapping[str, float], step_s: Floats) -> Floats:
     """Standard deviation of ln(step time) by stalls that may or may not happen, (n,).
 
-    With odds p a step takes ln(1 + stall / step) longer on a logarithmic scale, which has the
-    standard deviation sqrt(p (1 - p)) times that.
+    With probability p a step takes ln(1 + stall / step) longer on a logarithmic scale, which has
+    the standard deviation sqrt(p (1 - p)) times that.
     """
     chance, stall_s = stalls(group, f, p)
     without_stall_s = np.maximum(step_s - expected_stall_s(group, f, p), 1e-9)

@@ -61,7 +61,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     and drain the others once (arXiv 2104.04473); v model chunks a rank shorten that by v. In a
     backward of two parts the gradients of weights wait for idle time, which falls by twice their
     own (arXiv 2401.10241, section 2.3). But no step is shorter than its first micro-batch takes
-    through all stages, without gradients of weights, and after it the last stage m - 1 passes of a
+    through all stages, without gradients of weights. After it the last stage has m - 1 passes of a
     chunk: with fewer micro-batches than stages that is longer. DualPipeV with a whole backward
     (DeepSpeed's) idles 2 (pp - 1) backwards and pp - 2 forwards of a chunk, whatever m: counted in
     its instructions.

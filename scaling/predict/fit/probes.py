@@ -27,11 +27,11 @@ def probed_parameters(
 ) -> dict[str, dict[str, float]]:
     """Parameters from probes, by cluster name, clipped to their bounds.
 
-    A probe is a row as `scaling probe` leaves them, of which are read: `cluster`,
-    `kind` and `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention
-    `precision`, `attention` and `flop_per_s`; of a collective `ranks`, `stride`,
-    `nodes`, `groups` (that ran at once) and `message_bytes` (the whole tensor of a rank). What no
-    probe tells is left out, and so is a probe without `seconds`.
+    A probe is a row as `scaling probe` leaves them, of which are read: `cluster`, `kind` and
+    `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention `precision`, `attention` and
+    `flop_per_s`; of a collective `ranks`, `stride`, `nodes`, `groups` (that ran at once) and
+    `message_bytes` (the whole tensor of a rank). Rates without a probe are left out, and so is a
+    probe without `seconds`.
 
     Raises:
         InputError: a column is missing, or a cluster is unknown.

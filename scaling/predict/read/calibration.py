@@ -49,7 +49,7 @@ class StackCalibration:
     ranges: least and largest value of each of RANGES in the timed rows; empty without any.
     errors: standard deviation of each of PARTS, for layouts like the calibrated ones.
     residual: correction learned from the timed rows.
-    stalls: odds of stalls over a lossy transport, by the names in cost/risk.py; empty elsewhere.
+    stalls: probabilities of stalls over a lossy transport, by name (cost/risk.py); else empty.
     """
 
     framework: str

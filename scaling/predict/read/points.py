@@ -185,8 +185,8 @@ def _arrays(inputs: Inputs, gpus_per_node: Floats) -> dict[str, Floats]:
 def _query_width_and_weights(shape: Mapping[str, Floats]) -> tuple[Floats, Floats]:
     """Width of all query heads; weights of a block over plain attention so wide; (n,) each.
 
-    Latent attention is taken as having as many key and value heads as query heads, each as wide as
-    the mean of its query and value widths. Its weights are counted as in shapes.py.
+    Latent attention is taken as having as many key and value heads as query heads. Each is as wide
+    as the mean of its query and value widths. Its weights are counted as in shapes.py.
     """
     h, heads, head = shape["hidden_size"], shape["num_heads"], shape["head_dim"]
     latent, rotary, value = (

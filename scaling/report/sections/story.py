@@ -77,8 +77,8 @@ def kind_words(tables: Tables) -> str:
 def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     """The layouts of one size: `title`, `rows` in the order of `place`, how many `more` there are.
 
-    `series` is that of the advised layout unless it was measured; rows of another are `tagged`. Of
-    a row `bar`, `low` and `high` are shares of the best in per cent, `runs` the texts to copy of
+    `series` is that of the advised layout unless it was measured; rows of another are `tagged`. A
+    row's `bar`, `low` and `high` are shares of the best in per cent, `runs` the texts to copy of
     the first layouts.
     """
     setting = tables["settings"][0]

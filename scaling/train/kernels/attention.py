@@ -4,7 +4,7 @@ Signatures are those of flash-attn-4 4.0.0b36, flash-attn 2.8's hopper folder (F
 apex. None of these could be run where this was written, without a GPU.
 
 `math` is scores, softmax and values as three operators in the training precision. torch's own MATH
-multiplies 16-bit inputs in fp32, which leaves a GPU's 16-bit matrix units idle, so it would be a
+multiplies 16-bit inputs in fp32, which leaves a GPU's 16-bit matrix units idle. So it would be a
 slower reference for flash kernels than necessary.
 """
 

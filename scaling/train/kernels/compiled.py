@@ -38,8 +38,8 @@ def compile_modules(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> Non
     """Have every module of these kinds compiled when it first runs.
 
     Modules are compiled one by one, not the model as a whole. Modules of one kind share their code,
-    so a model of 80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway.
-    The engine's hooks stay outside: they differ between modules, so each module would compile anew.
+    so a model of 80 layers compiles as fast as one of 2. A pipeline acts between layers anyway. The
+    engine's hooks stay outside: they differ between modules, so each module would compile anew.
     """
     for module in model.modules():
         if isinstance(module, kinds):

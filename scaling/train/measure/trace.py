@@ -38,7 +38,7 @@ def profiler_window(
     this uses torch's inner profiler.
 
     Args:
-        layout: by whose axes communications are told apart.
+        layout: by whose axes communications are separated.
         device: on which the steps run.
         keep: a file for the compressed trace, for Chrome's or Perfetto's viewer.
     """

@@ -2,7 +2,7 @@
 
 Pure: a trace's events in, seconds out. On a GPU both are kernels on the device. On a CPU computing
 is torch's operators, and communicating is gloo's spans on threads of its own. A gloo span begins
-when this rank is ready and ends when the data have arrived, so like an NCCL kernel it includes the
+when this rank is ready and ends when the data have arrived. Like an NCCL kernel it includes the
 wait for slower ranks.
 """
 
@@ -142,7 +142,7 @@ def _steps(events: Sequence[Event]) -> list[Event]:
 
 
 def _optimizer_marks(events: Sequence[Event], *, on_device: bool) -> list[Event]:
-    """Where the optimizer works.
+    """The threads of the optimizer.
 
     On a GPU the host's range only covers launches, so this is what Kineto draws on the device.
     AdamW's kernels belong to an annotation of torch's own, within ours.

@@ -1,7 +1,7 @@
 """The blocks of a layer: norms, attention, feed-forward; one slice per tp rank.
 
 With b sequences of s tokens and hidden size h, attention and feed-forward take [b, s', h], the
-activations that a rank holds, and return [b, s, h], this rank's term of a sum over the tp ranks.
+activations that a rank holds. They return [b, s, h], this rank's term of a sum over the tp ranks.
 Norms return [b, s', h].
 """
 

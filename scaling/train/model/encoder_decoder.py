@@ -5,8 +5,8 @@ Scores are not scaled; T5 draws its query weights smaller instead. Positions are
 for each head and bucket of distances, added to the scores; the layers of a stack share one table
 (arXiv 1910.10683, section 2.1).
 
-Shapes at the boundaries, with b pairs of an input and a target, s = seq_length / cp tokens of each
-on a rank, and hidden size h:
+Shapes at the boundaries. There are b pairs of an input and a target, s = seq_length / cp tokens of
+each on a rank, and hidden size h:
 
     embed_pair    ids [b, 2, s]                    -> source, target [b, s', h]
     EncoderLayer  source [b, s', h]                -> [b, s', h]

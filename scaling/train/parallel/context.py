@@ -1,10 +1,10 @@
 """Context parallelism: the ranks of a cp group share the tokens of each sequence.
 
 Each rank holds s / cp tokens of a sequence everywhere except in attention. With Ulysses an
-all-to-all over the cp group trades tokens for heads before attention, so that a rank has all tokens
-of n / cp heads, and a second one trades them back (arXiv 2309.14509). In ring attention keys and
-values travel from rank to rank, and the partial results are merged (arXiv 2310.01889). For the
-weights the ranks are replicas with other data: gradients are averaged over cp as over dp.
+all-to-all over the cp group trades tokens for heads before attention. So a rank has all tokens of n
+/ cp heads, and a second one trades them back (arXiv 2309.14509). In ring attention keys and values
+travel from rank to rank, and the partial results are merged (arXiv 2310.01889). For the weights the
+ranks are replicas with other data: gradients are averaged over cp as over dp.
 """
 
 import functools
@@ -34,7 +34,7 @@ class ContextParallel:
     def shard(self, x: Tensor, *, dim: int) -> Tensor:
         """This rank's part of x along `dim`: one chunk of consecutive tokens.
 
-        In a ring it is two chunks, equally far from the beginning and from the end, which gives all
+        In a ring it is two chunks, equally far from the beginning and from the end. This gives all
         ranks the same amount of causal attention.
         """
         if self.size == 1:

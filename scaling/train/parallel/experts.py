@@ -31,7 +31,7 @@ class ExpertParallel:
     """This rank's place in its ep group. `group` is None where the group is this rank alone.
 
     `marks` are the attributes by which an engine recognizes the weights of distributed experts.
-    Their gradients are sums over the tokens of the whole ep group, so an engine divides them by all
+    Their gradients are sums over the tokens of the whole ep group. So an engine divides them by all
     ranks of the data group, not only by those that hold the same experts.
     """
 

@@ -23,8 +23,9 @@ def rendezvous(
     port is chosen before it is bound, so two points on one machine cannot meet.
 
     The caller has set its device. The group is not bound to it (`device_id`), because torch would
-    then split every later group off this one, a collective of all ranks for each of hundreds of
-    groups. As it is, NCCL connects a group at its first use, and only the group's ranks take part.
+    then split every later group off this one. That is a collective of all ranks for each of
+    hundreds of groups. As it is, NCCL connects a group at its first use, and only the group's ranks
+    take part.
     """
     timeout = datetime.timedelta(seconds=timeout_s)
     store = _store(rank_id, files, timeout)

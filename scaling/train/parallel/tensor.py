@@ -1,6 +1,6 @@
 """Tensor parallelism after Megatron-LM: the collectives of one tp group.
 
-A block's first matrices are split by columns and its last by rows (arXiv 1909.08053), so a block
+A block's first matrices are split by columns and its last by rows (arXiv 1909.08053). So a block
 communicates only where it begins (`enter`) and where it ends (`leave`):
 
     forward              enter                       leave
@@ -34,7 +34,7 @@ class TensorParallel:
     """This rank's place in its tp group. `group` is None where the group is this rank alone.
 
     `reduces_in_hooks`: hooks all-reduce the gradients of replicated weights as each one arrives.
-    FSDP2 replaces the weights it shards, which drops their hooks, so the torch engine turns this
+    FSDP2 replaces the weights it shards, which drops their hooks. So the torch engine turns this
     off and sums those gradients at the end of a step.
 
     `splits_backward`: the gradients of inputs and of weights are computed in two passes. A backward

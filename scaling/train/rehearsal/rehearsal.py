@@ -9,9 +9,9 @@ layout, and count the rank's waits for the device and its memory.
 Each line of stdin names a point and a rank, and is answered by a line. torch and the engines keep
 state in globals, so each rehearsal is a process of its own, forked from one that has imported them.
 
-Every rank of every layout can be rehearsed except those that limits.py names. Where a router
-assigns tokens by position the counts of each expert are known, and are answered where a rank would
-read them.
+Every rank of every layout can be rehearsed except those that limits.py names. If a router assigns
+tokens by position, the counts of each expert are known, and are answered where a rank would read
+them.
 """
 
 import contextlib

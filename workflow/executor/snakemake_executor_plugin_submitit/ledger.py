@@ -67,7 +67,7 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an earlier run has sent a job."""
+    """The place to which an earlier run has sent a job."""
 
     allocation: Path
     number: int  # in the pack

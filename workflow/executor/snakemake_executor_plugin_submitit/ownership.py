@@ -1,6 +1,6 @@
 """A lock on the files that a Snakemake makes, which ends with its owner.
 
-Claims lie in the directory in which the files are made, so that all who work there see each other,
+Claims lie in the directory in which the files are made. So all who work there see each other,
 whatever folder each of them keeps records in.
 
 Snakemake's own lock records no owner: after a kill it must be removed by hand (`--unlock`), and the
@@ -83,9 +83,9 @@ class Ownership:
 
         The claim is written before others are looked at: of two processes that start at once, at
         least one sees the other. An owner on another host is watched until it shows a heartbeat or
-        has been silent for long enough; `say` announces the wait. What a dead owner has sent is
-        taken up from its records if they are this process's too. Otherwise it must have ended:
-        `left_by` names the jobs of a user in this directory that live, None if nobody knows.
+        has been silent for long enough; `say` announces the wait. Jobs of a dead owner are taken up
+        from its records if they are this process's too. Otherwise it must have ended: `left_by`
+        names the jobs of a user in this directory that live, None if nobody knows.
 
         Raises:
             OwnedElsewhere: another live process has claimed one of the files, or a dead one may

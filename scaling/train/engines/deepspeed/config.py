@@ -58,8 +58,8 @@ def deepspeed_config(
 
     - The cp ranks that share a sequence count as replicas with a batch of their own. The mean of
       their gradients is right, since each rank's loss is a mean over equally many tokens.
-      DeepSpeed's own sequence parallelism sums gradients in ZeRO 0 to 2 and averages them in 3, and
-      with `sequence_parallel_size` in this dict ZeRO 0 to 2 would not reduce them at all.
+      DeepSpeed's own sequence parallelism sums gradients in ZeRO 0 to 2 and averages them in 3.
+      With `sequence_parallel_size` in this dict ZeRO 0 to 2 would not reduce them at all.
     - The secondary copy of ZeRO-3's parameters (hpZ) holds all matrices. By default DeepSpeed keeps
       every weight below 1e5 elements whole on every rank, in a small model all of them.
     - Clipping is set even where it is off, since DeepSpeed's default is a norm of 1.0. The

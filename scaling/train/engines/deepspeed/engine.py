@@ -230,9 +230,9 @@ def _initialize(
 def _start_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
     """Set rate and decay, and undo the step that FP16_UnfusedOptimizer takes at its creation.
 
-    That optimizer (ZeRO-0 in bf16) steps on zero gradients to allocate its states. Rate
-    and decay are 0 until here, so weights and moments are untouched, but Adam's step count would
-    correct its bias for one step too many.
+    That optimizer (ZeRO-0 in bf16) steps on zero gradients to allocate its states. Rate and decay
+    are 0 until here, so weights and moments are untouched. But Adam's step count would correct its
+    bias for one step too many.
     """
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = LEARNING_RATE, WEIGHT_DECAY

@@ -2,8 +2,8 @@
 
 The expert layers are the project's own (scaling/train/model/experts.py), the same under every
 engine. Only the treatment of marked weights in DeepSpeed's expert parallelism (MoE, AutoEP) is
-used: its engine and ZeRO reduce and shard them over the ranks with the same experts, divide by all
-ranks of the data group, and count each expert once in the norm.
+used: its engine and ZeRO reduce and shard them over the ranks with the same experts. They divide by
+all ranks of the data group, and count each expert once in the norm.
 """
 
 import dataclasses

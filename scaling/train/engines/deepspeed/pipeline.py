@@ -2,9 +2,9 @@
 
 An encoder-decoder sends two streams through all stages, and each stage works on one of them. Two
 stages exchange one tensor: the encoder's stream, the decoder's stream and both position tables, end
-to end. So the embedding and the tables live on the first stage alone, autograd returns their
-gradients, and no weights have to be kept equal between stages. DeepSpeed could send a tuple, but
-would then run one backward for each tensor in it.
+to end. So the embedding and the tables live on the first stage alone, and autograd returns their
+gradients. No weights have to be kept equal between stages. DeepSpeed could send a tuple, but would
+then run one backward for each tensor in it.
 """
 
 from typing import Any, NamedTuple

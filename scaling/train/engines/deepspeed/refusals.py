@@ -108,8 +108,8 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
     """Why gradients cannot be clipped in this layout: one sentence, none if they can.
 
     Without ZeRO, DeepSpeed uses one of three optimizers. With torch's own (fp32) it counts what the
-    first stage holds and what is marked as sharded over tp, and with expert parallelism it takes
-    the mean of the ranks' norms. FP16_UnfusedOptimizer (bf16 without a pipeline) does not find that
+    first stage holds and what is marked as sharded over tp. With expert parallelism it takes the
+    mean of the ranks' norms. FP16_UnfusedOptimizer (bf16 without a pipeline) does not find that
     mark, counts what the first tp rank holds, and leaves experts out. BF16_Optimizer (bf16 in a
     pipeline) counts everything.
     """

@@ -1,9 +1,9 @@
 """The engine of PyTorch: FSDP2 over data-parallel ranks, or torch.distributed.pipelining.
 
 In a pipeline each rank holds chunks of a decoder's layers: one under 1F1B, `virtual_stages` under
-interleaved schedules (every pp-th chunk of the model), and two under V-shaped schedules, where the
-second lies as far from the end as the first from the beginning. The first rank of a V then holds
-the embedding and the head.
+interleaved schedules (every pp-th chunk of the model), and two under V-shaped schedules. The second
+lies as far from the end as the first from the beginning. The first rank of a V then holds the
+embedding and the head.
 """
 
 import dataclasses

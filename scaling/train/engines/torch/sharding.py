@@ -1,6 +1,6 @@
 """Sharding of weights over the data-parallel ranks with FSDP2: who holds what, and when it moves.
 
-What the stages of ZeRO mean here, each with one FSDP2 group of weights per layer:
+The meaning of ZeRO's stages here, each with one FSDP2 group of weights per layer:
 
     0  every rank holds everything; each gradient is averaged once a step, when it is complete
     1  optimizer states and their fp32 weights are sharded; weights are gathered once a step,

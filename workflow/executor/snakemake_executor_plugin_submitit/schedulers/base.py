@@ -76,7 +76,7 @@ class Refused(RuntimeError):
 
 
 class Scheduler(abc.ABC):
-    """Where allocations run."""
+    """The place where allocations run."""
 
     gpus: int | None = None  # of this machine, to share out; None: the scheduler manages GPUs
     largest_array: int = 1  # equal allocations that can be sent as one
