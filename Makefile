@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # else a hundred processes each compile all they import
 
-.PHONY: quickstart study test test-fast test-torch soak check gpu-check site licences format lock clean
+.PHONY: quickstart study test test-fast test-torch soak check gpu-check docs site licences format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: $(VENV)/installed
@@ -78,8 +78,12 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
+# Draw the tables of a study and what they need, docs/tables.svg.
+docs: $(VENV)/installed
+	$(BIN)/python docs/draw_tables.py
+
 # Build the documentation as a site in site/. A broken link ends it.
-site: $(VENV)/installed
+site: $(VENV)/installed docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 # List every installed package with its licence and its origin.

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import re
@@ -161,6 +162,13 @@ def test_a_change_touches_about_as_many_files_as_is_said():
         naming = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
         files = len(naming.stdout.splitlines())
         assert abs(files - int(said)) <= 2, f"{name}: {files} files\n{naming.stdout}"
+
+
+def test_the_picture_of_the_tables_is_current():
+    spec = importlib.util.spec_from_file_location("draw", PROJECT / "docs" / "draw_tables.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    assert draw.PICTURE.read_text(encoding="utf-8") == draw.picture(), "make docs draws it"
 
 
 def test_the_version_is_one():
