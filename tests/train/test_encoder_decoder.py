@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from scaling.layout.shapes import ModelShape
@@ -15,8 +13,6 @@ from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.availability import require_kernels
 from scaling.train.model.encoder_decoder import (
     EncoderDecoder,
-    position_bias,
-    relative_position_buckets,
 )
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint
@@ -133,49 +129,6 @@ def test_its_gradients_are_those_of_transformers() -> None:
     expected = as_mt5(gradients, TINY_T5)  # type: ignore[arg-type]
     for name, weight in theirs.named_parameters():
         torch.testing.assert_close(weight.grad, expected[name], atol=1e-6, rtol=1e-3)
-
-
-@settings(deadline=None)  # the first example loads transformers
-@given(st.integers(1, 400), st.booleans())
-def test_distances_fall_into_the_buckets_of_transformers(
-    seq_length: int, bidirectional: bool
-) -> None:
-    from transformers.models.mt5.modeling_mt5 import MT5Attention
-
-    theirs = MT5Attention._relative_position_bucket(
-        torch.arange(1 - seq_length, seq_length), bidirectional=bidirectional
-    )
-    assert torch.equal(
-        relative_position_buckets(seq_length, bidirectional=bidirectional, device=CPU), theirs
-    )
-
-
-@settings(deadline=None)  # the first example loads what torch needs
-@given(st.integers(1, 40), st.booleans())
-def test_a_bias_depends_on_the_distance_only(seq_length: int, causal: bool) -> None:
-    plan = blueprint(tiny_point(shape=TINY_T5, seq_length=seq_length))
-    table = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
-    bias = position_bias(table, plan, causal=causal)
-    found = relative_position_buckets(seq_length, bidirectional=not causal, device=CPU)
-    assert bias.shape == (1, 8, seq_length, seq_length)
-    for query in range(seq_length):
-        for key in range(seq_length):
-            if causal and key > query:
-                assert torch.isneginf(bias[0, :, query, key]).all()
-            else:
-                bucket = found[key - query + seq_length - 1]
-                assert torch.equal(bias[0, :, query, key], table[:, bucket])
-
-
-def test_a_target_sees_the_whole_input_and_nothing_ahead_of_itself() -> None:
-    model = drawn(TINY_T5, 8)
-    ids = torch.arange(16).view(1, 2, 8)
-    ahead, behind = ids.clone(), ids.clone()
-    ahead[0, 1, -1] = 99
-    behind[0, 0, -1] = 99
-    before = model.logits(ids)
-    torch.testing.assert_close(before[:, :-1], model.logits(ahead)[:, :-1])
-    assert (before - model.logits(behind)).abs().amax(-1).gt(1e-4).all()
 
 
 def test_what_a_stage_packs_the_next_one_unpacks() -> None:

@@ -75,14 +75,6 @@ def test_selective_checkpointing_repeats_the_attention_only() -> None:
     assert ran["aten::mm"] == without["aten::mm"]
 
 
-def test_flash2_and_math_agree() -> None:
-    random = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, heads, 16, 8, generator=random) for heads in (4, 2, 2))
-    torch.testing.assert_close(
-        attend(query, key, value, "flash2"), attend(query, key, value, "math")
-    )
-
-
 @pytest.mark.parametrize(
     ("layout", "named"),
     [

@@ -26,10 +26,6 @@ LLAMA_7B = ModelShape(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
     ffn_hidden_size=11008, vocab_size=32000,
 )  # fmt: skip
-TINYLLAMA = ModelShape(
-    num_layers=22, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=64,
-    ffn_hidden_size=5632, vocab_size=32000,
-)  # fmt: skip
 TOKENS = 4096
 
 # Operators that launch no kernel.
@@ -159,45 +155,3 @@ def test_kernels_and_bytes_of_an_eager_7b_layer_stay_as_recorded(golden) -> None
     found = kernels_of(lambda: layer(x))
     golden("layer_kernels.txt", found.table())
     assert found.seconds() < 9400e-6  # torchtitan's eager layer plus 2 %
-
-
-def saved_bytes(call: Callable[[], Tensor], weights: Iterator[Tensor]) -> int:
-    """Bytes that a call saves for backward, each storage once, without the weights."""
-    storages = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage._cdata] = storage  # kept alive: a freed one's number is used again
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        call()
-    others = {weight.untyped_storage()._cdata for weight in weights}
-    return sum(storage.nbytes() for number, storage in storages.items() if number not in others)
-
-
-def test_a_layer_saves_less_for_backward_than_transformers() -> None:
-    """Its fp32 copies of norms' inputs are what ours does without."""
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-
-    plan = plan_of(TINYLLAMA, 8, 2048)
-    ours = Layer(plan, 0)
-    x = torch.empty(8, 2048, 2048, dtype=torch.bfloat16, requires_grad=True)
-    ours(x)
-    config = LlamaConfig(
-        hidden_size=2048, intermediate_size=5632, num_attention_heads=32, num_key_value_heads=4
-    )
-    config._attn_implementation = "sdpa"
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        theirs = LlamaDecoderLayer(config, 0)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    tables = tuple(torch.empty(1, 2048, 64, dtype=torch.bfloat16) for _ in "cs")
-    of_ours = saved_bytes(lambda: ours(x), ours.parameters())
-    of_theirs = saved_bytes(
-        lambda: theirs(x, position_embeddings=tables), iter([*theirs.parameters(), *tables])
-    )
-    fp32_copies = 2 * 4 * x.numel()
-    assert of_theirs - of_ours == fp32_copies

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -201,27 +200,12 @@ def layout_name(value: object) -> str:
 CLIPPED = [
     clipped(TINY, dp=2),
     clipped(TINY, tp=2, sequence_parallel=True),
-    clipped(TINY_GPT, tp=2),
-    clipped(TINY, tp=2, sequence_parallel=True, zero_stage=1),
     clipped(TINY_GPT, tp=2, zero_stage=1, **STAGES),
     clipped(TINY, dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
     clipped(TINY, dp=4, zero_stage=3, zero_shard_size=2),
-    clipped(TINY, dp=2, precision="bf16"),
     clipped(TINY_GPT, tp=2, precision="bf16", **STAGES),
-    clipped(TINY, engine="torch", dp=2),
-    clipped(TINY, engine="torch", tp=2, sequence_parallel=True),
     clipped(TINY_GPT, engine="torch", tp=2, sequence_parallel=True, **STAGES),
     clipped(TINY, engine="torch", dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
-    clipped(TINY, engine="torch", dp=4, zero_stage=3, zero_shard_size=2),
-    clipped(
-        dataclasses.replace(TINY, tied_embeddings=True),
-        engine="torch",
-        pipeline_schedule="interleaved",
-        virtual_stages=2,
-        dp=2,
-        zero_stage=1,
-        **STAGES,
-    ),
     clipped(
         dataclasses.replace(TINY, tied_embeddings=True),
         engine="torch",
@@ -240,52 +224,6 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(learn: Learn, point: P
     assert bounded != pytest.approx(free, abs=0.01)
     assert not list(engine_refusals(point.shape, point.layout, CLIPPING))
     compare(point, learn(point))
-
-
-TRAINED = {
-    engine: [
-        point
-        for point in (
-            *map(point_of, PAIRWISE),
-            *(learned_point(shape, layout) for shape, layout in FARTHER.values()),
-            *CLIPPED,
-        )
-        if point.layout.engine == engine
-    ]
-    for engine in ENGINES
-}
-
-
-def of_deepspeed(point: Point) -> list[Point]:
-    """The layout of the same curve under the other engine: whatever its layout, if not its bits."""
-
-    def curve(point: Point) -> tuple[object, ...]:
-        layout = point.layout
-        return point.shape, point.gradient_clipping, layout.precision, layout.optimizer_precision
-
-    return [other for other in TRAINED["deepspeed"] if curve(other) == curve(point)]
-
-
-@pytest.mark.parametrize("point", [*filter(of_deepspeed, TRAINED["torch"])], ids=layout_name)
-def test_the_two_engines_agree_with_each_other(learn: Learn, point: Point) -> None:
-    loss, norm = bounds(point)
-    for other in of_deepspeed(point):
-        for own, others in itertools.product(learn(point), learn(other)):
-            assert own["losses"] == pytest.approx(others["losses"], abs=loss)
-            if others["grad_norms"] is not None:
-                assert own["grad_norms"] == pytest.approx(others["grad_norms"], rel=norm)
-
-
-def test_the_two_engines_meet_at_equal_layouts_of_every_degree() -> None:
-    layouts = [
-        point.layout
-        for point in TRAINED["torch"]
-        for other in of_deepspeed(point)
-        if dataclasses.replace(other.layout, engine="torch") == point.layout
-    ]
-    for degree in ("dp", "tp", "cp", "pp"):
-        assert any(getattr(layout, degree) > 1 for layout in layouts)
-    assert {layout.zero_stage for layout in layouts} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
