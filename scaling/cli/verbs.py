@@ -78,11 +78,17 @@ def run(
     ] = None,
     mode: Mode = None,
     cluster: ClusterName = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            help="A shell command for the end; counts are in $SCALING_OK, $SCALING_OOM..."
+        ),
+    ] = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, and show its progress."""
     from scaling.run.snakemake import run_study
 
-    raise typer.Exit(run_study(study, snakemake or [], mode=mode, cluster=cluster))
+    raise typer.Exit(run_study(study, snakemake or [], mode=mode, cluster=cluster, notify=notify))
 
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")

@@ -16,6 +16,8 @@ class Slurm:
     gres: str | None = None
     cpus_per_task: int | None = None
     mem_mb: int | None = None
+    max_minutes: int | None = None  # of a job in the partition
+    dependency: str | None = None
     setup: tuple[str, ...] = ()
     srun_args: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()

@@ -1,90 +1,124 @@
-"""Ask this site's Slurm for partitions, GPUs and accounts. For `scaling new` only."""
+"""Ask this site's Slurm for partitions, GPUs, limits and accounts. For `scaling new` only."""
 
 import getpass
 import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # partition (* marks the default), nodes, GRES, CPUs and MB per node, time limit
 SINFO = ("sinfo", "--noheader", "--format=%P|%D|%G|%c|%m|%l")
 _GPU = re.compile(r"gpu:(?:(?P<type>[^:(,]+):)?(?P<count>\d+)")
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
 Run = Callable[[tuple[str, ...]], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """A partition, described by its most frequent kind of node."""
+class NodeKind:
+    """The nodes of a partition that have the same GPUs."""
 
-    name: str
-    default: bool
+    partition: str
+    default: bool  # whether it is the default partition
     nodes: int
-    cpus_per_node: int
+    cpus_per_node: int  # of the smallest node
+    memory_mb: int  # of a node, the smallest
     gpus_per_node: int
     gpu_type: str | None  # as the site spells it: "h100"; None if it does not name it
-    time_limit: str  # of a job, as Slurm writes it: "1-00:00:00", "infinite"
+    max_minutes: int | None  # of a job; None: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """The answers of `sinfo` and `sacctmgr`."""
+    """The answers of `sinfo`, `scontrol` and `sacctmgr`."""
 
-    partitions: tuple[Partition, ...]
-    accounts: tuple[str, ...]  # of the user, the default account first
-    qos: tuple[str, ...]
+    kinds: tuple[NodeKind, ...]
+    accounts: tuple[str, ...] = ()  # of the user, the default account first
+    qos: tuple[str, ...] = ()
+    max_submit_jobs: int | None = None  # of the user at once; None: no limit is known
+    default_memory: str | None = None  # of a job that asks for none: "DefMemPerCPU=512"
 
     @property
-    def best(self) -> Partition:
-        """The partition to suggest: with GPUs, else the default, else the one with most GPUs."""
+    def best(self) -> NodeKind:
+        """The nodes to suggest: with GPUs, else of the default partition, else most GPUs."""
         return max(
-            self.partitions,
-            key=lambda p: (p.gpus_per_node > 0, p.default, p.nodes * p.gpus_per_node, p.nodes),
+            self.kinds,
+            key=lambda k: (k.gpus_per_node > 0, k.default, k.nodes * k.gpus_per_node, k.nodes),
         )
 
+    @property
+    def measurable(self) -> list[NodeKind]:
+        """The best nodes, then all others with GPUs."""
+        others = [kind for kind in self.kinds if kind.gpus_per_node and kind is not self.best]
+        return [self.best, *others]
 
-def parse_partitions(text: str) -> tuple[Partition, ...]:
-    """Parse the output of `SINFO`, one line per partition and kind of node."""
-    kinds: dict[str, list[Partition]] = {}
+
+def minutes_of(text: str) -> int | None:
+    """The minutes of a time limit such as `1-00:00:00` or `30:00`; None if there is no limit."""
+    time = _TIME.fullmatch(text)
+    if time is None:
+        return None
+    days, hours, minutes = (int(time[name] or 0) for name in ("days", "hours", "minutes"))
+    return 1440 * days + 60 * hours + minutes
+
+
+def parse_kinds(text: str) -> tuple[NodeKind, ...]:
+    """Parse the output of `SINFO`, which has a line for each configuration of nodes."""
+    kinds: dict[tuple[object, ...], NodeKind] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) != 6 or not cells[1].isdigit():
             continue
         gpu = _GPU.search(cells[2])
-        kind = Partition(
-            name=cells[0].rstrip("*"),
+        kind = NodeKind(
+            partition=cells[0].rstrip("*"),
             default=cells[0].endswith("*"),
             nodes=int(cells[1]),
             cpus_per_node=int(cells[3].rstrip("+") or 0),
+            memory_mb=int(cells[4].rstrip("+") or 0),
             gpus_per_node=int(gpu["count"]) if gpu else 0,
             gpu_type=gpu["type"] if gpu else None,
-            time_limit=cells[5],
+            max_minutes=minutes_of(cells[5]),
         )
-        kinds.setdefault(kind.name, []).append(kind)
-    return tuple(
-        max(of_partition, key=lambda kind: (kind.gpus_per_node > 0, kind.nodes))
-        for of_partition in kinds.values()
-    )
+        same = kinds.setdefault((kind.partition, kind.gpu_type, kind.gpus_per_node), kind)
+        if same is not kind:
+            kinds[(kind.partition, kind.gpu_type, kind.gpus_per_node)] = replace(
+                same,
+                nodes=same.nodes + kind.nodes,
+                cpus_per_node=min(same.cpus_per_node, kind.cpus_per_node),
+                memory_mb=min(same.memory_mb, kind.memory_mb),
+            )
+    return tuple(kinds.values())
 
 
 def query_slurm(run: Run | None = None) -> SlurmSite | None:
     """The report of this machine's Slurm; None without one or if it does not answer."""
     run = run or _output
-    partitions = parse_partitions(run(SINFO) or "")
-    if not partitions:
+    kinds = parse_kinds(run(SINFO) or "")
+    if not kinds:
         return None
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         user = str(os.getuid())
     default = run(("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount")) or ""
-    lines = run(("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=account,qos")) or ""
-    pairs = [line.split("|") for line in lines.splitlines() if "|" in line]
+    fields = "format=account,qos,defaultqos,maxsubmitjobs"
+    lines = run(("sacctmgr", "-nP", "show", "assoc", f"user={user}", fields)) or ""
+    rows = [line.split("|") for line in lines.splitlines() if line.count("|") == 3]
+    qos = _unique(name for _, names, _, _ in rows for name in names.split(","))
+    used = {name for _, names, default_qos, _ in rows for name in [default_qos or names]}
+    limits = run(("sacctmgr", "-nP", "show", "qos", "format=name,maxsubmitjobsperuser")) or ""
+    most = [limit for _, _, _, limit in rows]
+    parts = (line.partition("|") for line in limits.splitlines())
+    most += [limit for name, _, limit in parts if name in used]
+    memory = re.search(r"^(DefMemPer\w+) *= (\d+)", run(("scontrol", "show", "config")) or "", re.M)
     return SlurmSite(
-        partitions=partitions,
-        accounts=_unique([*default.split(), *(account for account, _ in pairs)]),
-        qos=_unique(name for _, names in pairs for name in names.split(",")),
+        kinds=kinds,
+        accounts=_unique([*default.split(), *(account for account, *_ in rows)]),
+        qos=qos,
+        max_submit_jobs=min((int(limit) for limit in most if limit.isdigit()), default=None),
+        default_memory=f"{memory[1]}={memory[2]}" if memory else None,
     )
 
 

@@ -6,7 +6,7 @@ Ranks that fail, hang or exceed the time limit are killed. Evidence becomes outc
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scaling.launch.not_measured import KilledFromOutside
@@ -41,6 +41,7 @@ class Evidence:
     # seconds of each suspension from outside; the other times here exclude them
     suspensions_s: tuple[float, ...] = ()
     timed: frozenset[int] = frozenset()  # ranks that only had steps under the profiler left
+    mute: frozenset[int] = frozenset()  # ranks that were asked for their stacks and left none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,7 @@ class Verdict:
     outcome: Outcome
     message: str | None = None
     memory_limit_bytes: int | None = None  # of the job, if it killed a rank
+    lost_peers: bool = False  # ranks only report that others are gone, and none has ended
 
 
 def verdict(
@@ -221,7 +223,7 @@ def verdict(
         or _exited_without_result(unexplained, last_error, started=evidence.beats.keys())
         or _failed(first_hand)
         or _killed(unexplained)
-        or _failed(failures)
+        or _lost_peers(failures)
         or _hang_or_timeout(evidence)
     )
 
@@ -260,6 +262,12 @@ def _failed(failures: Failures) -> Verdict | None:
     for rank, failure in failures:
         return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
     return None
+
+
+def _lost_peers(failures: Failures) -> Verdict | None:
+    """The verdict if no rank knows more than that a peer is gone."""
+    found = _failed(failures)
+    return found and replace(found, lost_peers=True)
 
 
 def _reports_lost_peer(message: str) -> bool:
@@ -310,10 +318,13 @@ def ranks_named(ranks: Sequence[int]) -> str:
 def _hang_or_timeout(evidence: Evidence) -> Verdict:
     longest_usual_s = max(_SHORTEST_HANG_S, _HANG_RATIO * evidence.longest_silence_s)
     last = _last_heard(evidence.beats, evidence.world_size)
+    mute = ""
+    if 0 < len(evidence.mute) < evidence.world_size:  # other programs have no stacks to leave
+        mute = f"; {ranks_named(sorted(evidence.mute))} did not answer"
     if evidence.stopped == "silent" or evidence.silence_s > longest_usual_s:
         return Verdict(
             outcome="hang",
-            message=f"no rank got further for {evidence.silence_s:.0f} s ({last}); "
-            "the ranks' logs hold their stacks",
+            message=f"no rank got further for {evidence.silence_s:.0f} s ({last})"
+            f"{mute}; the ranks' logs hold their stacks",
         )
     return Verdict(outcome="timeout", message=f"the time limit passed while ranks ran ({last})")

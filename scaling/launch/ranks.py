@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -13,12 +14,13 @@ from pathlib import Path
 from scaling.cluster.node import host_name
 from scaling.launch.judge import HostMemory, Limits, Verdict, verdict, watch
 from scaling.launch.not_measured import KilledFromOutside
-from scaling.launch.start.rank_exits import last_error
+from scaling.launch.start.rank_exits import last_error, last_line
 from scaling.launch.start.slurm import lost_nodes, memory_limit_bytes
 from scaling.launch.start.starter import Launch, LaunchError, Starter
 from scaling.record.rank_files import RankFiles, RankReports, RankResult, Stack
 
 # Outcomes that a lost node may have caused; ranks report the others themselves.
+_STACK = re.compile(r"\(most recent call first\)")  # as faulthandler writes it
 _MAYBE_LOST = {"error", "hang", "timeout", "launch_failed"}
 
 
@@ -62,6 +64,8 @@ def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits
         finally:
             ranks.kill()
         run = dataclasses.replace(run, suspensions_s=evidence.suspensions_s)
+        if evidence.stopped is not None:
+            evidence = dataclasses.replace(evidence, mute=_mute(launch))
         try:
             judged = verdict(
                 evidence,
@@ -76,10 +80,20 @@ def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits
     if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)
+    elif judged.lost_peers and launch.nodes > 1:
+        hosts = sorted({stack.host for stack in files.read(Stack).values()})
+        message = f"the network between {', '.join(hosts) or 'the nodes'} was cut: {judged.message}"
+        judged = Verdict(outcome="node_failed", message=message)
     elif interrupted is not None:
         raise interrupted
     duration_s = time.monotonic() - began - sum(run.suspensions_s)
     return dataclasses.replace(run, verdict=judged, duration_s=duration_s)
+
+
+def _mute(launch: Launch) -> frozenset[int]:
+    """The ranks whose logs hold no stack, although all were asked for theirs."""
+    ranks = range(launch.world_size)
+    return frozenset(r for r in ranks if last_line(launch.logs / f"rank{r}.log", _STACK) is None)
 
 
 @contextlib.contextmanager

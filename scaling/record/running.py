@@ -32,6 +32,7 @@ def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         "time_limit_s": time_limit_s,
         "since_boot_s": _since_boot_s(psutil.Process()),
+        "job": os.environ.get("SLURM_JOB_ID"),
     }
     text = json.dumps(facts) + "\n"
     write_text(marker, text)
@@ -50,6 +51,7 @@ class Runner:
     pid: int
     host: str
     since: float
+    job: str | None = None  # of Slurm
 
     @property
     def is_here(self) -> bool:
@@ -67,7 +69,9 @@ def live_runner(marker: Path) -> Runner | None:
     try:
         facts = read_json_object(marker)
         since = datetime.datetime.fromisoformat(facts["started_at"]).timestamp()
-        runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
+        runner = Runner(
+            pid=int(facts["pid"]), host=str(facts["host"]), since=since, job=facts.get("job")
+        )
         if not runner.is_here:
             ends_s = since + float(facts["time_limit_s"])
             return None if time.time() - ends_s > STALE_AFTER_LIMIT_S else runner

@@ -1,12 +1,13 @@
 """`scaling new`: make a folder to run studies in; what ships stays in the installed package."""
 
+import re
 import shutil
 from pathlib import Path
 
 import jinja2
 
 from scaling.cluster.hardware import GPUS
-from scaling.cluster.slurm_site import Partition, SlurmSite
+from scaling.cluster.slurm_site import NodeKind, SlurmSite
 from scaling.errors import InputError
 from scaling.study.config_json import FILE, ConfigModel
 from scaling.study.paths import SHIPPED
@@ -48,35 +49,68 @@ def make_folder(
     for name in copies:
         source = SHIPPED / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    if site is not None:
+        profile = folder / "config/profiles/slurm/config.yaml"
+        profile.write_text(within_limits(profile.read_text(encoding="utf-8"), site), "utf-8")
     return written
 
 
+def within_limits(profile: str, site: SlurmSite) -> str:
+    """The profile for Slurm, with allocations as long and as many as the site allows."""
+    for key, most, source in (
+        ("submitit-pack-minutes", site.best.max_minutes, "sinfo: a job's time limit"),
+        ("submitit-max-allocations", site.max_submit_jobs, "sacctmgr: MaxSubmitJobs"),
+    ):
+        line = re.search(rf"^{key}: (\d+).*$", profile, re.M)
+        assert line is not None
+        if most is not None and most < int(line[1]):
+            profile = profile.replace(line[0], f"{key}: {most} # {source}")
+    return profile
+
+
 def clusters_text(site: SlurmSite | None) -> str:
-    """The clusters.yaml of a new folder; each line of the site's entry names its source."""
-    partition = site.best if site else None
+    """The clusters.yaml of a new folder; each line of the site's entries names its source."""
+    kinds = site.measurable if site else []
+    known = [kind for kind in kinds if kind is kinds[0] or gpu_lines(kind)[0] != _CHANGE]
+    written = {kind.partition for kind in known}
+    partitions = dict.fromkeys(kind.partition for kind in (site.kinds if site else ()))
     return _render(
         "clusters.yaml.j2",
         site=site,
-        partition=partition,
-        gpu=gpu_lines(partition) if partition else None,
+        entries=[_entry(kind, kinds) for kind in known],
         gpus=", ".join(GPUS),
-        gpus_per_node=(partition.gpus_per_node or partition.cpus_per_node) if partition else None,
-        others=[p.name for p in site.partitions if p is not partition] if site else [],
+        others=[name for name in partitions if name not in written],
     )
 
 
-def gpu_lines(partition: Partition) -> tuple[str, str]:
-    """The catalogue's name of a partition's GPUs, and a comment about its source."""
-    if not partition.gpus_per_node:
+def _entry(kind: NodeKind, kinds: list[NodeKind]) -> dict[str, object]:
+    """What the template says of one kind of node; the first of `kinds` is `mine`."""
+    is_mixed = sum(other.partition == kind.partition for other in kinds) > 1
+    name = f"mine-{kind.partition}"
+    if is_mixed:
+        name += f"-{kind.gpu_type or 'gpu'}x{kind.gpus_per_node}"
+    return {
+        "name": "mine" if kind is kinds[0] else re.sub(r"[^\w.-]", "-", name),
+        "kind": kind,
+        "gpu": gpu_lines(kind),
+        "per_node": kind.gpus_per_node or kind.cpus_per_node,
+        "cores": kind.cpus_per_node // kind.gpus_per_node if kind.gpus_per_node else None,
+        "gres": f"gpu:{kind.gpu_type}" if is_mixed and kind.gpu_type else None,
+    }
+
+
+def gpu_lines(kind: NodeKind) -> tuple[str, str]:
+    """The catalogue's name of the GPUs of a kind of node, and a comment about its source."""
+    if not kind.gpus_per_node:
         return "cpu", "sinfo: no GPUs in this partition; ranks share a node's cores"
-    name = (partition.gpu_type or "").lower().replace("_", "-")
+    name = (kind.gpu_type or "").lower().replace("_", "-")
     alike = [gpu for gpu in GPUS if name and gpu.startswith(name)]
     if not alike:  # Slurm may take the driver's name of a GPU
         given, words = set(name.split("-")), {gpu: set(gpu.split("-")) for gpu in GPUS}
         alike = sorted((gpu for gpu in GPUS if given >= words[gpu]), key=len)[-1:]
         of_any_size = {gpu: {w for w in words[gpu] if not w.endswith("gb")} for gpu in GPUS}
         alike = alike or [gpu for gpu in GPUS if given >= of_any_size[gpu]]
-    origin = f"sinfo: gpu:{partition.gpu_type}" if partition.gpu_type else "sinfo: gpu, of no type"
+    origin = f"sinfo: gpu:{kind.gpu_type}" if kind.gpu_type else "sinfo: gpu, of no type"
     if not alike:
         return _CHANGE, f"{origin}; one of {', '.join(gpu for gpu in GPUS if gpu != 'cpu')}"
     if len(alike) > 1:
@@ -86,13 +120,16 @@ def gpu_lines(partition: Partition) -> tuple[str, str]:
 
 def _study_facts(site: SlurmSite | None, model: ConfigModel | None) -> dict[str, object]:
     on_gpus = site is not None and site.best.gpus_per_node > 0
-    per_node, nodes = (site.best.gpus_per_node, site.best.nodes) if site and on_gpus else (2, 1)
+    per_node, nodes = 2, 1  # ranks on this machine
+    if site is not None:
+        per_node = site.best.gpus_per_node or min(4, site.best.cpus_per_node)
+        nodes = site.best.nodes if on_gpus else 1
     sizes = [size for size in (1, 2, 4, 8, 16) if size < per_node]
     sizes += [per_node * count for count in (1, 2, 4) if count <= nodes]
     name = "tinyllama_1b" if on_gpus else "tiny"
     if model is not None:
         name = f"../{model.name}" if model.path.suffix == ".json" else model.name
-    cluster = "mine" if on_gpus else "local"
+    cluster = "local" if site is None else "mine"
     return {"on_gpus": on_gpus, "sizes": sizes, "cluster": cluster, "model": name}
 
 

@@ -156,6 +156,7 @@ def slurm_resources(site: Slurm) -> dict[str, str | int]:
         "slurm_qos": site.qos,
         "slurm_constraint": site.constraint,
         "slurm_reservation": site.reservation,
+        "slurm_dependency": site.dependency,
         "slurm_exclusive": 1 if site.exclusive else None,
         "cpus_per_task": site.cpus_per_task,
         "mem_mb": site.mem_mb,

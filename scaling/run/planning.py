@@ -22,6 +22,8 @@ from scaling.study.short_steps import Accumulation, total_micro_batches
 from scaling.study.study import Study, replication_queries, study_folder, study_info_json
 from scaling.study.time_limits import point_limits
 
+_WORKER_MINUTES = 2  # which the executor adds to the minutes of a job
+
 
 def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
     """Plan a study without writing anything.
@@ -58,41 +60,56 @@ def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
     Raises:
         InputError: no point can fit.
     """
-    if not study.is_predictable:
-        points = with_full_runs(study, planned.points)
-        return dataclasses.replace(planned, points=points), None
-    measure = study.measure
-    asked, prediction = predictions.predict_points(study, planned.points)
-    reasons = {} if measure.measure_oom else memory_refusals(prediction)
+    measure, points = study.measure, list(planned.points)
+    reasons: dict[int, str] = {}  # by row of the grid
+    if study.is_predictable:
+        asked, prediction = predictions.predict_points(study, planned.points)
+        points = [
+            _with_time_limit(study, point, float(prediction.step_time_s[row]))
+            if prediction.predicted[row]
+            else point
+            for row, point in enumerate(points)
+        ]
+        reasons = {
+            row: f"{reason}; measure_oom: true runs it all the same"
+            for row, reason in ({} if measure.measure_oom else memory_refusals(prediction)).items()
+        }
+    too_long = {row: why for row, point in enumerate(points) if (why := _too_long(study, point))}
+    reasons = too_long | reasons
     refused = [
-        Refusal(
-            **refusal_columns(planned.points[row]),
-            reason=f"{reason}; measure_oom: true runs it all the same",
-        )
-        for row, reason in reasons.items()
+        Refusal(**refusal_columns(planned.points[row]), reason=reason)
+        for row, reason in sorted(reasons.items())
         if planned.points[row].repeat == 0
     ]
     refusals = (*planned.refusals, *refused)
-    kept = {  # by row of the grid
-        row: _with_time_limit(study, point, float(prediction.step_time_s[row]))
-        if prediction.predicted[row]
-        else point
-        for row, point in enumerate(planned.points)
-        if row not in reasons
-    }
+    kept = {row: point for row, point in enumerate(points) if row not in reasons}
     if not kept:
         raise nothing_runs(study, refusals)
+    if not study.is_predictable:
+        return Plan(points=with_full_runs(study, list(kept.values())), refusals=refusals), None
     ranked_s = predictions.ranking_times(prediction)
-    points = with_full_runs(study, list(kept.values()), [ranked_s[row] for row in kept])
+    run = with_full_runs(study, list(kept.values()), [ranked_s[row] for row in kept])
     counted = {  # repeats of contenders are added as needed
         row: point
-        for row, point in zip(kept, points, strict=True)
+        for row, point in zip(kept, run, strict=True)
         if not (measure.repeats.only and point.repeat)
     }
     rows, run_s = list(counted), prediction.step_time_s.copy()
     run_s[rows] = predictions.predict_run_s(study, list(counted.values()), run_s[rows])
     spend = spend_of(asked, prediction, run_s=run_s, rows=rows)
-    return Plan(points=points, refusals=refusals), spend
+    return Plan(points=run, refusals=refusals), spend
+
+
+def _too_long(study: Study, point: Point) -> str | None:
+    """Why no job of the cluster can be as long as this point may take; None if one can."""
+    most = study.clusters[point.cluster].slurm.max_minutes
+    needed = point.allocation.minutes + _WORKER_MINUTES
+    if most is None or needed <= most:
+        return None
+    return (
+        f"its job may take {needed} minutes, and one of cluster {point.cluster} at most {most} "
+        "(slurm: max_minutes): lower measure: time_limit_s, or take another partition"
+    )
 
 
 def with_full_runs(

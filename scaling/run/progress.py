@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record import row_files
 from scaling.record.running import Runner, live_runner
 from scaling.run.sweep import Sweep
@@ -132,8 +133,8 @@ class Watcher:
     """Reads a study's folder repeatedly, each finished row only once.
 
     After `look`, `rows` holds columns of the rows and `runners` the processes that measure, both by
-    point. `choices` are files of choices made while the study runs; `optional` are points that
-    count only once a choice takes them.
+    point. No process counts whose job is over by `queue`. `choices` are files of choices made while
+    the study runs; `optional` are points that count only once a choice takes them.
     """
 
     def __init__(
@@ -148,9 +149,15 @@ class Watcher:
         self.points = points
         self.rows: dict[str, dict[str, Any]] = {}
         self.runners: dict[str, Runner] = {}
+        self.queue = Queue()  # Slurm's last answer
         self._choices = choices
         self._optional = optional
         self._names = {self.paths.row(point.point_id): point.point_id for point in points}
+
+    def ask_slurm(self) -> Queue:
+        """What Slurm says now of the jobs of this folder."""
+        self.queue = ask_queue(Path.cwd())
+        return self.queue
 
     def look(self) -> Progress:
         """The progress according to the files now; unreadable files do not count as rows."""
@@ -164,7 +171,9 @@ class Watcher:
         self.runners = {
             name: runner
             for path, name in self._names.items()
-            if running_marker(path) in markers and (runner := live_runner(running_marker(path)))
+            if running_marker(path) in markers
+            and (runner := live_runner(running_marker(path)))
+            and not self.queue.has_lost(runner)
         }
         seen = progress_of(self._wanted(), self.rows, self.runners)
         return dataclasses.replace(seen, undecided=sum(not path.exists() for path in self._choices))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from rich.text import Text
 
 from scaling.errors import InputError, printable
 from scaling.launch.start.forked import local_fork_server
-from scaling.launch.start.slurm import queued_jobs
+from scaling.launch.start.slurm import Queue
 from scaling.record.files import check_room
+from scaling.record.row import Outcome
 from scaling.run import plan_writer, planning, retry, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import first_few
@@ -37,11 +39,13 @@ def run_study(
     *,
     mode: str | None = None,
     cluster: str | None = None,
+    notify: str | None = None,
 ) -> int:
     """Run what is missing of `study`; returns snakemake's exit code.
 
     `options` are for snakemake; `mode` and `cluster` override the study's. Snakemake's output goes
-    to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails.
+    to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails. The shell
+    command `notify` is run once at the end.
 
     Raises:
         InputError: the study is wrong, or an option takes the place of ours.
@@ -85,6 +89,10 @@ def run_study(
         )
         code, told_to_end = _wait(process, watcher, console, started)
     after = watcher.look()
+    if notify is not None:
+        subprocess.run(
+            notify, shell=True, check=False, env=_end_variables(loaded.name, code, after, report)
+        )
     if code:
         said = log.read_bytes()[earlier_bytes:].decode(errors="replace")
         # an interrupted snakemake may end with a traceback, which means nothing
@@ -104,6 +112,20 @@ def run_study(
     if report.exists():  # options such as --until may end before it
         console.print(f"The report: {report}")
     return 0
+
+
+def _end_variables(study: str, code: int, after: Progress, report: Path) -> dict[str, str]:
+    """The environment of a command that tells of a run's end: counts of points by outcome."""
+    counts = {**dict.fromkeys(typing.get_args(Outcome), 0), **after.failed, "ok": after.done}
+    facts = {
+        "study": study,
+        "exit_code": code,
+        "left": after.left + after.running,
+        "line": after.line(),
+        "report": report.absolute() if report.exists() else "",
+        **counts,
+    }
+    return {**os.environ, **{f"SCALING_{name.upper()}": str(fact) for name, fact in facts.items()}}
 
 
 def _time_ns(file: Path) -> int | None:
@@ -191,7 +213,7 @@ def _wait(
                 said = True
                 console.print("Stopping: what is measured is kept.")
             if time.monotonic() >= next_ask:
-                waiting = _describe_queue()
+                waiting = _describe_queue(watcher.ask_slurm())
                 next_ask = time.monotonic() + _ASK_SLURM_EVERY_S
             line = _progress_line(progress, time.monotonic() - started) + waiting
             live.update(Text(line))
@@ -208,9 +230,9 @@ def _heeded() -> list[signal.Signals]:
     return [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
 
 
-def _describe_queue() -> str:
+def _describe_queue(queue: Queue) -> str:
     """The foremost waiting job of this folder and how many more wait; empty if none does."""
-    lines = [job.line for job in queued_jobs(Path.cwd()) if job.position is not None]
+    lines = [job.line for job in queue.jobs if job.position is not None]
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
     return f" · waits: {lines[0]}{more}" if lines else ""
 

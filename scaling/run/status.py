@@ -8,10 +8,9 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from scaling.launch.start.slurm import Queued, queued_jobs
+from scaling.launch.start.slurm import Queued
 from scaling.record.files import point_columns
 from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
@@ -115,6 +114,7 @@ def first_few(lines: list[str]) -> list[str]:
 
 def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Status:
     """The current status of the sweep in the watcher's folder."""
+    queue = watcher.ask_slurm()
     progress, now = watcher.look(), time.time()
     attempts = [*watcher.rows.values(), *attempts_set_aside(watcher.paths)]
     running = tuple(
@@ -136,7 +136,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
     return Status(
         progress=progress,
         running=running,
-        queue=tuple(queued_jobs(Path.cwd())),
+        queue=queue.jobs,
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),

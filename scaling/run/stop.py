@@ -18,7 +18,6 @@ from scaling.study.paths import StudyPaths
 
 # The executor is a separate distribution, so it is run as a command.
 _EXECUTOR = "snakemake_executor_plugin_submitit.stop"
-_RECORDS = Path(".snakemake/submitit")
 _WRONG_USE = 2  # its exit code
 _PATIENCE_S = 60.0  # for points to end their ranks, and snakemakes after them
 
@@ -65,7 +64,7 @@ def stop_study(study: str, results: Path, cluster: str, say: Callable[[str], Non
 
 
 def _stop_allocations(prefix: str, cluster: str, say: Callable[[str], None]) -> bool:
-    command = [sys.executable, "-m", _EXECUTOR, str(_RECORDS), prefix, "--cluster", cluster]
+    command = [sys.executable, "-m", _EXECUTOR, prefix, "--cluster", cluster]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as done:

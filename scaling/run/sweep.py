@@ -25,9 +25,10 @@ from scaling.analyse.hosts import slow_in_runs
 from scaling.analyse.slow_hosts import slow_hosts
 from scaling.cluster.hardware import gpu_named
 from scaling.predict.advise.surprise import TURNS
-from scaling.record.files import write_text_if_changed
+from scaling.record.files import retried_rows, write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
+from scaling.record.row_files import read_rows
 from scaling.run import predictions
 from scaling.run.choices import chosen_ids, layout_key, row_values, setting_key
 from scaling.run.predictions import Floats
@@ -220,7 +221,8 @@ def hosts_to_avoid(
     """
     slow = set(read_json_object(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
     used = _hosts_of_earlier_runs(paths, point_id, allocation) if allocation.repeat else set()
-    for hosts in (slow | used, slow):
+    lost = _hosts_of_lost_attempts(paths, point_id)
+    for hosts in (slow | used | lost, slow | lost, slow):
         if nodes - len(hosts) >= allocation.nodes:
             return sorted(hosts)
     return []
@@ -242,6 +244,13 @@ def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
     columns = [name for name in fields_of(Probe) if name in table.column_names]
     records = table.select(columns).to_pylist()
     return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
+
+
+def _hosts_of_lost_attempts(paths: StudyPaths, point_id: str) -> set[str]:
+    """Hosts of attempts at a point that ended with a lost node or a cut network."""
+    rows = read_rows(retried_rows(paths.row(point_id))).table.select(["outcome", "hosts"])
+    lost = (row["hosts"] for row in rows.to_pylist() if row["outcome"] == "node_failed")
+    return {host for hosts in lost for host in hosts or ()}
 
 
 def _hosts_of_earlier_runs(paths: StudyPaths, point_id: str, allocation: Allocation) -> set[str]:

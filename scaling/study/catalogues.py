@@ -154,6 +154,8 @@ class SlurmEntry(File):
     gres: Annotated[str, Field(strict=True, pattern=GRES)] | None = None
     cpus_per_task: Count | None = None
     mem_mb: Annotated[int, Field(strict=True, ge=0, le=10**12)] | None = None
+    max_minutes: Count | None = None
+    dependency: Word | None = None
     setup: tuple[Line, ...] = ()
     srun_args: tuple[Line, ...] = ()
     extra: tuple[Line, ...] = ()

@@ -10,8 +10,8 @@ import pytest
 from snakemake_executor_plugin_submitit import backoff, dispatch
 from snakemake_executor_plugin_submitit.allocations import Limits, WantedJob
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
-from snakemake_executor_plugin_submitit.ledger import JobRecord, Ledger, digest_of, key_of
 from snakemake_executor_plugin_submitit.pack import write_json
+from snakemake_executor_plugin_submitit.records import JobRecord, Records, digest_of, key_of
 from snakemake_executor_plugin_submitit.schedulers import JobId, Listed, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
@@ -33,9 +33,13 @@ class Cluster:
         self.answers = True
         self.refusal = None
         self.asked = 0  # calls of sbatch
+        self.longest = None  # minutes of an allocation
 
     def avoiding(self, request, hosts):
         return avoiding(request, hosts)
+
+    def longest_minutes(self, request):
+        return self.longest
 
     def send(self, batch, allocations, request, *, name, comment, minutes, gpus):
         self.asked += 1
@@ -74,9 +78,9 @@ class Cluster:
         write_json(self.folders[job] / "started.json", {})
         write_json(self.folders[job] / f"{number}.running.json", {"pid": 1, "host": "n1"})
 
-    def settle(self, job, number, code=0):
-        settled = {"code": code, "reason": "ended", "began": time.time(), "ended": time.time()}
-        write_json(self.folders[job] / f"{number}.settled.json", settled)
+    def finish(self, job, number, code=0):
+        finished = {"code": code, "reason": "ended", "began": time.time(), "ended": time.time()}
+        write_json(self.folders[job] / f"{number}.finished.json", finished)
 
 
 class Listener:
@@ -135,7 +139,7 @@ def run(tmp_path, cluster, monkeypatch):
     def start(**limits):
         listener = Listener()
         dispatcher = Dispatcher(
-            ledger=Ledger(tmp_path / "ledger"),
+            records=Records(tmp_path / "records"),
             scheduler=cluster,
             limits=Limits(**{"latency_s": 0.0, **limits}),
             listener=listener,

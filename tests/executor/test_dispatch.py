@@ -1,11 +1,11 @@
-"""How jobs are settled when the scheduler says strange things, or nothing."""
+"""How jobs are finished when the scheduler says strange things, or nothing."""
 
 import errno
 import json
 
 import pytest
-from snakemake_executor_plugin_submitit.ledger import Ledger
 from snakemake_executor_plugin_submitit.pack import write_json
+from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -72,11 +72,11 @@ def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, 
     assert cluster.queries["squeue"] == 2
 
 
-def test_what_settled_counts_even_if_the_allocation_failed_afterwards(run, cluster, tmp_path):
+def test_what_finished_counts_even_if_the_allocation_failed_afterwards(run, cluster, tmp_path):
     dispatcher, listener = run(pack=3)
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b", "c"))
-    cluster.settle("100", 0)
-    cluster.settle("100", 1, code=3)
+    cluster.finish("100", 0)
+    cluster.finish("100", 1, code=3)
     cluster.begin("100", 2)
     cluster.known["100"] = state_of("NODE_FAIL")
 
@@ -98,13 +98,13 @@ def test_a_file_system_that_is_away_for_a_moment_loses_no_job(
     cluster.begin("100", 0)
     cluster.known["100"] = state_of(state)
     if state == "RUNNING":
-        cluster.settle("100", 0, code=3)
+        cluster.finish("100", 0, code=3)
 
-    def stale(ledger, allocation, number):
+    def stale(records, allocation, number):
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "log_of", stale)
+        patched.setattr(Records, "log_of", stale)
         with pytest.raises(OSError, match="Stale"):
             dispatcher.poll()
     assert listener.take("failed") == []
@@ -184,7 +184,7 @@ def test_an_outside_cancel_costs_an_attempt_of_the_running_point_only(
 ):
     dispatcher, listener = run(pack=3)
     dispatcher.submit(wanted_jobs(tmp_path, "done", "runs", "waits"))
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     cluster.begin("100", 1)
     cluster.known["100"] = state_of("CANCELLED")
     listener.take()
@@ -208,7 +208,7 @@ def test_a_preempted_allocation_costs_no_attempt_of_anyone(run, cluster, tmp_pat
 
 
 @pytest.mark.parametrize("word", ["CANCELLED", "FAILED"])
-def test_allocations_that_never_settle_a_point_are_given_up_in_the_end(
+def test_allocations_that_never_finish_a_point_are_given_up_in_the_end(
     run, cluster, tmp_path, word
 ):
     dispatcher, listener = run()

@@ -126,22 +126,22 @@ def test_without_slurm_the_first_sentence_says_so(study, monkeypatch, tmp_path):
 
 
 def test_a_point_that_ends_on_a_full_disk_counts_and_is_not_run_again(study):
-    ledger = study.folder / "ledger"
-    ledger.mkdir()
+    records = study.folder / ".snakemake" / "submitit"
+    records.mkdir(parents=True)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", ledger], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", records], capture_output=True
     )
     if mounted.returncode != 0:
         pytest.skip("only root can make a disk that is full")
     try:
-        fill = f"dd if=/dev/zero of={ledger}/fill bs=1k 2> /dev/null || true"
+        fill = f"dd if=/dev/zero of={records}/fill bs=1k 2> /dev/null || true"
         study.points(a=fill, b="true")
-        run = study.start("--submitit-folder", str(ledger), "--submitit-pack", "2")
+        run = study.start("--submitit-pack", "2")
         while "No space left on device; 1 jobs wait" not in study.said:
             assert run.poll() is None, study.said
             time.sleep(0.1)
-        (ledger / "fill").unlink()
+        (records / "fill").unlink()
         assert run.wait(timeout=300) == 0, study.said
         assert study.starts() == {"a": 1, "b": 1}
     finally:
-        subprocess.run(["umount", "--lazy", ledger], check=True)
+        subprocess.run(["umount", "--lazy", records], check=True)

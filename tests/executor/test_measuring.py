@@ -69,7 +69,7 @@ def test_a_point_that_could_not_be_judged_is_left_for_later(folder, why, monkeyp
     with pytest.raises(SystemExit, match=re.escape(f"job 0 {why}")):
         Pack(str(folder), 0)()
 
-    assert not list(folder.glob("*.settled*"))
+    assert not list(folder.glob("*.finished*"))
     assert not list(folder.parent.glob("rows/*.parquet"))
     assert not (folder.parent / "started").exists()
-    assert (folder / "unfit.json").exists() == ("cannot run" in why)
+    assert (folder / "unusable.json").exists() == ("cannot run" in why)

@@ -17,7 +17,7 @@ def other(tmp_path):
     """Another process has claimed `shared.txt`; `change` says how it differs from a live one."""
 
     def claimed(**change):
-        claim = Ownership(tmp_path, tmp_path)
+        claim = Ownership(tmp_path)
         claim.claim(["shared.txt"])
         (path,) = tmp_path.glob("*.json")
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -30,20 +30,20 @@ def test_of_two_that_make_the_same_file_the_second_is_told_who_has_it(tmp_path, 
     other()
 
     with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on .* is making shared\.txt"):
-        Ownership(tmp_path, tmp_path).claim(["a.txt", "shared.txt"])
+        Ownership(tmp_path).claim(["a.txt", "shared.txt"])
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
 def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, other):
     other(pid=ended_pid())
-    other_boot = Ownership(tmp_path, tmp_path)
+    other_boot = Ownership(tmp_path)
     other_boot.claim(["shared.txt"])
     other_boot.release()
     path = other()
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "since_boot_s": record["since_boot_s"] - 1000}))
 
-    Ownership(tmp_path, tmp_path).claim(["shared.txt"])
+    Ownership(tmp_path).claim(["shared.txt"])
 
     assert len(list(tmp_path.glob("*.json"))) == 1
 
@@ -57,7 +57,7 @@ def test_an_owner_on_another_login_node_lives_if_its_heartbeat_does(tmp_path, ot
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 1))
 
     with pytest.raises(OwnedElsewhere, match="on login2"):
-        Ownership(tmp_path, tmp_path).claim(["shared.txt"], beat_later(beat))
+        Ownership(tmp_path).claim(["shared.txt"], beat_later(beat))
     assert len(said) == 1
 
 
@@ -76,7 +76,7 @@ def test_an_owner_killed_on_another_login_node_is_given_up_soon(
     os.utime(path, (before, before))
     said = []
 
-    Ownership(tmp_path, tmp_path).claim(["shared.txt"], said.append)
+    Ownership(tmp_path).claim(["shared.txt"], said.append)
 
     assert not path.exists()
     assert len(said) == (silent_s < 2)
@@ -88,10 +88,9 @@ def test_an_owner_killed_on_another_login_node_is_given_up_soon(
         (
             {"uid": 2000},
             ["7", "8"],
-            "job 7, 8, sent by user 2000 with .* have user 2000",
+            "job 7, 8, sent by user 2000, may be .* have user 2000",
         ),
-        ({"uid": 2000}, None, "what the scheduler cannot list now, sent by user 2000 with"),
-        ({"records": "/mine"}, ["7"], "job 7, sent by .* with /mine, may be making"),
+        ({"uid": 2000}, None, "what the scheduler cannot list now, sent by user 2000, may be"),
         ({"uid": 2000}, [], None),
         ({}, ["7"], None),  # they are taken up again
     ],
@@ -102,7 +101,7 @@ def test_jobs_of_a_dead_owner_are_awaited_unless_they_can_be_taken_up(
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     path = other(host="login2", **change)
     os.utime(path, (0, 0))
-    mine = Ownership(tmp_path, tmp_path)
+    mine = Ownership(tmp_path)
     if sentence is None:
         mine.claim(["shared.txt"], left_by=lambda uid: jobs)
         assert not path.exists()
@@ -120,11 +119,11 @@ def test_another_users_snakemake_on_this_host_is_known_by_its_heartbeat(
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     beat = beat_later(lambda _: os.utime(path, (0, path.stat().st_mtime + 1)))
     with pytest.raises(OwnedElsewhere, match=r"pid \d+ of user 2000 on .* have user 2000 stop it"):
-        Ownership(tmp_path, tmp_path).claim(["shared.txt"], beat)
+        Ownership(tmp_path).claim(["shared.txt"], beat)
 
 
 def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
-    owner = Ownership(tmp_path, tmp_path)
+    owner = Ownership(tmp_path)
     assert not owner.is_lost
     owner.claim(["a.txt"])
     assert not owner.is_lost
@@ -137,7 +136,7 @@ def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
 def test_a_claim_that_a_power_failure_has_emptied_is_nobodys(tmp_path):
     (tmp_path / "0.json").touch()
 
-    Ownership(tmp_path, tmp_path).claim(["a.txt"])
+    Ownership(tmp_path).claim(["a.txt"])
 
 
 def test_a_clock_that_is_set_makes_no_owner_dead(tmp_path, other, monkeypatch):
@@ -146,4 +145,4 @@ def test_a_clock_that_is_set_makes_no_owner_dead(tmp_path, other, monkeypatch):
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: moved)
 
     with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on"):
-        Ownership(tmp_path, tmp_path).claim(["shared.txt"])
+        Ownership(tmp_path).claim(["shared.txt"])

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import pack as pack_module
-from snakemake_executor_plugin_submitit.ledger import Ledger
 from snakemake_executor_plugin_submitit.pack import Pack
+from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers.slurm.allocation import (
     SlurmContext,
     clean_environment,
@@ -49,22 +49,22 @@ def started(folder, awaited):
     return process
 
 
-def settled(folder, number):
-    return json.loads((folder / f"{number}.settled.json").read_text())
+def finished(folder, number):
+    return json.loads((folder / f"{number}.finished.json").read_text())
 
 
-def test_each_job_is_settled_on_its_own_with_its_own_log(pack):
+def test_each_job_is_finished_on_its_own_with_its_own_log(pack):
     folder = pack("echo one", "echo two >&2; exit 3", "echo $GREETING", GREETING="hello")
 
     assert Pack(str(folder), 0)() == 3
 
-    assert [settled(folder, n)["code"] for n in range(3)] == [0, 3, 0]
+    assert [finished(folder, n)["code"] for n in range(3)] == [0, 3, 0]
     assert [(folder / f"{n}.log").read_text() for n in range(3)] == ["one\n", "two\n", "hello\n"]
 
 
-def test_a_restarted_pack_goes_on_with_the_first_unsettled_job(pack, tmp_path):
+def test_a_restarted_pack_goes_on_with_the_first_unfinished_job(pack, tmp_path):
     folder = pack("echo a >> ran", "echo b >> ran", "echo c >> ran")
-    (folder / "0.settled.json").write_text("{}")
+    (folder / "0.finished.json").write_text("{}")
     (folder / "2.withdrawn").touch()
 
     assert Pack(str(folder), 0)() == 1
@@ -86,7 +86,7 @@ def test_a_job_killed_after_its_output_is_not_repeated(pack, tmp_path, outputs_a
     Pack(str(folder), 0)()
 
     assert (tmp_path / "ran").read_text() == ran
-    assert [settled(folder, n)["code"] for n in range(2)] == [0, 0]
+    assert [finished(folder, n)["code"] for n in range(2)] == [0, 0]
 
 
 def test_a_job_at_its_time_limit_ends_and_the_next_one_runs(pack, tmp_path):
@@ -94,9 +94,9 @@ def test_a_job_at_its_time_limit_ends_and_the_next_one_runs(pack, tmp_path):
 
     Pack(str(folder), 0)()
 
-    assert settled(folder, 0)["reason"] == "time limit"
-    assert settled(folder, 0)["code"] != 0
-    assert settled(folder, 1)["code"] == 0
+    assert finished(folder, 0)["reason"] == "time limit"
+    assert finished(folder, 0)["code"] != 0
+    assert finished(folder, 1)["code"] == 0
     child = int((tmp_path / "child").read_text())
     assert not is_running(child)
 
@@ -114,7 +114,7 @@ def test_time_in_which_all_of_it_was_suspended_counts_against_no_limit(pack, tmp
 
     Pack(str(folder), 0)()
 
-    assert (settled(folder, 0)["reason"], settled(folder, 0)["code"]) == ("ended", 0)
+    assert (finished(folder, 0)["reason"], finished(folder, 0)["code"]) == ("ended", 0)
 
 
 def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
@@ -123,16 +123,16 @@ def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
 
     Pack(str(folder), 0)()
 
-    assert settled(folder, 0)["code"] == -signal.SIGKILL
+    assert finished(folder, 0)["code"] == -signal.SIGKILL
 
 
-def test_a_withdrawn_job_is_ended_unsettled(pack):
+def test_a_withdrawn_job_is_ended_unfinished(pack):
     folder = pack("touch pack/0.withdrawn; sleep 300", "true")
 
     Pack(str(folder), 0)()
 
-    assert not (folder / "0.settled.json").exists()
-    assert settled(folder, 1)["code"] == 0
+    assert not (folder / "0.finished.json").exists()
+    assert finished(folder, 1)["code"] == 0
 
 
 def test_sigterm_ends_the_job_and_leaves_it_wanted(pack):
@@ -141,7 +141,7 @@ def test_sigterm_ends_the_job_and_leaves_it_wanted(pack):
     process.terminate()
 
     assert process.wait(timeout=300) == 128 + signal.SIGTERM
-    assert not (folder / "0.settled.json").exists()
+    assert not (folder / "0.finished.json").exists()
     running = json.loads((folder / "0.running.json").read_text())
     with pytest.raises(ProcessLookupError):
         os.killpg(running["pid"], 0)
@@ -172,7 +172,7 @@ def test_when_every_job_failed_so_did_the_allocation(pack):
     with pytest.raises(SystemExit, match=r"all jobs of this pack failed, with exit codes \[3, 4\]"):
         Pack(str(folder), 0)()
 
-    assert [settled(folder, n)["code"] for n in range(2)] == [3, 4]
+    assert [finished(folder, n)["code"] for n in range(2)] == [3, 4]
 
 
 # a job that has released the machine and writes until `go` is there
@@ -184,7 +184,7 @@ def test_the_next_job_starts_while_a_released_one_writes(pack):
 
     assert Pack(str(folder), 0)() == 3
 
-    assert [settled(folder, n)["code"] for n in range(3)] == [0, 0, 0]
+    assert [finished(folder, n)["code"] for n in range(3)] == [0, 0, 0]
 
 
 def test_no_third_job_starts_while_one_writes(pack):
@@ -196,7 +196,7 @@ def test_no_third_job_starts_while_one_writes(pack):
 
     Pack(str(folder), 0)()
 
-    assert settled(folder, 2)["code"] == 0
+    assert finished(folder, 2)["code"] == 0
 
 
 def test_time_limit_lets_writers_finish_and_requeues_running_jobs(pack, tmp_path):
@@ -206,8 +206,8 @@ def test_time_limit_lets_writers_finish_and_requeues_running_jobs(pack, tmp_path
 
     assert process.wait(timeout=300) == 128 + signal.SIGTERM
     assert (tmp_path / "written").exists()
-    assert settled(folder, 0)["code"] == 0
-    assert not (folder / "1.settled.json").exists()
+    assert finished(folder, 0)["code"] == 0
+    assert not (folder / "1.finished.json").exists()
     for number in range(2):
         with pytest.raises(ProcessLookupError):
             os.killpg(json.loads((folder / f"{number}.running.json").read_text())["pid"], 0)
@@ -220,7 +220,7 @@ def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
     with pytest.raises(SystemExit, match="job 0 could not write its results"):
         Pack(str(folder), 0)()
 
-    assert not list(folder.glob("*.settled*"))
+    assert not list(folder.glob("*.finished*"))
     assert not list(folder.glob("*.running.json"))  # both count as not begun
 
 
@@ -241,8 +241,8 @@ def test_a_job_without_a_verdict_stays_wanted_and_stops_the_pack(
     with pytest.raises(SystemExit, match=f"job 1 {why}"):
         Pack(str(folder), 0)()
 
-    assert settled(folder, 0)["code"] == 0
-    assert not list(folder.glob("1.settled*"))
+    assert finished(folder, 0)["code"] == 0
+    assert not list(folder.glob("1.finished*"))
     assert not (folder / "1.running.json").exists()  # it counts as not begun
     assert not (tmp_path / "started").exists()
 
@@ -253,9 +253,9 @@ def test_where_nothing_can_run_nothing_more_starts_and_the_host_is_named(pack, t
     with pytest.raises(SystemExit, match="job 0 cannot run on"):
         Pack(str(folder), 0)()
 
-    unfit = json.loads((folder / "unfit.json").read_text())
-    assert unfit["host"] == os.uname().nodename
-    assert not list(folder.glob("*.settled*"))
+    unusable = json.loads((folder / "unusable.json").read_text())
+    assert unusable["host"] == os.uname().nodename
+    assert not list(folder.glob("*.finished*"))
     assert not (tmp_path / "started").exists()
 
 
@@ -266,7 +266,7 @@ def test_a_full_disk_keeps_finished_jobs_and_stops_the_pack(
     write = pack_module.write_json
 
     def full(path, value):
-        if "settled" in path.name:
+        if "finished" in path.name:
             raise OSError(28, "No space left on device")
         write(path, value)
 
@@ -275,7 +275,7 @@ def test_a_full_disk_keeps_finished_jobs_and_stops_the_pack(
     with pytest.raises(OSError, match="No space left"):
         Pack(str(folder), 0)()
 
-    ends = Ledger(tmp_path / "ledger").settled(folder)
+    ends = Records(tmp_path / "records").finished(folder)
     assert [end.code for end in ends.values()] == ([] if code is None else [code])
     assert not (tmp_path / "started").exists()
 
@@ -289,7 +289,7 @@ def test_a_job_that_was_left_for_later_runs_behind_those_that_had_no_turn(
         with pytest.raises(SystemExit, match="job 0 was ended from outside"):
             Pack(str(folder), 0)()
 
-    assert settled(folder, 1)["code"] == 0
+    assert finished(folder, 1)["code"] == 0
     assert (folder / "0.returned").read_text() == ".."
 
 
@@ -305,7 +305,7 @@ def test_a_worker_ends_once_its_allocation_was_started_again_elsewhere(pack, mon
         Pack(str(folder), 3)()
 
     assert time.monotonic() - began < 60
-    assert not (folder / "0.settled.json").exists()
+    assert not (folder / "0.finished.json").exists()
 
 
 @pytest.mark.parametrize(("kills", "reason"), [(1, "memory limit"), (0, "ended")])
@@ -317,7 +317,7 @@ def test_a_launcher_that_the_memory_limit_killed_says_so(pack, monkeypatch, kill
     with pytest.raises(SystemExit, match="all jobs of this pack failed"):
         Pack(str(folder), 0)()
 
-    assert settled(folder, 0)["reason"] == reason
+    assert finished(folder, 0)["reason"] == reason
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_restarted_too_often_it_gives_up(pack, monkeypatch):
     with pytest.raises(RuntimeError, match="restarted 3 times"):
         Pack(str(folder), 2, SlurmContext())()
 
-    assert not (folder / "0.settled.json").exists()
+    assert not (folder / "0.finished.json").exists()
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -2,7 +2,7 @@
 
 import shutil
 
-from snakemake_executor_plugin_submitit.ledger import Ledger, digest_of
+from snakemake_executor_plugin_submitit.records import Records, digest_of
 from snakemake_executor_plugin_submitit.schedulers import JobId, Listed
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
@@ -13,9 +13,9 @@ def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "lives", "died", "done", "failed"))
     cluster.known["101"] = state_of("CANCELLED")
-    cluster.settle("102", 0)
+    cluster.finish("102", 0)
     (tmp_path / "done").touch()
-    cluster.settle("103", 0, code=9)
+    cluster.finish("103", 0, code=9)
 
     second, listener = run()
     second.submit(wanted_jobs(tmp_path, "lives", "died", "done", "failed"))
@@ -43,7 +43,7 @@ def test_a_job_taken_up_and_found_dead_is_sent_again(run, cluster, tmp_path):
 def test_unwatched_success_counts_though_slurm_forgot_the_job(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     (tmp_path / "a").touch()
     cluster.known.clear()
     second, listener = run()
@@ -58,7 +58,7 @@ def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_p
     first, _ = run()
     (job,) = wanted_jobs(tmp_path, "a")
     first.submit([job])
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     (tmp_path / "a").touch()
     first.poll()
     first.recorded(job.record.key)
@@ -68,10 +68,10 @@ def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_p
     assert listener.take("sent") == [("sent", "a", "101")]
 
 
-def test_a_held_job_whose_points_have_all_settled_is_cancelled(run, cluster, tmp_path):
+def test_a_held_job_whose_points_have_all_finished_is_cancelled(run, cluster, tmp_path):
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     cluster.known["100"] = state_of("PENDING", "launch failed requeued held")
     second, _ = run()
     second.submit(wanted_jobs(tmp_path, "b"))
@@ -83,7 +83,7 @@ def test_a_job_of_an_unknown_batch_ends_before_its_points_are_resent(run, cluste
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
     cluster.known["100"] = state_of("RUNNING")
-    shutil.rmtree(tmp_path / "ledger")  # as if a user had removed .snakemake
+    shutil.rmtree(tmp_path / "records")  # as if a user had removed .snakemake
     second, listener = run()
     second.submit(wanted_jobs(tmp_path, "a"))
     assert cluster.cancelled == ["100"]
@@ -99,13 +99,13 @@ def test_jobs_of_others_and_of_other_directories_are_left_alone(run, cluster, tm
     first, _ = run()
     first.submit(wanted_jobs(tmp_path, "a"))
     batch = cluster.folders["100"].parent.name
-    ledger = Ledger(tmp_path / "elsewhere")
+    records = Records(tmp_path / "elsewhere")
     listed = [
         Listed(id=JobId("7"), state=state_of("RUNNING"), directory="/other", batch=batch),
         Listed(id=JobId("8"), state=state_of("RUNNING"), directory=str(tmp_path)),
     ]
 
-    assert ledger.leftovers(listed, ()) == []
+    assert records.orphans(listed, ()) == []
 
 
 def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, cluster, tmp_path):
@@ -144,7 +144,7 @@ def test_without_an_answer_nothing_is_sent_twice(run, cluster, tmp_path):
 
     second.submit(wanted_jobs(tmp_path, "a"))
     cluster.answers = True
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     second.poll()
 
     assert listener.take("sent", "succeeded") == [

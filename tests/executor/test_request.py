@@ -92,7 +92,7 @@ def test_a_resource_that_cannot_be_asked_for_is_one_sentence(resources, sentence
 def test_packs_hold_every_job_once_and_stay_within_their_limits(jobs, most, most_minutes):
     waiting = [(request_of("r", {"runtime": runtime}), n) for n, runtime in enumerate(jobs)]
 
-    packs = packs_of(waiting, most=most, most_minutes=most_minutes)
+    packs = packs_of(waiting, most=most, most_minutes=lambda _: most_minutes)
 
     assert sorted(job for _, pack in packs for job in pack) == list(range(len(jobs)))
     for request, pack in packs:
@@ -108,7 +108,9 @@ def test_jobs_of_unequal_requests_never_share_an_allocation():
     ]
 
     packs = packs_of(
-        [(request, n) for n, request in enumerate(requests * 2)], most=9, most_minutes=None
+        [(request, n) for n, request in enumerate(requests * 2)],
+        most=9,
+        most_minutes=lambda _: None,
     )
 
     assert [pack for _, pack in packs] == [[n, n + 5] for n in range(5)]

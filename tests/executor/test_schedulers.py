@@ -77,6 +77,26 @@ def test_accounting_says_who_cancelled_a_job_and_which_ran_out_of_memory(command
     assert sacct.read_text().endswith("--jobs=7,8,9\n")
 
 
+def test_the_partitions_time_limit_bounds_an_allocation(command, slurm):
+    calls = command("sinfo", b"debug|30:00\ngpu*|1-00:00:00\nlong|infinite\n")
+    in_debug = request_of("r", {"runtime": 29, "slurm_partition": "debug"})
+
+    assert slurm.longest_minutes(in_debug) == 30
+    assert slurm.longest_minutes(request_of("r", {"runtime": 29})) == 1440
+    assert slurm.longest_minutes(request_of("r", {"runtime": 5, "slurm_partition": "long"})) is None
+    assert slurm.impossible(in_debug) == (
+        "it may take 29 minutes, with 2 for its start, and a job of partition debug at most 30"
+    )
+    assert slurm.impossible(request_of("r", {"runtime": 28, "slurm_partition": "debug"})) is None
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_without_an_answer_about_partitions_no_time_is_too_long(command, slurm):
+    command("sinfo", b"")
+
+    assert slurm.impossible(request_of("r", {"runtime": 10**6})) is None
+
+
 def test_a_node_that_has_left_the_cluster_is_excluded_no_more(command, slurm, tmp_path):
     command("sinfo", b"n1\nn2\nn2\nn3\n")
     command("scontrol", b"n2\nn3\nn9\n")
@@ -206,7 +226,7 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(monkeypatch):
 
 def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    command = ["records", "results/one/", "--cluster", "made_up"]
+    command = ["results/one/", "--cluster", "made_up"]
     assert stop.main(command) == 2
     assert capsys.readouterr().err == "made_up: allowed: local, slurm\n"
 

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit import stop as stopping
+from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -33,16 +35,16 @@ def sent(run, tmp_path, *names):
     dispatcher.submit(listed)
 
 
-def stop(folder, cluster, prefix):
-    """Its output, and whether nothing runs any more."""
+def stop(cluster, prefix):
+    """What it says, and whether nothing runs any more."""
     said: list[str] = []
-    ended = stopping.stop(folder, cluster, prefix, said.append)
+    ended = stopping.stop(Records(Path("records")), cluster, prefix, said.append)
     return said, ended
 
 
 def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a", "one/b")
-    sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
+    sentences, ended = stop(cluster, "results/one/")
     assert ended
     assert sorted(cluster.cancelled) == ["100", "101"]
     assert len(sentences) == 1
@@ -51,23 +53,23 @@ def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):
 
 def test_what_makes_other_files_runs_on(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
-    assert stop(tmp_path / "ledger", cluster, "results/two/") == ([], True)
+    assert stop(cluster, "results/two/") == ([], True)
     assert cluster.cancelled == []
 
 
 def test_a_scheduler_that_does_not_answer_has_ended_nothing(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
     cluster.answers = False
-    sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
+    sentences, ended = stop(cluster, "results/one/")
     assert not ended
     assert "give the same command again" in sentences[0]
 
 
-def test_a_held_job_of_which_all_has_settled_is_cancelled(run, cluster, tmp_path):
+def test_a_held_job_of_which_all_has_finished_is_cancelled(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     cluster.known["100"] = state_of("PENDING", "launch failed requeued held")
-    assert stop(tmp_path / "ledger", cluster, "results/one/")[1]
+    assert stop(cluster, "results/one/")[1]
     assert cluster.cancelled == ["100"]
 
 
@@ -76,20 +78,9 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
 ):
     sent(run, tmp_path, "one/a")
     monkeypatch.setattr(cluster, "cancel", lambda _: False)
-    sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
+    sentences, ended = stop(cluster, "results/one/")
     assert not ended
     assert sentences[-1] == "the scheduler does not answer: give the same command again"
-
-
-def test_stop_finds_jobs_sent_with_another_folder_of_records(run, cluster, tmp_path):
-    sent(run, tmp_path, "one/a")
-    path = claim(tmp_path, host="gone", pid=1, since_boot_s=0.0, records=str(tmp_path / "ledger"))
-    os.utime(path, (0, 0))
-    sentences, ended = stop(tmp_path / "default", cluster, "results/one/")
-    assert ended
-    assert sentences == ["cancelling 1 allocations: 100"]
-    assert not path.exists()
-    assert not (tmp_path / "default").exists()
 
 
 def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
@@ -100,34 +91,26 @@ def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     who = f"snakemake (pid {os.getpid()} of user 2000 on {socket.gethostname()})"
     only = "only user 2000 or an administrator can"
-    told = stop(tmp_path / "ledger", cluster, "results/one/")
+    told = stop(cluster, "results/one/")
     assert told == ([f"{who} makes these files: have user 2000 stop it there"], False)
 
     os.utime(path, (0, 0))  # silent since
     monkeypatch.setattr(cluster, "left_in", lambda where, uid: ["7"] if uid == 2000 else [])
-    told = stop(tmp_path / "ledger", cluster, "results/one/")
+    told = stop(cluster, "results/one/")
     whose = "sent from here by user 2000, whose snakemake is dead"
     assert told == ([f"job 7: {whose}: {only} cancel it"], False)
     assert cluster.cancelled == []
 
     monkeypatch.setattr(cluster, "left_in", lambda where, uid: [])
-    assert stop(tmp_path / "ledger", cluster, "results/one/") == ([], True)
+    assert stop(cluster, "results/one/") == ([], True)
     assert not path.exists()
-
-
-def test_stop_cancels_only_jobs_sent_from_this_directory(run, cluster, tmp_path, monkeypatch):
-    sent(run, tmp_path, "one/a")
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path / "other")
-    assert stop(tmp_path / "ledger", cluster, "results/one/") == ([], True)
-    assert cluster.cancelled == []
 
 
 def claim(tmp_path, **facts):
     owners = tmp_path / ownership.CLAIMS
     owners.mkdir(parents=True, exist_ok=True)
     path = owners / "other.json"
-    known = {"outputs": ["results/one/a"], "uid": os.getuid(), "records": str(tmp_path / "ledger")}
+    known = {"outputs": ["results/one/a"], "uid": os.getuid()}
     path.write_text(json.dumps({**known, **facts}))
     return path
 
@@ -135,7 +118,7 @@ def claim(tmp_path, **facts):
 def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
     claim(tmp_path, host="elsewhere", pid=1, since_boot_s=0.0)
-    sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
+    sentences, ended = stop(cluster, "results/one/")
     assert not ended
     assert sentences == ["snakemake (pid 1 on elsewhere) makes these files: stop it there"]
     assert cluster.cancelled == []  # it would send them again
@@ -147,7 +130,7 @@ def test_silence_of_an_owner_elsewhere_is_timed_by_its_files(run, cluster, tmp_p
     now = time.time()
     # this host's clock is ahead of the file server's
     monkeypatch.setattr(ownership, "time", SimpleNamespace(time=lambda: now + 3600.0))
-    _, ended = stop(tmp_path / "ledger", cluster, "results/one/")
+    _, ended = stop(cluster, "results/one/")
     assert not ended
     assert cluster.cancelled == []
 
@@ -169,7 +152,7 @@ def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
         owner.stdout.readline()
         began = psutil.Process(owner.pid).create_time() - psutil.boot_time()
         claim(tmp_path, host=socket.gethostname(), pid=owner.pid, since_boot_s=began)
-        _, ended = stop(tmp_path / "ledger", cluster, prefix)
+        _, ended = stop(cluster, prefix)
         assert ended
         assert path.exists() == (prefix == "results/two/")
         if prefix == "results/two/":
@@ -177,11 +160,8 @@ def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
             os.kill(owner.pid, signal.SIGKILL)
 
 
-def test_an_owner_that_ignores_interrupts_is_told_to_send_nothing_more(
-    cluster, tmp_path, monkeypatch
-):
+def test_an_owner_that_ignores_interrupts_is_told_at_once_to_send_nothing(cluster, tmp_path):
     # as a job that a script has put into the background
-    monkeypatch.setattr(stopping, "HEED_S", 0.2)
     program = (
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "print('ready', flush=True)\ntime.sleep(600)\n"
@@ -191,13 +171,14 @@ def test_an_owner_that_ignores_interrupts_is_told_to_send_nothing_more(
         owner.stdout.readline()
         began = psutil.Process(owner.pid).create_time() - psutil.boot_time()
         claim(tmp_path, host=socket.gethostname(), pid=owner.pid, since_boot_s=began)
-        sentences, ended = stop(tmp_path / "ledger", cluster, "results/one/")
+        began = time.monotonic()
+        sentences, ended = stop(cluster, "results/one/")
     assert ended
-    assert len(sentences) == 1
-    assert sentences[0].startswith("interrupting snakemake (pid")
+    assert time.monotonic() - began < stopping.HEED_S
+    assert sentences[0].startswith(f"telling snakemake (pid {owner.pid}")
     assert owner.returncode == -signal.SIGTERM
 
 
 def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, capsys):
-    assert stopping.main([str(tmp_path), "results/one/", "--cluster", "local"]) == 0
+    assert stopping.main(["results/one/", "--cluster", "local"]) == 0
     assert capsys.readouterr().out == ""

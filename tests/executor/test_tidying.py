@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from snakemake_executor_plugin_submitit.ledger import Ledger
+from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -22,9 +22,9 @@ def test_a_batch_is_removed_once_all_of_it_succeeded_and_snakemake_knows(run, cl
         dispatcher.tidy(keep_days=30)
         return batch.exists()
 
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     assert is_kept()
-    cluster.settle("100", 1)
+    cluster.finish("100", 1)
     assert is_kept()  # Snakemake has not recorded that they are done
     for job in jobs:
         dispatcher.recorded(job.record.key)
@@ -51,14 +51,14 @@ def test_what_failed_is_removed_when_it_is_old_unless_it_may_yet_run(run, cluste
 
 
 def test_what_a_user_keeps_beside_the_records_is_never_removed(tmp_path):
-    ledger = Ledger(tmp_path)
+    records = Records(tmp_path)
     data = tmp_path / "data" / "tokens.bin"
     data.parent.mkdir()
     data.touch()
     os.utime(data.parent, (0, 0))
-    being_made = ledger.open_batch()
+    being_made = records.open_batch()
 
-    ledger.tidy([], keep_days=3)
+    records.tidy([], keep_days=3)
 
     assert data.exists()
     assert being_made.exists()

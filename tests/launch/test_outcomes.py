@@ -1,5 +1,6 @@
 """How ranks end, and what the row says. The ranks are real processes with scripts of their own."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
 from scaling.launch import NodeLost, NotMeasured, measure
+from scaling.launch.start.local import start_local
 from scaling.launch.start.starter import Launch, LaunchError, Ranks
 from scaling.record.files import CannotWrite, write_rows
 from scaling.run.retry import set_aside
@@ -144,6 +146,35 @@ def test_ranks_that_get_no_further_hang_and_leave_their_stacks(
     assert row.outcome == "hang"
     assert said in str(row.error_message)
     assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
+
+
+def test_a_hang_names_the_rank_that_is_stopped(measured: Measure) -> None:
+    body = f"{WAITS_FOR_EVER}".replace(
+        "\nwait_for_ever()", "\nrank == 0 or os.kill(os.getpid(), signal.SIGSTOP)\nwait_for_ever()"
+    )
+    said = "rank 1 did not answer"
+    row = in_time(
+        lambda limit_s: measured(body, dp=2, hang_after_s=limit_s),
+        lambda row: said in str(row.error_message),
+    )
+    assert (row.outcome, said in str(row.error_message)) == ("hang", True)
+
+
+def test_ranks_of_two_nodes_that_only_lost_each_other_run_on_other_nodes(study: Study) -> None:
+    body = """
+files.write(rank, RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0))
+sys.exit(1)
+"""
+    path = study.write(tiny_point(dp=2, gpus_per_node=1, measured_steps=1))
+
+    def start(launch: Launch) -> Ranks:
+        here = dataclasses.replace(tiny_point(dp=2), gpus_per_node=2)
+        return start_local(dataclasses.replace(launch, task=here))
+
+    said = "node_failed: the network between the nodes was cut: rank 0: Connection closed by peer"
+    with pytest.raises(NodeLost, match=said):
+        measure(path, study.row_path, rank_command=study.program(body), start=start)
+    assert not study.row_path.exists()
 
 
 def test_a_rank_that_dies_after_its_result_ends_no_other(

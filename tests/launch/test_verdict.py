@@ -121,6 +121,24 @@ def test_a_hang_names_the_ranks_that_are_behind_and_those_that_never_spoke() -> 
     )
 
 
+def test_a_hang_names_the_ranks_that_do_not_answer() -> None:
+    message = judge(stopped="silent", silence_s=30.0, mute=frozenset({1})).message
+    assert message == (
+        "no rank got further for 30 s (last heard of ranks 0-1: step 1); rank 1 did not answer; "
+        "the ranks' logs hold their stacks"
+    )
+    of_other_programs = judge(stopped="silent", silence_s=30.0, mute=frozenset({0, 1})).message
+    assert of_other_programs is not None
+    assert "answer" not in of_other_programs
+
+
+def test_ranks_that_only_lost_their_peers_are_told_from_others() -> None:
+    assert judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: GONE}).lost_peers
+    own = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=2.0)
+    assert not judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: own}).lost_peers
+    assert not judge(exits={0: 1, 1: -signal.SIGKILL}, failures={0: GONE}).lost_peers
+
+
 def test_ranks_never_heard_of_are_said_to_be() -> None:
     message = judge(stopped="silent", silence_s=300.0, beats={}).message
     assert message is not None
@@ -142,6 +160,7 @@ def test_a_failure_that_blames_a_peer_is_not_the_cause() -> None:
     )
     alone = judge(exits={0: 1, 1: 0}, failures={0: GONE}, finished={1})
     assert alone.message == "rank 0: Connection closed by peer"
+    assert alone.lost_peers
 
 
 @pytest.mark.parametrize(

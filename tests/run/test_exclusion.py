@@ -16,6 +16,7 @@ from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
 from scaling.study.point import point_from_json
 from tests.plans import fitting_plan
+from tests.points import tiny_point
 from tests.rows import row_of
 from tests.run.test_planning import study_of
 
@@ -81,6 +82,17 @@ def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, 
     assert hosts_to_avoid(paths, point_id, ASKED, 4) == ["n1"]
     assert hosts_to_avoid(paths, point_id, ASKED, 1) == []
     assert hosts_to_avoid(paths, point_id, ASKED, 4, slow_ones=False) == []
+
+
+def test_a_point_whose_attempt_lost_a_node_runs_on_other_nodes(tmp_path):
+    paths, point = StudyPaths(tmp_path), tiny_point()
+    failed = {"step_time_s": None, "error_message": "no"}
+    for attempt, outcome, host in ((1, "node_failed", "n1"), (2, "timeout", "n2")):
+        row = row_of(point, outcome=outcome, hosts=[host], attempt=attempt, **failed)
+        write_rows(paths.retried / f"{point.point_id}.{attempt}.parquet", [row])
+    assert hosts_to_avoid(paths, point.point_id, ASKED, 4) == ["n1"]
+    assert hosts_to_avoid(paths, point.point_id, ASKED, 1) == []
+    assert hosts_to_avoid(paths, "other", ASKED, 4) == []
 
 
 def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_counts_both_rows(

@@ -2,23 +2,29 @@
 
 import pytest
 
-from scaling.cluster.slurm_site import Partition, SlurmSite
+from scaling.cluster.slurm_site import NodeKind, SlurmSite
 from scaling.errors import InputError
 from scaling.run.new_folder import clusters_text, make_folder
 from scaling.study.grid import expand_grid
 from scaling.study.load import load_clusters, load_study
 
 
-def site(gpu_type="h100", gpus=8, nodes=14):
-    gpu = Partition(
-        name="gpu", default=True, nodes=nodes, cpus_per_node=96, gpus_per_node=gpus,
-        gpu_type=gpu_type, time_limit="1-00:00:00",
+def kind(**facts):
+    usual = {
+        "partition": "gpu", "default": True, "nodes": 14, "cpus_per_node": 96, "memory_mb": 2000000,
+        "gpus_per_node": 8, "gpu_type": "h100", "max_minutes": 1440,
+    }  # fmt: skip
+    return NodeKind(**(usual | facts))
+
+
+def site(gpu_type="h100", gpus=8, nodes=14, **facts):
+    gpu = kind(gpu_type=gpu_type, gpus_per_node=gpus, nodes=nodes)
+    other = kind(
+        partition="debug", default=False, nodes=2, cpus_per_node=64, gpus_per_node=0,
+        gpu_type=None, max_minutes=30,
     )  # fmt: skip
-    other = Partition(
-        name="debug", default=False, nodes=2, cpus_per_node=64, gpus_per_node=0,
-        gpu_type=None, time_limit="30:00",
-    )  # fmt: skip
-    return SlurmSite(partitions=(gpu, other), accounts=("ml", "bio"), qos=("normal",))
+    usual = {"kinds": (gpu, other), "accounts": ("ml", "bio"), "qos": ("normal",)}
+    return SlurmSite(**(usual | facts))
 
 
 @pytest.mark.parametrize("known", [None, site(), site(gpus=0, gpu_type=None), site(nodes=1)])
@@ -27,8 +33,9 @@ def test_the_first_study_of_a_new_folder_plans_as_it_is(tmp_path, known):
     config = tmp_path / "new" / "config"
     points = expand_grid(load_study(config / "studies" / "first.yaml", config=config)).points
     assert len(points) >= 4
+    assert {point.cluster for point in points} == {"mine" if known else "local"}
     on_gpus = known is not None and known.best.gpus_per_node > 0
-    assert {point.cluster for point in points} == {"mine" if on_gpus else "local"}
+    assert {point.model for point in points} == {"tinyllama_1b" if on_gpus else "tiny"}
 
 
 def test_the_cluster_is_what_slurm_said_and_each_line_says_who_did(tmp_path):
@@ -37,10 +44,41 @@ def test_the_cluster_is_what_slurm_said_and_each_line_says_who_did(tmp_path):
     mine = load_clusters(path)["mine"]
     assert (mine.gpu, mine.gpus_per_node, mine.nodes) == ("h100-80gb", 8, 14)
     assert (mine.slurm.partition, mine.slurm.account) == ("gpu", "ml")
+    assert (mine.slurm.cpus_per_task, mine.slurm.mem_mb, mine.slurm.max_minutes) == (12, 0, 1440)
     entry = path.read_text().split("mine:")[1].splitlines()
     facts = [line for line in entry if ":" in line and not line.strip().startswith(("#", "s"))]
     assert facts
     assert all("sinfo" in line or "sacctmgr" in line for line in facts), facts
+
+
+def test_other_gpus_of_the_site_are_clusters_of_their_own(tmp_path):
+    path = tmp_path / "clusters.yaml"
+    kinds = (
+        kind(),
+        kind(gpu_type="a100", gpus_per_node=4, nodes=2),
+        kind(partition="old", default=False, gpu_type="v100-32gb", gpus_per_node=4),
+        kind(partition="odd", default=False, gpu_type="tesla"),
+    )
+    path.write_text(clusters_text(site(kinds=kinds, default_memory="DefMemPerCPU=512")))
+    clusters = load_clusters(path)
+    assert clusters.keys() == {"local", "mine", "mine-gpu-a100x4", "mine-old"}
+    assert clusters["mine"].slurm.gres == "gpu:h100"
+    assert clusters["mine-gpu-a100x4"].slurm.gres == "gpu:a100"
+    assert clusters["mine-old"].slurm.gres is None
+    assert "DefMemPerCPU=512" in path.read_text()
+    assert "Not described here" in path.read_text()
+
+
+def test_allocations_stay_within_the_limits_of_the_site(tmp_path):
+    kinds = (kind(max_minutes=60),)
+    make_folder(tmp_path / "new", site(kinds=kinds, max_submit_jobs=4))
+    profile = (tmp_path / "new/config/profiles/slurm/config.yaml").read_text()
+    assert "submitit-pack-minutes: 60 # sinfo: a job's time limit\n" in profile
+    assert "submitit-max-allocations: 4 # sacctmgr: MaxSubmitJobs\n" in profile
+
+
+def test_a_gpu_of_two_sizes_is_said_to_be_one_or_the_other():
+    assert "it may be a100-80gb" in clusters_text(site(gpu_type="a100"))
 
 
 @pytest.mark.parametrize(

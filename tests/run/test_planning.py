@@ -1,5 +1,6 @@
 """A point that cannot fit is not started, and the plan has its price."""
 
+import dataclasses
 import itertools
 import sys
 from types import FrameType
@@ -7,6 +8,7 @@ from types import FrameType
 import pytest
 import yaml
 
+from scaling.cluster.site import Slurm
 from scaling.errors import InputError
 from scaling.run import plan_writer, planning, predictions
 from scaling.study import grid
@@ -61,6 +63,28 @@ def test_limits_follow_the_predicted_step_time_and_ids_do_not(config, write_stud
 
     (bound,) = fitting_plan(study_of(config, write_study, measure={"time_limit_s": 60.0})).points
     assert (bound.time_limit_s, bound.point_id) == (60.0, point.point_id)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_point_longer_than_the_longest_job_is_refused(config, write_study, gpu):
+    made = study_of(config, write_study) if gpu else load_study(write_study(), config)
+    short = {
+        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=15))
+        for name, cluster in made.clusters.items()
+    }
+    with pytest.raises(InputError, match=r"its job may take \d+ minutes, and one of cluster"):
+        fitting_plan(dataclasses.replace(made, clusters=short))
+    long = {
+        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=60))
+        for name, cluster in made.clusters.items()
+    }
+    assert fitting_plan(dataclasses.replace(made, clusters=long)) == fitting_plan(made)
+
+
+def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, write_study):
+    point = fitting_plan(load_study(write_study(), config)).points[0]
+    assert point.expected_step_s is None
+    assert "expected_step_s" not in point.to_json()
 
 
 def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):

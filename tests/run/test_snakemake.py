@@ -16,6 +16,7 @@ from rich.console import Console
 
 from scaling.errors import InputError
 from scaling.launch.start.forked import FORK_SERVERS_WANTED
+from scaling.launch.start.slurm import Queue
 from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from scaling.run.progress import Progress
@@ -40,6 +41,9 @@ class Impatient:
 
     def __init__(self, number):
         self.number = number
+
+    def ask_slurm(self):
+        return Queue()
 
     def look(self):
         os.kill(os.getpid(), self.number)
@@ -171,6 +175,19 @@ def test_a_snakemake_that_was_killed_is_said_to_be_with_what_is_measured(
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("snakemake was ended by signal 9: nothing to measure")
     assert "The same command continues." in shown
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_command_is_run_once_at_the_end_with_the_counts(config, write_study, monkeypatch, code):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", f"exit {code}"])
+    told = "echo $SCALING_STUDY $SCALING_EXIT_CODE $SCALING_OK $SCALING_OOM $SCALING_LEFT >> told"
+
+    snakemake.run_study("one", [], notify=told)
+    snakemake.run_study("one", ["-n"], notify=told)  # is no run
+
+    assert Path("told").read_text() == f"one {code} 0 0 0\n"
 
 
 def test_a_run_that_another_shell_stops_is_said_to_be_stopped(

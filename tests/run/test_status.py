@@ -3,10 +3,11 @@
 import dataclasses
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from scaling.launch.start.slurm import queued_jobs
+from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record.files import write_rows
 from scaling.record.running import mark_running
 from scaling.run import snakemake
@@ -20,9 +21,9 @@ from tests.rows import row_of
 SQUEUE = """\
 #!/bin/sh
 case "$SQUEUE_PARTITION$SLURM_TIME_FORMAT $*" in ' --all '*) ;; *) exit 1 ;; esac
-echo '7|gpu|PENDING|4|90|Priority|N/A|/elsewhere'
-echo '9|gpu|RUNNING|1|10|None|2026-01-01T00:00:00|{here}'
-echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
+echo '7|7|gpu|PENDING|4|90|Priority|N/A|/elsewhere'
+echo '9|9|gpu|RUNNING|1|10|None|2026-01-01T00:00:00|{here}'
+echo '8|8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
 echo 'slurm_load_jobs error|no'
 """
 
@@ -39,12 +40,12 @@ DRAINED = (
 
 
 def test_who_waits_for_nodes_that_are_away_is_told_which_and_why(tmp_path, monkeypatch):
-    line = f"8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
+    line = f"8|8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
     write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{line}'\n")
     write_program(tmp_path / "sinfo", SINFO)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    (job,) = queued_jobs(tmp_path)
+    (job,) = ask_queue(tmp_path).jobs
 
     assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes, {DRAINED}; node[1-2] is drained: bad fan"
 
@@ -87,13 +88,41 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     why = "job 8, 2 of 2 in gpu, 2 nodes, Resources, starts 2026-01-02T03:04"
     for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
-    assert snakemake._describe_queue() == f" · waits: {why}"
+    assert snakemake._describe_queue(Queue(jobs=sweep.queue)) == f" · waits: {why}"
     assert "fastest so far at 2, 1 ran: " in text
     assert text.endswith("tokens/s, extended")
     assert max(map(len, text.splitlines())) <= 80
     (runs,) = sweep.running
     hour_old = dataclasses.replace(runs, seconds=3600.0)
     assert "runs for 1 h 00 min on " in dataclasses.replace(sweep, running=(hour_old,)).lines()[1]
+
+
+@pytest.mark.parametrize(("job", "running"), [("9", 1), ("6", 0), ("8", 0), (None, 1)])
+def test_no_marker_counts_whose_job_is_over_or_waits_again(sweep, monkeypatch, job, running):
+    if job is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    points = [dataclasses.replace(points_of(1)[0], point_id="p3")]
+    with mark_running(StudyPaths(Path.cwd()).row("p3"), time_limit_s=100.0):
+        assert status_of(Watcher(Path.cwd(), points)).progress.running == running
+
+
+def test_a_silent_slurm_ends_no_point(sweep, monkeypatch):
+    write_program(Path("bin/squeue"), "#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    points = [dataclasses.replace(points_of(1)[0], point_id="p3")]
+    with mark_running(StudyPaths(Path.cwd()).row("p3"), time_limit_s=100.0):
+        assert status_of(Watcher(Path.cwd(), points)).progress.running == 1
+
+
+def test_a_job_that_slurm_has_not_looked_at_waits_without_a_reason(tmp_path, monkeypatch):
+    write_program(
+        tmp_path / "squeue", f"#!/bin/sh\necho '8|8|gpu|PENDING|2|5|None|N/A|{tmp_path}'\n"
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    (job,) = ask_queue(tmp_path).jobs
+
+    assert job.line == "job 8, 1 of 1 in gpu, 2 nodes"
 
 
 def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ AccountingStorageTRES=gres/gpu
 CONF
   else echo "AccountingStorageType=accounting_storage/none"; fi
   for i in $(seq "$NODES"); do
-    echo "NodeName=node$i NodeHostname=node$i NodeAddr=127.0.0.1 Port=$((SLURMD_PORT0+i)) CPUs=$CPUS Boards=1 SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEM_MB Gres=gpu:$GPUS State=UNKNOWN"
+    echo "NodeName=node$i NodeHostname=node$i NodeAddr=127.0.0.1 Port=$((SLURMD_PORT0+i)) CPUs=$CPUS Boards=1 SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEM_MB $(if (( GPUS )); then echo Gres=gpu:$GPUS; fi) State=UNKNOWN"
   done
   [[ -z ${EXTRA_CONF:-} ]] || printf '%s\n' "$EXTRA_CONF"
   echo "PartitionName=main Nodes=$NODELIST Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO"
@@ -122,7 +122,7 @@ CONF
 # a running cluster keeps its FirstJobId line (all daemons compare a hash of slurm.conf)
 if alive slurmctld && diff -q <(grep -v ^FirstJobId "$ETC/slurm.conf") <(grep -v ^FirstJobId "$ETC/slurm.conf.new") >/dev/null 2>&1
 then rm "$ETC/slurm.conf.new"; else mv "$ETC/slurm.conf.new" "$ETC/slurm.conf"; fi
-echo "NodeName=$NODELIST Name=gpu File=$SLURM_LAB/dev/nvidia[0-$((GPUS-1))]" >"$ETC/gres.conf"
+if (( GPUS )); then echo "NodeName=$NODELIST Name=gpu File=$SLURM_LAB/dev/nvidia[0-$((GPUS-1))]"; fi >"$ETC/gres.conf"
 echo "export SLURM_CONF=$ETC/slurm.conf" >"$SLURM_LAB/env.sh"
 export SLURM_CONF=$ETC/slurm.conf
 

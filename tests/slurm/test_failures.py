@@ -66,7 +66,7 @@ def test_an_allocation_at_its_limit_goes_on_with_the_next_point(study):
     assert len(study.jobs()) == 1
 
 
-def test_a_requeued_allocation_goes_on_with_the_first_unsettled_point(study):
+def test_a_requeued_allocation_goes_on_with_the_first_unfinished_point(study):
     study.points(**FOUR)
     run = study.start(*PACK)
     study.wait_for_start("p1")

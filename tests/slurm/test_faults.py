@@ -119,16 +119,16 @@ def test_sigterm_sends_nothing_more_and_lets_what_runs_come_to_its_end(study):
 def test_a_node_on_which_nothing_can_run_swallows_no_study(study):
     # whichever node is the first to get two allocations: Slurm need not send both to the same one
     first = (
-        "try=tries.$(hostname); [ -L unfit ] || touch $try.$SLURM_JOB_ID; "
-        "[ $(ls $try.* 2> /dev/null | wc -l) -lt 2 ] || ln -s $(hostname) unfit 2> /dev/null; "
-        "[ -L unfit ] && [ $(hostname) != $(readlink unfit) ] || exit 76"
+        "try=tries.$(hostname); [ -L unusable ] || touch $try.$SLURM_JOB_ID; "
+        "[ $(ls $try.* 2> /dev/null | wc -l) -lt 2 ] || ln -s $(hostname) unusable 2> /dev/null; "
+        "[ -L unusable ] && [ $(hostname) != $(readlink unusable) ] || exit 76"
     )
     study.points(**{f"p{i}": {"command": f"{first}; hostname"} for i in range(4)})
 
     assert study.run("--submitit-pack", "2") == 0, study.said
 
     assert study.done() == {f"p{i}" for i in range(4)}
-    unfit = (study.folder / "unfit").readlink()
+    unusable = (study.folder / "unusable").readlink()
     # three if the other allocation had been sent there as well when the second failure was noted
-    assert re.search(f"{unfit} was left out after [23] failures of its own", study.said)
+    assert re.search(f"{unusable} was excluded after [23] failures of its own", study.said)
     assert len(study.jobs()) <= len(list(study.folder.glob("tries.*"))) + 3

@@ -50,8 +50,8 @@ def test_no_more_allocations_are_in_flight_than_allowed(study):
     in_flight = []
 
     def ended():
-        sent = len(list(folder.glob("*/*/pack.json")))  # before what has settled is counted
-        in_flight.append(sent - len(list(folder.glob("*/*/*.settled.json"))))
+        sent = len(list(folder.glob("*/*/pack.json")))  # before what has finished is counted
+        in_flight.append(sent - len(list(folder.glob("*/*/*.finished.json"))))
         return run.poll() is not None
 
     until("it ends", ended)

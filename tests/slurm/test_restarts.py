@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from scaling.cluster.slurm_site import query_slurm
-from scaling.launch.start.slurm import queued_jobs
+from scaling.launch.start.slurm import ask_queue
 from scaling.run.new_folder import clusters_text
 from tests.processes import until
 from tests.slurm.lab import LabStudy, end
@@ -70,13 +70,13 @@ def test_removed_records_let_no_point_run_twice_at_once(study):
     assert not (study.folder / "both").exists()
 
 
-def test_a_held_job_whose_points_have_settled_is_cancelled_by_the_next_run(study):
+def test_a_held_job_whose_points_have_finished_is_cancelled_by_the_next_run(study):
     study.points(a={"seconds": 3}, b={"seconds": 0})
     run = study.start(*PACKED)
     study.wait_for_start("a")
     kill(run)
     until("the job ends", lambda: not study.lab.queue())
-    # what a controller that crashed leaves: the job waits again, though all of it has settled
+    # what a controller that crashed leaves: the job waits again, though all of it has finished
     batch = next((study.folder / ".snakemake/submitit").glob("2*-*")).name
     held = study.lab.ask(
         "sbatch", "--parsable", "--account=lab", "--hold", "--output=/dev/null",
@@ -198,7 +198,7 @@ def test_a_run_is_stopped_for_good_though_its_snakemake_is_dead(study):
 
     stop = (sys.executable, "-m", "snakemake_executor_plugin_submitit.stop")
     stopped = subprocess.run(
-        [*stop, ".snakemake/submitit", "out/"], cwd=study.folder, capture_output=True, text=True,
+        [*stop, "out/"], cwd=study.folder, capture_output=True, text=True,
         env=study.lab.environment, check=False,
     )  # fmt: skip
 
@@ -218,10 +218,10 @@ def test_a_second_checkout_with_the_same_study_is_left_alone(study, tmp_path, mo
     try:
         for name, value in study.lab.environment.items():
             monkeypatch.setenv(name, value)
-        (mine,), (theirs,) = queued_jobs(study.folder), queued_jobs(other.folder)
+        (mine,), (theirs,) = ask_queue(study.folder).jobs, ask_queue(other.folder).jobs
         assert mine.job_id != theirs.job_id
         stop = (sys.executable, "-m", "snakemake_executor_plugin_submitit.stop")
-        subprocess.run([*stop, ".snakemake/submitit", "out/"], cwd=study.folder, check=True)
+        subprocess.run([*stop, "out/"], cwd=study.folder, check=True)
         until("our job ends", lambda: mine.job_id not in study.lab.queue())
         assert theirs.job_id in study.lab.queue()
         assert run.wait(timeout=500) == 0, other.said
@@ -240,5 +240,5 @@ def test_a_new_folder_is_told_partition_and_account_by_slurm(study, monkeypatch)
     assert "lab" in site.accounts
     assert "two" in site.qos
     text = clusters_text(site)
-    assert f"partition: {site.best.name} # sinfo" in text
+    assert f"partition: {site.best.partition} # sinfo" in text
     assert f"account: {site.accounts[0]} # sacctmgr" in text

@@ -186,9 +186,10 @@ def allocation(wildcards):
 
 
 def excluded_hosts(wildcards):
-    # slow nodes, and for a repeat those that its layout has run on
+    # slow nodes, those of a lost attempt, and for a repeat those that its layout has run on
     wanted = allocation(wildcards)
     named = PLAN.exclude and (STUDY.probes.exists() or STUDY.excluded.exists())
+    named = named or STUDY.retried.exists()
     if not named and not (PLAN.contended and wanted.repeat):
         return ""
     # a heavy import, only needed where there is something to exclude

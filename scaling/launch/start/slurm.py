@@ -26,6 +26,7 @@ from scaling.launch.start.rank_exits import (
     last_line,
 )
 from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none, die_with_parent
+from scaling.record.running import Runner
 
 _ASK_LIMIT_S = 30.0
 # what people set for themselves: it changes what commands print, or makes them ask back
@@ -70,7 +71,7 @@ class Queued:
     job_id: str
     partition: str
     nodes: int
-    reason: str
+    reason: str  # empty: Slurm has not said why it waits
     position: int | None  # among the `waiting` jobs of its partition; None while it runs
     waiting: int
     starts_at: str | None  # Slurm's estimate, as printed; None if unknown or running
@@ -78,42 +79,63 @@ class Queued:
     @property
     def line(self) -> str:
         """Its place and reason of waiting, for people."""
+        why = f", {self.reason}" if self.reason else ""
         start = "" if self.starts_at is None else f", starts {self.starts_at[:16]}"
         return (
             f"job {self.job_id}, {self.position} of {self.waiting} in {self.partition}, "
-            f"{self.nodes} node{'s' * (self.nodes > 1)}, {self.reason}{start}"
+            f"{self.nodes} node{'s' * (self.nodes > 1)}{why}{start}"
         )
 
 
-def queued_jobs(folder: Path) -> list[Queued]:
-    """The jobs submitted from this folder, as they wait; none if Slurm is missing or silent.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """An answer of squeue: the jobs of a folder, and every user's jobs that run."""
+
+    jobs: tuple[Queued, ...] = ()
+    running: frozenset[str] = frozenset()  # SLURM_JOB_ID of each
+    answered: bool = False
+    asked_at: float = 0.0  # seconds since the epoch
+
+    def has_lost(self, runner: Runner) -> bool:
+        """Whether the job in which a point ran is over."""
+        known = self.answered and runner.since < self.asked_at
+        return known and runner.job is not None and runner.job not in self.running
+
+
+def ask_queue(folder: Path) -> Queue:
+    """What squeue says of the jobs submitted from this folder.
 
     Positions follow Slurm's current priorities; backfilling may start a later job first.
     """
-    fields = "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"
-    answer = _ask_slurm("squeue", "--all", "--noheader", "--states=PENDING,RUNNING", fields)
-    lines = [line.split("|", 7) for line in answer.splitlines()]
-    jobs = [job for job in lines if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
+    asked_at = time.time()
+    done = _run_slurm("squeue", "--all", "--noheader", "--format=%A|%i|%P|%T|%D|%Q|%r|%S|%Z")
+    lines = [line.split("|", 8) for line in done.stdout.splitlines()] if done else []
+    jobs = [job for job in lines if len(job) == 9 and job[4].isdigit() and job[5].isdigit()]
     ours = []
-    for name, partition, state, nodes, priority, reason, start, directory in jobs:
+    for _, name, partition, state, nodes, priority, reason, start, directory in jobs:
         if directory.strip() != str(folder):
             continue
         if state == "PENDING" and reason.startswith(_NODES_AWAY):
             reason += _nodes_away(partition)
-        rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
+        rivals = [int(job[5]) for job in jobs if job[2] == partition and job[3] == "PENDING"]
         ahead, waits = sum(rival > int(priority) for rival in rivals), state == "PENDING"
         ours.append(
             Queued(
                 job_id=name,
                 partition=partition,
                 nodes=int(nodes),
-                reason=reason,
+                reason=reason if reason != "None" else "",
                 position=ahead + 1 if waits else None,
                 waiting=len(rivals),
                 starts_at=start if waits and start[:1].isdigit() else None,
             )
         )
-    return sorted(ours, key=lambda job: job.position or len(jobs))
+    return Queue(
+        jobs=tuple(sorted(ours, key=lambda job: job.position or len(jobs))),
+        running=frozenset(job[0] for job in jobs if job[3] != "PENDING"),
+        answered=done is not None and done.returncode == 0,
+        asked_at=asked_at,
+    )
 
 
 def _nodes_away(partition: str) -> str:

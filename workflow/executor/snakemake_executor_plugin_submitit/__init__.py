@@ -1,19 +1,19 @@
 """Run Snakemake jobs as submitit jobs: `snakemake --executor submitit`.
 
-    settings     options of the user
-    executor     Snakemake's side of the plugin; nothing below knows of Snakemake
-    dispatch     takes up jobs of an earlier run, submits the others, and settles them
-    outbox       turns waiting jobs into allocations
-    backoff      when to retry a request that was not taken
-    unfit        hosts that are excluded
-    allocations  jobs that are wanted, who is told about them, and allocations in flight
-    request      what one allocation needs
-    packing      which jobs share an allocation (pure)
-    schedulers   by name; nothing else knows of any of them
-    ledger       records on disk of what was submitted; removes old ones
-    ownership    a lock that ends with its owner
-    stop         ends for good what makes given files
-    pack         runs inside the allocation
+    settings        options of the user
+    executor        Snakemake's side of the plugin; nothing below knows of Snakemake
+    dispatch        takes up jobs of an earlier run, submits the others, and finishes them
+    submitting      turns waiting jobs into allocations
+    backoff         when to retry a request that was not taken
+    excluded_hosts  hosts on which nothing can run
+    allocations     jobs that are wanted, who is told about them, and allocations in flight
+    request         what one allocation needs
+    packing         which jobs share an allocation (pure)
+    schedulers      by name; nothing else knows of any of them
+    records         records on disk of what was submitted; removes old ones
+    ownership       a lock that ends with its owner
+    stop            ends for good what makes given files
+    pack            runs inside the allocation
 
 Every start of Snakemake imports this package, so submitit is imported only where it is used.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from .ledger import JobRecord
+from .records import JobRecord
 from .request import Request
 from .schedulers import JobId
 
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Allocation:
-    """One job of the scheduler, and the jobs of its pack that have not settled, by number.
+    """One job of the scheduler, and the jobs of its pack that have not finished, by number.
 
     `id` is None while it is being submitted. `ended_s` is the monotonic time at which it was first
     seen to have ended, None while it lives.

@@ -24,15 +24,15 @@ from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
-from .ledger import JobRecord, Ledger, digest_of, key_of
-from .ownership import CLAIMS, OwnedElsewhere, Ownership, user_name
+from .ownership import OwnedElsewhere, Ownership, user_name
+from .records import JobRecord, Records, digest_of, key_of
 from .request import Request, RequestError, together
 from .schedulers import SCHEDULERS
 from .settings import too_small
 
 
 class Executor(RemoteExecutor):
-    """Packs jobs of equal resources into allocations and settles each job on its own."""
+    """Packs jobs of equal resources into allocations and finishes each job on its own."""
 
     def __post_init__(self) -> None:
         """Called when Snakemake starts to run, not for a dry run."""
@@ -47,10 +47,8 @@ class Executor(RemoteExecutor):
             raise WorkflowError(wrong)
         if (sentence := self._scheduler.prepare()) is not None:
             self.logger.warning(sentence)
-        folder = Path(settings.folder).absolute()
         try:
-            self._ledger = Ledger(folder)
-            self._ownership = Ownership(CLAIMS.absolute(), folder)
+            self._ownership = Ownership()
             self._ownership.claim(
                 (str(output) for job in self.workflow.dag.needrun_jobs() for output in job.output),
                 self.say,
@@ -68,7 +66,7 @@ class Executor(RemoteExecutor):
         self._handles_sigterm = False
         self._left_running = 0  # allocations
         self._dispatcher = Dispatcher(
-            ledger=self._ledger,
+            records=Records(),
             scheduler=self._scheduler,
             limits=Limits(
                 pack=settings.pack,
@@ -237,7 +235,7 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncIterator[SubmittedJobInfo]:
-        """Settle what has ended; yields what is still pending."""
+        """Finish what has ended; yields what is still pending."""
         try:
             if self._ownership.is_lost:
                 self._settings.on_interrupt = "detach"  # the jobs belong to the other one now
@@ -263,7 +261,7 @@ class Executor(RemoteExecutor):
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Handle Ctrl-C, and an error of Snakemake's own, such as a full disk.
 
-        The error is no reason to end what runs. The list lacks jobs that are being settled.
+        The error is no reason to end what runs. The list lacks jobs that are being finished.
         """
         error = sys.exc_info()[1]
         is_told = error is None or isinstance(error, (KeyboardInterrupt, SystemExit))
@@ -292,10 +290,6 @@ class Executor(RemoteExecutor):
         super().shutdown()
         for sentence in self._dispatcher.report():
             self.say(sentence)
-        queries = ", ".join(f"{n} {name}" for name, n in self._scheduler.queries.items())
-        self.say(
-            f"submitit: {self._dispatcher.allocations_sent} allocations, {queries or 'no'} calls"
-        )
         self._tidy()
         if self._left_running:
             self._ownership.abandon()

@@ -1,8 +1,6 @@
 """A lock on the files that a Snakemake makes, which ends with its owner.
 
-Claims lie in the directory in which the files are made. So all who work there see each other,
-whatever folder each of them keeps records in.
-
+Claims lie in the directory in which the files are made, so that all who work there see each other.
 Snakemake's own lock records no owner: after a kill it must be removed by hand (`--unlock`), and the
 same command could not just continue. Profiles for this executor therefore set `nolock: true`.
 """
@@ -24,7 +22,7 @@ import psutil
 
 from .pack import write_json
 
-# The folder of records, unless a user names another one.
+# Where records are kept: a folder that login and compute nodes share, as they share the directory.
 RECORDS = Path(".snakemake/submitit")
 CLAIMS = RECORDS / "index" / "owners"
 BEAT_S = 5.0  # the heartbeat of an owner
@@ -37,13 +35,12 @@ class OwnedElsewhere(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Owners of files; `records` is the folder in which `stop` finds what was sent."""
+    """Who makes which files."""
 
     host: str
     pid: int
     since_boot_s: float  # when it began: a clock that is set does not change this
     uid: int
-    records: str
     outputs: list[str]
 
     def __str__(self) -> str:
@@ -66,10 +63,10 @@ class Claim:
 class Ownership:
     """This process's claim to make certain files, released at the end or with the process."""
 
-    def __init__(self, folder: Path, records: Path) -> None:
+    def __init__(self, folder: Path = CLAIMS) -> None:
+        folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{uuid.uuid4().hex}.json"
-        self._records = str(records)
         self._claimed = False
         self._released = threading.Event()
 
@@ -83,9 +80,9 @@ class Ownership:
 
         The claim is written before others are looked at: of two processes that start at once, at
         least one sees the other. An owner on another host is watched until it shows a heartbeat or
-        has been silent for long enough; `say` announces the wait. Jobs of a dead owner are taken up
-        from its records if they are this process's too. Otherwise it must have ended: `left_by`
-        names the jobs of a user in this directory that live, None if nobody knows.
+        has been silent for long enough; `say` announces the wait. What a dead owner has sent is
+        taken up, if it is of this user. Otherwise it must have ended: `left_by` names the jobs of a
+        user in this directory that live, None if nobody knows.
 
         Raises:
             OwnedElsewhere: another live process has claimed one of the files, or a dead one may
@@ -99,7 +96,6 @@ class Ownership:
             pid=os.getpid(),
             since_boot_s=_since_boot_s(os.getpid()),
             uid=os.getuid(),
-            records=self._records,
             outputs=wanted,
         )
         write_json(self._file, asdict(mine))
@@ -110,13 +106,12 @@ class Ownership:
             shared = set(other.outputs) & set(wanted)
             if path == self._file or not shared:
                 continue
-            can_be_taken_up = may_act_for(other.uid) and other.records == self._records
             who = None
             if self._lives(path, other, say):
                 who = f"another {other} is"
-            elif not can_be_taken_up and (jobs := left_by(other.uid)) != []:
+            elif not may_act_for(other.uid) and (jobs := left_by(other.uid)) != []:
                 which = f"job {', '.join(jobs)}" if jobs else "what the scheduler cannot list now"
-                who = f"{which}, sent by {user_name(other.uid)} with {other.records}, may be"
+                who = f"{which}, sent by {user_name(other.uid)}, may be"
             if who is not None:
                 self.release()
                 raise OwnedElsewhere(
@@ -178,11 +173,6 @@ def claims_of(folder: Path, prefix: str) -> list[tuple[Path, Claim, bool]]:
         for path, each in claims_in(folder)
         if any(name.startswith(prefix) for name in each.outputs)
     ]
-
-
-def all_records() -> set[Path]:
-    """The folders of records of all who have claimed files in this directory."""
-    return {RECORDS.absolute(), *(Path(each.records) for _, each in claims_in(CLAIMS))}
 
 
 def may_act_for(uid: int) -> bool:

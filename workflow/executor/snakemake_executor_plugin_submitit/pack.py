@@ -19,7 +19,7 @@ from typing import Any
 # Exit codes of a job with a meaning of their own; any other one is about the job itself.
 NOT_WRITTEN = 74  # EX_IOERR: its results could not be written, for example on a full disk
 INTERRUPTED = 75  # EX_TEMPFAIL: it was ended from outside, and is still wanted
-UNFIT_HOST = 76  # nothing of its kind can run on this host
+UNUSABLE_HOST = 76  # nothing of its kind can run on this host
 
 # Variable with the name of a file that a job makes when it no longer needs this machine and only
 # writes its results.
@@ -133,10 +133,10 @@ class Job:
 
 
 class Pack:
-    """Runs the jobs of `pack.json` in its folder; each is settled in a file of its own.
+    """Runs the jobs of `pack.json` in its folder; each is finished in a file of its own.
 
-    Jobs that are settled already are skipped, so a restarted allocation continues. A job that ends
-    because the allocation ends is not settled and stays wanted. While a job that has released the
+    Jobs that are finished already are skipped, so a restarted allocation continues. A job that ends
+    because the allocation ends is not finished and stays wanted. While a job that has released the
     machine writes its results, the next one starts; a third waits.
     """
 
@@ -150,7 +150,7 @@ class Pack:
         self._restarts, self._looks_s = 0, 0.0
 
     def __call__(self) -> int:
-        """Run the jobs that are not settled; returns their number.
+        """Run the jobs that are not finished; returns their number.
 
         Raises:
             SystemExit: all of them failed, or the rest cannot run here and now.
@@ -173,7 +173,7 @@ class Pack:
         try:
             for _, number in turns:
                 item = pack["items"][number]
-                if any(any(folder.glob(f"{number}.{end}*")) for end in ("settled", "withdrawn")):
+                if any(any(folder.glob(f"{number}.{end}*")) for end in ("finished", "withdrawn")):
                     continue
                 if _has_finished(folder, number, pack):
                     continue
@@ -204,13 +204,13 @@ class Pack:
         write_json(folder / f"{number}.running.json", facts)
 
     def _wait(self, folder: Path, *, for_the_next: bool = False) -> Iterator[int]:
-        """Settle jobs that end, until none runs or the next may start; yields exit codes."""
+        """Finish jobs that end, until none runs or the next may start; yields exit codes."""
         while self._running:
             if for_the_next and len(self._running) == 1 and self._running[0].released():
                 return
             for job in list(self._running):
                 if (reason := job.why_over()) is not None:
-                    yield self._settle(folder, job, reason)
+                    yield self._finish(folder, job, reason)
             self._end_if_started_again(folder)
             time.sleep(_POLL_S)
 
@@ -228,7 +228,7 @@ class Pack:
                 _signal(job.process.pid, signal.SIGKILL)
             raise SystemExit("this allocation was started again elsewhere")
 
-    def _settle(self, folder: Path, job: Job, reason: str) -> int:
+    def _finish(self, folder: Path, job: Job, reason: str) -> int:
         had_released = job.released()
         code = job.end()
         self._running.remove(job)
@@ -239,15 +239,15 @@ class Pack:
         if reason == "ended":
             if code == NOT_WRITTEN:
                 self._stop_early(folder, job.number, "could not write its results")
-            if code == UNFIT_HOST:
-                self._report_unfit(folder, job)
+            if code == UNUSABLE_HOST:
+                self._report_unusable(folder, job)
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
                 self._give_back(folder, job.number)
             if job.killed_for_memory(code):
                 reason = "memory limit"
             if code < 0 or code > 128:
                 time.sleep(1)  # if the allocation is ending, this process's signal is on its way
-        _settle(folder, job, reason, code)
+        _finish(folder, job, reason, code)
         return code
 
     def _give_back(self, folder: Path, number: int) -> None:
@@ -261,15 +261,15 @@ class Pack:
             time.sleep(_REQUEUE_S)  # SIGTERM ends this process meanwhile
         self._stop_early(folder, number, "was ended from outside")
 
-    def _report_unfit(self, folder: Path, job: Job) -> None:
+    def _report_unusable(self, folder: Path, job: Job) -> None:
         """Start nothing more on a host where nothing can run."""
         host = self.context.host()
         why = f"{job.item.get('name', 'a job')} found that nothing can run there"
-        write_json(folder / "unfit.json", {"host": host, "why": why})
+        write_json(folder / "unusable.json", {"host": host, "why": why})
         self._stop_early(folder, job.number, f"cannot run on {host}")
 
     def _stop_early(self, folder: Path, number: int, why: str) -> None:
-        """End the allocation; unsettled jobs are wanted as if they had not begun."""
+        """End the allocation; unfinished jobs are wanted as if they had not begun."""
         self._return(folder, number)
         raise SystemExit(f"job {number} {why}; it and the rest are left for later")
 
@@ -281,20 +281,20 @@ class Pack:
             (folder / f"{each}.running.json").unlink(missing_ok=True)
 
     def _stop(self) -> None:
-        """End running jobs; those that only write may finish first and are settled then."""
+        """End running jobs; those that only write may finish first and are finished then."""
         until = time.monotonic() + GRACE_S
         while self._running:
             job = self._running.pop()
             released = job.released()
             if job.end(max(0.0, until - time.monotonic()) if released else 0.0) == 0 and released:
-                with contextlib.suppress(OSError):  # a full disk; it still counts as settled
-                    _settle(Path(self.folder), job, "ended", 0)
+                with contextlib.suppress(OSError):  # a full disk; it still counts as finished
+                    _finish(Path(self.folder), job, "ended", 0)
 
     def _terminated(self, number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
 
 
-def _settle(folder: Path, job: Job, reason: str, code: int) -> None:
+def _finish(folder: Path, job: Job, reason: str, code: int) -> None:
     """Record how a job ended.
 
     On a full disk files can only be renamed. So a success is recorded by renaming the marker that
@@ -303,11 +303,11 @@ def _settle(folder: Path, job: Job, reason: str, code: int) -> None:
     """
     how = {"code": code, "reason": reason, "began": job.began, "ended": time.time()}
     try:
-        write_json(folder / f"{job.number}.settled.json", how)
+        write_json(folder / f"{job.number}.finished.json", how)
     except OSError:
         if code == 0:
             marker = folder / f"{job.number}.running.json"
-            marker.replace(folder / f"{job.number}.settled-without-a-record")
+            marker.replace(folder / f"{job.number}.finished-without-a-record")
         raise
 
 
@@ -347,9 +347,9 @@ def _text(file: Path) -> str:
 
 
 def _has_finished(folder: Path, number: int, pack: Mapping[str, Any]) -> bool:
-    """Whether a job was killed after its outputs were there and before it was settled.
+    """Whether a job was killed after its outputs were there and before it was finished.
 
-    Settles it if so. Outputs of earlier runs were removed before it was sent.
+    Finishes it if so. Outputs of earlier runs were removed before it was sent.
     """
     named = pack["items"][number]["outputs"] if pack.get("outputs_are_complete") else ()
     outputs = [Path(pack["directory"], name) for name in named]
@@ -357,7 +357,7 @@ def _has_finished(folder: Path, number: int, pack: Mapping[str, Any]) -> bool:
         return False
     ended = max(output.stat().st_mtime for output in outputs)
     how = {"code": 0, "reason": "ended", "began": ended, "ended": ended}
-    write_json(folder / f"{number}.settled.json", how)
+    write_json(folder / f"{number}.finished.json", how)
     return True
 
 

@@ -1,7 +1,7 @@
 """Decide which waiting jobs share an allocation."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from .request import Request
@@ -10,12 +10,15 @@ Job = TypeVar("Job")
 
 
 def packs_of(
-    waiting: Iterable[tuple[Request, Job]], *, most: int, most_minutes: int | None
+    waiting: Iterable[tuple[Request, Job]],
+    *,
+    most: int,
+    most_minutes: Callable[[Request], int | None],
 ) -> list[tuple[Request, list[Job]]]:
     """Pack jobs of one kind of request, at most `most` in a pack, in the order they came.
 
-    A pack's time limit, the sum of its jobs' limits and a margin, stays within `most_minutes`. A
-    job that alone needs longer gets its own pack, and the scheduler refuses it.
+    A pack's time limit, the sum of its jobs' limits and a margin, stays within `most_minutes` of
+    their request (None: no limit). A job that alone needs longer gets its own pack.
     """
     packs: dict[str, list[tuple[Request, list[Job]]]] = {}
     for request, job in waiting:
@@ -25,7 +28,8 @@ def packs_of(
             both = dataclasses.replace(
                 request, runtime_min=so_far.runtime_min + request.runtime_min
             )
-            if len(jobs) < most and (most_minutes is None or both.minutes <= most_minutes):
+            longest = most_minutes(request)
+            if len(jobs) < most and (longest is None or both.minutes <= longest):
                 alike[-1] = both, [*jobs, job]
                 continue
         alike.append((request, [job]))

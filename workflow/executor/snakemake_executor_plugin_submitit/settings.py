@@ -5,12 +5,9 @@ strings for types every call of `snakemake` fails.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
-
-from .ownership import RECORDS
 
 
 def _option(default: Any, sentence: str) -> Any:
@@ -23,10 +20,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     """Options of `--executor submitit`; every one has a default."""
 
     cluster: str = _option("slurm", "Where jobs go: slurm, or local for processes on this machine.")
-    folder: Path = _option(
-        RECORDS,
-        "Folder of the executor's records and logs, on a file system of login and compute nodes.",
-    )
     pack: int = _option(
         1, "Run up to this many jobs of equal resources one after another in one allocation."
     )

@@ -109,6 +109,10 @@ class Scheduler(abc.ABC):
         """Why such an allocation can never be given; None if only the scheduler can tell."""
         return None
 
+    def longest_minutes(self, request: Request) -> int | None:
+        """The longest time limit that such an allocation may have; None: no limit is known."""
+        return None
+
     @abc.abstractmethod
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,

@@ -26,6 +26,7 @@ _WORDS = {
     "slurm_constraint": "constraint",
     "slurm_reservation": "reservation",
     "slurm_exclude": "exclude",
+    "slurm_dependency": "dependency",
     "constraint": "constraint",
     "qos": "qos",
     "clusters": "clusters",

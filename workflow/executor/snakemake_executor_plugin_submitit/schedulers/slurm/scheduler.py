@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ...pack import Pack
-from ...request import Request
+from ...request import MARGIN_MIN, Request
 from ..base import SENT_FROM, JobId, Listed, Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
-from .words import kind_of, names_unknown_node, sentence, state_of
+from .words import kind_of, minutes_of, names_unknown_node, sentence, state_of
 
 # The warning signal comes this early; it goes to the batch step, which the worker is.
 SIGNAL_DELAY_S = 30
@@ -38,6 +38,7 @@ class Slurm(Scheduler):
         super().__init__()
         self._settings = settings  # ExecutorSettings
         self._used = {_clusters(None)}  # clusters
+        self._longest: dict[str | None, dict[str, int | None]] = {}  # by clusters and partition
         self._still_there: dict[str, str] = {}  # by entry of --exclude, its nodes that exist
 
     def unusable(self) -> str | None:
@@ -70,6 +71,32 @@ class Slurm(Scheduler):
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """See `Scheduler`."""
         return resources.replace_excluded(resources.avoiding(request, hosts), self._still_there)
+
+    def longest_minutes(self, request: Request) -> int | None:
+        """See `Scheduler`: of the partition, which sinfo is asked once."""
+        clusters = _clusters(request)
+        if clusters not in self._longest:
+            answer = self._ask("sinfo", clusters, "--all", "--noheader", "--format=%P|%l")
+            lines = [
+                line.split("|") for line in (answer or "").splitlines() if line.count("|") == 1
+            ]
+            limits = {name.rstrip("*"): minutes_of(limit) for name, limit in lines}
+            default = [minutes_of(limit) for name, limit in lines if name.endswith("*")]
+            self._longest[clusters] = limits | {"": default[0] if default else None}
+        named = str(dict(request.options).get("partition", "")).split(",")
+        limits = self._longest[clusters]
+        return min((most for name in named if (most := limits.get(name)) is not None), default=None)
+
+    def impossible(self, request: Request) -> str | None:
+        """See `Scheduler`."""
+        longest = self.longest_minutes(request)
+        if longest is None or request.minutes <= longest:
+            return None
+        where = dict(request.options).get("partition", "the default one")
+        return (
+            f"it may take {request.runtime_min} minutes, with {MARGIN_MIN} for its start, and a "
+            f"job of partition {where} at most {longest}"
+        )
 
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,

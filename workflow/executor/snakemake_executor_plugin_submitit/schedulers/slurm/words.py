@@ -76,6 +76,16 @@ def names_unknown_node(message: str) -> bool:
     return "invalid node name" in message.lower()
 
 
+def minutes_of(limit: str) -> int | None:
+    """The minutes of a time limit such as `1-00:00:00` or `30:00`; None if there is no limit."""
+    days, _, rest = limit.strip().rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in [days or "0", *parts]):
+        return None
+    hours, minutes, _ = map(int, ["0", *parts][-3:])
+    return 1440 * int(days or 0) + 60 * hours + minutes
+
+
 def sentence(text: str) -> str:
     """Sbatch's message on one line, without its name on each."""
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]

@@ -1,7 +1,9 @@
 """Submissions, and what becomes of them if the scheduler does not take it."""
 
+import json
+
 import pytest
-from snakemake_executor_plugin_submitit.ledger import Ledger
+from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers import Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
 
@@ -30,11 +32,20 @@ def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
         dispatcher.poll()
 
     assert cluster.asked == 1 + 5  # at 0, 5, 15, 35 and 75 s, once for all ten
-    assert len(list((tmp_path / "ledger").glob("*/*/pack.json"))) == 1  # of the first
+    assert len(list((tmp_path / "records").glob("*/*/pack.json"))) == 1  # of the first
     cluster.refusal = None
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     dispatcher.poll()
     assert len(listener.take("sent")) == 1 + 10
+
+
+def test_a_pack_asks_for_no_more_time_than_the_scheduler_gives(run, cluster, tmp_path):
+    dispatcher, _ = run(pack=8, pack_minutes=240)
+    cluster.longest = 12
+    dispatcher.submit(wanted_jobs(tmp_path, *"abc"))
+
+    packs = sorted((tmp_path / "records").glob("*/*/pack.json"))
+    assert sorted(len(json.loads(pack.read_text())["items"]) for pack in packs) == [1, 2]
 
 
 def test_a_too_large_array_is_halved_until_it_is_taken(run, cluster, tmp_path, monkeypatch):
@@ -110,8 +121,8 @@ def test_an_unanswered_sbatch_is_sent_again_and_its_orphan_cancelled(run, cluste
 
     cluster.send = unanswered
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
-    stray = cluster.folders["100"]
-    assert (stray / "0.withdrawn").exists()
+    orphan = cluster.folders["100"]
+    assert (orphan / "0.withdrawn").exists()
     assert cluster.cancelled == []
     cluster.answers, cluster.send = True, send
     clock[0] += 10
@@ -121,7 +132,7 @@ def test_an_unanswered_sbatch_is_sent_again_and_its_orphan_cancelled(run, cluste
     assert listener.take("sent", "failed") == [("sent", "a", "101")]
     cluster.known["100"] = state_of("CANCELLED")
     dispatcher.tidy(keep_days=30)
-    assert not stray.exists()
+    assert not orphan.exists()
 
 
 def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, tmp_path, clock):
@@ -144,17 +155,14 @@ def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, t
     assert listener.take("sent", "failed") == [("sent", "a", "101")]
 
 
-def test_a_ledger_that_cannot_be_written_to_loses_no_wish(
-    run, cluster, tmp_path, clock, monkeypatch
-):
+def test_a_record_that_cannot_be_written_loses_no_job(run, cluster, tmp_path, clock, monkeypatch):
     dispatcher, listener = run()
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "write_pack", full)
-        patch.setattr(Ledger, "withdraw", full)
+        patch.setattr(Records, "write_pack", full)
         dispatcher.submit(wanted_jobs(tmp_path, "a"))
         assert cluster.asked == 0
     clock[0] += 5
@@ -190,7 +198,7 @@ def test_points_to_be_repeated_wait_for_the_end_of_their_pack(run, cluster, tmp_
     dispatcher.submit(three)
     for number in range(3):
         listener.take()
-        cluster.settle("100", number, code=1)
+        cluster.finish("100", number, code=1)
         dispatcher.poll()
         dispatcher.submit([three[number]])  # as Snakemake does at once
     dispatcher.poll()
@@ -203,7 +211,7 @@ def test_told_to_end_it_sends_nothing_more_and_waits_for_what_is_in_flight(run, 
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
     dispatcher.send_no_more()
     dispatcher.poll()
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     dispatcher.poll()
 
     assert listener.take("sent", "succeeded", "failed") == [
@@ -218,10 +226,10 @@ def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, t
     dispatcher, listener = run(pack=2, max_allocations=1)
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b", "c"))
     assert [event[1] for event in listener.take("sent")] == ["a", "b"]
-    cluster.settle("100", 0)
+    cluster.finish("100", 0)
     dispatcher.poll()
     assert listener.take("sent") == []
-    cluster.settle("100", 1)
+    cluster.finish("100", 1)
 
     dispatcher.poll()
 

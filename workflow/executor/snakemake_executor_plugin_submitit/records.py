@@ -4,10 +4,10 @@
     <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before it is sent
     <root>/<batch>/<n>/started.json        written in the allocation: it runs
     <root>/<batch>/<n>/<i>.running.json    job i was started, and where
-    <root>/<batch>/<n>/<i>.settled.json    job i ended, and how
-    <root>/<batch>/<n>/<i>.settled-...     job i succeeded, but the disk was full
+    <root>/<batch>/<n>/<i>.finished.json   job i ended, and how
+    <root>/<batch>/<n>/<i>.finished-...    job i succeeded, but the disk was full
     <root>/<batch>/<n>/<i>.returned        job i was left for later; a byte for each time
-    <root>/<batch>/<n>/unfit.json          nothing can run on this host
+    <root>/<batch>/<n>/unusable.json       nothing can run on this host
     <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted, or Snakemake knows its end
     <root>/<batch>/<n>/<i>.log             what job i printed
 
@@ -29,13 +29,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .ownership import all_records, may_act_for
+from .ownership import RECORDS, may_act_for
 from .pack import write_json
 from .schedulers import Listed
 
 _DAY_S = 86400.0
-# Only such folders are ever removed: a user may keep other things in --submitit-folder.
-_BATCH = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
+_BATCH = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")  # only such folders are ever removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +90,14 @@ def digest_of(command: str, excluded: str = "") -> str:
     return hashlib.sha256(" ".join(command.split()).encode()).hexdigest()[:20]
 
 
-class Ledger:
+class Records:
     """The files above. One executor writes them; allocations write their own.
 
-    Several directories and users may have their records in one folder. `directory` is the one that
-    this ledger is about, "" if the folder lies in it: then all records are about it, even after it
-    has been moved or is mounted elsewhere. Batches of other users are left alone.
+    Users who share a directory share the folder. Batches of other users are left alone.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        here = Path.cwd()
-        self.directory = "" if root.is_relative_to(here) else str(here)
+    def __init__(self, root: Path = RECORDS) -> None:
+        self.root = root.absolute()
 
     def open_batch(self) -> Path:
         """A new folder for one call of the scheduler, with a unique name."""
@@ -134,17 +129,17 @@ class Ledger:
         }
         write_json(allocation / "pack.json", pack)
 
-    def pack(self, allocation: Path) -> dict[str, Any] | None:
-        """The record of an allocation; None without one, or if it is another directory's."""
+    def items(self, allocation: Path) -> list[dict[str, Any]] | None:
+        """The jobs of an allocation as they were recorded; None without a record of this user."""
         pack = _read(allocation / "pack.json") if _is_mine(allocation.parent) else None
-        return pack if pack and self.directory in ("", pack["directory"]) else None
+        return None if pack is None else list(pack["items"])
 
     def places(self) -> dict[str, Place]:
         """The last place of each job, by its key, unless it was withdrawn there."""
         places: dict[str, Place] = {}
         for allocation in (path for batch in self.batches() for path in sorted(batch.iterdir())):
             withdrawn = self.withdrawn(allocation)
-            for number, item in enumerate((self.pack(allocation) or {"items": ()})["items"]):
+            for number, item in enumerate(self.items(allocation) or ()):
                 places.pop(item["key"], None)
                 if number not in withdrawn:
                     places[item["key"]] = Place(
@@ -155,26 +150,28 @@ class Ledger:
                     )
         return places
 
-    def leftovers(self, listed: Iterable[Listed], unwanted: Collection[str]) -> list[Listed]:
+    def folder_of(self, job: Listed) -> Path:
+        """The folder of the allocation that a job of the scheduler is."""
+        return self.root / job.batch / str(job.number)
+
+    def orphans(self, listed: Iterable[Listed], unwanted: Collection[str]) -> list[Listed]:
         """Live jobs of this directory that have nothing to run.
 
-        Their batch is unknown, `unwanted` or withdrawn, or all of it has settled and the job waits
+        Their batch is unknown, `unwanted` or withdrawn, or all of it has finished and the job waits
         to be started again.
         """
         found = []
         for job in listed:
             if not job.state.live or not _BATCH.fullmatch(job.batch):
                 continue
-            allocation = self.root / job.batch / str(job.number)
-            if self.pack(allocation) is None:
-                known = any((root / job.batch).exists() for root in {self.root, *all_records()})
-                unknown = not known and job.directory == str(Path.cwd())
+            allocation = self.folder_of(job)
+            if self.items(allocation) is None:
+                is_known = allocation.parent.exists()
+                idle = job.directory == str(Path.cwd()) and not is_known
             else:
-                left, withdrawn = self.unsettled(allocation), self.withdrawn(allocation)
-                unknown = not left and (
-                    job.state.waits or bool(withdrawn - self.settled(allocation).keys())
-                )
-            if unknown or job.batch in unwanted:
+                stopped = self.withdrawn(allocation) - self.finished(allocation).keys()
+                idle = not self.unfinished(allocation) and (job.state.waits or bool(stopped))
+            if idle or job.batch in unwanted:
                 found.append(job)
         return found
 
@@ -187,27 +184,30 @@ class Ledger:
         """Numbers of the jobs that were left for later."""
         return set(_by_number(allocation, "returned"))
 
-    def withdraw(self, allocation: Path, number: int) -> None:
-        """Note that a job is no longer wanted from there, or that Snakemake has recorded its end.
+    def withdraw(self, allocation: Path, numbers: Iterable[int]) -> None:
+        """Note that jobs are no longer wanted from there, or that Snakemake has recorded their end.
 
         An allocation ends a job that runs, and does not start one that waits.
         """
-        (allocation / f"{number}.withdrawn").touch()
+        for number in numbers:
+            # a full disk: who withdraws what runs has it cancelled too
+            with contextlib.suppress(OSError):
+                (allocation / f"{number}.withdrawn").touch()
 
     def withdrawn(self, allocation: Path) -> set[int]:
         """Numbers of the jobs of an allocation that were withdrawn."""
         return set(_by_number(allocation, "withdrawn"))
 
-    def settled(self, allocation: Path) -> dict[int, JobEnd]:
+    def finished(self, allocation: Path) -> dict[int, JobEnd]:
         """The jobs of an allocation that have ended, by their number in the pack.
 
         Lists the folder instead of checking each name, as NFS caches that a name was missing.
         """
         jobs = {}
-        for number, path in _by_number(allocation, "settled.json").items():
+        for number, path in _by_number(allocation, "finished.json").items():
             if (record := _read(path)) is not None:
                 jobs[number] = JobEnd(**record)
-        for number, path in _by_number(allocation, "settled-without-a-record").items():
+        for number, path in _by_number(allocation, "finished-without-a-record").items():
             at = path.stat().st_mtime
             jobs.setdefault(number, JobEnd(code=0, reason="ended", began=at, ended=at))
         return jobs
@@ -216,27 +216,20 @@ class Ledger:
         """Numbers of the jobs that were started, except those ended at once from outside."""
         return set(_by_number(allocation, "running.json"))
 
-    def unfit(self, allocation: Path) -> tuple[str, str] | None:
+    def unusable(self, allocation: Path) -> tuple[str, str] | None:
         """The host on which nothing can run and the reason; None if there is no such report."""
-        record = _read(allocation / "unfit.json")
+        record = _read(allocation / "unusable.json")
         return None if record is None else (record["host"], record["why"])
 
-    def unsettled(self, allocation: Path) -> set[int]:
+    def unfinished(self, allocation: Path) -> set[int]:
         """Numbers of the jobs that an allocation is running or has yet to run."""
-        pack = _read(allocation / "pack.json")
-        ended = self.settled(allocation).keys() | self.withdrawn(allocation)
-        return set(range(len(pack["items"]))) - ended if pack else set()
-
-    def withdraw_all(self, job: Listed) -> None:
-        """Withdraw all that a job of the scheduler has yet to run."""
-        allocation = self.root / job.batch / str(job.number)
-        for number in self.unsettled(allocation):
-            self.withdraw(allocation, number)
+        ended = self.finished(allocation).keys() | self.withdrawn(allocation)
+        return set(range(len(self.items(allocation) or ()))) - ended
 
     def makes(self, job: Listed, prefix: str) -> bool:
         """Whether a job of the scheduler makes a file whose name begins with `prefix`."""
-        pack = self.pack(self.root / job.batch / str(job.number)) or {"items": ()}
-        return any(name.startswith(prefix) for item in pack["items"] for name in item["outputs"])
+        items = self.items(self.folder_of(job)) or ()
+        return any(name.startswith(prefix) for item in items for name in item["outputs"])
 
     def log_of(self, allocation: Path, number: int) -> list[Path]:
         """Log files of a job and of its allocation."""
@@ -275,15 +268,15 @@ class Ledger:
                 newest = max(path.stat().st_mtime for path in [batch, *batch.rglob("*")])
                 is_old = time.time() - newest > keep_days * _DAY_S
                 if batch.name not in alive and (is_old or self._is_done(batch)):
-                    shutil.rmtree(batch, ignore_errors=True)  # a log held open on NFS stays
+                    self.remove(batch)
 
     def _is_done(self, batch: Path) -> bool:
         """Whether Snakemake has recorded the end of all its jobs, and none has failed."""
         allocations = [path for path in batch.iterdir() if path.is_dir()]
         for allocation in allocations:
-            pack, settled = _read(allocation / "pack.json"), self.settled(allocation)
-            failed = any(job.code != 0 for job in settled.values())
-            if pack is None or failed or len(self.withdrawn(allocation)) < len(pack["items"]):
+            items, ends = self.items(allocation), self.finished(allocation).values()
+            failed = any(end.code != 0 for end in ends)
+            if items is None or failed or len(self.withdrawn(allocation)) < len(items):
                 return False
         return bool(allocations)
 
@@ -291,7 +284,7 @@ class Ledger:
 def _is_mine(batch: Path) -> bool:
     try:
         return may_act_for(batch.stat().st_uid)
-    except FileNotFoundError:  # another run of the same folder has removed it
+    except OSError:  # another run of the same folder has removed it
         return False
 
 

@@ -1,36 +1,35 @@
 """Jobs that wait to be sent, and how they become allocations."""
 
-import contextlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
 from .backoff import Backoff
-from .ledger import Ledger
+from .excluded_hosts import ExcludedHosts
 from .packing import packs_of
+from .records import Records
 from .request import Request
 from .schedulers import SENT_FROM, Refused, Scheduler
-from .unfit import UnfitHosts
 
 # An unknown answer of the scheduler becomes final after this many in a row, about five minutes.
 MOST_TRIES = 7
 
 
-class Outbox:
+class Submitter:
     """Sends waiting jobs as far as there is room, and retries those that were not taken."""
 
     def __init__(
-        self, *, ledger: Ledger, scheduler: Scheduler, limits: Limits, listener: Listener,
-        directory: Path, in_flight: Allocations, unfit: UnfitHosts,
+        self, *, records: Records, scheduler: Scheduler, limits: Limits, listener: Listener,
+        directory: Path, in_flight: Allocations, excluded: ExcludedHosts,
     ) -> None:  # fmt: skip
-        self._ledger = ledger
+        self._records = records
         self._scheduler = scheduler
         self._limits = limits
         self._listener = listener
         self._directory = directory
         self._open = in_flight
-        self._unfit = unfit
+        self._excluded = excluded
         self.unwanted: set[str] = set()  # batches that may have been taken without an answer
         self._backoff = Backoff()
         self._refusals: dict[str, str] = {}  # by request: final answers of the scheduler
@@ -66,9 +65,9 @@ class Outbox:
         for job in waiting:
             (self._waiting if self._open.must_wait(job) else ready).append(job)
         packs = packs_of(
-            ((self._scheduler.avoiding(job.request, self._unfit.excluded), job) for job in ready),
+            ((self._scheduler.avoiding(job.request, self._excluded.names), job) for job in ready),
             most=self._limits.pack,
-            most_minutes=self._limits.pack_minutes,
+            most_minutes=self._longest,
         )
         while packs:
             request, first = packs.pop(0)
@@ -83,6 +82,11 @@ class Outbox:
                 array.append(packs.pop(0)[1])
             self._send(request, array, gpus_each)
 
+    def _longest(self, request: Request) -> int | None:
+        """Minutes that an allocation may ask for, by the user and by the scheduler."""
+        limits = (self._limits.pack_minutes, self._scheduler.longest_minutes(request))
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def _send(self, request: Request, packs: list[list[WantedJob]], gpus_each: int) -> None:
         message = self._refusals.get(request.key)
         if message is not None:
@@ -93,11 +97,11 @@ class Outbox:
         batch, was_sent = None, False
         try:
             _try_to_write({output.parent for job in packs[0] for output in job.outputs})
-            batch = self._ledger.open_batch()
+            batch = self._records.open_batch()
             for number, jobs in enumerate(packs):
                 # on disk before it is sent: if this process dies in between, the next run finds it
                 folder = batch / str(number)
-                self._ledger.write_pack(
+                self._records.write_pack(
                     folder,
                     [job.record for job in jobs],
                     directory=self._directory,
@@ -124,7 +128,7 @@ class Outbox:
                 if was_sent and (isinstance(problem, OSError) or problem.may_be_taken):
                     self._withdraw(batch)
                 else:
-                    self._ledger.remove(batch)
+                    self._records.remove(batch)
             self._keep_or_refuse(problem, request, packs)
             return
         except BaseException:  # Ctrl-C
@@ -147,9 +151,7 @@ class Outbox:
         """Have a batch that may have been taken run nothing; it is cancelled when it is listed."""
         self.unwanted.add(batch.name)
         for pack in batch.glob("*/pack.json"):
-            for number in self._ledger.unsettled(pack.parent):
-                with contextlib.suppress(OSError):  # a full disk; it is also cancelled
-                    self._ledger.withdraw(pack.parent, number)
+            self._records.withdraw(pack.parent, self._records.unfinished(pack.parent))
 
     def _keep_or_refuse(
         self, problem: Refused | OSError, request: Request, packs: list[list[WantedJob]]
