@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from scaling.cli.verbs import main
 from scaling.trainers.entries import trainer_named
 from scaling.trainers.logs import read_log
 from tests.conftest import PROJECT
@@ -23,20 +22,6 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
-
-
-@pytest.fixture
-def say(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["scaling", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return ended.value.code or 0, told.out, told.err
-
-    return run
 
 
 def test_a_layout_of_axes_is_a_command_line(say):

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from scaling.cli.verbs import main
-
 MODEL = ("--model", "llama3_8b", "--cluster", "h100-80gb-dgx")
 LAYOUT = ("--tp", "2", "--zero-stage", "1", "--micro-batch-size", "1")
 NUMBER = ("--tokens-per-s-per-gpu", "6300")
@@ -24,20 +22,6 @@ STEP = (
     " [2026-01-01 00:00:00] iteration {n:8d}/     100 | consumed samples: 0 | elapsed time per "
     "iteration (ms): 4096.0 | learning rate: 1.0E-05 | lm loss: 9.5E+00 | grad norm: 1.0 |\n"
 )
-
-
-@pytest.fixture
-def say(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["scaling", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return ended.value.code or 0, told.out, told.err
-
-    return run
 
 
 @pytest.fixture

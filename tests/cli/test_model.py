@@ -4,27 +4,16 @@ import json
 
 import pytest
 
-from scaling.cli.verbs import main
 from tests.study.released import RELEASED
 
 QWEN = RELEASED["qwen3-8b"][0]
 
 
-@pytest.fixture
-def say(tmp_path, monkeypatch, capsys):
-    """Run `scaling ...` in a folder with a model; its exit code, its output and its errors."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def mine(tmp_path):
+    """The folder of a model in the folder of each test."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(QWEN))
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["scaling", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return ended.value.code or 0, told.out, told.err
-
-    return run
 
 
 def test_the_shape_the_parameters_and_the_flops_are_printed(say):
