@@ -200,6 +200,16 @@ def test_a_layout_with_less_than_95_per_cent_to_fit_is_not_advised(
     assert size["layout_name"] == advised
 
 
+def test_where_nothing_surely_fits_nothing_is_advised(tabulated, tmp_path):
+    points = [some_point(2)]
+    predict(tmp_path, points, (100,), fits_chance=0.5)
+    table = tabulated(points)
+    assert table("sizes") == []
+    (found,) = table("estimates")
+    assert (found["fits_probability"], found["candidate"]) == (0.5, False)
+    assert found["tokens_per_s"] == pytest.approx(100)
+
+
 def test_the_health_of_its_runs_stands_beside_an_estimate(tabulated):
     slow = [some_point(2, zero_stage=stage, repeat=n) for stage in (0, 1, 2, 3) for n in (0, 1)]
     rows = [

@@ -151,6 +151,11 @@ TINY = ModelShape(
 )  # fmt: skip
 
 
+def test_a_mixture_of_experts_has_no_flops_of_its_dense_shape(imported):
+    (found,) = imported({"num_experts": "8"})("measurements")
+    assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
+
+
 def planned(*, tp=2, pp=1, **choices):
     """The point of a study of 32 sequences on 8 GPUs, 2 a micro-batch."""
     dp = 8 // tp // pp

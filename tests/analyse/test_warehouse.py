@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse import drawn
-from scaling.analyse.warehouse import COMPUTED, tabulate
+from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.errors import InputError
 from scaling.record import row_files
 from scaling.record.files import CannotWrite, arrow_schema, write_points, write_rows
@@ -57,6 +57,17 @@ def test_tables_in_a_circle_are_refused(study, tmp_path):
         tabulate(study, folder)
 
 
+def test_an_unknown_need_names_the_file_and_the_nearest_table():
+    queries = {"layouts": "-- Needs: nothing", "best": "-- Needs: layout"}
+    with pytest.raises(InputError, match=r"best\.sql: needs no table 'layout': .*'layouts'"):
+        all_needs(queries, SQL)
+
+
+def test_a_file_must_say_what_it_needs():
+    with pytest.raises(InputError, match=r"best\.sql: has no line '-- Needs: "):
+        all_needs({"best": "select 1"}, SQL)
+
+
 def test_every_sql_file_leaves_a_table_of_its_name(study):
     tabulate(study, SQL)
     written = {path.stem for path in (study / "tables").glob("*.parquet")}
@@ -95,6 +106,14 @@ def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path
     with pytest.raises(InputError, match=r"late\.sql: .*too late"):
         tabulate(study, folder)
     assert list((study / "tables").iterdir()) == []
+
+
+def test_nothing_is_written_if_one_table_fails(study, tmp_path):
+    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
+                 bad="-- Needs: good\nselect two from good")  # fmt: skip
+    with pytest.raises(InputError, match=r"bad\.sql: .*two"):
+        tabulate(study, folder)
+    assert not (study / "tables").exists()
 
 
 def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path):
@@ -186,6 +205,16 @@ def test_a_study_folder_may_hold_what_a_glob_would_interpret(tmp_path):
     tabulate_only(folder, tmp_path / "sql", "measurements")
     (found,) = pq.ParquetFile(folder / "tables" / "measurements.parquet").read().to_pylist()
     assert found["step_time_s"] == 1.0
+
+
+def test_a_folder_without_a_plan_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"points\.parquet: is missing; `scaling plan`"):
+        tabulate(tmp_path, SQL)
+
+
+def test_a_folder_without_sql_is_named(study, tmp_path):
+    with pytest.raises(InputError, match=r"holds no \.sql file"):
+        tabulate(study, tmp_path)
 
 
 def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study):

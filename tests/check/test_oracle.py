@@ -239,3 +239,10 @@ def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) 
 
 
 RANK = RankMemory(rank=0, stage=0, peak_bytes=1, phases={}, owners=[])
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
+def test_few_micro_batches_stay_whole_rounds_of_a_pipeline(schedule: str) -> None:
+    layout = {"pp": 4, "pipeline_schedule": schedule, "virtual_stages": 2, "engine": "torch"}
+    point = tiny_point(shape=TINY, **layout, gradient_accumulation_steps=32, global_batch_size=32)
+    assert with_fewer_micro_batches(point).layout.gradient_accumulation_steps == 12

@@ -82,6 +82,11 @@ def test_a_header_that_is_nearly_ours_is_refused_until_it_is_renamed(written, he
     assert ours not in read_table(file, rename={header: ""}).rows.column_names
 
 
+def test_a_renamed_header_that_the_file_lacks_is_refused(written):
+    with pytest.raises(InputError, match=r"--rename TTP=: did you mean 'tp'"):
+        read_table(written(csv_of()), rename={"TTP": "tp"})
+
+
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [

@@ -202,6 +202,13 @@ def test_a_rank_that_cannot_import_was_not_launched(study: Study) -> None:
     assert row.error_message.endswith("ModuleNotFoundError: No module named 'no_such_module'")
 
 
+def test_a_program_that_is_not_there_was_not_launched(study: Study) -> None:
+    row = measure(study.write(tiny_point(dp=2)), study.row_path, rank_command=["/no/such/program"])
+    assert row.outcome == "launch_failed"
+    assert row.error_message is not None
+    assert "rank 0 could not be started" in row.error_message
+
+
 def test_more_ranks_than_a_node_holds_are_not_started_on_one(study: Study) -> None:
     row = measure(study.write(tiny_point(dp=4, gpus_per_node=2)), study.row_path)
     assert row.outcome == "launch_failed"
@@ -333,6 +340,12 @@ def test_only_attempts_that_lost_a_node_count_as_such(
                 measured("finish()")
         assert measured("finish()").outcome == "node_failed"
         assert set_aside(study.rows.parent, {"node_failed"}) == 1
+
+
+def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:
+    (study.root / "logs").write_text("in the way")
+    with pytest.raises(NotMeasured, match=f"{study.root}/logs"):
+        measured("finish()")
 
 
 def test_a_step_in_which_all_stood_still_is_no_measurement(

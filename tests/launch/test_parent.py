@@ -143,6 +143,15 @@ def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(
     assert study.log(0).split() == ["second"]
 
 
+def test_a_row_outside_a_study_keeps_its_logs_beside_it(study: Study) -> None:
+    measure(
+        study.write(tiny_point()),
+        study.root / "one.parquet",
+        rank_command=study.program("finish()"),
+    )
+    assert (study.root / "one.logs" / "rank0.log").exists()
+
+
 def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
     measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:

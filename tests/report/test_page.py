@@ -146,6 +146,12 @@ def test_without_tables_the_verb_that_writes_them_is_named(tmp_path):
         write_report(tmp_path, REPORTS)
 
 
+def test_a_missing_caption_is_named(one_size, tmp_path):
+    study = shutil.copytree(one_size, tmp_path / "study")
+    with pytest.raises(InputError, match=r"captions.throughput_per_gpu\.md: is missing"):
+        write_report(study, tmp_path, charts=False)
+
+
 def test_long_lists_are_cut_by_setting_and_the_page_says_so(full_study, monkeypatch):
     monkeypatch.setattr("scaling.report.tables.MOST_ROWS", 10)
     tables = read_tables(full_study)

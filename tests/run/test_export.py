@@ -99,3 +99,9 @@ def test_export_refuses_a_folder_without_a_study_and_a_wrong_output(tmp_path):
         export(tmp_path / "none", tmp_path / "out.zip", REPORTS)
     with pytest.raises(InputError, match=r"must be a \.zip in an existing folder"):
         export(tmp_path, tmp_path / "none" / "out.zip", REPORTS)
+
+
+def test_a_broken_file_is_one_sentence(tmp_path):
+    (tmp_path / "points.parquet").write_text("half a table")
+    with pytest.raises(InputError, match=r"points\.parquet: is no Parquet file of "):
+        export(tmp_path, tmp_path / "out.zip", REPORTS)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from scaling.cluster.hardware import GIB
-from scaling.train.measure.memory import library_memory, note_foreign_memory
+from scaling.train.measure.memory import foreign_memory, library_memory, note_foreign_memory
 from scaling.train.outcomes import failure_of
+from tests.train.reference import CPU
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,16 @@ def test_an_out_of_memory_names_what_others_had_taken() -> None:
         "CUDA out of memory. (30.0 GiB of the GPU were taken by other processes before this rank "
         "began)"
     )
+
+
+def test_another_failure_says_nothing_of_memory() -> None:
+    assert "taken" not in oom_with(30 * GIB, ValueError("no"))
+
+
+def test_a_cpu_has_no_memory_of_others_or_of_libraries() -> None:
+    assert library_memory(CPU, 0) is None
+    if not torch.cuda.is_available():
+        assert foreign_memory(0) is None
 
 
 def test_what_neither_the_allocator_nor_others_hold_is_the_libraries(
