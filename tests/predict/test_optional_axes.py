@@ -65,6 +65,7 @@ def points_of_layouts(layouts):
     return points_from(inputs, CLUSTERS)
 
 
+@settings(max_examples=20)
 @given(mixtures(), st.integers(0, 2**32 - 1))
 def test_a_value_for_each_row_gives_what_one_value_for_all_gives(layouts, seed):
     random = np.random.default_rng(seed)

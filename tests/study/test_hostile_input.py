@@ -18,7 +18,7 @@ from tests.conftest import STUDY
 
 pytestmark = pytest.mark.slow
 
-STUDIES, COMMAND_LINES = 400, 100
+STUDIES, COMMAND_LINES = 250, 60
 VERBS = {  # and words of which its arguments are made, more or less
     "plan": ["one"],
     "status": ["one"],

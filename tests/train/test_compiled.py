@@ -12,7 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from scaling.layout.engines import ENGINES
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.compiled import compiled, require_compiler
+from scaling.train.kernels.compiled import require_compiler
 from scaling.train.model.decoder import Layer, loss_function
 from scaling.train.model.encoder_decoder import EncoderLayer
 from scaling.train.parallel.groups import Groups
@@ -61,19 +61,9 @@ def test_a_layer_is_one_graph_whatever_crosses_its_ranks_and_in_8_bits(
     x = torch.randn(8, tokens, shape.hidden_size, dtype=plan.dtype, requires_grad=True)
     explained = torch._dynamo.explain(layer)(x, *bias)
     assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
-
-
-@IMPORTED_LATE
-def test_a_compiled_layer_reads_its_rotary_tables(fresh_compiler: None) -> None:
-    """A cosine and a power of every element would take longer than the layer's norms."""
-    from torch._inductor.utils import run_and_get_code
-
-    layer = Layer(blueprint(tiny_point(precision="bf16", attention="flash2")), 0)
-    x = torch.randn(2, 32, TINY.hidden_size, dtype=torch.bfloat16, requires_grad=True)
-    run = compiled(layer.forward)
-    _, codes = run_and_get_code(lambda: run(x).float().mean().backward())
-    assert codes
-    assert not [code for code in codes if ".cos(" in code or ".sin(" in code or "pow(" in code]
+    # a cosine of every element would take longer than the layer's norms: tables are read
+    called = [str(node.target) for node in explained.graphs[0].graph.nodes]
+    assert not [name for name in called if "cos" in name or "sin" in name]
 
 
 @IMPORTED_LATE
