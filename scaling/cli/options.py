@@ -42,6 +42,9 @@ Mode = Annotated[str | None, typer.Option(help="measure or predict, overriding t
 ClusterName = Annotated[
     str | None, typer.Option(help="A cluster of config/clusters.yaml, overriding the study's.")
 ]
+Implied = Annotated[
+    bool, typer.Option(help="Do not start what a smaller micro-batch's lack of memory rules out.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -19,7 +19,7 @@ from scaling.cli import expect as expecting
 from scaling.cli import memory as exact
 from scaling.cli import model as models
 from scaling.cli import prediction as predicting
-from scaling.cli.options import ClusterName, Mode, StudyName
+from scaling.cli.options import ClusterName, Implied, Mode, StudyName
 from scaling.errors import InputError, counted, printable
 from scaling.study.paths import RESULTS
 
@@ -54,6 +54,7 @@ def plan(
     write: Annotated[
         bool, typer.Option(help="Write the plan's files into the study's folder.")
     ] = True,
+    implied: Implied = True,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
@@ -65,7 +66,7 @@ def plan(
     if write:
         plan_writer.write_plan(planned)
     loaded, plan = planned.study, planned.plan
-    costs = price.costs_of(planned) if loaded.mode == "measure" else None
+    costs = price.costs_of(planned, implied=implied) if loaded.mode == "measure" else None
     show.show_plan(loaded, plan, planned.spend, planned.probe_plan, costs)
 
 
@@ -76,6 +77,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Options for snakemake."),
     ] = None,
+    implied: Implied = True,
     mode: Mode = None,
     cluster: ClusterName = None,
     notify: Annotated[
@@ -88,7 +90,9 @@ def run(
     """Run what is missing of a study with Snakemake, and show its progress."""
     from scaling.run.snakemake import run_study
 
-    raise typer.Exit(run_study(study, snakemake or [], mode=mode, cluster=cluster, notify=notify))
+    options = snakemake or []
+    code = run_study(study, options, mode=mode, cluster=cluster, notify=notify, implied=implied)
+    raise typer.Exit(code)
 
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
@@ -98,10 +102,7 @@ def measure(
     excluded: Annotated[
         str, typer.Option(help="Hosts that the allocation excluded, to record in the row.")
     ] = "",
-    implied: Annotated[
-        bool,
-        typer.Option(help="Do not start what a smaller micro-batch's lack of memory rules out."),
-    ] = True,
+    implied: Implied = True,
 ) -> None:
     """Train one point and leave its row, whatever happens to it."""
     from scaling import launch

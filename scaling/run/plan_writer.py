@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from scaling.study.grid import Plan
 from scaling.study.inputs import digest_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import PlanFile, read_json_object
-from scaling.study.point import Point, point_from_json
+from scaling.study.point import Point, micro_batch_twins, point_from_json
 from scaling.study.study import Study
 
 # Temporary files older than this have no writer any more: one needs seconds, and clocks differ.
@@ -91,7 +91,9 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
     """Snakemake's part of a plan, without digests of its files; the sweep if it is measured.
 
     Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
-    drift over time would look like a property of the layouts that happened to run then.
+    drift over time would look like a property of the layouts that happened to run then. Points
+    that differ in the micro-batch only run in its order, since one that is out of memory rules out
+    the larger ones.
     """
     study, points, probe_plan = planned.study, planned.plan.points, planned.probe_plan
     measure, measured = study.measure, study.mode == "measure"
@@ -99,7 +101,7 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     cluster = study.clusters[points[0].cluster]  # a study that measures has only one
-    lots = {point.point_id: random_fraction(measure.seed, point.point_id) for point in points}
+    lots = _lots(measure.seed, points)
     plan = PlanFile(
         made_from=planned.made_from,
         files={},
@@ -127,6 +129,15 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
         probe_asked=probe_plan.digest if probe_plan else "",
     )
     return plan, sweep
+
+
+def _lots(seed: int, points: Sequence[Point]) -> dict[str, float]:
+    """A random number for each point_id; among micro-batch twins they rise with the micro-batch."""
+    lots: dict[str, float] = {}
+    for twins in micro_batch_twins(points).values():
+        drawn = sorted(random_fraction(seed, point.point_id) for point in twins)
+        lots |= {point.point_id: lot for point, lot in zip(twins, drawn, strict=True)}
+    return lots
 
 
 def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:

@@ -18,7 +18,7 @@ from scaling.run.plan_writer import StudyPlan
 from scaling.run.predictions import Floats
 from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
-from scaling.study.point import Point
+from scaling.study.point import Point, micro_batch_twins
 from scaling.study.schema import Measure
 from scaling.study.short_steps import is_worth_shortening
 from scaling.study.study import Study
@@ -66,10 +66,10 @@ class Costs:
     points_on_a_node: float = 0.0  # expected; they run once more where that node is found slow
 
 
-def costs_of(planned: StudyPlan) -> Costs:
-    """The costs of a study that is measured."""
+def costs_of(planned: StudyPlan, *, implied: bool = True) -> Costs:
+    """The costs of a study that is measured; see `prices` for `implied`."""
     study, points = planned.study, planned.plan.points
-    ways = prices(study, planned.plan)
+    ways = prices(study, planned.plan, implied=implied)
     has_reruns = Sweep(study, points, planned.folder).has_reruns
     return Costs(
         ways=ways,
@@ -81,11 +81,15 @@ def costs_of(planned: StudyPlan) -> Costs:
 WAYS = ("full", "guided", "short", "both")
 
 
-def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Price]:
+def prices(
+    study: Study, planned: Plan, ways: Sequence[str] = WAYS, *, implied: bool = True
+) -> list[Price]:
     """The price of each way; none where nothing runs or nothing can be predicted.
 
     Counts repeats that every point has; repeats of contenders come on top. Guided sweeps are
-    simulated with data-sheet predictions, without the calibration that small sizes will bring.
+    simulated with data-sheet predictions, without the calibration that small sizes will bring. A
+    point predicted not to fit takes its start-up, unless it is `implied`: its twin with a smaller
+    micro-batch does not fit either.
     """
     if study.mode == "predict" or not study.is_predictable:
         return []
@@ -104,6 +108,7 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
     short = planning.with_full_runs(study, short, predictions.ranking_times(prediction))
     repeats = 1 if measure.repeats.only else measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
+    misfits = _misfits_that_start(once, prediction, implied=implied)
     on_a_node = chance_on_node(study, once)
     # a study that measures has only one cluster
     usd_per_hour = study.clusters[once[0].cluster].usd_per_gpu_hour or math.nan
@@ -121,7 +126,8 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
             surprising[most_again(points, prediction, chosen, guide)] = True
             runs, surprising = runs & chosen, surprising & counted
         steps = hours_per_s * np.where(runs, run_s, 0.0)
-        startup = hours_per_s * np.where(runs, STARTUP_S, 0.0)
+        started = runs | (misfits & (way in ("full", "short")))
+        startup = hours_per_s * np.where(started, STARTUP_S, 0.0)
         added = hours_per_s * np.where(surprising, run_s + STARTUP_S, 0.0)
         usd = usd_per_hour * float((steps + startup).sum())
         priced.append(
@@ -137,6 +143,19 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
             )
         )
     return priced
+
+
+def _misfits_that_start(
+    points: Sequence[Point], prediction: Prediction, *, implied: bool
+) -> npt.NDArray[np.bool_]:
+    """Points predicted not to fit that are started all the same, (n,)."""
+    misfits = np.asarray(prediction.predicted & ~prediction.fits)
+    if implied:
+        rows = {point.point_id: row for row, point in enumerate(points)}
+        for twins in micro_batch_twins(points).values():
+            larger = [row for twin in twins if misfits[row := rows[twin.point_id]]][1:]
+            misfits[larger] = False
+    return misfits
 
 
 def chance_on_node(study: Study, points: Sequence[Point]) -> Floats:

@@ -40,10 +40,12 @@ def run_study(
     mode: str | None = None,
     cluster: str | None = None,
     notify: str | None = None,
+    implied: bool = True,
 ) -> int:
     """Run what is missing of `study`; returns snakemake's exit code.
 
-    `options` are for snakemake; `mode` and `cluster` override the study's. Snakemake's output goes
+    `options` are for snakemake; `mode` and `cluster` override the study's. Without `implied`,
+    points start that a smaller micro-batch's lack of memory rules out. Snakemake's output goes
     to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails. The shell
     command `notify` is run once at the end.
 
@@ -60,7 +62,7 @@ def run_study(
     plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
     watcher = watch_study(loaded, points, planned.folder)
-    overrides = {"mode": mode, "cluster": cluster}
+    overrides = {"mode": mode, "cluster": cluster, "implied": None if implied else "false"}
     command = _command(loaded.path, options, overrides)
     if any(re.match("(--dry-?run|-n[a-zA-Z]*)$", word) for word in options):  # `-np` is `-n -p`
         return subprocess.run(command, check=False).returncode

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,3 +82,17 @@ def point_from_json(text: str) -> Point:
     fields: dict[str, Any] = json.loads(text)
     shape, layout = ModelShape(**fields.pop("shape")), Layout(**fields.pop("layout"))
     return Point(shape=shape, layout=layout, **fields)
+
+
+def micro_batch_twins(points: Iterable[Point]) -> dict[Hashable, list[Point]]:
+    """Points that differ in the micro-batch only, the smallest first, by what they share."""
+    twins: dict[Hashable, list[Point]] = {}
+    for point in sorted(points, key=lambda one: one.layout.micro_batch_size):
+        layout = point.layout
+        sequences = layout.micro_batch_size * layout.gradient_accumulation_steps
+        shared = dataclasses.replace(
+            layout, micro_batch_size=1, gradient_accumulation_steps=sequences
+        )
+        key = (point.model, point.study_kind, point.cluster, point.repeat, shared)
+        twins.setdefault(key, []).append(point)
+    return twins

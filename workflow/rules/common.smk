@@ -17,6 +17,7 @@ except InputError as error:
 
 # options by which a verb reads the same study
 OVERRIDES = [word for key, value in overrides.items() for word in (f"--{key}", value)]
+IMPLIED = " --no-implied" if str(config.get("implied")).lower() == "false" else ""
 NAME = Path(PLAN.study).stem
 STUDY = paths.StudyPaths(paths.RESULTS / NAME)
 LOGS = paths.LogPaths(paths.LOGS / NAME)

@@ -21,5 +21,7 @@ rule measure:
     params:
         point=str(STUDY.point("{point}")),
     shell:
-        SCALING + " measure {params.point:q} {output:q}"
-        " --excluded={resources.slurm_exclude:q} > {log:q} 2>&1"
+        SCALING
+        + " measure {params.point:q} {output:q}"
+        + IMPLIED
+        + " --excluded={resources.slurm_exclude:q} > {log:q} 2>&1"

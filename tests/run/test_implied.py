@@ -1,0 +1,49 @@
+"""One lack of memory rules out larger micro-batches: what that does to price and order."""
+
+import pytest
+
+from scaling.run import plan_writer, price
+from scaling.run.plan_writer import StudyPlan, random_fraction
+from scaling.study import grid
+from tests.plans import fitting_plan
+from tests.run.test_planning import study_of
+
+HUGE = {
+    "model": "huge", "world_size": 8, "zero_stage": 0, "global_batch_size": 64,
+    "micro_batch_size": [1, 2, 4],
+}  # fmt: skip
+
+
+def test_only_the_smallest_micro_batch_that_does_not_fit_takes_a_start(config, write_study):
+    study = study_of(config, write_study, measure={"measure_oom": True}, **HUGE)
+    plan = fitting_plan(study)
+    (one,) = price.prices(study, plan, ("full",))
+    (all_three,) = price.prices(study, plan, ("full",), implied=False)
+    assert (one.points, one.step_gpu_hours) == (0, 0.0)
+    assert one.startup_gpu_hours > 0
+    assert all_three.startup_gpu_hours == pytest.approx(3 * one.startup_gpu_hours)
+
+
+def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(
+    config, write_study, tmp_path
+):
+    choices = {"world_size": 8, "global_batch_size": 64, "micro_batch_size": [4, 1, 2]}
+    study = study_of(config, write_study, model="mini", tp=[1, 2], zero_stage=[1, 3], **choices)
+    plan = grid.expand_grid(study)
+    planned = StudyPlan(
+        study=study, about="", folder=tmp_path, plan=plan, spend=None, probe_plan=None,
+        made_from="",
+    )  # fmt: skip
+    plan_writer.write_plan(planned)
+    order = list(plan_writer.read_json_object(tmp_path / "plan.json")["points"])
+    points = {point.point_id: point for point in plan.points}
+    ran: dict[tuple[int, int], list[int]] = {}
+    for name in order:
+        layout = points[name].layout
+        ran.setdefault((layout.tp, layout.zero_stage), []).append(layout.micro_batch_size)
+    assert set(map(tuple, ran.values())) == {(1, 2, 4)}
+    # families are drawn: their places are those of the drawn points
+    seed = study.measure.seed
+    drawn = sorted(points, key=lambda name: random_fraction(seed, name))
+    family = {name: (point.layout.tp, point.layout.zero_stage) for name, point in points.items()}
+    assert [family[name] for name in order] == [family[name] for name in drawn]
