@@ -53,6 +53,7 @@ predicted as (
         predicted_common_sigma, predicted_layout_sigma, predicted_size_sigma,
         predicted_rest_sigma,
         coalesce(parameters_from, 'prediction') as stack_fingerprint,
+        calibrated_until as started_at,
         planned_points.* exclude (point_id)
     from study.predictions
     join planned_points using (point_id)

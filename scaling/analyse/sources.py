@@ -56,6 +56,7 @@ _PREDICTION = {
     "predicted_size_sigma": "double",
     "predicted_rest_sigma": "double",
     "parameters_from": "varchar",
+    "calibrated_until": "varchar",
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }

@@ -1,5 +1,6 @@
 """Verbs that predict, calibrate and recommend. Heavy imports stay inside the functions."""
 
+import dataclasses
 import functools
 import traceback
 from collections.abc import Iterable
@@ -63,7 +64,8 @@ def predict(
     models, clusters = catalogues()
     checked = points_of(table, models=models, clusters=clusters)
     prediction = predict_points(checked, parameters)
-    write_table(out, prediction_table(checked, prediction))
+    until = parameters.rows_until if parameters else None
+    write_table(out, prediction_table(checked, prediction, until))
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
     asked = counted(len(checked), "point")
@@ -137,7 +139,9 @@ def calibrate(
         traceback.print_exc()  # a study still gets its report, from data sheets
         failure = f"{type(error).__name__}: {error}"
         calibration = Calibration(source=source, stacks={}, failure=failure)
-    write_calibration(out, calibration)
+    starts = table.rows["started_at"].to_pylist() if "started_at" in table.rows.schema.names else []
+    until = max(filter(None, map(str, filter(None, starts))), default=None)
+    write_calibration(out, dataclasses.replace(calibration, rows_until=until))
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(

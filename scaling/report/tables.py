@@ -52,6 +52,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *_CELL, *_LAYOUT, "label", "stretch", "candidates", "close_layouts", "close_names",
         "efficiency", "hours_per_token", "hours_per_token_low", "hours_per_token_high",
         "gpu_hours_per_token", "global_batch_size", "tokens_per_step", "started_at",
+        "stack_fingerprint",
     ),
     "returns": (
         "setting_id", "series", "level", "from_world_size", "to_world_size", "faster", "faster_low",
@@ -72,7 +73,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
         "profiled_s", "share_from", "share_to",
     ),
-    "accuracy": ("setting_id", "compared", "near", "median_error", "predicted_from"),
+    "accuracy": ("setting_id", "compared", "near", "median_error"),
     "collectives": (
         "cluster", "kind", "ranks", "stride", "nodes", "at_once", "message_bytes",
         "bus_bytes_per_s", "bus_low", "bus_high",

@@ -1,6 +1,7 @@
 """The answer as a purchase, on tables written by hand."""
 
 import dataclasses
+import datetime
 import json
 
 import pytest
@@ -68,7 +69,7 @@ def size(**changes):
         "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5,
-        "started_at": "2026-11-20T10:00:00Z",
+        "started_at": "2026-11-20T10:00:00Z", "stack_fingerprint": "data sheet",
     }  # fmt: skip
     return row | changes
 
@@ -109,6 +110,24 @@ def test_the_health_line_says_what_speaks_against_the_answer(changes, item):
     assert [state for state, _ in found] == sorted(
         (state for state, _ in found), key=("bad", "warn", "good").index
     )
+
+
+@pytest.mark.parametrize(
+    ("stack", "until", "words"),
+    [
+        ("data sheet", None, "from data sheets"),
+        ("scaling|h100", "2026-11-27T23:00:00Z",
+         "calibrated on rows of scaling on h100 until 2026-11-27 (1 day old)"),
+        ("scaling|h100 (other cluster)", "2026-08-30T10:00:00Z",
+         "calibrated on rows of scaling on h100 (other cluster) until 2026-08-30 (90 days old)"),
+        ("scaling|h100", None, "calibrated on rows of scaling on h100"),
+    ],
+)  # fmt: skip
+def test_a_prediction_says_the_age_of_its_calibration(stack, until, words):
+    row = size(series="predicted", stack_fingerprint=stack, started_at=until)
+    assert purchase._calibration_words(row, datetime.date(2026, 11, 28)) == words
+    stands = [said for _, said in purchase.health(tables(row), row) if "Predicted" in said]
+    assert stands[0].startswith("Predicted, not measured, ")
 
 
 def test_a_slow_host_is_named_and_its_runs_are_said_to_be_corrected():

@@ -12,13 +12,15 @@ from scaling.predict.read.features import Points
 _MOST_BYTES = 2.0**62
 
 
-def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
+def prediction_table(
+    points: Points, prediction: Prediction, rows_until: str | None = None
+) -> pa.Table:
     """One row per point in the order of the input; null where it cannot be predicted.
 
     A measured step lies between `low` and `high` 8 times in 10; the sigmas are
     the parts of its error (interval.py), own that of layout and rest together. Memory
     terms and `fragmentation_bytes` add up to what is compared with `capacity_bytes`, time terms to
-    `predicted_step_time_s`. `note` says why a point has no prediction.
+    `predicted_step_time_s`. `calibrated_until` is `rows_until` of the calibration. `note` says why a point has no prediction.
     """
     unpredicted = ~prediction.predicted
 
@@ -49,5 +51,8 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     columns |= {name: real(values) for name, values in prediction.time_terms.items()}
     columns["predicted_tokens_per_s"] = real(points.tokens_per_step / prediction.step_time_s)
     columns["parameters_from"] = pa.array(prediction.parameters_from.tolist(), pa.string())
+    calibrated = prediction.parameters_from != "data sheet"
+    until = np.where(calibrated & ~unpredicted, rows_until, None).tolist()
+    columns["calibrated_until"] = pa.array(until, pa.string())
     columns["note"] = pa.array(points.note.tolist(), pa.string())
     return pa.table(columns)

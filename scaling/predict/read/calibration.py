@@ -77,11 +77,15 @@ class StackCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Every calibrated stack, by framework|cluster; `failure`: why a study's fit has none."""
+    """Every calibrated stack, by framework|cluster; `failure`: why a study's fit has none.
+
+    `rows_until`: when the newest of its rows was measured, ISO 8601; None if no row says it.
+    """
 
     source: str
     stacks: Mapping[str, StackCalibration]
     failure: str = ""
+    rows_until: str | None = None
 
     def parameters_for(self, group: Group) -> tuple[dict[str, float], StackCalibration | None, str]:
         """Parameters for a group, the calibration they come from, and the name of that source.
@@ -117,6 +121,7 @@ class Calibration:
             "scaling_version": __version__,
             "source": self.source,
             "failure": self.failure,
+            "rows_until": self.rows_until,
             "errors_are": "standard deviations of parts of log(measured / predicted)",
             "stacks": stacks,
         }

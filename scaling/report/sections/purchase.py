@@ -4,6 +4,7 @@ The page's script makes the same choice when the reader changes tokens, price or
 (reports/page/page.js); what it needs of each size is one `option`.
 """
 
+import datetime
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -243,8 +244,7 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
     predicted = size["series"] == "predicted"
     stands = _STANDS_ON[size["series"]]
     if predicted:
-        source = next((row["predicted_from"] for row in tables["accuracy"]), None)
-        stands += f", from {source or 'data sheets'}"
+        stands += f", {_calibration_words(size, datetime.datetime.now(datetime.UTC).date())}"
     elif size["started_at"]:
         stands += f", last on {size['started_at'][:10]}"
     items: list[Item] = [("good" if size["series"] in ("measured", "extended") else "warn", stands)]
@@ -267,6 +267,18 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
         one = waiting == 1
         items.append(("warn", f"{waiting} {'point has' if one else 'points have'} no result yet"))
     return items
+
+
+def _calibration_words(size: Record, today: datetime.date) -> str:
+    """Which parameters a prediction has, and how old the rows are that they were fitted to."""
+    if size["stack_fingerprint"] in (None, "data sheet", "prediction"):
+        return "from data sheets"
+    said = f"calibrated on rows of {size['stack_fingerprint'].replace('|', ' on ')}"
+    if not size["started_at"]:
+        return said
+    until = datetime.date.fromisoformat(size["started_at"][:10])
+    days = max((today - until).days, 0)
+    return f"{said} until {until} ({days} {'day' if days == 1 else 'days'} old)"
 
 
 def warning(tables: Tables) -> str:
