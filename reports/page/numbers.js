@@ -17,7 +17,7 @@ const amount = x => {
   return significant(x, Math.abs(x) >= 1000 ? grouped_digits : digits);
 };
 const percent = x => x == null ? unknown : (100 * x).toFixed(1).replace('-', minus) + thin + '%';
-const duration = hours => { const [, perHour, unit] = times.find(([from]) => hours >= from); return `${amount(hours * perHour)}\u00a0${unit}`; };
+const duration = (hours, beside = hours) => { const [, perHour, unit] = times.find(([from]) => beside >= from); return `${amount(hours * perHour)}\u00a0${unit}`; };
 
 // A number above zero as people write it: 0.5T, 0,5 T, 140 billion, 1e12, 140G, 1,000,000. {value} or {wrong}; null where empty.
 const scales = { k: 1e3, thousand: 1e3, m: 1e6, million: 1e6, g: 1e9, b: 1e9, billion: 1e9, t: 1e12, trillion: 1e12, p: 1e15 };

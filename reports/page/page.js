@@ -22,8 +22,8 @@ function answer() {
   const slow = late ? ` No size finishes within ${amount(state.deadline)} days; this is the fastest.` : '';
   at('headline').textContent = use.undecided ? `${use.undecided}.` : `${use.verb} ${use.what}: ${bill(use)} for ${amount(tokens)} tokens.`;
   at('headline').title = use.exact;
-  const [low, high] = [use.low, use.high].map(hours => duration(hours * tokens)), unit = '\u00a0' + high.split('\u00a0').at(-1);
-  at('between').textContent = `${use.undecided ? `These runs say ${use.what}: ${bill(use)}. ` : ''}Between ${low.endsWith(unit) ? low.slice(0, -unit.length) : low} and ${high} (${use.level} % interval).${slow}`;
+  const high = use.high * tokens, [low] = duration(use.low * tokens, high).split('\u00a0');
+  at('between').textContent = `${use.undecided ? `These runs say ${use.what}: ${bill(use)}. ` : ''}Between ${low} and ${duration(high)} (${use.level} % interval).${slow}`;
   at('close').textContent = use.close;
   at('returns').textContent = use.returns;
   at('health').replaceChildren(...use.health.map(([look, words]) => element('li', words, look)));

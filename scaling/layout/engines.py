@@ -87,7 +87,7 @@ def _trainer_refusals(
     entries = importlib.import_module("scaling.trainers.entries")
     yield from entries.axis_refusals(layout.engine, shape, layout)
     if gradient_clipping:
-        yield f"gradient_clipping={gradient_clipping:g}: config/trainers.yaml says no way"
+        yield f"gradient_clipping={gradient_clipping:g}: config/trainers.yaml has no words for it"
 
 
 def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:

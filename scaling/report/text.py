@@ -87,9 +87,10 @@ def message_size(size_bytes: float) -> str:
     return f"{size_bytes:.0f}{THIN}B"
 
 
-def duration(hours: float) -> str:
-    """A time in a fitting unit: `35.8 days`, `9.10 hours`; page.js does the same."""
-    _, per_hour, unit = next(one for one in FORMATS["times"] if hours >= one[0])
+def duration(hours: float, beside: float | None = None) -> str:
+    """A time in its unit, or in that of the one `beside` it: `35.8 days`; page.js does the same."""
+    longer = hours if beside is None else beside
+    _, per_hour, unit = next(one for one in FORMATS["times"] if longer >= one[0])
     return f"{amount(hours * per_hour)}{GLUE}{unit}"
 
 

@@ -178,7 +178,7 @@ def axis_refusals(name: str, shape: ModelShape, layout: Layout) -> Iterator[str]
         known = () if ways is None else None if not isinstance(ways, dict) else ways
         if known is None or value == default_of(field) or key_of(value) in known:
             continue
-        why = trainer.reasons.get(field, "config/trainers.yaml says no way")
+        why = trainer.reasons.get(field, "config/trainers.yaml has no words for it")
         yield f"{name} cannot be told {field}={str(value).lower()}: {why}"
 
 

@@ -58,6 +58,8 @@ def test_the_interval_of_the_time_has_its_level():
     one = option(8, 100 * DAY, undecided=None)
     said = purchase.between(one, 1, None, GPU).replace("\u00a0", " ")
     assert said == "Between 90.0 and 110 days (95 % interval)."
+    mixed = purchase.between(option(8, 48.0, undecided=None), 1, None, GPU)
+    assert mixed.startswith("Between 1.80 and 2.20\u00a0days ")
     red = purchase.between(one | {"undecided": "Not decided: the machine was busy"}, 1, None, GPU)
     assert red.startswith("These runs say 8 GPUs with ZeRO-3: 100\u00a0days, ")
 
@@ -217,7 +219,7 @@ def test_a_layout_is_copied_as_the_command_of_each_other_program(program, said):
 def test_a_program_that_cannot_be_told_a_layout_says_why_and_has_no_command():
     run = runs(SETTING, ROW | {"tp": 2, "dp": 8}, programs=True)["Hugging Face Trainer"]
     assert run["file"] == ""
-    assert run["cannot"].startswith("hf cannot be told tp=2: the Trainer")
+    assert run["lines"][0].startswith("hf cannot be told tp=2: the Trainer")
 
 
 def test_without_the_whole_shape_of_the_model_there_are_no_other_programs():

@@ -24,9 +24,7 @@ def test_only_the_smallest_micro_batch_that_does_not_fit_takes_a_start(config, w
     assert all_three.startup_gpu_hours == pytest.approx(3 * one.startup_gpu_hours)
 
 
-def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(
-    config, write_study, tmp_path
-):
+def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(config, write_study, tmp_path):
     choices = {"world_size": 8, "global_batch_size": 64, "micro_batch_size": [4, 1, 2]}
     study = study_of(config, write_study, model="mini", tp=[1, 2], zero_stage=[1, 3], **choices)
     plan = grid.expand_grid(study)

@@ -144,9 +144,9 @@ def between(option: Option, tokens: float, price: float | None, words: Mapping[s
     If the headline decides nothing, first what the runs say all the same.
     """
     said = f"These runs say {option['what']}: {bill(option, tokens, price, words)}. "
-    low, high = duration(option["low"] * tokens), duration(option["high"] * tokens)
-    low = low.removesuffix(GLUE + high.split(GLUE)[-1])
-    interval = f"Between {low} and {high} ({option['level']} % interval)."
+    longest = option["high"] * tokens
+    low = duration(option["low"] * tokens, longest).split(GLUE)[0]
+    interval = f"Between {low} and {duration(longest)} ({option['level']} % interval)."
     return said + interval if option["undecided"] else interval
 
 

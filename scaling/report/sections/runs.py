@@ -13,7 +13,7 @@ from scaling.report.tables import SHAPE, Record
 from scaling.trainers.entries import load_trainers, trainers_file
 from scaling.trainers.render import Start, point_to_start, start_of
 
-Run = dict[str, str]  # `command`, `file`, and `cannot`: what the program cannot be told
+Run = dict[str, Any]  # `command`, `file`, and `lines`: what the program cannot be told, or notes
 
 _NAMES = {
     "megatron": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo",
@@ -27,7 +27,7 @@ def runs(setting: Record, row: Record, *, programs: bool) -> dict[str, Run]:
     Other programs need the whole shape of the model, which published rows may lack.
     """
     command = "scaling run one_layout  # reads config/studies/one_layout.yaml"
-    told = {"This project": Run(command=command, file=study_yaml(setting, row), cannot="")}
+    told = {"This project": Run(command=command, file=study_yaml(setting, row), lines=())}
     shape = shape_of(setting)
     if not programs or shape is None:
         return told
@@ -41,7 +41,7 @@ def runs(setting: Record, row: Record, *, programs: bool) -> dict[str, Run]:
         told["DeepSpeed"] = Run(
             command=f"deepspeed {where} train.py --deepspeed_config ds_config.json",
             file=start_of(point, "deepspeed").files["ds_config.json"],
-            cannot="",
+            lines=(),
         )
     file = trainers_file()
     entries = load_trainers(file) if file.exists() else {}
@@ -54,9 +54,9 @@ def runs(setting: Record, row: Record, *, programs: bool) -> dict[str, Run]:
 def _run_of(start: Start) -> Run:
     """The shell line and the files of a program; neither where it cannot be told the layout."""
     if start.refused:
-        return Run(command="", file="", cannot="; ".join(start.refused))
+        return Run(command="", file="", lines=start.refused)
     files = "\n".join(f"# {name}\n{text}" for name, text in start.files.items())
-    return Run(command="", file=f"{start.shell}\n{files}", cannot="; ".join(start.notes))
+    return Run(command="", file=f"{start.shell}\n{files}", lines=start.notes)
 
 
 def shape_of(setting: Record) -> ModelShape | None:

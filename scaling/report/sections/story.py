@@ -147,7 +147,7 @@ def _fits(row: Record) -> str:
 def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str, Any]:
     """Every selection by every size: the advised layout, its rate, what a run takes.
 
-    `sizes`: the columns.   `groups`: the rows of one model and batch, so that clusters stand side
+    `sizes`: the columns; `unit`: what they count, if all rows count the same.   `groups`: the rows of one model and batch, so that clusters stand side
     by side; of a row `cells` by size.
     """
     rows = []
@@ -166,4 +166,6 @@ def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str,
         key=lambda row: (row["story"]["tokens"], row["story"]["model"], row["story"]["batch"])
     )
     tried = {size for told in stories for size in told["sizes"]}
-    return {"sizes": sorted(tried), "rows": rows}
+    units = {told["words"]["GPUs"] for told in stories}
+    unit = f" {units.pop()}" if len(units) == 1 else ""
+    return {"sizes": sorted(tried), "unit": unit, "rows": rows}
