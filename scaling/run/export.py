@@ -33,8 +33,8 @@ from scaling.study.study import StudyInfo, read_study_info
 _SAFE = {
     "study", "study_kind", "point_id", "model", "family", "router", "cluster", "gpu", "gpu_name",
     "layout", "outcome", "clock", "memory_meter", "step_time_kind", "stopped", "git_commit",
-    "started_at", "stack_fingerprint", "parameters_from", "calibrated_until", "predicted_peak_phase", "kind", "group",
-    "reason",  # of a refusal, which we word
+    "started_at", "stack_fingerprint", "parameters_from", "calibrated_until",
+    "predicted_peak_phase", "kind", "group", "reason",  # of a refusal, which we word
 }  # fmt: skip
 _HOSTS = {"host", "peer_host", "hosts", "excluded_hosts"}
 _MESSAGES = {"error_message"}

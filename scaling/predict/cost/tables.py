@@ -20,7 +20,8 @@ def prediction_table(
     A measured step lies between `low` and `high` 8 times in 10; the sigmas are
     the parts of its error (interval.py), own that of layout and rest together. Memory
     terms and `fragmentation_bytes` add up to what is compared with `capacity_bytes`, time terms to
-    `predicted_step_time_s`. `calibrated_until` is `rows_until` of the calibration. `note` says why a point has no prediction.
+    `predicted_step_time_s`. `calibrated_until` is `rows_until` of the calibration.
+    `note` says why a point has no prediction.
     """
     unpredicted = ~prediction.predicted
 

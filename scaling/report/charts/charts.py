@@ -97,11 +97,12 @@ def rate_rows(tables: Tables) -> list[Drawing]:
         if row["candidate"] and not row["advised"]
     ]
     first, last = rows[0], rows[-1]
-    share = percent(last["rate"] / first["rate"])
     title = (
         f"One {tables.words['GPU']} gives {amount(first['rate'])} tokens/s on {first['size']} and "
-        f"{amount(last['rate'])} on {last['size']}: {share}"
+        f"{amount(last['rate'])} on {last['size']}"
     )
+    if last["rate"] < first["rate"]:
+        title += f": {percent(last['rate'] / first['rate'])}"
     return [
         Drawing(title, {"rows": rows, "joined": joined, "others": others}, _sizes(sizes)),
     ]
@@ -447,9 +448,9 @@ def accuracy_rows(tables: Tables) -> list[Drawing]:
         middle = statistics.median(ratios)
         middles.append({"size": size, "middle": middle, "number": digits(middle, 2)})
     half = percent(compared["median_error"], 1)
-    points = "point" if compared["compared"] == 1 else "points"
+    points = "point is" if compared["compared"] == 1 else "points are"
     title = (
-        f"{compared['near']} of {compared['compared']} {points} are predicted within "
+        f"{compared['near']} of {compared['compared']} {points} predicted within "
         f"{percent(NEAR)}, half within {half}"
     )
     band = [{"low": 1 - NEAR, "high": 1 + NEAR}]

@@ -147,8 +147,8 @@ def _fits(row: Record) -> str:
 def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str, Any]:
     """Every selection by every size: the advised layout, its rate, what a run takes.
 
-    `sizes`: the columns; `unit`: what they count, if all rows count the same.   `groups`: the rows of one model and batch, so that clusters stand side
-    by side; of a row `cells` by size.
+    `sizes`: the columns; `unit`: what they count, if all rows count the same.   `rows`: those of
+    one model and batch together, so that clusters stand side by side; of a row `cells` by size.
     """
     rows = []
     for told, tables in zip(stories, selections, strict=True):
