@@ -5,6 +5,7 @@ import pytest
 from scaling.run import plan_writer, price
 from scaling.run.plan_writer import StudyPlan, random_fraction
 from scaling.study import grid
+from scaling.study.plan_file import read_json_object
 from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
@@ -33,7 +34,7 @@ def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(config, writ
         made_from="",
     )  # fmt: skip
     plan_writer.write_plan(planned)
-    order = list(plan_writer.read_json_object(tmp_path / "plan.json")["points"])
+    order = list(read_json_object(tmp_path / "plan.json")["points"])
     points = {point.point_id: point for point in plan.points}
     ran: dict[tuple[int, int], list[int]] = {}
     for name in order:

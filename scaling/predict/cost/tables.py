@@ -52,8 +52,8 @@ def prediction_table(
     columns |= {name: real(values) for name, values in prediction.time_terms.items()}
     columns["predicted_tokens_per_s"] = real(points.tokens_per_step / prediction.step_time_s)
     columns["parameters_from"] = pa.array(prediction.parameters_from.tolist(), pa.string())
-    calibrated = prediction.parameters_from != "data sheet"
-    until = np.where(calibrated & ~unpredicted, rows_until, None).tolist()
+    from_sheet = prediction.parameters_from == "data sheet"
+    until = [None if sheet else rows_until for sheet in (from_sheet | unpredicted).tolist()]
     columns["calibrated_until"] = pa.array(until, pa.string())
     columns["note"] = pa.array(points.note.tolist(), pa.string())
     return pa.table(columns)
