@@ -31,7 +31,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.data import Feed
     from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.kernels.attention import DTYPES
-    from scaling.train.measure.memory import peak_memory
+    from scaling.train.measure.peak_memory import peak_memory
     from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
     from scaling.train.measure.timing import stopwatch_of
     from scaling.train.parallel.groups import Place

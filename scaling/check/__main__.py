@@ -14,7 +14,7 @@ import torch
 import scaling
 from scaling.check.bytes_and_rates import memory_lines, rate_lines, trace_line
 from scaling.check.facts import fact_lines, machine_facts
-from scaling.check.kernels import LARGE, SMALL, kernel_lines
+from scaling.check.kernel_checks import LARGE, SMALL, kernel_lines
 from scaling.check.lines import Line, not_here, pass_or_fail, to_json, to_text
 from scaling.check.meters import clock_line, energy_line
 from scaling.check.outcomes import outcome_lines
@@ -31,7 +31,7 @@ from scaling.errors import did_you_mean, printable
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
 from scaling.train.device import catalogued_gpu, multiply_in_full_precision
-from scaling.train.measure.memory import foreign_memory
+from scaling.train.measure.peak_memory import foreign_memory
 from scaling.train.measure.power import meter_of
 
 _LIMIT_S = 540.0  # nothing is checked after it

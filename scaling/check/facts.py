@@ -13,7 +13,7 @@ import torch
 from scaling.check.lines import Line, not_here, pass_or_fail
 from scaling.cluster.hardware import GIB
 from scaling.cluster.node import near_cpus, nvidia_gpus
-from scaling.probe.facts import GPU_FACTS, host_facts
+from scaling.probe.host_facts import GPU_FACTS, host_facts
 
 _SECTION = "facts"
 _LEAST_SHM = GIB  # NCCL's ranks of one node communicate through it

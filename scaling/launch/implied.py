@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from scaling.launch.row import provenance_of
+from scaling.launch.make_row import provenance_of
 from scaling.record.files import read_row
 from scaling.record.row import Row
 from scaling.study.ids import DIGEST, point_id

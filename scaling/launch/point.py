@@ -23,13 +23,13 @@ from scaling.launch.not_measured import (
     file_errors_as_not_written,
     ignore_signals,
 )
+from scaling.launch.other_program import run_trainer
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start import slurm
 from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
-from scaling.launch.trainer import run_trainer
 from scaling.layout.engines import TRAINERS
 from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
@@ -108,7 +108,7 @@ def measure(
         run = _run(point, rank_command, start, row_path, hang_after_s)
         ignore_signals()
         # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
-        from scaling.launch.row import row_of
+        from scaling.launch.make_row import row_of
 
         row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
         lost = _is_the_clusters_fault(row.outcome) and _may_try_again(earlier)
@@ -128,7 +128,7 @@ def measure(
 
 def _implied_row(point: Point, attempt: int, twin: Row) -> Row:
     """The row of a point that was not started, since its twin ran out of memory."""
-    from scaling.launch.row import row_of
+    from scaling.launch.make_row import row_of
 
     message = f"implied: micro_batch_size={twin.micro_batch_size} ran out of memory"
     judged = Verdict(outcome="oom", message=message)

@@ -23,8 +23,8 @@ from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.probe.plan import ProbePlan, Task
+from scaling.record.bootstrap import median_interval
 from scaling.record.files import arrow_schema, table_of, write_table, write_text
-from scaling.record.interval import median_interval
 from scaling.record.probe_row import Collective, Probe, fields_asked
 from scaling.record.rank_files import ProbeRecords
 from scaling.study.paths import hosts_beside, logs_beside

@@ -15,12 +15,12 @@ from scaling.cluster.node import RankId
 from scaling.probe.collectives import ELEMENT_BYTES, RankGroup, exchange, message_elements
 from scaling.probe.council import Council
 from scaling.probe.devices import prepare_task, time_samples
-from scaling.probe.facts import host_facts
+from scaling.probe.host_facts import host_facts
 from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFiles
 from scaling.train.device import take_device
+from scaling.train.error_outcomes import failure_of, leave
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
-from scaling.train.outcomes import failure_of, leave
 from scaling.train.parallel.rendezvous import rendezvous
 
 _DEVICE_TASK_S = 0.05

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from scaling.record.interval import block_length, drawn_blocks
+from scaling.record.bootstrap import block_length, drawn_blocks
 
 Values = npt.NDArray[np.float64]
 

@@ -13,8 +13,9 @@ from scaling.study.point import Point
 from scaling.train.beats import FIRST_EVERY_S, OTHERS_EVERY_S, Beats
 from scaling.train.device import software_stack, take_device
 from scaling.train.engines.trainer import build, make_blueprint
+from scaling.train.error_outcomes import leave
 from scaling.train.kernels.availability import require_kernels
-from scaling.train.measure.memory import (
+from scaling.train.measure.peak_memory import (
     foreign_memory,
     library_memory,
     note_foreign_memory,
@@ -22,8 +23,7 @@ from scaling.train.measure.memory import (
 )
 from scaling.train.measure.power import PowerLog, meter_of
 from scaling.train.measure.timing import stopwatch_of
-from scaling.train.model.experts import expert_imbalance
-from scaling.train.outcomes import leave
+from scaling.train.model.expert_layer import expert_imbalance
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
 from scaling.train.stepping import FullSteps, StepRunner

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from scaling.record.bootstrap import StepsVerdict, is_check_due, judge_steps
 from scaling.record.extension import Extension, estimate_full_step
-from scaling.record.interval import StepsVerdict, is_check_due, judge_steps
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
 from scaling.train.data import Feed
 from scaling.train.engines.trainer import Beat, Trainer
+from scaling.train.error_outcomes import require_finite
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
-from scaling.train.measure.memory import AllocatorTrouble, allocator_trouble
+from scaling.train.measure.peak_memory import AllocatorTrouble, allocator_trouble
 from scaling.train.measure.power import UNMETERED, PowerLog, PowerUse
 from scaling.train.measure.timing import Stopwatch
 from scaling.train.measure.window import split_step_time, unusable_reason
-from scaling.train.outcomes import require_finite
 from scaling.train.parallel.groups import Groups
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.row import git_commit, provenance_of
+from scaling.launch.make_row import git_commit, provenance_of
 from scaling.launch.start.rank_exits import oom_kills
 from scaling.record.rank_files import Stack
 

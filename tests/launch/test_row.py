@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scaling.launch.judge import Verdict
+from scaling.launch.make_row import row_of
 from scaling.launch.ranks import FinishedRun
-from scaling.launch.row import row_of
 from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult
 from scaling.record.row import Row

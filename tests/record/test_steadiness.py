@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.record.interval import is_check_due, judge_steps, warm_up
+from scaling.record.bootstrap import is_check_due, judge_steps, warm_up
 
 NOISE = np.random.default_rng(7).standard_normal(60)
 

@@ -10,7 +10,7 @@ import torch
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
-from scaling.train.model.experts import Experts
+from scaling.train.model.expert_layer import Experts
 from tests.points import TINY, tiny_point
 from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, covering, product

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
+from scaling.check.kernel_checks import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import rank_variables

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.layout import Layout
-from scaling.train.engines.deepspeed.groups import hpz_group
+from scaling.train.engines.deepspeed.expert_groups import hpz_group
 from scaling.train.parallel.groups import Groups
 
 FEW = datetime.timedelta(seconds=77)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
+from scaling.check.kernel_checks import SMALL, fused_kernels, kernel_lines
 from scaling.layout.axes import AXES
 from scaling.layout.kernels import ATTENTION, FUSED, Kernel, Package
 from scaling.predict.read.attention import costed_as

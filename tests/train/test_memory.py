@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from scaling.cluster.hardware import GIB
-from scaling.train.measure.memory import foreign_memory, library_memory, note_foreign_memory
-from scaling.train.outcomes import failure_of
+from scaling.train.error_outcomes import failure_of
+from scaling.train.measure.peak_memory import foreign_memory, library_memory, note_foreign_memory
 from tests.train.reference import CPU
 
 pytestmark = pytest.mark.slow
 
 GROWN = """
 import json, torch
-from scaling.train.measure.memory import peak_memory
+from scaling.train.measure.peak_memory import peak_memory
 cpu = torch.device("cpu")
 before = peak_memory(cpu)
 torch.ones(64 * 2**20)  # 256 MiB, given back at once

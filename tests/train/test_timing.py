@@ -12,7 +12,7 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFiles
 from scaling.train import program, stepping
 from scaling.train.measure import trace
-from scaling.train.measure.memory import AllocatorTrouble
+from scaling.train.measure.peak_memory import AllocatorTrouble
 from scaling.train.measure.timing import CudaStopwatch
 from scaling.train.parallel.groups import Groups, Place
 from scaling.train.stepping import StepRunner

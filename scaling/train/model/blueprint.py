@@ -18,7 +18,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.train.kernels.attention import DTYPES
 from scaling.train.kernels.fp8 import Linear, fp8_linear
 from scaling.train.parallel.context import ContextParallel
-from scaling.train.parallel.experts import ExpertParallel
+from scaling.train.parallel.expert_parallel import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 # Dropout is off, so the second forward needs no random state.

@@ -23,7 +23,7 @@ from scaling.train.kernels import fused
 from scaling.train.kernels.compiled import compiled
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.model.blueprint import Blueprint, checkpointed
-from scaling.train.model.experts import MixtureOfExperts
+from scaling.train.model.expert_layer import MixtureOfExperts
 
 
 class Embedding(nn.Module):

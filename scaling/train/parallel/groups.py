@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from scaling.layout.layout import Layout
 from scaling.train.parallel.context import ContextParallel
-from scaling.train.parallel.experts import ExpertParallel
+from scaling.train.parallel.expert_parallel import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 EP = "ep"  # description of the group of expert all-to-alls, by which a trace tells it apart

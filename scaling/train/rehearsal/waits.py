@@ -18,9 +18,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from scaling.study.point import Point
-from scaling.train.model import experts as model_experts
-from scaling.train.model.experts import experts_by_position
-from scaling.train.parallel import experts as expert_parallel
+from scaling.train.model import expert_layer as model_experts
+from scaling.train.model.expert_layer import experts_by_position
+from scaling.train.parallel import expert_parallel as expert_parallel
 from scaling.train.parallel.groups import Groups
 
 # Each copies a number to the host, so all work queued before must be done. A fake tensor has no

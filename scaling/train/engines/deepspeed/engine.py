@@ -26,7 +26,7 @@ from scaling.train.engines.deepspeed.config import (
     deepspeed_config,
     skips_gradient_reduction,
 )
-from scaling.train.engines.deepspeed.groups import (
+from scaling.train.engines.deepspeed.expert_groups import (
     ExpertsMarker,
     hpz_group,
     model_parallel_unit,

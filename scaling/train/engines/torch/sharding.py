@@ -38,7 +38,7 @@ from scaling.layout.layout import Layout
 from scaling.train.engines.trainer import LAYERS
 from scaling.train.model.blueprint import TP_MARK, Blueprint
 from scaling.train.model.decoder import Embedding, Head
-from scaling.train.model.experts import Experts
+from scaling.train.model.expert_layer import Experts
 from scaling.train.parallel.groups import Groups
 
 _REPLICAS_MARK = "replicas_of_expert"  # on weights of experts that are distributed over ranks

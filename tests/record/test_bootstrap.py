@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.record import interval
-from scaling.record.interval import block_length, median_interval
+from scaling.record import bootstrap
+from scaling.record.bootstrap import block_length, median_interval
 
 times = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=30)
 
@@ -58,10 +58,10 @@ def covers(random: np.random.Generator, steps: int, correlation: float) -> bool:
 def test_steps_that_are_alike_are_covered_where_single_ones_would_not_do(
     monkeypatch: pytest.MonkeyPatch, correlation: float, least: float, single: float
 ) -> None:
-    monkeypatch.setattr(interval, "_RESAMPLES", 200)
+    monkeypatch.setattr(bootstrap, "_RESAMPLES", 200)
     random = np.random.default_rng(4)
     assert np.mean([covers(random, 100, correlation) for _ in range(200)]) >= least
-    monkeypatch.setattr(interval, "block_length", lambda _values: 1)
+    monkeypatch.setattr(bootstrap, "block_length", lambda _values: 1)
     random = np.random.default_rng(4)
     shares = np.mean([covers(random, 100, correlation) for _ in range(200)])
     assert single <= shares <= (0.7 if correlation else 1)
@@ -87,7 +87,7 @@ def test_a_hundred_thousand_steps_take_little_memory_at_once(
         drawn.append(np.size(values))
         return median(values, **named)
 
-    monkeypatch.setattr(interval, "_RESAMPLES", 40)
+    monkeypatch.setattr(bootstrap, "_RESAMPLES", 40)
     monkeypatch.setattr(np, "median", counted)
     median_interval(list(np.random.default_rng(3).normal(10, 1, size=100_000)))
     assert max(drawn) <= 2**20

@@ -1,6 +1,6 @@
 """A rank's groups under the names by which DeepSpeed asks for them.
 
-The expert layers are the project's own (scaling/train/model/experts.py), the same under every
+The expert layers are the project's own (scaling/train/model/expert_layer.py), the same under every
 engine. Only the treatment of marked weights in DeepSpeed's expert parallelism (MoE, AutoEP) is
 used: its engine and ZeRO reduce and shard them over the ranks with the same experts. They divide by
 all ranks of the data group, and count each expert once in the norm.
@@ -16,7 +16,7 @@ from deepspeed.moe.layer import MoE
 from torch import nn
 
 from scaling.train.engines.deepspeed.config import hpz_partition_size
-from scaling.train.parallel.experts import ExpertParallel
+from scaling.train.parallel.expert_parallel import ExpertParallel
 from scaling.train.parallel.groups import Groups
 
 

@@ -17,9 +17,9 @@ from scaling.cluster.node import host_name
 from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
+from scaling.record.bootstrap import median_interval
 from scaling.record.extension import estimate_full_step
 from scaling.record.files import point_columns, table_of
-from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import invalid_row_reasons

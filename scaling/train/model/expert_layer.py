@@ -15,7 +15,12 @@ from scaling.layout.axes import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.parallel.experts import copy_for_experts, inverse_of, permute, read_counts
+from scaling.train.parallel.expert_parallel import (
+    copy_for_experts,
+    inverse_of,
+    permute,
+    read_counts,
+)
 
 
 class Router(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scaling.check import kernels
-from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
+from scaling.check import kernel_checks
+from scaling.check.kernel_checks import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
 from scaling.layout.kernels import ATTENTION
 from scaling.train.kernels import fused
@@ -28,7 +28,7 @@ def rounded_cross_entropy(
 
 @pytest.fixture(autouse=True)
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "time_samples", lambda run, **_: [run() and 1.0])
+    monkeypatch.setattr(kernel_checks, "time_samples", lambda run, **_: [run() and 1.0])
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Line]]:
             "gated_gelu": plain["fused_mlp gelu"],
             "linear_cross_entropy": rounded_cross_entropy,
         }
-        monkeypatch.setattr(kernels, "require_package", lambda *_: None)
+        monkeypatch.setattr(kernel_checks, "require_package", lambda *_: None)
         for name, call in (stand_ins | wrong).items():
             monkeypatch.setattr(fused, name, call)
         lines = list(kernel_lines(TINY, "bf16", CPU))
@@ -75,7 +75,7 @@ def test_an_attention_that_sees_one_token_too_many_fails(monkeypatch: pytest.Mon
         ahead = torch.ones(32, 32, dtype=torch.bool).triu(2)
         return scores.masked_fill(ahead, -math.inf).softmax(-1) @ value
 
-    monkeypatch.setattr(kernels, "attend", peeking)
+    monkeypatch.setattr(kernel_checks, "attend", peeking)
     lines = {line.name: line.state for line in kernel_lines(TINY, "bf16", CPU)}
     assert lines["attention math bf16"] == "fail"
 
