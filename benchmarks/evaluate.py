@@ -219,7 +219,7 @@ class Without:
             group,
             start={**group.start, **neutral},
             stack=dataclasses.replace(group.stack, **self.stack),
-            features=dataclasses.replace(group.features, **arrays),
+            features=group.features.but(**arrays),
         )
 
 

@@ -30,8 +30,7 @@ from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
 from scaling.study.grid import expand_grid
 from scaling.study.ids import stored_fields
 from scaling.study.load import load_clusters, load_study
@@ -180,14 +179,14 @@ def judged(rows: list[dict[str, Any]]) -> list[float]:
     It is of the peak less the parts that a rehearsal does not see.
     """
     points = [point_from_json(json.dumps(row["point"])) for row in rows]
-    inputs = inputs_of_layouts(
+    errors: dict[int, float] = {}
+    for group in points_of_layouts(
         [point.layout for point in points],
         [point.shape for point in points],
+        load_clusters(),
         models=[point.model for point in points],
         clusters=[point.cluster for point in points],
-    )
-    errors: dict[int, float] = {}
-    for group in points_from(inputs, load_clusters()).groups:
+    ).groups:
         memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
         for index, total in zip(group.rows, memory.total, strict=True):
             exact = max(rank["peak_bytes"] for rank in rows[index]["ranks"])

@@ -8,3 +8,4 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
 Strings = npt.NDArray[np.object_]
+Column = Floats | Flags | Strings

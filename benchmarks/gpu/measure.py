@@ -33,8 +33,7 @@ from scaling.cluster.hardware import gpu_named
 from scaling.launch.probing import probe
 from scaling.layout.layout import refusals
 from scaling.predict.cost.model import predict
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
 from scaling.probe.plan import probe_plan
 from scaling.record.files import write_rows
 from scaling.record.row import Row
@@ -116,14 +115,16 @@ def predictions(of: list[Point]) -> list[dict[str, float | None]]:
     """Predicted seconds of a step, with their interval, and bytes; nothing for a CPU."""
     if of[0].gpu == "cpu":
         return [{} for _ in of]
-    inputs = inputs_of_layouts(
-        [point.layout for point in of],
-        [point.shape for point in of],
-        models=[point.model for point in of],
-        clusters=[point.cluster for point in of],
-        gpus_per_node=[1.0] * len(of),
+    found = predict(
+        points_of_layouts(
+            [point.layout for point in of],
+            [point.shape for point in of],
+            load_clusters(),
+            models=[point.model for point in of],
+            clusters=[point.cluster for point in of],
+            gpus_per_node=[1.0] * len(of),
+        )
     )
-    found = predict(points_from(inputs, load_clusters()))
     names = ("step_time_s", "low", "high", "memory_bytes", "need_bytes", "fits_chance")
     columns = {f"predicted_{name}": getattr(found, name).tolist() for name in names}
     return [

@@ -11,8 +11,7 @@ from scaling.layout.layout import Layout
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes
 from scaling.study.study import Study
@@ -31,15 +30,15 @@ def predict_points(
 
     `layouts` stand in for the points' own.
     """
-    inputs = inputs_of_layouts(
+    checked = points_of_layouts(
         layouts or [point.layout for point in points],
         [point.shape for point in points],
+        study.clusters,
         models=[point.model for point in points],
         clusters=[point.cluster for point in points],
         gpus_per_node=[point.gpus_per_node for point in points],
         point_id=[point.point_id for point in points],
     )
-    checked = points_from(inputs, study.clusters)
     return checked, predict(checked, calibration)
 
 

@@ -24,8 +24,7 @@ from scaling.errors import InputError
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
 from scaling.study.point import Point
 from scaling.train.engines.torch import refusals
 from tests.points import TINY, TINY_T5, tiny_point
@@ -125,10 +124,9 @@ def walk(memory: Memory) -> Walk:
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
 def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], case: int) -> None:
     point = POINTS[case]
-    inputs = inputs_of_layouts(
-        [point.layout], [point.shape], models=[point.model], clusters=[point.cluster]
-    )
-    (group,) = points_from(inputs, CLUSTERS).groups
+    (group,) = points_of_layouts(
+        [point.layout], [point.shape], CLUSTERS, models=[point.model], clusters=[point.cluster]
+    ).groups
     memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
     fullest = max(exact[case], key=lambda one: one.peak_bytes)
     assert memory.total[0] == pytest.approx(fullest.peak_bytes, rel=0.02)

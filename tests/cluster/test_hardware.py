@@ -9,8 +9,7 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.layout import Layout
 from scaling.predict.cost.model import predict
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY, cluster_named, site_clusters
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
 from tests.shipped import CLUSTERS, MODELS
 
 DEVICES = [name for name, gpu in GPUS.items() if gpu.vendor != "cpu"]
@@ -18,10 +17,9 @@ DEVICES = [name for name, gpu in GPUS.items() if gpu.vendor != "cpu"]
 
 def predicted(cluster, clusters=None, **layout):
     asked = Layout(**{"dp": 4, "zero_stage": 3, "seq_length": 2048, "precision": "fp16"} | layout)
-    inputs = inputs_of_layouts(
-        [asked], [MODELS["llama2_7b"]], models=["llama2_7b"], clusters=[cluster]
+    points = points_of_layouts(
+        [asked], [MODELS["llama2_7b"]], clusters or {}, models=["llama2_7b"], clusters=[cluster]
     )
-    points = points_from(inputs, clusters or {})
     assert points.note.tolist() == [None]
     return float(predict(points).step_time_s[0])
 

@@ -15,8 +15,7 @@ from scaling.predict.cost import communication
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from, points_of
+from scaling.predict.read.points import points_of, points_of_layouts
 from tests.points import TINY
 from tests.predict.conftest import as_table, table_of
 from tests.predict.test_step_arithmetic import IDEAL
@@ -123,8 +122,9 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
         engine="torch", pp=pp, pipeline_schedule=schedule, gradient_accumulation_steps=count,
         virtual_stages=1 if schedule in ("zbv", "dualpipev") else virtual, seq_length=64,
     )  # fmt: skip
-    inputs = inputs_of_layouts([layout], [SHAPE], models=["tiny"], clusters=["h100-80gb-dgx"])
-    (group,) = points_from(inputs, CLUSTERS).groups
+    (group,) = points_of_layouts(
+        [layout], [SHAPE], CLUSTERS, models=["tiny"], clusters=["h100-80gb-dgx"]
+    ).groups
     ranks = sorted({0, 1, pp - 1})
     ends = list(torch_chunks(group, group.features))
     passes = [float(chunks.passes[0]) for chunks in ends]

@@ -12,8 +12,7 @@ from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from, points_of
+from scaling.predict.read.points import points_of, points_of_layouts
 from scaling.study.ids import stored_fields
 from tests.predict.conftest import as_table, table_of
 from tests.predict.test_memory_arithmetic import HEAD, memory
@@ -334,9 +333,7 @@ def test_a_mixture_in_memory_is_the_point_that_its_table_is():
         seq_length=4096, tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8,
         fused_norm=True,
     )  # fmt: skip
-    own = predict(
-        points_from(inputs_of_layouts([layout], [shape], models=["m"], clusters=["h100-80gb"]), {})
-    )
+    own = predict(points_of_layouts([layout], [shape], {}, models=["m"], clusters=["h100-80gb"]))
     row = {
         **stored_fields(shape),
         **stored_fields(layout),

@@ -11,9 +11,8 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.clusters import site_clusters
-from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import observed_of
-from scaling.predict.read.points import points_from, points_of
+from scaling.predict.read.points import points_of, points_of_layouts
 from tests.predict.conftest import as_table, checked
 from tests.shipped import MODELS
 
@@ -72,9 +71,8 @@ def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
                micro_batch_size=4, gradient_accumulation_steps=3, seq_length=1024),
     ]  # fmt: skip
     clusters = ["h100-80gb-efa", "a100-80gb", "v100-32gb"]
-    direct = points_from(
-        inputs_of_layouts(layouts, shapes, models=["a", "b", "c"], clusters=clusters),
-        site_clusters(),
+    direct = points_of_layouts(
+        layouts, shapes, site_clusters(), models=["a", "b", "c"], clusters=clusters
     )
     records = [
         {**dataclasses.asdict(shape), **dataclasses.asdict(layout), "model": name, "cluster": at}

@@ -12,10 +12,9 @@ from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import Observed, observed_of
 from scaling.predict.read.parameters import PARAMETERS
-from scaling.predict.read.points import points_from, points_of
+from scaling.predict.read.points import points_of, points_of_layouts
 from tests.h100 import h100_study
 from tests.shipped import CLUSTERS, MODELS
 
@@ -57,19 +56,18 @@ def mixtures(draw):
     return kept
 
 
-def points_of_layouts(layouts):
+def mixed_points(layouts):
     n = len(layouts)
-    inputs = inputs_of_layouts(
-        layouts, [SHAPE] * n, models=["mixtral_8x7b"] * n, clusters=["h100-80gb-dgx"] * n
+    return points_of_layouts(
+        layouts, [SHAPE] * n, CLUSTERS, models=["mixtral_8x7b"] * n, clusters=["h100-80gb-dgx"] * n
     )
-    return points_from(inputs, CLUSTERS)
 
 
 @settings(max_examples=20)
 @given(mixtures(), st.integers(0, 2**32 - 1))
 def test_a_value_for_each_row_gives_what_one_value_for_all_gives(layouts, seed):
     random = np.random.default_rng(seed)
-    for group in points_of_layouts(layouts).groups:
+    for group in mixed_points(layouts).groups:
         n = len(group.features)
         varied = {
             name: q.low + (q.high - q.low) * random.random() for name, q in PARAMETERS.items()
@@ -92,7 +90,7 @@ def test_a_value_for_each_row_gives_what_one_value_for_all_gives(layouts, seed):
 @given(mixtures(), st.integers(0, 2**32 - 1))
 def test_a_mixture_of_optional_axes_is_fitted_and_predicted(layouts, seed):
     random = np.random.default_rng(seed)
-    points = points_of_layouts(layouts)
+    points = mixed_points(layouts)
     truth = predict(points)
     failed = random.random(len(points)) < 0.2
     noise = np.exp(random.normal(0, 0.05, len(points)))

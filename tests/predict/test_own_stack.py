@@ -17,10 +17,9 @@ from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.stages import layer_params, stages_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.parameters import defaults_for
-from scaling.predict.read.points import points_from, points_of
-from scaling.predict.read.stacks import stack_of
+from scaling.predict.read.points import points_of, points_of_layouts
+from scaling.predict.read.stacks import OWN_FRAMEWORK, stack_of
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.conftest import PROJECT
 from tests.points import TINY
@@ -151,8 +150,9 @@ COUNTED = [
 @pytest.mark.parametrize(("model", "layout", "gigabytes", "phase"), COUNTED, ids=str)
 def test_a_whole_model_takes_what_its_engine_was_counted_to_take(model, layout, gigabytes, phase):
     asked = Layout(**({"seq_length": 2048} | layout))
-    inputs = inputs_of_layouts([asked], [MODELS[model]], models=[model], clusters=["h100-80gb-dgx"])
-    (group,) = points_from(inputs, CLUSTERS).groups
+    (group,) = points_of_layouts(
+        [asked], [MODELS[model]], CLUSTERS, models=[model], clusters=["h100-80gb-dgx"]
+    ).groups
     memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
     assert memory.total[0] / 1e9 == pytest.approx(gigabytes, rel=0.005)
     assert memory.phase[0] == phase

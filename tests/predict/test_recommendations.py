@@ -14,8 +14,7 @@ from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.recommend import recommend, record_of, usual_batch
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.risk import risk_adjusted_step_s
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from, points_of
+from scaling.predict.read.points import points_of, points_of_layouts
 from tests.predict.conftest import as_table
 from tests.shipped import MODELS
 
@@ -107,10 +106,11 @@ def test_hosts_whose_gpus_links_join_are_counted_one_by_one():
 def test_the_layouts_of_an_engine_are_predicted_as_that_engine_runs_them():
     for engine in ENGINES:
         best = ask(gpus=[8], engine=engine)[8][0]
-        inputs = inputs_of_layouts(
-            [best.layout], [MODELS["llama2_7b"]], models=["m"], clusters=["site"]
+        alone = predict(
+            points_of_layouts(
+                [best.layout], [MODELS["llama2_7b"]], SITE, models=["m"], clusters=["site"]
+            )
         )
-        alone = predict(points_from(inputs, SITE))
         assert best.layout.engine == engine
         assert best.step_time_s == pytest.approx(alone.step_time_s[0])
         assert best.memory_bytes == pytest.approx(alone.memory_bytes[0])

@@ -9,7 +9,7 @@ import numpy as np
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.layout.axes import SETTING_AXES
+from scaling.layout.axes import AXES, SETTING_AXES
 from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape, model_flops_per_token
@@ -21,8 +21,8 @@ from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
-from scaling.predict.read.inputs import inputs_of_layouts, own_framework
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
+from scaling.predict.read.stacks import own_framework
 from scaling.published.table import PublishedRow, nearest_rows
 
 # A step's parts as a reader knows them, from the terms of a prediction.
@@ -38,11 +38,9 @@ PARTS = {
     "jitter, stalls, rest": ("jitter_s", "overhead_s", "stall_s"),
 }
 _TRAFFIC = tuple(name for name in PARTS if name.endswith("traffic"))
-# Choices that the search for faster layouts leaves as they are.
-_KEPT = (
-    *SETTING_AXES, "optimizer_precision", "fused_norm", "fused_rope", "fused_mlp",
-    "fused_cross_entropy", "compile", "fp8_scaling",
-)  # fmt: skip
+# Choices that the search for faster layouts leaves as they are, beside those that are on or off.
+_ON_OFF = (name for name, axis in AXES.items() if axis.kind is bool and name != "sequence_parallel")
+_KEPT = ("optimizer_precision", "fp8_scaling", *SETTING_AXES, *_ON_OFF)
 _FASTER = 3  # layouts at most
 _WORTH = 0.01  # the least gain that is told
 _PUBLISHED = 2  # rows at most
@@ -217,11 +215,10 @@ class _Where:
 
     def points(self, layouts: list[Layout]) -> Points:
         n = len(layouts)
-        inputs = inputs_of_layouts(
-            layouts, [self.shape] * n, models=[self.model] * n, clusters=[self.cluster] * n
-        )
-        framework = np.full(n, self.framework, dtype=object)
-        return points_from(dataclasses.replace(inputs, framework=framework), self.clusters)
+        return points_of_layouts(
+            layouts, [self.shape] * n, self.clusters, models=[self.model] * n,
+            clusters=[self.cluster] * n, framework=self.framework,
+        )  # fmt: skip
 
 
 def _framework(layout: Layout, cluster: str, calibration: Calibration | None) -> str:

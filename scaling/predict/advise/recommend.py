@@ -18,8 +18,7 @@ from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
-from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.points import points_from
+from scaling.predict.read.points import points_of_layouts
 
 # A layout with less of its memory left may not start: it must be clearly faster than one that
 # surely does.
@@ -125,12 +124,9 @@ def recommend(
             f"global_batch_size={batch}; try a batch divisible by more GPUs or another engine"
         )
     n = len(layouts)
-    points = points_from(
-        inputs_of_layouts(
-            layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n
-        ),
-        clusters,
-    )  # fmt: skip
+    points = points_of_layouts(
+        layouts, [shape] * n, clusters, models=[model] * n, clusters=[cluster] * n
+    )
     if not points.groups:
         reason = points.note[0].removeprefix(f"cluster {cluster}: ")
         raise InputError(f"--cluster {cluster}: {reason}")

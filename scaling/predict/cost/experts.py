@@ -52,7 +52,7 @@ def ffn_passes(f: Features) -> Floats:
 
 def is_lean(group: Group, f: Features) -> Flags:
     """Whether fused kernels, the software's or Inductor's, keep only what backward reads, (n,)."""
-    return f.compiled | group.stack.lean_kernels
+    return f.compile | group.stack.lean_kernels
 
 
 def kept_of_ffn(group: Group, f: Features) -> Floats:

@@ -1,6 +1,5 @@
 """Peak memory of a rank, term by term; the fullest pipeline stage decides."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -47,7 +46,7 @@ from scaling.predict.cost.sharding import (
 )
 from scaling.predict.cost.stages import head_params, layer_params, multiplied_params, stages_of
 from scaling.predict.read.features import Features, Group
-from scaling.predict.read.inputs import own_framework
+from scaling.predict.read.stacks import own_framework
 
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
@@ -93,7 +92,7 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     modelled = functools.partial(_modelled, group)
     if group.stack.name not in ENGINES:
         return modelled(f, p)
-    return split_rows(~f.compiled, f, p, functools.partial(_counted, group), modelled)
+    return split_rows(~f.compile, f, p, functools.partial(_counted, group), modelled)
 
 
 def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -185,7 +184,7 @@ def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory
     activations and up projections, whose second forward costs little time.
     """
     nothing = np.zeros(len(f), dtype=bool)
-    all_of_it = dataclasses.replace(f, full=~nothing, selective=nothing, recomputes=nothing)
+    all_of_it = f.but(full=~nothing, selective=nothing, recomputes=nothing)
     least = memory_of(group, all_of_it, p)
     room = np.maximum(group.capacity_bytes * _FILLED / p["fragmentation"], least.total)
     saved = np.where(f.recomputes, np.maximum(memory.total - room, 0.0), 0.0)

@@ -184,7 +184,7 @@ def with_dense_layers(f: Features, chunks: Chunks) -> Features:
         return f
     share = 1 - chunks.dense_layers / np.maximum(chunks.layers, 1.0)
     ffn = (1 - share) * f.dense_ffn + share * shared_ffn(f)
-    return dataclasses.replace(f, expert_share=share, ffn_hidden_size=ffn)
+    return f.but(expert_share=share, ffn_hidden_size=ffn)
 
 
 def model_moments(

@@ -5,7 +5,6 @@ counted from torch's own tables of actions (torch.distributed.pipelining.schedul
 the two.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,8 +12,7 @@ import numpy as np
 
 from scaling.arrays import Flags, Floats
 from scaling.predict.cost.stages import Stages, ends_of_two_kinds, stages_of
-from scaling.predict.read.features import Features, Group
-from scaling.predict.read.inputs import SCHEDULES
+from scaling.predict.read.features import SCHEDULES, Features, Group
 
 ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 
@@ -114,7 +112,7 @@ def torch_chunks(group: Group, f: Features) -> Iterator[Chunks]:
     in_parts = is_zbv | (f.schedule == ZERO_BUBBLE)  # a backward: of activations, and of weights
     per_rank = np.where(is_v, 2.0, f.virtual)
     count = f.pp * per_rank
-    dealt = stages_of(dataclasses.replace(f, pp=count), group.stack)
+    dealt = stages_of(f.but(pp=count), group.stack)
     chunk = np.arange(per_rank.max(initial=1))[:, np.newaxis]
     exists = chunk < per_rank
     ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)

@@ -15,7 +15,7 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_memory, fit_stalls, fit_time, with_fitted
 from scaling.predict.read.calibration import RANGES, Calibration, StackCalibration
 from scaling.predict.read.cells import Cells
-from scaling.predict.read.features import FEATURES, Group, Points
+from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.residual import fitted_residual, places_of
 
@@ -91,8 +91,7 @@ def _rows_by_fingerprint(
 
 def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
     # sums differ by the order of rows, so it follows from the rows themselves
-    columns = (getattr(group.features, name) for name in FEATURES)
-    order = np.lexsort((observed.step_time_s, *columns))
+    order = np.lexsort((observed.step_time_s, *group.features.places()))
     group = dataclasses.replace(group, rows=group.rows[order], features=group.features.take(order))
     observed = observed.take(order)
     memory = fit_memory(group, observed, group.start)

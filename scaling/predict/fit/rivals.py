@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.read.features import FEATURES, Points
+from scaling.predict.read.features import Points, places_among
 
 Rows = npt.NDArray[np.int64]  # row numbers
 
@@ -72,21 +72,11 @@ def layout_numbers(points: Points) -> Rows:
     for group in sorted(points.groups, key=lambda group: group.key):
         code = np.zeros(len(group.rows), dtype=np.int64)
         names = (points.model[group.rows], points.setting[group.rows])
-        for values in (*names, *(getattr(group.features, name) for name in FEATURES)):
-            if (values != values[0]).any():
-                place = _places(values)
-                code = np.unique(code * len(values) + place, return_inverse=True)[1]
+        for place in (*map(places_among, names), *group.features.places()):
+            code = np.unique(code * len(code) + place, return_inverse=True)[1]
         numbers[group.rows] = taken + code
         taken += int(code.max()) + 1
     return numbers
-
-
-def _places(values: npt.NDArray[Any]) -> Rows:
-    """The place of each value among the distinct values in order, (n,)."""
-    if values.dtype != object:
-        return np.unique(values, return_inverse=True)[1]
-    places = {text: place for place, text in enumerate(sorted({*values.tolist()}))}  # much faster
-    return np.array([places[text] for text in values.tolist()], dtype=np.int64)
 
 
 def settings_of(

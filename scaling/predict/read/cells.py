@@ -1,11 +1,11 @@
 """Columns of a table as arrays, and the sentences about what was assumed for empty cells."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from scaling.arrays import Flags, Floats, Strings
+from scaling.arrays import Column, Flags, Floats, Strings
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
@@ -45,6 +45,14 @@ class Cells:
     def flags(self, name: str, default: Flags | bool = False) -> Flags:
         """A column of true and false; the default for empty cells."""
         return self.numbers(name, np.asarray(default, np.float64)) > 0
+
+    def choices(self, name: str, kind: type, default: Any) -> Column:
+        """A column of an axis with values of this kind; the default for empty cells."""
+        if kind is bool:
+            return self.flags(name, default)
+        if kind is int:
+            return self.numbers(name, np.nan if default is None else default)
+        return self.words(name, default)
 
     def assume(self, name: str, rows: Flags, taken_as: str) -> None:
         """Say what was assumed where rows leave a column empty."""

@@ -1,43 +1,42 @@
 """Layouts of a table of our columns: what a row leaves open is derived, assumed or noted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scaling.arrays import Floats, Strings
+from scaling.arrays import Column, Floats, Strings
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
-from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, SETTING_AXES
+from scaling.layout.axes import AXES, DEFAULTS
 from scaling.layout.optional_parts import PART_SIZES, parts_of_kind
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.cells import Cells
 from scaling.predict.read.clusters import cluster_named, cluster_names
-from scaling.predict.read.inputs import (
-    SHAPE,
-    UNNAMED_FRAMEWORK,
-    UNPREDICTED,
-    Inputs,
-    left_out_sentences,
-    own_framework,
-    predictable_rows,
-    ranks_per_expert,
-    schedule_codes,
-)
-from scaling.predict.read.stacks import OWN_STACKS, stack_of
+from scaling.predict.read.columns import SHAPE, Columns, predictable_rows, unpredicted_sentences
+from scaling.predict.read.features import AS_MEMORY_ASKS
+from scaling.predict.read.stack_facts import Stack
+from scaling.predict.read.stacks import OWN_STACKS, UNNAMED_FRAMEWORK, own_framework, stack_of
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
 
+# What a shape has unless a row states it.
+_ABSENT = {
+    each.name: float(each.default)
+    for each in fields(ModelShape)
+    if each.name in SHAPE and each.default is not MISSING
+}
 # Sizes without which a row cannot be predicted.
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "seq_length")
 _OURS = ("point_id", "engine", "stack_fingerprint")  # columns that only rows of this project have
 _MEASURED = ("outcome", "step_time_s", "peak_memory_bytes")
 
 
-def inputs_of(
+def columns_of_table(
     table: "Table", *, models: Mapping[str, ModelShape] | None, clusters: Mapping[str, Cluster]
-) -> Inputs:
+) -> Columns:
     """Complete a table, and note the rows that cannot be predicted.
 
     Raises:
@@ -52,12 +51,6 @@ def inputs_of(
         name: gpu_named(cluster_named(name, clusters).gpu) if name in described else None
         for name in {*cluster.tolist()}
     }
-    stacks = [stack_of(name, gpus[at]) for name, at in zip(framework, cluster, strict=True)]
-
-    def usual(fact: str) -> Floats:
-        return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
-
-    is_own = np.isin(framework.astype(str), [*OWN_STACKS])
     shape = _shapes(cells, model, models or {})
     needed = {**shape, "seq_length": cells.numbers("seq_length")}
     for name in _NEEDED:
@@ -65,63 +58,62 @@ def inputs_of(
     lacks = (shape["experts_per_token"] == 0) | (shape["expert_ffn_hidden_size"] == 0)
     lacks &= (shape["num_experts"] > 0) & predictable_rows(note)
     note[lacks] = "num_experts without experts_per_token and expert_ffn_hidden_size"
-    layout = _layout(cells, note)
-    checkpointing = cells.words("activation_checkpointing")
-    per_module = (usual("recomputes_modules") > 0) & (checkpointing == "")
-    cells.assume("activation_checkpointing", per_module, "what their memory asks for")
-    cells.assume("activation_checkpointing", (checkpointing == "") & ~per_module, "none")
-    precision = cells.words("precision")
+    sizes = _layout(cells, note)
     train_in = [
         "bf16" if (gpu := gpus[at]) is None else gpu.usual_precision for at in cluster.tolist()
     ]
-    cells.assume("precision", precision == "", "what their GPUs usually train in")
+    stacks = [stack_of(name, gpus[at]) for name, at in zip(framework, cluster, strict=True)]
+    usual = _usual_choices(cells, framework, stacks, sizes["tp"])
+    usual["precision"] = np.array(train_in, dtype=object)
+    cells.assume("precision", cells.words("precision") == "", "what their GPUs usually train in")
+    cells.assume("attention", cells.words("attention") == "", str(DEFAULTS["attention"]))
+    by_name: dict[str, Column] = {
+        name: cells.choices(name, axis.kind, usual.get(name, axis.default))
+        for name, axis in AXES.items()
+    }
     fsdp = cells.numbers("fsdp", 1.0)  # of Megatron-Bridge: the ranks that share everything
-    shard = cells.numbers("zero_shard_size")
-    cells.assume("attention", cells.words("attention") == "", "flash2")
-    style, ep = cells.words("cp_style"), cells.numbers("ep", 1.0)
-    settings = [cells.words(name, str(AXES[name].default)) for name in SETTING_AXES]
-    routing = cells.words("routing", str(DEFAULTS["routing"]))
-    compiled = cells.flags("compile")
-    return Inputs(
+    shares = (fsdp > 1) & np.isnan(cells.numbers("zero_shard_size"))
+    by_name |= {
+        **shape,
+        **sizes,
+        "seq_length": needed["seq_length"],
+        "gpus_per_node": cells.numbers("gpus_per_node"),
+        "zero_stage": np.where(fsdp > 1, 3.0, by_name["zero_stage"]),
+        "zero_shard_size": np.where(
+            shares, np.minimum(fsdp, sizes["dp"]), by_name["zero_shard_size"]
+        ),
+    }
+    return Columns(
         model=model,
         cluster=cluster,
         framework=framework,
-        shape=shape,
-        seq_length=needed["seq_length"],
-        gpus_per_node=cells.numbers("gpus_per_node"),
-        **layout,
-        zero_stage=np.where(fsdp > 1, 3.0, cells.numbers("zero_stage", usual("zero_stage"))),
-        zero_shard_size=np.where(
-            (fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard
-        ),
-        virtual_stages=cells.numbers("virtual_stages", 1.0),
-        ring=(style == "ring") | (style == "") & (usual("ring") > 0),
-        sequence_parallel=cells.flags(
-            "sequence_parallel", (usual("sequence_parallel") > 0) & (layout["tp"] > 1)
-        ),
-        # Inductor fuses a norm into one kernel, and other software of today does
-        fused_norm=cells.flags("fused_norm", ~is_own) | compiled,
-        fused_mlp=cells.flags("fused_mlp"),
-        fused_cross_entropy=cells.flags("fused_cross_entropy"),
-        offload=cells.words("optimizer_offload", "none") != "none",
-        short_states=cells.words("optimizer_precision", "fp32") == "bf16",
-        compiled=compiled,
-        schedule=schedule_codes(cells.words("pipeline_schedule", "1f1b")),
-        attention=cells.words("attention", "flash2"),
-        checkpointing=np.where(checkpointing == "", "none", checkpointing),
-        recomputes=per_module,
-        precision=np.where(precision == "", np.array(train_in, object), precision),
-        ep=ep,
-        etp=ranks_per_expert(framework, layout["tp"], ep),
-        imbalance=np.array([ROUTINGS[name] for name in routing.tolist()], np.float64),
-        setting=np.array(["|".join(row) for row in zip(*settings, strict=True)], object),
+        by_name=by_name,
         note=note,
-        assumptions=(
-            *cells.assumptions,
-            *left_out_sentences({name: cells.flags(name) for name in UNPREDICTED}),
-        ),
+        assumptions=(*cells.assumptions, *unpredicted_sentences(by_name)),
         point_id=cells.words("point_id") if "point_id" in cells else None,
     )
+
+
+def _usual_choices(
+    cells: Cells, framework: Strings, stacks: Sequence[Stack], tp: Floats
+) -> dict[str, Column]:
+    """What software does where a row does not state a choice, (n,) each, by axis."""
+
+    def usual(fact: str) -> Floats:
+        return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
+
+    recomputes = usual("recomputes_modules") > 0
+    unstated = cells.words("activation_checkpointing") == ""
+    cells.assume("activation_checkpointing", recomputes & unstated, "what their memory asks for")
+    cells.assume("activation_checkpointing", ~recomputes & unstated, "none")
+    return {
+        "activation_checkpointing": np.where(recomputes, AS_MEMORY_ASKS, "none").astype(object),
+        "zero_stage": usual("zero_stage"),
+        "cp_style": np.where(usual("ring") > 0, "ring", "all_to_all").astype(object),
+        "sequence_parallel": (usual("sequence_parallel") > 0) & (tp > 1),
+        # other software of today fuses its norms
+        "fused_norm": ~np.isin(framework.astype(str), [*OWN_STACKS]),
+    }
 
 
 def _clusters(cells: Cells, clusters: Mapping[str, Cluster], note: Strings) -> Strings:
@@ -187,18 +179,11 @@ def _shapes(cells: Cells, model: Strings, models: Mapping[str, ModelShape]) -> d
         for name, value in parts_of_kind(kinds[row], int(layers[row])).items():
             parts[name][row] = value
     return {
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "num_heads": heads,
+        **{name: size(name, _ABSENT.get(name, np.nan)) for name in SHAPE},
         "num_kv_heads": size("num_kv_heads", heads),
         "head_dim": size("head_dim", hidden / heads),
         "ffn_hidden_size": np.where(np.isnan(width), np.where(gated > 0, 8 / 3, 4) * hidden, width),
-        "vocab_size": size("vocab_size"),
-        "num_encoder_layers": size("num_encoder_layers", 0.0),
         "gated_mlp": gated,
-        "tied_embeddings": size("tied_embeddings", 0.0),
-        "query_key_norm": size("query_key_norm", 0.0),
-        "max_positions": size("max_positions", 0.0),
         **parts,
     }
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Floats
+from scaling.layout.axes import AXES
 from scaling.predict.read.features import Features
 
 _Reals = npt.NDArray[np.floating[Any]]
@@ -25,8 +26,8 @@ _DOUBLING: Mapping[str, float] = {
     "accumulation": 0.2,
 }  # fmt: skip
 _SWITCHES = (
-    "zero_stage", "sequence_parallel", "full", "selective", "math", "fused_softmax", "flash1",
-    "fused_norm", "compiled", "offload",
+    "zero_stage", "full", "selective", "math", "fused_softmax", "flash1", "offload",
+    "short_states", *(name for name, axis in AXES.items() if axis.kind is bool),
 )  # fmt: skip
 NAMES = (*_DOUBLING, *_SWITCHES)
 # Noise variance (repeats, chance) over the variance that neighbours share.

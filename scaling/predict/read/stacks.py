@@ -4,7 +4,13 @@ import re
 from functools import cache
 
 from scaling.cluster.hardware import Generation, Gpu
+from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.stack_facts import Stack
+
+# Framework of this project's default engine, and of rows that state neither framework nor source.
+OWN_FRAMEWORK = "scaling"
+# Framework of other people's rows that do not state theirs.
+UNNAMED_FRAMEWORK = "unnamed"
 
 # This project's own engines, matched by their whole names.
 OWN_STACKS = {
@@ -183,6 +189,11 @@ STACKS = (
         source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE",
     ),
 )
+
+
+def own_framework(engine: str) -> str:
+    """The framework name of an engine of this project."""
+    return OWN_FRAMEWORK if engine == DEFAULTS["engine"] else f"{OWN_FRAMEWORK} {engine}"
 
 
 def stack_of(framework: str, gpu: Gpu | None) -> Stack:
