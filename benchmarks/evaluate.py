@@ -1,6 +1,6 @@
 """The accuracy of predictions on published tables, and what each mechanism is worth.
 
-    python -m benchmarks.evaluate FOLDER [--without NAME | --ablate]
+    python -m benchmarks.evaluate FOLDER [--ablate | --errors]
     python -m benchmarks.evaluate FOLDER --validation "WHY I LOOK"
 
 Rules and constants are chosen on the development tables. The validation tables show whether they
@@ -28,11 +28,13 @@ import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
 from scaling.importing.reader import Table, read_table
-from scaling.predict.cost import communication, step
+from scaling.predict.cost import communication, compute, experts, links, step
+from scaling.predict.cost.interval import DATA_SHEETS
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import Stages
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import Scores, validate
+from scaling.predict.read.calibration import PARTS
 from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.observed import Observed, observed_of
 from scaling.predict.read.points import points_of
@@ -229,47 +231,58 @@ def _none(*parts: Any, **_: Any) -> np.ndarray:
     return np.zeros(len(f))
 
 
+def _data_sheet(group: Group, nodes: np.ndarray, efficiency: float) -> tuple[np.ndarray, ...]:
+    """Bytes/s of a node's NICs in a ring pass and in an all-reduce, whatever was measured."""
+    return (np.full(len(nodes), links.node_link(group) * efficiency),) * 2
+
+
 def _equal(f: Features, _: object) -> Stages:
     each = f.num_layers / f.pp
     return Stages(each, each, each, f.pp > 1)
 
 
+def _constant(module: Any, **values: float) -> Without:
+    return Without(code=tuple((module, name, value) for name, value in values.items()))
+
+
 MECHANISMS: Mapping[str, Without] = {
     "GEMM edge effects": Without(start={"gemm_half_size": 0.0}),
     "flash speed by GPU generation": Without(features={"flash_gain": 1.0}),
-    "FlashAttention 1 slower than 2": Without(
-        start={"flash1_efficiency": lambda p: p["flash2_efficiency"]}
-    ),
-    "torch softmax slower than fused": Without(start={"math_passes": lambda p: p["fused_passes"]}),
+    "FlashAttention 1 slower than 2": _constant(compute, _FLASH1=1.0),
+    "torch softmax slower than fused": _constant(compute, _MATH=1.0),
     "unfused norms slower than fused": Without(
         start={"norm_passes": lambda p: p["norm_passes_fused"]}
     ),
     "low-precision casts": Without(features={"cast_bytes": 0.0}),
-    "passes over logits": Without(start={"logit_passes": 0.0}),
+    "passes over logits": _constant(compute, _LOGIT_PASSES=0.0),
     "optimizer update": Without(code=((step, "optimizer_seconds", _none),)),
     "kernel launches by the host": Without(
-        start=dict.fromkeys(("host_layer_s", "host_collective_s", "host_softmax_s"), 1e-9)
+        start=dict.fromkeys(("host_layer_s", "host_collective_s"), 1e-9)
     ),
     "collective launches": Without(start={"host_collective_s": 1e-9}),
-    "softmax launches": Without(start={"host_softmax_s": 1e-9}),
     "extra launch cost over EFA": Without(start={"host_transport_s": 0.0}),
-    "host and GPU phases within a layer": Without(start={"host_sharpness": 12.0}),
+    "host and GPU phases within a layer": _constant(step, _SHARPNESS=12.0),
     "tp overlap": Without(start={"tp_exposed": 1.0}),
-    "tp latency": Without(start={"tp_latency_s": 0.0}),
-    "tp latency across nodes": Without(start={"tp_network_latency_s": 0.0}),
+    "tp latency": _constant(communication, TP_LATENCY_S=0.0),
+    "tp latency across nodes": _constant(communication, _TP_NETWORK_LATENCY_S=0.0),
+    "ring latency": _constant(links, RING_NODE_HOP_S=0.0, RING_LINK_HOP_S=0.0),
     "unequal pipeline stages": Without(code=((step, "stages_of", _equal),)),
     "messages between stages": Without(code=((communication, "_message", _none),)),
+    "1F1B friction": _constant(step, _FRICTION=0.0),
+    "jitter of nodes": _constant(step, _NODE_JITTER=0.0),
     "interleaved stages": Without(features={"virtual": 1.0}),
-    "one gradient message per layer": Without(stack={"layer_messages": False}),
+    "gradients reduced late": Without(stack={"reduces_late": False}),
     "gradient overlap": Without(start={"dp_exposed": 1.0}),
     "ZeRO-3 gather overlap": Without(start={"zero3_exposed": 1.0}),
+    "ZeRO-3 copies": _constant(step, _COPIED_BYTES=0.0),
+    "measured bus bandwidth": Without(code=((communication, "transport_of", _data_sheet),)),
     "pipeline stalls over EFA": Without(code=((step, "expected_stall_s", _none),)),
-    "stalls near full memory": Without(start={"stall_s": 0.0}),
+    "stalls near full memory": Without(code=((step, "_allocator_stall_s", _none),)),
     "constant per step": Without(start={"step_overhead_s": 0.0}),
     "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
-    "grouped GEMM efficiency": Without(start={"expert_gemm_efficiency": 1.0}),
-    "token permutation": Without(start={"expert_passes": 0.0}),
-    "host waits for token counts": Without(start={"host_waits_s": 0.0}),
+    "grouped GEMM efficiency": _constant(experts, _GROUPED=1.0),
+    "token permutation": _constant(experts, _PASSES=0.0),
+    "host waits for token counts": _constant(experts, _HOST_WAITS_S=0.0),
     "all-to-all overlap": Without(start={"ep_exposed": 1.0}),
 }
 
@@ -299,6 +312,65 @@ def worth(tables: Tables) -> Iterator[list[str]]:
         change = mapes(without) - before
         ends = (f"{change[i]:+.1f} {tasks[i].name}" for i in (change.argmax(), change.argmin()))
         yield [name, f"{change.mean():+.2f}", *ends]
+
+
+# Choices of a layout at any size, and what its errors are common to.
+_LAYOUT = (
+    "tp", "pp", "cp", "ep", "zero_stage", "micro_batch_size", "seq_length", "full", "selective",
+    "math", "flash1", "sequence_parallel", "fused_norm", "virtual",
+)  # fmt: skip
+_MOST_ERROR = 0.5  # of ln(step time): beyond lie stalls
+_MOST_ROWS = 1500  # of a table: pairs are counted
+
+
+def learned_parts(tables: Tables) -> Iterator[list[str]]:
+    """The four parts of the error of data sheets, of known and of unknown software.
+
+    Moments of ln(measured / predicted), the mean over tables, each with the same weight. Errors of
+    two rows of a model that share neither layout nor size have the product common^2 on average; of
+    one layout at two sizes common^2 + layout^2, of one size common^2 + size^2. What a row's square
+    is above these is the rest. Layout and rest are those of a plain layout (interval.py).
+    """
+    yield ["software", *PARTS]
+    for unknown in (False, True):
+        tasks = [task for task in DEVELOPMENT if task.fit is None and task.unknown == unknown]
+        squares = np.nanmean([_squares(tables, task) for task in tasks], axis=0)
+        yield ["unknown" if unknown else "known", *(f"{value**0.5:.3f}" for value in squares)]
+
+
+def _squares(tables: Tables, task: Task) -> list[float]:
+    """The squares of PARTS on one table, NaN where no two rows tell."""
+    table, points, observed = tables.points(task.table, task.unknown)
+    prediction = predict(points)
+    tested = rows_where(table.rows, task.test, task.table, "test")
+    rows = np.flatnonzero(tested & observed.timed & prediction.predicted)
+    if len(rows) > _MOST_ROWS:
+        rows = np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False)
+    choices = np.full((len(points), len(_LAYOUT)), np.nan)
+    for group in points.groups:
+        features = [getattr(group.features, name) for name in _LAYOUT]
+        choices[group.rows] = np.stack(features, axis=1)
+    off = np.log(observed.step_time_s / prediction.step_time_s)[rows]
+    off = np.clip(off, -_MOST_ERROR, _MOST_ERROR)
+    sheets = DATA_SHEETS[not task.unknown]
+    factor = prediction.layout_sigma[rows] / sheets["layout"]
+
+    def same(values: np.ndarray) -> np.ndarray:
+        return values[rows][:, None] == values[rows]
+
+    alike = same(points.framework) & same(points.cluster) & same(points.model)
+    layout, size = same(np.unique(choices, axis=0, return_inverse=True)[1]), same(points.world_size)
+
+    def mean(values: np.ndarray, pairs: np.ndarray) -> float:
+        return float(values[pairs].mean()) if pairs.sum() > len(rows) / 10 else np.nan
+
+    products, factors = np.outer(off, off), np.outer(factor, factor)
+    common = mean(products, alike & ~layout & ~size)
+    at_sizes = alike & layout & ~size
+    of_layout = (mean(products, at_sizes) - common) / mean(factors, at_sizes)
+    of_size = mean(products, alike & ~layout & size) - common
+    left = (off**2).mean() - np.nansum([common, of_size])
+    return [common, of_layout, of_size, left / (factor**2).mean() - np.nansum(of_layout)]
 
 
 def evaluated(tables: Tables, tasks: Sequence[Task], *, show: bool = True) -> str:
@@ -335,6 +407,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="tables as CSV")
     parser.add_argument("--validation", metavar="WHY", help="look at the validation tables")
+    parser.add_argument(
+        "--errors", action="store_true", help="learn the parts of data sheets' error"
+    )
     parser.add_argument("--ablate", action="store_true", help="what each mechanism is worth")
     parser.add_argument("--only", default="", help="development tables whose name contains this")
     parser.add_argument("--sheets", action="store_true", help="only tasks without a calibration")
@@ -342,6 +417,8 @@ def main() -> None:
     tables = Tables(asked.folder)
     if asked.validation:
         print(looked(tables, asked.validation))
+    elif asked.errors:
+        print(markdown_of(list(learned_parts(tables))))
     elif asked.ablate:
         print(markdown_of(list(worth(tables))))
     else:

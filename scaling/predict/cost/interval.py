@@ -21,18 +21,19 @@ Z_80 = 1.2816
 # Repeats of one layout differ by this much, so no prediction claims less.
 _LEAST_REST = 0.012
 
-# Standard deviations of PARTS, set by hand after a decomposition of the residuals of the
-# development tables of benchmarks/evaluate.py. Data sheets of software that has an entry in
-# read/stacks.py, and of any other.
-_KNOWN = {"common": 0.06, "layout": 0.06, "size": 0.03, "rest": 0.06}
-_UNKNOWN = {"common": 0.13, "layout": 0.09, "size": 0.05, "rest": 0.09}
-# The part of experts: routing, permutation and grouped GEMMs differ between releases of one stack.
+# Standard deviations of PARTS where data sheets predict, by whether the software has an entry in
+# read/stacks.py: learned from whole tables by `python -m benchmarks.evaluate FOLDER --errors`.
+DATA_SHEETS = {
+    True: {"common": 0.06, "layout": 0.06, "size": 0.03, "rest": 0.06},
+    False: {"common": 0.13, "layout": 0.09, "size": 0.05, "rest": 0.09},
+}
+# What experts add: routing, permutation and grouped GEMMs differ between releases of one stack.
 _EXPERTS = {"common": 0.11, "layout": 0.12, "size": 0.0, "rest": 0.0}
 # A calibration, before its rows tell how well it fits them, and what a layout far from all of its
 # rows adds to that.
 CALIBRATED = {"common": 0.02, "layout": 0.04, "size": 0.016, "rest": 0.04}
 _FAR = {"common": 0.05, "layout": 0.05, "size": 0.0, "rest": 0.03}
-# The error of a size, per doubling of the largest calibrated one; it grows as a random walk does.
+# Of a size, per doubling of the largest calibrated one; it grows as a random walk does.
 _PER_DOUBLING = 0.025
 _PRIOR_ROWS = 10
 # Factor of layout and rest over a lossy transport, which stalls steps by chance.
@@ -77,7 +78,7 @@ def errors_of(
     n, lossy = len(f), _LOSSY if group.cluster.lossy_transport else 1.0
     squares: dict[str, Floats]
     if stack is None:
-        known = _KNOWN if group.stack.name else _UNKNOWN
+        known = DATA_SHEETS[bool(group.stack.name)]
         squares = {part: np.full(n, known[part] ** 2) for part in PARTS}
         for part in PARTS:
             squares[part] = squares[part] + np.where(f.num_experts > 1, _EXPERTS[part] ** 2, 0.0)

@@ -33,6 +33,7 @@ _INTERLEAVED_EXPOSED = 0.1  # share of a message between interleaved chunks that
 _NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
 _SHARPNESS = 4.0  # of the smooth maximum of host and GPU times
 _RETRY_S = 0.003  # an allocator's retry where the transport waits for no host
+_COPIED_BYTES = 16.0  # of a weight, in and out of flat copies around two gathers and a scatter
 _STALL_KNEE = 0.95  # share of the capacity from which the allocator retries
 
 
@@ -166,8 +167,9 @@ def _dp_comm_s(
         late = late & (f.pp > 1)
     once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     gathering = traffic.gathering * f.accumulation
-    # flat copies around two gathers and a scatter: 16 bytes of each weight, in and out
-    copied = np.where(f.zero_stage >= 3, 16.0 * traffic.stage_weights * f.accumulation, 0.0)
+    copied = np.where(
+        f.zero_stage >= 3, _COPIED_BYTES * traffic.stage_weights * f.accumulation, 0.0
+    )
     copied_s = copied / hbm_bytes_per_s(group)
     hidden_in_part = p["zero3_exposed"] * np.minimum(gathering, pipeline)
     gathering = np.maximum(gathering - pipeline, 0.0) + hidden_in_part
