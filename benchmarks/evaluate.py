@@ -278,12 +278,10 @@ MECHANISMS: Mapping[str, Without] = {
     "measured bus bandwidth": Without(code=((communication, "transport_of", _data_sheet),)),
     "pipeline stalls over EFA": Without(code=((step, "expected_stall_s", _none),)),
     "stalls near full memory": Without(code=((step, "_allocator_stall_s", _none),)),
-    "constant per step": Without(start={"step_overhead_s": 0.0}),
     "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
     "grouped GEMM efficiency": _constant(experts, _GROUPED=1.0),
     "token permutation": _constant(experts, _PASSES=0.0),
     "host waits for token counts": _constant(experts, _HOST_WAITS_S=0.0),
-    "all-to-all overlap": Without(start={"ep_exposed": 1.0}),
 }
 
 

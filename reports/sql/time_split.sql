@@ -48,7 +48,7 @@ predicted as (
                 'seconds': dp_comm_s + coalesce(ep_comm_s, 0)},
             {'part_order': 4, 'part': 'pipeline bubble', 'seconds': bubble_s},
             {'part_order': 5, 'part': 'idle and rest',
-                'seconds': host_s + jitter_s + overhead_s + stall_s}
+                'seconds': host_s + jitter_s + stall_s}
         ], recursive := true)
     from sizes
     join planned_points using (setting_id, world_size, layout)

@@ -39,7 +39,7 @@ MEMORY_PARTS = (
 )  # fmt: skip
 TIME_PARTS = (
     "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
-    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
+    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "stall_s",
 )  # fmt: skip
 _PREDICTION = {
     "point_id": "varchar",

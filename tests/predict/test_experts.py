@@ -25,7 +25,7 @@ ATTENTION = 4 * 4096**2
 EXPERT = 3 * 4096 * 2048
 HELD = 32 * ATTENTION + 2 * HEAD  # what no expert has
 
-QUIET = {"expert_half_size": 1e-9, "ep_exposed": 1.0}
+QUIET = {"expert_half_size": 1e-9}
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 

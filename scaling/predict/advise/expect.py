@@ -35,7 +35,7 @@ PARTS = {
     "pipeline bubble": ("bubble_s",),
     "host": ("host_s",),
     "optimizer": ("optimizer_s",),
-    "jitter, stalls, rest": ("jitter_s", "overhead_s", "stall_s"),
+    "jitter, stalls": ("jitter_s", "stall_s"),
 }
 _TRAFFIC = tuple(name for name in PARTS if name.endswith("traffic"))
 # Choices that the search for faster layouts leaves as they are, beside those that are on or off.

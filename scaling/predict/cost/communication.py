@@ -67,13 +67,15 @@ def traffic_of(
     p: Mapping[str, float],
     stages: Stages,
     attention: Floats | float = 0.0,
+    gemm: Floats | float = np.inf,
 ) -> Traffic:
     """All communication of the layouts `f`.
 
-    `attention`: seconds of a layer's attention kernels, behind which ring attention hides.
+    Ring attention hides behind `attention`, tp collectives behind `gemm`: seconds of a layer's
+    attention kernels and of its GEMMs.
     """
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
-    per_layer, host = _tensor_parallel(group, f, p, crossing)
+    per_layer, host = _tensor_parallel(group, f, p, crossing, gemm)
     if (f.cp > 1).any():
         ring = _ring_attention_s(group, f, p, attention)
         per_layer = per_layer + np.where(f.ring, ring, _ulysses_s(group, f, p))
@@ -112,16 +114,16 @@ def traffic_of(
 
 
 def _tensor_parallel(
-    group: Group, f: Features, p: Mapping[str, float], crossing: Flags
+    group: Group, f: Features, p: Mapping[str, float], crossing: Flags, gemm: Floats | float
 ) -> tuple[Floats, Floats]:
-    """Tp collectives of a layer: seconds on the GPU, and of the host to launch them.
+    """Tp collectives of a layer: seconds on the GPU that nothing hides, and of the host.
 
     Ring all-reduces of (tokens, h), each moving 2 (tp - 1) / tp of it. They come after attention
     and after the mlp, forward and backward, and once more where forward is recomputed. Under
     sequence_parallel all-gather and reduce-scatter move the same bytes. Backward has one more
     all-gather of each block (arXiv 2205.05198), unless the software keeps what it gathered.
-    `crossing` marks pipelines over nodes: over a lossy transport they slow the host's launches
-    down.
+    `gemm` seconds of GEMMs hide a share of what lasts no longer. `crossing` marks pipelines over
+    nodes: over a lossy transport they slow the host's launches down.
     """
     tp = f.tp
     # a tp rank sends its own tokens to experts that are whole, and they come back to it
@@ -141,7 +143,7 @@ def _tensor_parallel(
     over_nodes = np.where(tp > f.gpus_per_node, 2 * around, 0.0)
     latency = TP_LATENCY_S * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
     seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
-    seconds = p["tp_exposed"] * seconds
+    seconds = seconds - (1 - p["tp_exposed"]) * np.minimum(seconds, gemm)
     host = count * p["host_collective_s"] * meeting
     if group.cluster.lossy_transport:
         host = host + np.where(crossing, p["host_transport_s"] * tp * count, 0.0)
@@ -154,10 +156,8 @@ def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     inside = links * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return inside
-    lossy = group.cluster.lossy_transport
-    efficiency = TP_NETWORK_EFFICIENCY if lossy else p["network_efficiency"]
-    over = np.minimum(node_bus(group, f.tp / f.gpus_per_node), links) * efficiency
-    return np.where(f.tp > f.gpus_per_node, over, inside)
+    _, over = transport_of(group, f.tp / f.gpus_per_node, p["network_efficiency"])
+    return np.where(f.tp > f.gpus_per_node, np.minimum(over, inside), inside)
 
 
 def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:

@@ -24,7 +24,7 @@ from scaling.predict.read.features import Features, Group
 
 TIME_TERMS = (
     "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
-    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
+    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "stall_s",
 )  # fmt: skip
 
 # Judgement, because no published table tells these apart:
@@ -69,7 +69,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     """
     stages = stages_of(f, group.stack)
     layer = layer_time(group, f, p)
-    traffic = traffic_of(group, f, p, stages, layer.attention)
+    traffic = traffic_of(group, f, p, stages, layer.attention, layer.gemm)
     head = head_time(group, f, p) + traffic.head
     first, one_layer, last = _slots(stages, layer, traffic, head)
     middle = stages.middle * one_layer
@@ -112,7 +112,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         "ep_comm_s": layers * traffic.all_to_all,
     }
     return Step(
-        working + jitter + p["step_overhead_s"] + stall,
+        working + jitter + stall,
         {
             **on_gpu,
             # what the slowest stage takes beyond its GPU work is the host's
@@ -122,7 +122,6 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
             "dp_comm_s": dp_comm,
             "optimizer_s": optimizer,
             "jitter_s": jitter,
-            "overhead_s": np.full(len(f), p["step_overhead_s"]),
             "stall_s": stall,
         },
     )

@@ -38,8 +38,6 @@ TIME: tuple[Parameter, ...] = (
     _p("host_collective_s", 150e-6, 10e-6, 1.5e-3, 0.7, "s", "to launch a tp collective of 4"),
     _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),
     _p("expert_half_size", 600.0, 10.0, 2000.0, 0.5, "elements", "gemm_half_size of grouped GEMMs"),
-    _p("ep_exposed", 1.0, 0.02, 1.0, 0.3, "ratio", "of all-to-alls that nothing hides"),
-    _p("step_overhead_s", 0.01, 1e-4, 0.5, 1.0, "s", "per step whatever the layout"),
 )
 
 MEMORY: tuple[Parameter, ...] = (

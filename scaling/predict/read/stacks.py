@@ -64,8 +64,15 @@ STACKS = (
         zero_stage=1,
         tokens_once_a_node=True,
         recomputes_modules=True,
-        # the centre of what the tables of each known software ask for, the others left out
-        defaults={"gemm_efficiency": 0.74, "tp_exposed": 0.5, "dp_exposed": 0.5},
+        # the centre of what whole tables of others ask for, each fitted as unknown software
+        defaults={
+            "gemm_efficiency": 0.74,
+            "flash2_efficiency": 0.44,
+            "norm_passes_fused": 36.0,
+            "tp_exposed": 0.5,
+            "dp_exposed": 0.5,
+            "zero3_exposed": 0.25,
+        },
         source="assumed: 16-bit gradients, half of the traffic hidden, between the stacks below",
     ),
     Stack(
