@@ -41,7 +41,7 @@ from scaling.predict.cost.stages import (
 from scaling.predict.read.features import Features, Group
 
 # Judgement: no published table tells these apart.
-_TP_NETWORK_LATENCY_S = 60e-6  # per rank and round of a tp collective over EFA
+_TP_NETWORK_LATENCY_S = 50e-6  # per rank and round of a tp collective over EFA
 _MESSAGE_EFFICIENCY = 0.6  # share of a link, or of a GPU's share of the NICs, between stages
 _MESSAGE_LATENCY_S = 100e-6
 
