@@ -75,7 +75,7 @@ def no_overheads() -> Iterator[None]:
             "_MESSAGE_LATENCY_S": 0.0,
         },
         compute: {"_LOGIT_PASSES": 0.0},
-        experts: {"_PASSES": 0.0, "_HOST_WAITS_S": 0.0},
+        experts: {"TP_LATENCY_S": 0.0, "_PASSES": 0.0, "_HOST_WAITS_S": 0.0},
         step: {"_RETRY_S": 0.0},
     }
     whole = {communication: {"_MESSAGE_EFFICIENCY": 1.0}, experts: {"_GROUPED": 1.0}}

@@ -6,11 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.clusters import site_clusters
+from scaling.predict.read.columns import SHAPE, SIZES
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of, points_of_layouts
 from tests.predict.conftest import as_table, checked
@@ -81,6 +83,13 @@ def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
     read = points_of(as_table(pa.Table.from_pylist(records)))
     one, other = (prediction_table(points, predict(points)) for points in (direct, read))
     assert one.equals(other)
+
+
+def test_a_column_of_every_axis_size_and_shape_reaches_the_formulas() -> None:
+    (group,) = checked({"dp": 8}).groups
+    assert {*AXES, *SIZES, *SHAPE} <= set(group.features.columns)
+    assert not group.features.fused_rope.any()
+    assert {"num_layers", "num_experts", "query_key_norm"} <= set(SHAPE)
 
 
 def test_a_named_model_needs_no_shape_columns() -> None:

@@ -223,8 +223,8 @@ def test_a_cp_group_over_nodes_shares_the_nics_and_tp_stays_inside(points):
     (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
     f = group.features
     traffic = traffic_of(group, f, {**group.start, **IDEAL}, stages_of(f, group.stack))
-    # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 0.6 x 200 GB/s
-    across = 2 * 8 * held * 2 / 4 / (0.6 * 200e9)
+    # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 200 GB/s
+    across = 2 * 8 * held * 2 / 4 / 200e9
     rings = 4 * 2 * 3 / 4 * 1024 * 4096 * 2 / 300e9
     assert traffic.per_layer == pytest.approx(across + rings)
 
@@ -309,13 +309,13 @@ def test_a_decoder_alone_says_nothing_of_an_encoder(points):
 
 
 def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, monkeypatch):
-    # 8 nodes of 8 over EFA: twice around a ring of 64, and 0.6 of a bus of 100 GB/s
+    # 8 nodes of 8 over EFA: twice around a ring of 64, and a bus of 100 GB/s
     row = {"tp": 64, "num_heads": 64, "seq_length": 64, "cluster": "h100-80gb-efa"}
     (group,) = points(row, {**row, "sequence_parallel": True}).groups
     monkeypatch.setattr(communication, "_TP_NETWORK_LATENCY_S", 1e-3)
     f, p = group.features, {**group.start, **IDEAL}
     traffic = traffic_of(group, f, p, stages_of(f, group.stack))
-    ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 100e9)
+    ring = 2 * 63 / 64 * 64 * 4096 * 2 / 100e9
     reduced, scattered = traffic.per_layer
     assert reduced == pytest.approx(4 * (ring + 128e-3))
     # a scatter and a gather go around once each; backward gathers both blocks' inputs again

@@ -16,10 +16,8 @@ from scaling.predict.cost.links import (
     RING_LINK_HOP_S,
     RING_NODE_HOP_S,
     TP_LATENCY_S,
-    TP_NETWORK_EFFICIENCY,
     Ranks,
     link,
-    node_bus,
     node_link,
     ring_latency_s,
     ring_pass,
@@ -177,9 +175,10 @@ def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     held = f.tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
     links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
     inside = held * (ranks_on_node - 1) / cp / links
-    nics = node_bus(group, np.maximum(nodes * tp * ranks_on_node / f.gpus_per_node, 1.0))
+    spanned = np.maximum(nodes * tp * ranks_on_node / f.gpus_per_node, 1.0)
+    nics, _ = transport_of(group, spanned, p["network_efficiency"])
     leaving = f.gpus_per_node * held * (cp - ranks_on_node) / cp
-    across = leaving / (nics * TP_NETWORK_EFFICIENCY)
+    across = leaving / nics
     seconds = (2 + f.full) * f.attentions * np.maximum(inside, across)
     return np.where(cp > 1, seconds, 0.0)
 
@@ -197,7 +196,7 @@ def _ring_attention_s(
     """
     tp, cp = f.tp, f.cp
     block = f.tokens * 2 * f.kv_width / tp * f.element_bytes
-    across = node_link(group) / f.gpus_per_node * TP_NETWORK_EFFICIENCY
+    across = node_link(group) / f.gpus_per_node * p["network_efficiency"]
     inside = link(group.gpu, 2) * p["link_efficiency"]  # to the next rank alone
     bandwidth = np.where(tp * cp > f.gpus_per_node, across, inside)
     rounds = (3 + (f.full | f.selective)) * f.attentions  # twice the bytes backward

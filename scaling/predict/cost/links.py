@@ -13,8 +13,6 @@ from scaling.predict.read.features import Group
 # left out: they moved no published row's step by 0.1 %.
 RING_NODE_HOP_S = 14e-6
 RING_LINK_HOP_S = 3.4e-6
-# Share of the NICs that tp ranks over EFA and cp ranks reach: judgement.
-TP_NETWORK_EFFICIENCY = 0.6
 TP_LATENCY_S = 25e-6  # of a collective of four ranks on the GPU
 
 
@@ -48,29 +46,18 @@ def ring_latency_s(ranks: Ranks) -> Floats:
     return node_hops * RING_NODE_HOP_S + (ranks.size - ranks.nodes) * RING_LINK_HOP_S
 
 
-def node_bus(group: Group, nodes: Floats) -> Floats:
-    """Bus bandwidth of a node's NICs in a ring over `nodes`, bytes/s, before any efficiency, (n,).
-
-    Measured ones are interpolated, logarithm over logarithm.
-    """
-    measured = group.cluster.bus_bytes_per_s
-    if measured is None:
-        return np.full(len(nodes), node_link(group))
-    at, rate = np.log2(list(measured)), np.log(list(measured.values()))
-    return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
-
-
 def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats, Floats]:
-    """Bytes/s of a node's NICs in a ring pass and in an all-reduce, (n,) each.
+    """Bytes/s of a node's NICs in a ring pass and in an all-reduce over `nodes`, (n,) each.
 
-    Both are the NICs times `efficiency`. A measured bus bandwidth is that of all-reduces, and no
-    ring is faster.
+    Both are the NICs times `efficiency`. A measured bus bandwidth is that of all-reduces,
+    interpolated as logarithm over logarithm, and no ring is faster.
     """
     ring: Floats = np.full(len(nodes), node_link(group) * efficiency)
     measured = group.cluster.bus_bytes_per_s
     if measured is None or not any(count > 1 for count in measured):
         return ring, ring
-    bus = node_bus(group, nodes)
+    at, rate = np.log2(list(measured)), np.log(list(measured.values()))
+    bus = np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
     return np.minimum(ring, bus), bus
 
 
