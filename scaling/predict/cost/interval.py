@@ -27,13 +27,13 @@ DATA_SHEETS = {
     True: {"common": 0.06, "layout": 0.06, "size": 0.03, "rest": 0.06},
     False: {"common": 0.12, "layout": 0.03, "size": 0.04, "rest": 0.09},
 }
-# What experts add: routing, permutation and grouped GEMMs differ between releases of one stack.
+# The part of experts: routing, permutation and grouped GEMMs differ between releases of one stack.
 _EXPERTS = {"common": 0.11, "layout": 0.12, "size": 0.0, "rest": 0.0}
 # A calibration, before its rows tell how well it fits them, and what a layout far from all of its
 # rows adds to that.
 CALIBRATED = {"common": 0.02, "layout": 0.04, "size": 0.016, "rest": 0.04}
 _FAR = {"common": 0.05, "layout": 0.05, "size": 0.0, "rest": 0.03}
-# Of a size, per doubling of the largest calibrated one; it grows as a random walk does.
+# The error of a size, per doubling of the largest calibrated one; it grows as a random walk does.
 _PER_DOUBLING = 0.025
 _PRIOR_ROWS = 10
 # Factor of layout and rest over a lossy transport, which stalls steps by chance.
