@@ -326,8 +326,8 @@ def learned_parts(tables: Tables) -> Iterator[list[str]]:
 
     Moments of ln(measured / predicted), the mean over tables, each with the same weight. Errors of
     two rows of a model that share neither layout nor size have the product common^2 on average; of
-    one layout at two sizes common^2 + layout^2, of one size common^2 + size^2. What a row's square
-    is above these is the rest. Layout and rest are those of a plain layout (interval.py).
+    one layout at two sizes common^2 + layout^2, of one size common^2 + size^2. The rest of a
+    row's square is the rest. Layout and rest are those of a plain layout (interval.py).
     """
     yield ["software", *PARTS]
     for unknown in (False, True):

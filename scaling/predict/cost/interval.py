@@ -22,7 +22,8 @@ Z_80 = 1.2816
 _LEAST_REST = 0.012
 
 # Standard deviations of PARTS where data sheets predict, by whether the software has an entry in
-# read/stacks.py: learned from whole tables by `python -m benchmarks.evaluate FOLDER --errors`.
+# read/stacks.py: learned from whole tables by `python -m benchmarks.evaluate FOLDER --errors`,
+# rounded up, before the centre of unknown software was learned from the same tables.
 DATA_SHEETS = {
     True: {"common": 0.06, "layout": 0.06, "size": 0.03, "rest": 0.06},
     False: {"common": 0.12, "layout": 0.03, "size": 0.04, "rest": 0.09},

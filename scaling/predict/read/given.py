@@ -97,7 +97,7 @@ def columns_of_table(
 def _usual_choices(
     cells: Cells, framework: Strings, stacks: Sequence[Stack], tp: Floats
 ) -> dict[str, Column]:
-    """What software does where a row does not state a choice, (n,) each, by axis."""
+    """The software's choices where a row states none, (n,) each, by axis."""
 
     def usual(fact: str) -> Floats:
         return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
