@@ -68,7 +68,7 @@ def test_a_dozen_rows_help(sweep):
 
 def test_what_the_rows_cannot_tell_stays_at_its_default_and_says_so(calibrated):
     p = only(calibrated).parameters
-    for name in ("score_passes", "zero3_exposed", "host_transport_s"):
+    for name in ("score_passes", "host_transport_s"):
         assert not p[name].identified
         assert p[name].value == pytest.approx(PARAMETERS[name].default, rel=0.02)
         assert p[name].reason

@@ -157,9 +157,9 @@ def _dp_comm_s(
 ) -> Floats:
     """Seconds of data-parallel traffic that nothing hides, (n,).
 
-    Once-a-step traffic has a share, or all of it where gradients are reduced after the last
-    backward. ZeRO-2's and 3's traffic per micro-batch has a share of what fits behind the pipeline,
-    and all that outlasts it.
+    A share of once-a-step traffic is exposed, or all of it where gradients are reduced after the
+    last backward. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer,
+    so neither hides the other in full: their p-norm counts.
     """
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
     if group.stack.hides_without_zero:
@@ -170,8 +170,7 @@ def _dp_comm_s(
         f.zero_stage >= 3, _COPIED_BYTES * traffic.stage_weights * f.accumulation, 0.0
     )
     copied_s = copied / hbm_bytes_per_s(group)
-    hidden_in_part = p["zero3_exposed"] * np.minimum(gathering, pipeline)
-    gathering = np.maximum(gathering - pipeline, 0.0) + hidden_in_part
+    gathering = _p_norm(gathering, pipeline) - pipeline
     return np.asarray(once_a_step + gathering + copied_s)
 
 

@@ -33,7 +33,6 @@ TIME: tuple[Parameter, ...] = (
     _p("tp_exposed", 1.0, 0.1, 1.0, 0.2, "ratio", "of tp traffic that no compute hides"),
     _p("network_efficiency", 0.70, 0.10, 1.0, 0.4, "ratio", "of the NICs, dp collectives"),
     _p("dp_exposed", 0.60, 0.02, 1.0, 0.5, "ratio", "of gradient traffic that nothing hides"),
-    _p("zero3_exposed", 0.15, 0.01, 1.0, 0.7, "ratio", "of the shorter of compute, gathering"),
     _p("host_layer_s", 2.0e-3, 0.3e-3, 20e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
     _p("host_collective_s", 150e-6, 10e-6, 1.5e-3, 0.7, "s", "to launch a tp collective of 4"),
     _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),

@@ -71,7 +71,6 @@ STACKS = (
             "norm_passes_fused": 36.0,
             "tp_exposed": 0.5,
             "dp_exposed": 0.5,
-            "zero3_exposed": 0.25,
         },
         source="assumed: 16-bit gradients, half of the traffic hidden, between the stacks below",
     ),
