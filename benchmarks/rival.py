@@ -38,13 +38,12 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.parallel.rendezvous import rendezvous
 
     shape, layout = point.shape, point.layout
-    pairs = shape.family == "t5"
     device = torch.device("cpu" if point.gpu == "cpu" else f"cuda:{rank}")
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     else:
         torch.cuda.set_device(device)  # stopwatch and barriers use the current device
-    model = (_mt5 if pairs else _llama)(shape, DTYPES[layout.precision], liger).to(device)
+    model = _llama(shape, DTYPES[layout.precision], liger).to(device)
     if layout.activation_checkpointing != "none":  # it knows whole layers only
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
@@ -53,7 +52,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         own = RankId(rank=rank, local_rank=rank, world_size=ranks, master="127.0.0.1")
         rendezvous(own, RankFiles(directory), device, timeout_s=600.0)
         model = torch.nn.parallel.DistributedDataParallel(model)
-    loss_function: Callable[..., Any] = _loss_of(model, pairs=pairs, liger=liger)
+    loss_function: Callable[..., Any] = _loss_of(model, liger=liger)
     if layout.compile:
         loss_function = torch.compile(loss_function)
     optimizer = torch.optim.AdamW(
@@ -93,7 +92,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     }
 
 
-def _loss_of(model: Any, *, pairs: bool, liger: bool) -> Callable[..., Any]:
+def _loss_of(model: Any, *, liger: bool) -> Callable[..., Any]:
     """Ids and labels to the mean loss.
 
     Labels are one token ahead already: transformers' own loss would shift them once more.
@@ -101,10 +100,6 @@ def _loss_of(model: Any, *, pairs: bool, liger: bool) -> Callable[..., Any]:
     from torch.nn.functional import cross_entropy
 
     from scaling.train.kernels.fused import linear_cross_entropy
-
-    def of_pairs(ids: Any, labels: Any) -> Any:
-        logits = model(input_ids=ids[:, 0], decoder_input_ids=ids[:, 1]).logits
-        return cross_entropy(logits.float().flatten(0, 1), labels.flatten())
 
     def of_tokens(ids: Any, labels: Any) -> Any:
         logits = model(input_ids=ids).logits
@@ -114,7 +109,7 @@ def _loss_of(model: Any, *, pairs: bool, liger: bool) -> Callable[..., Any]:
         hidden = model.model(input_ids=ids).last_hidden_state
         return linear_cross_entropy(hidden, model.lm_head.weight, labels)
 
-    return of_pairs if pairs else by_liger if liger else of_tokens
+    return by_liger if liger else of_tokens
 
 
 def _llama(shape: ModelShape, dtype: Any, liger: bool) -> Any:
@@ -138,27 +133,3 @@ def _llama(shape: ModelShape, dtype: Any, liger: bool) -> Any:
         use_cache=False,
     )
     return LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
-
-
-def _mt5(shape: ModelShape, dtype: Any, liger: bool) -> Any:
-    assert not liger  # it has no kernels for an mT5
-    from torch import nn
-    from transformers import MT5Config, MT5ForConditionalGeneration
-
-    config = MT5Config(
-        vocab_size=shape.vocab_size,
-        d_model=shape.hidden_size,
-        d_kv=shape.head_dim,
-        d_ff=shape.ffn_hidden_size,
-        num_layers=shape.num_encoder_layers,
-        num_decoder_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        dropout_rate=0.0,
-        use_cache=False,
-    )
-    model = MT5ForConditionalGeneration._from_config(
-        config, attn_implementation="sdpa", dtype=dtype
-    )
-    # its configuration ties the head whatever it is told; the released mT5 has one of its own
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    return model

@@ -1,4 +1,4 @@
-"""Compare our engines with transformers' Llama or mT5 (with DDP), same shape and batch.
+"""Compare our engines with transformers' Llama (with DDP), same shape and batch.
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
     python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0
@@ -7,7 +7,6 @@
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
         --micro-batch-size 1 2 4 --gradient-accumulation-steps 1 8 --zero-stage 0 1 --compile \
         --fused-cross-entropy --rival liger
-    python benchmarks/training_step.py --gpu h200-141gb --model mt5_large --attention math
 
 Every combination of options is a case and prints one line of JSON. In a case ours and theirs take
 turns, so that a device that slows down over time slows both. Every turn is a process of its own, so
@@ -80,11 +79,8 @@ def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
     """Print a line for each case of a model."""
     if asked.ranks > 1 and asked.rival == "liger":
         raise SystemExit("--ranks 2 with --rival liger: its loss goes around the model DDP wraps")
-    if shape.family == "gpt" or (shape.family == "t5" and asked.rival == "liger"):
-        raise SystemExit(
-            f"--model {model}: compared are llama with --rival plain or liger, and t5 with "
-            "--rival plain"
-        )
+    if shape.family != "llama":
+        raise SystemExit(f"--model {model}: only llama is compared, not {shape.family}")
     for layout in _layouts(asked):
         layout = dataclasses.replace(layout, dp=asked.ranks)
         point = _point(model, shape, layout, asked.gpu, asked.steps)
