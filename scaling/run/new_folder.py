@@ -84,7 +84,7 @@ def clusters_text(site: SlurmSite | None) -> str:
 
 
 def _entry(kind: NodeKind, kinds: list[NodeKind]) -> dict[str, object]:
-    """What the template says of one kind of node; the first of `kinds` is `mine`."""
+    """The template's lines about one kind of node; the first of `kinds` is `mine`."""
     is_mixed = sum(other.partition == kind.partition for other in kinds) > 1
     name = f"mine-{kind.partition}"
     if is_mixed:

@@ -155,7 +155,7 @@ class Watcher:
         self._names = {self.paths.row(point.point_id): point.point_id for point in points}
 
     def ask_slurm(self) -> Queue:
-        """What Slurm says now of the jobs of this folder."""
+        """The state of this folder's jobs in Slurm now."""
         self.queue = ask_queue(Path.cwd())
         return self.queue
 

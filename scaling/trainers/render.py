@@ -36,7 +36,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What starts a layout with a program; `refused` says what the program cannot be told."""
+    """The start of a layout with a program; `refused` says what the program cannot be told."""
 
     program: str
     command: tuple[str, ...]
@@ -61,7 +61,7 @@ def point_to_start(
 
 
 def start_of(point: Point, program: str, folder: Path = FOLDER) -> Start:
-    """What starts a point's layout with an engine of ours or an entry of config/trainers.yaml."""
+    """The start of a point's layout with an engine of ours or an entry of config/trainers.yaml."""
     layout = dataclasses.replace(point.layout, engine=program)
     asked = dataclasses.replace(point, layout=layout)
     refused = tuple(engine_refusals(asked.shape, layout, asked.gradient_clipping))

@@ -36,7 +36,7 @@ def sent(run, tmp_path, *names):
 
 
 def stop(cluster, prefix):
-    """What it says, and whether nothing runs any more."""
+    """Its output, and whether nothing runs any more."""
     said: list[str] = []
     ended = stopping.stop(Records(Path("records")), cluster, prefix, said.append)
     return said, ended

@@ -103,7 +103,7 @@ class Queue:
 
 
 def ask_queue(folder: Path) -> Queue:
-    """What squeue says of the jobs submitted from this folder.
+    """The jobs submitted from this folder, as squeue lists them.
 
     Positions follow Slurm's current priorities; backfilling may start a later job first.
     """

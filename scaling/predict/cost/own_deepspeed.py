@@ -72,9 +72,9 @@ class _Zero:
 def _gathered_bytes(t: Stage) -> Floats | float:
     """Bytes of the weights that ZeRO-3 holds whole when the loss is computed.
 
-    It gathers up to _LIVE elements and lets go what is not used again within as many: it holds the
-    head, the layers before it, and of one more layer the feed-forward where there is room, or else
-    what a prefetch takes (whole matrices; recomputing has let them go).
+    It gathers up to _LIVE elements and lets go what is not used again within as many. It holds the
+    head and the layers before it. It holds one more layer's feed-forward, or without room what a
+    prefetch takes (whole matrices; recomputing has let them go).
     """
     s, f = t.sizes, t.sizes.f
     gathers = f.zero_stage >= 3
@@ -216,8 +216,8 @@ def _stepping(t: Stage, zero: _Zero) -> Held:
     """The optimizer's step: gradients, state and its working copies.
 
     ZeRO's working copies are the larger of two: the norm of the largest gradient in fp64, and flat
-    copies in 16 and 32 bits, under ZeRO-3 of one group of weights after the other. A bf16 pipeline
-    takes the norm of fp32 copies, one gradient after the other.
+    copies in 16 and 32 bits. Under ZeRO-3 the copies are of one group of weights after the other. A
+    bf16 pipeline takes the norm of fp32 copies, one gradient after the other.
     """
     s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
     low, largest = e < FP32, np.maximum(s.vocab_params, s.ffn_params)

@@ -83,8 +83,8 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
 
     A rank's experts receive k copies of each token of the ep group, `busiest_load` times as many
     where the router is uneven. Kept for backward are the experts' inputs, their outputs in token
-    order (combining reads them again), and the inner tensors of a feed-forward; of the router its
-    fp32 scores, and as int64 of each copy its expert and the order of the copies in both
+    order (combining reads them again), and the inner tensors of a feed-forward. The router keeps
+    its fp32 scores. It keeps as int64 each copy's expert and the order of the copies in both
     directions, over the network also of those that arrived.
     """
     if not has_experts(f):

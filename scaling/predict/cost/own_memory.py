@@ -201,9 +201,9 @@ def model_moments(
     """Moments from the loss back through the layers.
 
     The memory that the model itself keeps then is the same under both engines. The arguments say
-    what an engine holds beside it: in the loss's forward and backward, in the head's backward and
-    after it, in the backward of the last layer's feed-forward and of its attention, and in that of
-    earlier layers where it differs.
+    what an engine holds beside it. They are about the loss's forward and backward, and the head's
+    backward and after it. Others are about the backward of the last layer's feed-forward and of its
+    attention. Earlier layers have one of their own if it differs.
     """
     f, layer, kept = t.sizes.f, t.sizes.layer, t.in_flight + t.final_norm
     in_layer = t.in_flight + layer.recomputed + f.element_bytes * t.sizes.hidden

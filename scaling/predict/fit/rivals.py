@@ -44,7 +44,7 @@ class Pairs:
 
 
 def rows_by_setting(points: Points, rows: Flags | Rows) -> dict[tuple[Any, ...], list[int]]:
-    """Row numbers by what layouts share to be rivals: software, model, cluster, size and work."""
+    """Row numbers by what candidates share: software, model, cluster, size and work."""
     software = (points.framework, points.model, points.cluster)
     size = (points.world_size, points.seq_length, points.global_batch_size)
     return rows_by((*software, *size, points.setting), rows)
@@ -105,7 +105,7 @@ def settings_of(
 
 
 def regrets_of(settings: Sequence[Setting], pick: Callable[[Rows], Rows]) -> list[float]:
-    """How much slower than the best layout the best of those picked is, per setting with rivals.
+    """How much slower than the best layout the best of those picked is, per setting with several.
 
     `pick` is given a row of each layout, and answers with the places of its choices among them.
     """

@@ -80,9 +80,9 @@ class Ownership:
 
         The claim is written before others are looked at: of two processes that start at once, at
         least one sees the other. An owner on another host is watched until it shows a heartbeat or
-        has been silent for long enough; `say` announces the wait. What a dead owner has sent is
-        taken up, if it is of this user. Otherwise it must have ended: `left_by` names the jobs of a
-        user in this directory that live, None if nobody knows.
+        has been silent for long enough; `say` announces the wait. Jobs of a dead owner are taken
+        up, if it is of this user. Otherwise it must have ended: `left_by` names the jobs of a user
+        in this directory that live, None if nobody knows.
 
         Raises:
             OwnedElsewhere: another live process has claimed one of the files, or a dead one may
