@@ -4,6 +4,7 @@ import bisect
 import contextlib
 import itertools
 import json
+import mmap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -72,6 +73,21 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     console.print(table)
     if left_out := heads[fitting:]:
         console.print(f"too wide for this terminal: {', '.join(left_out)}; --json has all")
+
+
+def check_address_space(gib: int, what: str) -> None:
+    """Refuse a process that may not reserve this much: libraries would end it by a signal.
+
+    Raises:
+        InputError: the limit of the address space is too low.
+    """
+    try:
+        mmap.mmap(-1, gib * 2**30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+    except OSError:
+        raise InputError(
+            f"{what} reserves {gib} GiB of address space (it uses much less memory), and this "
+            "process may not: raise its limit with `ulimit -v unlimited`"
+        ) from None
 
 
 def check_output(out: Path, *read: Path | None) -> None:

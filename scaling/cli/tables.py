@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, NewStudyDir, OtherStudyDir, StudyDir, check_choice
+from scaling.cli.options import (
+    AsJson,
+    NewStudyDir,
+    OtherStudyDir,
+    StudyDir,
+    check_address_space,
+    check_choice,
+)
 from scaling.errors import InputError, counted, shortened
 from scaling.study.inputs import local_or_shipped
 
@@ -30,6 +37,7 @@ def tabulate(
     knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
+    check_address_space(4, "making tables")
     from scaling.analyse import replication, warehouse
     from scaling.study.study import read_study_info
 
@@ -53,9 +61,7 @@ def report(
     knee_share: KneeShare = None,
 ) -> None:
     """Write report.html from what has been measured so far."""
-    from scaling.report.charts.svg import check_address_space
-
-    check_address_space()  # also before other libraries abort for lack of it
+    check_address_space(68, "drawing charts")  # of which V8 takes 64 at first
     from scaling.report.page import page
 
     if tables:

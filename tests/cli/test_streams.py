@@ -73,12 +73,22 @@ def test_a_user_without_a_name_and_a_home_is_answered(tmp_path, words, code, sen
     assert len(done.stderr.splitlines()) == bool(sentence)
 
 
-def test_charts_in_little_address_space_end_in_one_sentence(tmp_path):
-    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (8 * 10**9, 8 * 10**9))
+@pytest.mark.parametrize(
+    ("verb", "gb", "sentence"),
+    [
+        ("report", 8, "drawing charts reserves 68 GiB of address space"),
+        ("report", 0.4, "drawing charts reserves 68 GiB of address space"),
+        ("tabulate", 2, "making tables reserves 4 GiB of address space"),
+        ("tabulate", 0.4, "making tables reserves 4 GiB of address space"),
+    ],
+)
+def test_little_address_space_ends_in_one_sentence(tmp_path, verb, gb, sentence):
+    most = int(gb * 10**9)
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (most, most))
     done = subprocess.run(
-        [sys.executable, "-m", "scaling", "report", str(tmp_path)], preexec_fn=limit,
+        [sys.executable, "-m", "scaling", verb, str(tmp_path)], preexec_fn=limit,
         cwd=PROJECT, text=True, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith("drawing charts reserves 73 GB of address space")
+    assert done.stderr.startswith(sentence)
     assert len(done.stderr.splitlines()) == 1

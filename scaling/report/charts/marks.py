@@ -6,11 +6,13 @@ the chart is drawn.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import altair as alt
 
 from scaling.report.charts.palette import LAYOUTS, RAMPS, variable
+from scaling.report.tables import Record
 
 INK, SOFT, FAINT = variable("ink"), variable("ink-2"), variable("ink-3")
 SURFACE, OTHER = variable("surface"), variable("c-other")
@@ -23,6 +25,21 @@ SHAPES = {
 _SHAPE = alt.Shape(
     "series:N", legend=None, scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values()))
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart of one selection: its title, and the rows of each list that it reads.
+
+    `panel` names one of several drawings of a chart.
+    """
+
+    title: str
+    rows: dict[str, list[Record]]
+    sizes: list[int] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    panel: str = ""
+
 
 _channels: Any = alt  # its constructors of values are untyped
 

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import mmap
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +12,13 @@ import altair as alt
 import vl_convert
 from altair.utils.schemapi import debug_mode
 
-from scaling.errors import InputError
 from scaling.record.files import write_bytes, write_text
-from scaling.report.charts.charts import CHARTS, Drawing
+from scaling.report.charts.charts import CHARTS
+from scaling.report.charts.marks import Drawing
 from scaling.report.charts.palette import COLOURS, CONFIG
 
 VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 _LONGEST_NAME = 120  # of the 255 that a file system allows
-_RESERVED_BYTES = 68 * 2**30  # V8 takes 64 GiB at first, its threads and other libraries a few more
 # What Vega writes and a browser assumes: it halves the size.
 _SAID_ANYWAY = re.compile(
     r' (?:opacity|stroke-width|stroke-opacity|fill-opacity)="1"| font-family="[^"]*"'
@@ -31,24 +29,6 @@ _SAID_ANYWAY = re.compile(
 _EMPTY = re.compile(r'<path d="(?:M0,0h0v0h0Z)?"(?: transform="[^"]*")?/>|<g(?: [^>]*)?></g>')
 _PLACE = re.compile(r' (?:d|transform|[xy]2?|width|height|viewBox)="[^"]*"')
 _LONG = re.compile(r"\d+\.\d{2,}")
-
-
-def check_address_space() -> None:
-    """Refuse a process that may not reserve what the engine that draws charts reserves.
-
-    That engine (V8) would end the process by a signal.
-
-    Raises:
-        InputError: the limit of the address space is too low.
-    """
-    try:
-        mmap.mmap(-1, _RESERVED_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
-    except OSError:
-        raise InputError(
-            f"drawing charts reserves {_RESERVED_BYTES / 1e9:.0f} GB of address space (it uses "
-            "much less memory), and this process may not: raise its limit with "
-            "`ulimit -v unlimited`"
-        ) from None
 
 
 @functools.cache

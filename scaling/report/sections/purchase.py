@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaling.layout.names import exact
-from scaling.report.charts.charts import step_words
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     GLUE,
@@ -24,6 +23,7 @@ from scaling.report.text import (
     money,
     percent,
     significant,
+    step_words,
 )
 
 TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
