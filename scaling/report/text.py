@@ -122,7 +122,7 @@ def faster(ratio: float, low: float, high: float, level: float) -> str:
 
 
 def step_words(step: Mapping[str, Any]) -> str:
-    """What a step between two sizes gains: `64 % faster (45–70 %, 95 % interval)`."""
+    """The gain of a step between two sizes: `64 % faster (45–70 %, 95 % interval)`."""
     return faster(step["faster"], step["faster_low"], step["faster_high"], step["level"])
 
 

@@ -1,7 +1,7 @@
 """The charts of the report. Each has rows, a specification, a title and a caption.
 
-To add a chart: a function that makes its rows and title from the tables of one setting, one that
-draws them (sizes.py, comparisons.py), its line in `CHARTS`, and its caption in
+A chart has two functions in sizes.py or comparisons.py: one makes its rows and title from the
+tables of one setting, one draws them. It has a line in `CHARTS`, and its caption stands in
 reports/captions/<name>.md.
 """
 
