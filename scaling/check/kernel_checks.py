@@ -89,7 +89,9 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
 def attention_kernels(sizes: Sizes) -> Iterator[Kernel]:
     """Every attention kernel of the table, causal."""
     tokens, width = sizes.seq_length, sizes.head_dim
-    for attention in ATTENTION:
+    for attention, entry in ATTENTION.items():
+        if not entry.runs:
+            continue
         yield Kernel(
             axis="attention",
             name=f"attention {attention}",

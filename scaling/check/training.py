@@ -54,7 +54,7 @@ ALONE: tuple[Mapping[str, Any], ...] = (
     {"zero_stage": 1, "precision": "bf16"},
     {"zero_stage": 1, "precision": "bf16", "optimizer_precision": "bf16"},
     {"zero_stage": 1, "precision": "fp16"},
-    {"zero_stage": 1, "precision": "fp8"},
+    {"zero_stage": 1, "precision": "fp8", "compile": True},
     {
         "zero_stage": 1, "precision": "bf16", "attention": "flash2", "fused_norm": True,
         "fused_rope": True, "fused_mlp": True, "fused_cross_entropy": True,

@@ -207,6 +207,7 @@ def _result_columns(task: Task, records: Sequence[Record]) -> tuple[dict[str, An
         columns["copy_bytes_per_s"] = 2 * task.message_bytes / seconds
     else:
         columns["flop_per_s"] = flops_of(task) / seconds
+        columns |= {name: slowest.get(name) for name in ("clock_hz", "power_w")}
     return columns, slowest
 
 

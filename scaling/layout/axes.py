@@ -33,7 +33,7 @@ V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # a key of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
-Fp8Scaling = Literal["tensor", "row", "block"]
+Fp8Scaling = Literal["tensor", "row"]
 Engine = str  # a key of ENGINES, or one of TRAINERS
 Routing = str  # a key of ROUTINGS
 
@@ -175,7 +175,7 @@ class LayoutAxes:
         "compiled", "comp", "compile", added_later=True, title="compile", column="compiled"
     )
     precision: Precision = _axis("bf16", "precision", name="{}", show_default="always")
-    # for 8-bit products: one scale per operand, per row, or per 32 elements of a row (MXFP8)
+    # for 8-bit products: one scale per operand or per row
     fp8_scaling: Fp8Scaling = _axis(
         "tensor", "fp8 scaling", added_later=True, name="scaled by {}", short="by {}",
         label="scaled-by-{}",

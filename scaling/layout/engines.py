@@ -17,7 +17,7 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from scaling.layout.kernels import NO_BIAS_GRADIENT
+from scaling.layout.kernels import ATTENTION, NO_BIAS_GRADIENT
 
 if TYPE_CHECKING:  # these modules import this one
     from scaling.layout.layout import Layout
@@ -38,8 +38,7 @@ def engine_module(engine: str, name: str) -> Any:
     return importlib.import_module(f"{ENGINES[engine]}.{name}")
 
 
-# Every side of an 8-bit matmul must be a multiple of 16 (cublasLt), or of 32 with one scale per 32.
-_EIGHT_BIT_TILE, _EIGHT_BIT_BLOCK = 16, 32
+_EIGHT_BIT_TILE = 16  # of which every side of an 8-bit product is a multiple (cublasLt)
 _GROUPED_TILE = 8  # elements of bf16 in 16 bytes
 # Parts of a model that can be predicted, but that our training code does not have.
 _UNTRAINED = {
@@ -92,6 +91,8 @@ def _trainer_refusals(
 
 def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
     """Why no engine can run this layout: limits of the model code that they share."""
+    if not ATTENTION[layout.attention].runs:
+        yield f"attention={layout.attention} is a label of published rows, which no engine runs"
     if layout.fused_cross_entropy and layout.tp > 1:
         yield (
             "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
@@ -139,6 +140,11 @@ def _eight_bit_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
     if shape.num_experts:
         yield "precision=fp8 with experts: their grouped products run in bf16 here"
         return
+    if not layout.compile:
+        yield (
+            "precision=fp8 without compile: each cast is a kernel of its own, so it is slower than "
+            "bf16"
+        )
     sizes = {
         "micro_batch_size x seq_length / cp": layout.micro_batch_size
         * (layout.seq_length // layout.cp),
@@ -147,7 +153,6 @@ def _eight_bit_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
         "num_kv_heads x head_dim / tp": shape.num_kv_heads * shape.head_dim // layout.tp,
         "ffn_hidden_size / tp": shape.ffn_hidden_size // layout.tp,
     }
-    tile = _EIGHT_BIT_BLOCK if layout.fp8_scaling == "block" else _EIGHT_BIT_TILE
     for name, size in sizes.items():
-        if size % tile:
-            yield f"{name} = {size}: products in fp8 need multiples of {tile}"
+        if size % _EIGHT_BIT_TILE:
+            yield f"{name} = {size}: products in fp8 need multiples of {_EIGHT_BIT_TILE}"

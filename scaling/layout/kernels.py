@@ -35,8 +35,9 @@ class Kernel:
     setting: str  # what selects it in a study: "attention=flash3"
     package: Package | None = None
     backend: str | None = None  # name in torch's SDPBackend
+    implementation: str | None = None  # of FLASH_ATTENTION, where torch can switch it
     precisions: tuple[str, ...] = ("fp32", "fp16", "bf16")
-    obsolete: str | None = None  # why nothing can run it any more; {torch} stands for the version
+    runs: bool = True  # False: only a label of published rows
     cost: AttentionCost | None = None
     rehearsed: bool = False  # runs on tensors without data
 
@@ -47,21 +48,8 @@ _HALF = ("fp16", "bf16")
 # tiled kernel of the same algorithm.
 ATTENTION: dict[str, Kernel] = {
     "math": Kernel(setting="attention=math", cost="math", rehearsed=True),
-    "fused_softmax": Kernel(
-        setting="attention=fused_softmax",
-        package=Package(
-            name="apex",
-            module="apex.transformer.functional.fused_softmax",
-            requirement="apex built with --cuda_ext",
-        ),
-        precisions=_HALF,
-        cost="fused_softmax",
-    ),
-    "flash1": Kernel(
-        setting="attention=flash1",
-        obsolete="flash-attn 1.0.9, which is built against torch < 2.1, not against torch {torch}",
-        cost="flash1",
-    ),
+    "fused_softmax": Kernel(setting="attention=fused_softmax", cost="fused_softmax", runs=False),
+    "flash1": Kernel(setting="attention=flash1", cost="flash1", runs=False),
     "flash2": Kernel(
         setting="attention=flash2", backend="FLASH_ATTENTION", cost="flash2", rehearsed=True
     ),
@@ -73,6 +61,8 @@ ATTENTION: dict[str, Kernel] = {
             requirement="flash-attn-3 >= 3.0 (Hopper)",
             capabilities=(9,),
         ),
+        backend="FLASH_ATTENTION",
+        implementation="FA3",
         precisions=_HALF,
         cost="flash3",
     ),
@@ -84,6 +74,8 @@ ATTENTION: dict[str, Kernel] = {
             requirement="flash-attn-4 >= 4.0 (Hopper, Blackwell)",
             capabilities=(9, 10, 11),
         ),
+        backend="FLASH_ATTENTION",
+        implementation="FA4",
         precisions=_HALF,
         cost="flash3",
     ),

@@ -12,10 +12,12 @@ import torch
 from scaling.probe.plan import Task
 from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
 from scaling.train.kernels.availability import require_attention
+from scaling.train.measure.power import Meter
 
 _SAMPLE_S = 0.002  # shorter samples measure the clock and the launch
 _MAX_RUNS = 500  # in a sample
 _MIN_SAMPLES, _MAX_SAMPLES = 5, 20
+_QUEUED_RUNS = 20  # while the meter is read, which takes about a millisecond
 
 
 def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
@@ -111,3 +113,10 @@ def time_samples(
         drain()
         samples.append((clock() - started) / runs)
     return samples
+
+
+def read_under_load(run: Callable[[], object], meter: Meter) -> dict[str, float | None]:
+    """The clock (hertz) and power (watts) of a device that has runs queued; it is not drained."""
+    for _ in range(_QUEUED_RUNS):
+        run()
+    return {"clock_hz": meter.clock_hz(), "power_w": meter.power_w()}

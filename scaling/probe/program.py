@@ -14,13 +14,14 @@ import torch.distributed as dist
 from scaling.cluster.node import RankId
 from scaling.probe.collectives import ELEMENT_BYTES, RankGroup, exchange, message_elements
 from scaling.probe.council import Council
-from scaling.probe.devices import prepare_task, time_samples
+from scaling.probe.devices import prepare_task, read_under_load, time_samples
 from scaling.probe.host_facts import host_facts
 from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFiles
 from scaling.train.device import take_device
 from scaling.train.error_outcomes import failure_of, leave
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
+from scaling.train.measure.power import meter_of
 from scaling.train.parallel.rendezvous import rendezvous
 
 _DEVICE_TASK_S = 0.05
@@ -49,6 +50,7 @@ class Prober:
         self.facts = host_facts(self.device, first_on_host=first) | {
             "local_rank": rank_id.local_rank
         }
+        self._meter = meter_of(self.device)
         self.records: list[dict[str, Any]] = []
         self._saved_at = time.monotonic()
         files.beat(rank_id.rank, "meeting the other ranks")
@@ -100,6 +102,9 @@ class Prober:
                     warm_s=_SUSTAINED_S if self._is_large(task) else 0.0,
                 )
                 record["samples"] = samples
+                if self._meter is not None and self._is_large(task):
+                    record |= read_under_load(work, self._meter)
+                    self._drain()
         except (MemoryError, RuntimeError) as error:
             record |= _outcome_and_message(error)
         self.records.append(record)

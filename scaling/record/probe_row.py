@@ -57,6 +57,8 @@ class Probe:
     seconds_low: float | None = None  # its 95 % bootstrap interval, this probe only
     seconds_high: float | None = None
     flop_per_s: float | None = None
+    clock_hz: float | None = None  # of a GPU's multiprocessors after a second of large products
+    power_w: float | None = None
     copy_bytes_per_s: float | None = None  # read and written
     algorithm_bytes_per_s: float | None = None  # nccl-tests' algbw
     bus_bytes_per_s: float | None = None  # nccl-tests' busbw

@@ -55,7 +55,9 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Line]]:
 
 def test_every_attention_and_fused_kernel_has_a_line() -> None:
     lines = {line.name: line for line in kernel_lines(TINY, "fp32", CPU)}
-    assert {f"attention {name} fp32" for name in ATTENTION} <= set(lines)
+    assert {f"attention {name} fp32" for name, kernel in ATTENTION.items() if kernel.runs} <= set(
+        lines
+    )
     for name in ("math", "flash2"):
         line = lines[f"attention {name} fp32"]
         assert line.state == "pass"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling.probe.devices import prepare_task
+from scaling.probe.devices import prepare_task, read_under_load
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
 
@@ -53,9 +53,27 @@ def test_flash2_is_the_kernel_that_trains_forward_and_backward():
     [
         (attention("cudnn"), r"attention=cudnn \(CUDNN_ATTENTION of torch .*\) cannot run here"),
         (attention("flash3"), "flash-attn-3 >= 3.0"),
-        (attention("flash1"), "flash-attn 1.0.9"),
+        (attention("flash1"), "attention=flash1 is a label"),
     ],
 )
 def test_what_is_not_there_is_named_as_in_training(task, named):
     with pytest.raises(KernelUnavailable, match=named):
         prepare_task(task, CPU)
+
+
+def test_clock_and_power_are_read_while_runs_are_queued():
+    told = []
+
+    class Metered:
+        def clock_hz(self):
+            told.append("clock")
+            return 1.75e9
+
+        def power_w(self):
+            told.append("power")
+            return 700.0
+
+    record = read_under_load(lambda: told.append("run"), Metered())
+    assert record == {"clock_hz": 1.75e9, "power_w": 700.0}
+    assert told[-3:] == ["run", "clock", "power"]
+    assert set(told[:-2]) == {"run"}

@@ -36,6 +36,10 @@ def skip_all_reduce() -> None:
     Sharding._begin_all_reduce = lambda *_: None
 
 
+def skip_all_reduce_of_deepspeed() -> None:
+    DeepSpeedEngine.allreduce_gradients = lambda *_, **__: None
+
+
 def hold_the_first_shard() -> None:
     shard = blueprint.shard
     blueprint.shard = lambda weight, *, dim, rank, size: shard(weight, dim=dim, rank=0, size=size)
@@ -45,6 +49,6 @@ FAULTS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         double_gradients_of_torch, double_gradients_of_deepspeed, skip_all_reduce,
-        hold_the_first_shard,
+        skip_all_reduce_of_deepspeed, hold_the_first_shard,
     )
 }  # fmt: skip

@@ -17,7 +17,7 @@ from tests.train.covering import Case, covering, product
 from tests.train.reference import Curve, model_curve
 from tests.train.test_model import blueprint
 from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
-from tests.train.test_parity import CLIPPING, bounds, keeps_no_norm, learned_point, refused
+from tests.train.test_parity import CLIPPING, bounds, learned_point, refused
 
 MIXED = dataclasses.replace(
     TINY,
@@ -167,9 +167,7 @@ def test_a_mixture_learns_the_same_in_every_layout(learn: Learn, point: Point) -
     loss, norm = bounds(point)
     for rank in learn(point):
         assert rank["losses"] == pytest.approx(alone.losses, abs=loss)
-        if rank["grad_norms"] is not None:
-            assert rank["grad_norms"] == pytest.approx(alone.grad_norms, rel=norm)
-        assert (rank["grad_norms"] is None) == keeps_no_norm(point.layout)
+        assert rank["grad_norms"] == pytest.approx(alone.grad_norms, rel=norm)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ FAULTY = [
     ("double_gradients_of_torch", {"dp": 2, "engine": "torch", "zero_stage": 1}),
     ("double_gradients_of_deepspeed", {"dp": 2, "zero_stage": 2}),
     ("skip_all_reduce", {"dp": 2, "engine": "torch", "optimizer_precision": "bf16"}),
+    ("skip_all_reduce_of_deepspeed", {"dp": 2}),
     ("hold_the_first_shard", {"tp": 2, "engine": "torch"}),
     ("hold_the_first_shard", {"tp": 2, "zero_stage": 1}),
 ]

@@ -14,12 +14,12 @@ from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.fp8 import fp8_linear, require_fp8, swizzle_scales, to_mxfp8
+from scaling.train.kernels.fp8 import fp8_linear, require_fp8
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Learn, lacking
 from tests.train.reference import Curve, model_curve
 
-SCALINGS: tuple[Fp8Scaling, ...] = ("tensor", "row", "block")
+SCALINGS: tuple[Fp8Scaling, ...] = ("tensor", "row")
 STEPS = 3  # of ranks
 BAND = 0.08  # of a loss that begins at ln(256) = 5.5: one and a half per cent
 
@@ -59,32 +59,9 @@ def test_a_row_of_large_elements_costs_others_nothing_with_row_scales() -> None:
     x, weight = drawn(32, 64, seed=0).detach(), drawn(96, 64, seed=1).detach()
     x[0] *= 2.0**20
     exact = functional.linear(x, weight)[1:]
-    of_tensor, *others = (fp8_linear(scaling)(x, weight, None)[1:] for scaling in SCALINGS)
+    of_tensor, of_row = (fp8_linear(scaling)(x, weight, None)[1:] for scaling in SCALINGS)
     assert off(of_tensor, exact) > 0.5
-    assert all(off(each, exact) < 0.05 for each in others)
-
-
-def test_a_block_is_scaled_by_the_power_of_two_of_its_largest_element() -> None:
-    """By hand: 2^e4m3's largest exponent, 8, is where the largest of 32 elements comes to lie."""
-    x = torch.zeros(1, 96)
-    x[0, :3] = torch.tensor([1.0, -3.0, 0.3])  # 3 = 1.5 * 2^1: scale 2^(1 - 8)
-    x[0, 32:34] = torch.tensor([500.0, 1.0])  # 500 = 1.95 * 2^8: scale 1, and 448 is the most
-    narrow, scale = to_mxfp8(x)
-    assert scale.float().tolist() == [[2.0**-7, 1.0, 2.0**-9]]  # frexp calls 0's exponent 0
-    # 0.3 * 128 = 38.4 lies between 36 and 40, numbers of 3 bits
-    assert narrow.float()[0, [0, 1, 2, 32, 33, 64]].tolist() == [128, -384, 40, 448, 1, 0]
-
-
-def test_scales_lie_in_the_order_that_the_matrix_units_read() -> None:
-    """By the formula of cuBLAS, element by element: tiles of 128 rows by 4 columns."""
-    rows, columns = 160, 6  # two tiles by two, the last of each not full
-    scales = torch.arange(rows * columns).remainder(251).to(torch.uint8).view(rows, columns)
-    ordered = swizzle_scales(scales.view(torch.float8_e8m0fnu)).view(torch.uint8)
-    assert len(ordered) == 256 * 8
-    for row, column in ((0, 0), (1, 0), (31, 3), (32, 0), (127, 3), (128, 4), (159, 5)):
-        tile = (row // 128) * 2 + column // 4
-        inside = row % 32 * 16 + row % 128 // 32 * 4 + column % 4
-        assert ordered[tile * 512 + inside] == scales[row, column]
+    assert off(of_row, exact) < 0.05
 
 
 @functools.cache
@@ -96,7 +73,7 @@ def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "scaling"),
-    [(TINY, "tensor"), (TINY_GPT, "block"), (TINY_T5, "row")],
+    [(TINY, "tensor"), (TINY_GPT, "row"), (TINY_T5, "row")],
     ids=lambda value: value if isinstance(value, str) else value.family,
 )
 def test_over_fifty_steps_the_loss_stays_within_a_band_of_bf16(
@@ -113,7 +90,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"dp": 2, "zero_stage": 3, "activation_checkpointing": "full"},
     {"tp": 2, "zero_stage": 1, "sequence_parallel": True, "fp8_scaling": "row"},
     {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
-    {"cp": 2, "zero_stage": 2, "attention": "flash2", "fp8_scaling": "block"},
+    {"cp": 2, "zero_stage": 2, "attention": "flash2"},
 ]
 
 
@@ -129,8 +106,9 @@ LAYOUTS: list[dict[str, Any]] = [
     ids=lambda point: f"{point.layout.engine} {point.layout.label}",
 )
 def test_every_layout_trains_in_eight_bits_as_one_process_does(learn: Learn, point: Point) -> None:
-    """Not the same: a scale is of what a rank holds."""
-    assert not [*refusals(point.shape, point.layout), *engine_refusals(point.shape, point.layout)]
+    """Not the same: a scale is of what a rank holds. Uncompiled, as compiling takes a minute."""
+    layout = dataclasses.replace(point.layout, compile=True)
+    assert not [*refusals(point.shape, layout), *engine_refusals(point.shape, layout)]
     scaling = point.layout.fp8_scaling
     alone = curve_of_one_process(point.shape, STEPS, precision="fp8", fp8_scaling=scaling)
     for rank in learn(point):
@@ -147,7 +125,7 @@ def test_every_layout_trains_in_eight_bits_as_one_process_does(learn: Learn, poi
         ({"ffn_hidden_size": 128}, {"tp": 4}, "num_kv_heads x head_dim / tp = 8"),
         ({}, {"seq_length": 8, "micro_batch_size": 1, "dp": 8}, "seq_length / cp = 8"),
         ({}, {"precision": "bf16", "fp8_scaling": "row"}, "precision=bf16 has none"),
-        ({"ffn_hidden_size": 112}, {"fp8_scaling": "block"}, "need multiples of 32"),
+        ({}, {"compile": False}, "precision=fp8 without compile"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -155,18 +133,14 @@ def test_what_eight_bits_cannot_do_is_one_sentence(
     changed: dict[str, Any], layout: dict[str, Any], reason: str
 ) -> None:
     shape = dataclasses.replace(TINY, **changed)
-    point = tiny_point(shape=shape, **({"precision": "fp8"} | layout))
+    compiles = not changed.get("num_experts")
+    point = tiny_point(shape=shape, **({"precision": "fp8", "compile": compiles} | layout))
     (sentence,) = [*refusals(shape, point.layout), *engine_refusals(shape, point.layout)]
     assert reason in sentence
 
 
-@pytest.mark.parametrize(
-    ("capability", "scaling", "least"), [((8, 0), "row", "8.9"), ((9, 0), "block", "10.0")]
-)
-def test_a_gpu_without_such_eight_bits_is_named(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], scaling: Fp8Scaling, least: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+def test_a_gpu_without_eight_bits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
-    with pytest.raises(KernelUnavailable, match=rf">= {least}, not A100 \({capability[0]}.0\)"):
-        require_fp8(torch.device("cuda"), scaling)
+    with pytest.raises(KernelUnavailable, match=r">= 8.9, not A100 \(8.0\)"):
+        require_fp8(torch.device("cuda"))

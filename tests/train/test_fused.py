@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import attend
+from scaling.train.kernels import attention as kernels
+from scaling.train.kernels.attention import attend, select_flash
 from scaling.train.kernels.availability import require_package
 from scaling.train.kernels.fused import LOGITS_PER_HIDDEN
 from scaling.train.model.decoder import Decoder
@@ -125,6 +126,8 @@ def test_a_kernel_that_is_installed_and_cannot_run_says_why(
 def test_a_package_gets_tokens_before_heads_and_a_causal_mask(
     monkeypatch: pytest.MonkeyPatch, attention: Any, with_logsumexp: bool
 ) -> None:
+    monkeypatch.setattr(kernels, "SWITCHES_FLASH", False)
+
     def flash_attn_func(query, key, value, *, causal):
         assert causal
         assert (query.shape, key.shape) == ((1, 16, 4, 8), (1, 16, 2, 8))  # [b, s, n, d]
@@ -138,19 +141,25 @@ def test_a_package_gets_tokens_before_heads_and_a_causal_mask(
     torch.testing.assert_close(found, attend(query, key, value, "math"))
 
 
-def test_the_fused_softmax_scales_and_masks_scores_of_every_head(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("attention", "name"), [("flash3", "FA3"), ("flash4", "FA4")])
+def test_torchs_flash_attention_is_switched_and_switched_back(
+    monkeypatch: pytest.MonkeyPatch, attention: Any, name: str
 ) -> None:
-    def softmax(scores, scale):
-        assert scores.shape == (4, 16, 16)
-        future = torch.ones(16, 16).triu(1).bool()
-        return (scores * scale).masked_fill(future, -torch.inf).softmax(-1)
-
-    module = module_of("fused_softmax")
-    stand_in(monkeypatch, module, ScaledUpperTriangMaskedSoftmax=applied(softmax))
+    asked: list[str | None] = [None]
+    switch = {
+        "current_flash_attention_impl": lambda: asked[-1],
+        "activate_flash_attention_impl": asked.append,
+        "restore_flash_attention_impl": lambda: asked.append(None),
+    }
+    for function, instead in switch.items():
+        monkeypatch.setattr(torch.nn.attention, function, instead, raising=False)
+    monkeypatch.setattr(kernels, "SWITCHES_FLASH", True)
+    for selected in (attention, attention, "flash2"):
+        select_flash(ATTENTION[selected])
+    assert asked == [None, name, None, name, None]
     query, key, value = some_heads()
-    found = attend(query, key, value, "fused_softmax")
-    torch.testing.assert_close(found, attend(query, key, value, "math"))
+    found = attend(query, key, value, attention)
+    torch.testing.assert_close(found, attend(query, key, value, "flash2"))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +167,6 @@ def test_the_fused_softmax_scales_and_masks_scores_of_every_head(
     [
         ("flash4", "cpu", "this rank runs on a CPU"),
         ("flash3", "cuda", "flash-attn-3 9.9 cannot be imported"),
-        ("flash1", "cuda", "flash-attn 1.0.9, which is built against torch < 2.1"),
     ],
 )
 def test_a_package_that_is_installed_and_cannot_run_says_why(

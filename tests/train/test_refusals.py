@@ -124,10 +124,6 @@ SPLIT = {"pp": 2, "gradient_accumulation_steps": 4}
             {**SPLIT, "activation_checkpointing": "full", "pipeline_schedule": "zbv"},
             "torch would recompute a layer once for its inputs' gradients and once for each",
         ),
-        (
-            {**SPLIT, "precision": "fp8", "pipeline_schedule": "zero_bubble"},
-            "products in 8 bits have one backward for both gradients",
-        ),
         ({**SPLIT, "fused_cross_entropy": True}, "which torch's pipeline keeps apart"),
         ({**SPLIT, "virtual_stages": 2}, "virtual_stages=2 with pipeline_schedule=1f1b"),
         (
@@ -238,11 +234,19 @@ def test_a_kernel_of_rms_norm_is_no_layer_norm() -> None:
     assert said.startswith("fused_norm is a kernel of RMSNorm")
 
 
-@pytest.mark.parametrize("attention", ["flash2", "flash3", "cudnn", "fused_softmax"])
+@pytest.mark.parametrize("attention", ["flash2", "flash3", "cudnn"])
 def test_only_the_plain_attention_trains_a_position_bias(attention: Attention) -> None:
     (said,) = engine_refusals(TINY_T5, Layout(seq_length=32, attention=attention))
     assert said.startswith(f"attention={attention} gives no gradient to the position bias")
     assert not list(engine_refusals(TINY_T5, Layout(seq_length=32, attention="math")))
+
+
+@pytest.mark.parametrize("attention", ["flash1", "fused_softmax"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_label_of_published_rows_is_refused_by_every_engine(attention, engine) -> None:
+    layout = Layout(seq_length=32, attention=attention, engine=engine)
+    (said,) = engine_refusals(TINY, layout)
+    assert said == f"attention={attention} is a label of published rows, which no engine runs"
 
 
 def test_torch_refuses_a_bias_that_learns_to_its_flash_kernel() -> None:

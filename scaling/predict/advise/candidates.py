@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.layout.axes import ActivationCheckpointing, Precision, ZeroStage
-from scaling.layout.engines import engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 
@@ -82,6 +82,7 @@ def _on_one_gpu(search: Search) -> Layout:
         seq_length=search.seq_length,
         attention="math" if search.shape.family == "t5" else "flash2",
         precision=search.precision,
+        compile=search.precision == "fp8" and search.engine in ENGINES,  # which refuse it otherwise
         engine=search.engine,
         **search.setting,
     )

@@ -21,7 +21,6 @@ from scaling.predict.cost.stages import head_params
 _BUCKET = 5e8  # elements of reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
 _SUB_GROUP = 1e9  # elements of sub_group_size
-_PREFETCH = 5e7  # elements of stage3_prefetch_bucket_size
 _FP64 = 8.0  # bytes of an element; DeepSpeed takes a gradient's norm in fp64
 
 
@@ -72,21 +71,18 @@ class _Zero:
 def _gathered_bytes(t: Stage) -> Floats | float:
     """Bytes of the weights that ZeRO-3 holds whole when the loss is computed.
 
-    It gathers up to _LIVE elements and lets go what is not used again within as many. It holds the
-    head and the layers before it. It holds one more layer's feed-forward, or without room what a
-    prefetch takes (whole matrices; recomputing has let them go).
+    It gathers whole layers up to _LIVE elements and lets go what is not used again within as many.
+    It holds the head, the layers before it, one layer more and the embedding, which a prefetch
+    takes; recomputing has let these two go.
     """
     s, f = t.sizes, t.sizes.f
     gathers = f.zero_stage >= 3
     if not gathers.any():
         return 0.0
-    ffn = (f.mlp_inputs + 1) * s.ffn_params
     room = np.maximum(_LIVE - s.vocab_params, 0.0)
-    rest = np.mod(room, s.layer_params)
-    prefetched = np.ceil(np.minimum(rest, _PREFETCH) / np.maximum(s.ffn_params, 1.0))
-    prefetched = prefetched * s.ffn_params * ~f.full
-    part_of_layer = np.where(rest >= ffn, ffn, np.minimum(prefetched, ffn))
-    filled = np.minimum(t.params, s.vocab_params + room - rest + part_of_layer)
+    layers = room - np.mod(room, s.layer_params)
+    prefetched = ~f.full * (s.layer_params + np.minimum(s.vocab_params, room))
+    filled = np.minimum(t.params, s.vocab_params + layers + prefetched)
     # a model that fits but for its embedding is gathered whole: a prefetch may exceed the limit
     gathered = np.where(t.params - s.vocab_params < _LIVE, t.params, filled)
     # in a step's first micro-batch hpZ has no second copy yet of what was not let go

@@ -5,11 +5,12 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from scaling.layout.engines import engine_module
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.blueprint import TP_MARK, Blueprint
 from scaling.train.model.decoder import Decoder, Layer
 from scaling.train.model.encoder_decoder import DecoderLayer, EncoderDecoder, EncoderLayer
 from scaling.train.parallel.groups import Groups
@@ -74,7 +75,38 @@ def whole_model(plan: Blueprint) -> Decoder | EncoderDecoder:
     return EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
 
 
-def mean_loss(losses: Sequence[torch.Tensor], groups: Groups) -> float:
+def is_tp_sharded(weight: nn.Parameter) -> bool:
+    """Whether each tp rank holds another part of this weight."""
+    return bool(getattr(weight, TP_MARK, False))
+
+
+def gradient_shares(weights: Sequence[nn.Parameter], copies: Sequence[int], tp: int) -> Tensor:
+    """The share of each weight's squared norm that a rank adds, so that it counts once over all.
+
+    Args:
+        weights: of this rank.
+        copies: ranks of the data group that hold each weight; 0 where another rank counts it.
+        tp: ranks of the tp group.
+    """
+    pairs = zip(weights, copies, strict=True)
+    held = [count * (1 if is_tp_sharded(weight) else tp) for weight, count in pairs]
+    return torch.tensor([1 / ranks if ranks else 0.0 for ranks in held])
+
+
+def gradient_norm(gradients: Sequence[Tensor], shares: Tensor) -> Tensor:
+    """The norm of all ranks' gradients, a scalar; all-reduced over the world.
+
+    Args:
+        gradients: of this rank's weights, wherever they lie.
+        shares: of these weights (`gradient_shares`), on the device that communicates.
+    """
+    norms = torch.stack(torch._foreach_norm(gradients)).to(shares.device)
+    total = norms.float().square().mul(shares).sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+def mean_loss(losses: Sequence[Tensor], groups: Groups) -> float:
     """The mean over all micro-batches of all replicas, which hold equally many tokens."""
     mean = torch.stack([*losses]).float().mean()
     dist.all_reduce(mean, group=groups.data_group)

@@ -1,7 +1,8 @@
 """Causal attention by the named kernel, for training and for probes.
 
-Signatures are those of flash-attn-4 4.0.0b36, flash-attn 2.8's hopper folder (FlashAttention-3) and
-apex. None of these could be run where this was written, without a GPU.
+FlashAttention-3 and 4 run as torch's FLASH_ATTENTION where torch can switch its implementation,
+else by their packages (signatures of flash-attn 2.8's hopper folder and flash-attn-4 4.0.0b36).
+Neither could be run where this was written, without a GPU.
 
 `math` is scores, softmax and values as three operators in the training precision. torch's own MATH
 multiplies 16-bit inputs in fp32, which leaves a GPU's 16-bit matrix units idle. So it would be a
@@ -13,15 +14,15 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import attention as torch_attention
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout.axes import Attention, Precision
-from scaling.layout.kernels import ATTENTION
+from scaling.layout.kernels import ATTENTION, Kernel
 from scaling.train.failures import KernelUnavailable, is_no_kernel
 
 DTYPES: dict[Precision, torch.dtype] = {
@@ -29,6 +30,8 @@ DTYPES: dict[Precision, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+# Whether torch can run FlashAttention-3 and 4 in place of its own FlashAttention-2.
+SWITCHES_FLASH = hasattr(torch_attention, "restore_flash_attention_impl")
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -103,39 +106,33 @@ def _by_torch(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -
         )
 
 
-def _by_flash_package(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    kernel = _module_of(attention).flash_attn_func
-    result = kernel(*(x.transpose(1, 2) for x in (query, key, value)), causal=True)
+def _by_newer_flash(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    if SWITCHES_FLASH:
+        return _by_torch(attention, query, key, value)
+    package = ATTENTION[attention].package
+    assert package is not None
+    call = importlib.import_module(package.module).flash_attn_func
+    result = call(*(x.transpose(1, 2) for x in (query, key, value)), causal=True)
     # some versions of both packages also return the logsumexp
     out: Tensor = result[0] if isinstance(result, tuple) else result
     return out.transpose(1, 2)
 
 
-def _fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Megatron's attention: apex's kernel scales, masks and normalizes between two products.
-
-    apex takes scores [b * n, s, s] in fp16 or bf16.
-    """
-    module = _module_of("fused_softmax")
-    key, value = _one_per_query_head(query, key, value)
-    scores = (query @ key.transpose(-1, -2)).flatten(0, 1)
-    weights = module.ScaledUpperTriangMaskedSoftmax.apply(scores, query.shape[-1] ** -0.5)
-    result: Tensor = weights.view(*query.shape[:2], *weights.shape[1:]) @ value
-    return result
+def select_flash(kernel: Kernel) -> None:
+    """Have torch's FLASH_ATTENTION run this kernel's implementation, or else its own."""
+    if not SWITCHES_FLASH:
+        return
+    if torch_attention.current_flash_attention_impl() is not None:
+        torch_attention.restore_flash_attention_impl()
+    if kernel.implementation is not None:
+        torch_attention.activate_flash_attention_impl(kernel.implementation)
 
 
-def _module_of(attention: Attention) -> Any:
-    package = ATTENTION[attention].package
-    assert package is not None
-    return importlib.import_module(package.module)
-
-
-# The call of each kernel of ATTENTION; flash1 has none.
+# The call of each kernel of ATTENTION that runs.
 CALLS: dict[Attention, Call] = {
     "math": _plain,
     "flash2": functools.partial(_by_torch, "flash2"),
     "cudnn": functools.partial(_by_torch, "cudnn"),
-    "flash3": functools.partial(_by_flash_package, "flash3"),
-    "flash4": functools.partial(_by_flash_package, "flash4"),
-    "fused_softmax": _fused_softmax,
+    "flash3": functools.partial(_by_newer_flash, "flash3"),
+    "flash4": functools.partial(_by_newer_flash, "flash4"),
 }

@@ -11,7 +11,12 @@ from scaling.layout.kernels import ATTENTION, FUSED, NO_BIAS_GRADIENT, Kernel
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
+from scaling.train.kernels.attention import (
+    DTYPES,
+    attend,
+    kernel_named_if_missing,
+    select_flash,
+)
 from scaling.train.kernels.compiled import require_compiler
 from scaling.train.kernels.fp8 import require_fp8
 
@@ -25,7 +30,7 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     for sentence in engine_module(layout.engine, "refusals").missing_software(layout):
         raise KernelUnavailable(sentence)
     if layout.precision == "fp8":
-        require_fp8(device, layout.fp8_scaling)
+        require_fp8(device)
     dtype = _required_dtype(layout.model_precision, device)
     _require_attention(shape, layout, dtype, device)
     for axis, kernel in FUSED.items():
@@ -65,16 +70,19 @@ def _require_attention(
 
 
 def require_attention(attention: Attention, precision: Precision, device: torch.device) -> None:
-    """Check that an attention kernel is installed and computes in this precision.
+    """Check that an attention kernel is installed and computes in this precision, and select it.
 
     Raises:
         KernelUnavailable: it is not, or does not; the text says what is needed.
     """
     kernel = ATTENTION[attention]
+    if not kernel.runs:
+        raise KernelUnavailable(f"{kernel.setting} is a label of published rows, not a kernel here")
     require_package(kernel, device)
     if precision not in kernel.precisions:
         supported = " and ".join(sorted(kernel.precisions))
         raise KernelUnavailable(f"{kernel.setting} computes in {supported}, not in {precision}")
+    select_flash(kernel)
 
 
 def require_package(kernel: Kernel, device: torch.device) -> None:
@@ -83,9 +91,6 @@ def require_package(kernel: Kernel, device: torch.device) -> None:
     Raises:
         KernelUnavailable: it cannot or does not; the text says what is needed.
     """
-    if kernel.obsolete is not None:
-        gone = kernel.obsolete.format(torch=torch.__version__)
-        raise KernelUnavailable(f"{kernel.setting} needs {gone}")
     package = kernel.package
     if package is None:
         return

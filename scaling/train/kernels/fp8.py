@@ -3,11 +3,8 @@
 Between products weights, activations and gradients are bf16, as under `precision: bf16`; master
 weights stay fp32. An operand is scaled so that its largest element is near the largest number of
 its format: e4m3 for activations and weights, e5m2 with its wider range for gradients. Sums are in
-fp32. This is plain torch: on a GPU the casts are kernels of their own unless `compile` fuses them.
-
-`block` is MXFP8 (OCP Microscaling Formats 1.0, section 5.2): every 32 elements along the summed
-dimension share a power-of-two scale, and all operands are e4m3. Its products need a Blackwell GPU,
-where they have not been run. A CPU multiplies the dequantized blocks.
+fp32. This is plain torch, whose casts `compile` fuses; without it they are kernels of their own, so
+engines refuse that.
 """
 
 from collections.abc import Callable
@@ -15,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from scaling.layout.axes import Fp8Scaling
 from scaling.train.failures import KernelUnavailable
@@ -24,18 +20,13 @@ Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _FORMAT, _GRADIENT_FORMAT = torch.float8_e4m3fn, torch.float8_e5m2
 _LEAST_MAXIMUM = 1e-12  # so that a tensor of zeros has a scale too
-# the first compute capabilities with 8-bit matrix units, and with units that read block scales
-_CAPABILITY, _BLOCK_CAPABILITY = (8, 9), (10, 0)
-_BLOCK = 32  # elements that share a scale
-_LARGEST_EXPONENT = 8  # of e4m3
-_SCALE_EXPONENT = 127  # e8m0 holds 2^-127 to 2^127
+_CAPABILITY = (8, 9)  # the first compute capability with 8-bit matrix units
 
 
 def fp8_linear(scaling: Fp8Scaling) -> Linear:
     """A linear layer's product in 8 bits: x [..., k], weight [m, k], bias [m] -> [..., m].
 
-    One scale per `tensor`, per `row` (the k elements of a sum) or per `block` of 32 elements. All
-    sizes must be multiples of 16, with `block` of 32.
+    One scale per `tensor` or per `row` (the k elements of a sum). All sizes are multiples of 16.
     """
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -47,8 +38,8 @@ def fp8_linear(scaling: Fp8Scaling) -> Linear:
     return linear
 
 
-def require_fp8(device: torch.device, scaling: Fp8Scaling) -> None:
-    """Check that the device has 8-bit products with this scaling; CPUs of a new torch do, slowly.
+def require_fp8(device: torch.device) -> None:
+    """Check that the device has 8-bit products; CPUs of a new torch do, slowly.
 
     Raises:
         KernelUnavailable: it does not; the text says what is needed.
@@ -61,14 +52,11 @@ def require_fp8(device: torch.device, scaling: Fp8Scaling) -> None:
         return
     if torch.version.hip is not None:
         raise KernelUnavailable("precision=fp8 is written for CUDA's formats, not for ROCm's")
-    capability = torch.cuda.get_device_capability(device)
-    least = _BLOCK_CAPABILITY if scaling == "block" else _CAPABILITY
-    if capability < least:
-        by_blocks = " with fp8_scaling=block" if scaling == "block" else ""
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < _CAPABILITY:
         raise KernelUnavailable(
-            f"precision=fp8{by_blocks} needs a GPU of compute capability >= "
-            f"{least[0]}.{least[1]}, not "
-            f"{torch.cuda.get_device_name(device)} ({capability[0]}.{capability[1]})"
+            "precision=fp8 needs a GPU of compute capability >= 8.9, not "
+            f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
         )
 
 
@@ -102,8 +90,6 @@ def _times(
     Fast sums keep fewer bits between the units' own steps: enough for activations, as in
     TransformerEngine, not for gradients.
     """
-    if scaling == "block":
-        return _times_in_blocks(a, b)
     narrow_a, scale_a = _cast(a, format_of_a, scaling)
     narrow_b, scale_b = _cast(b, _FORMAT, scaling)
     # not functional.scaled_mm, at which torch 2.11 would break a compiled layer into pieces
@@ -129,49 +115,3 @@ def _cast(x: Tensor, format_: torch.dtype, scaling: Fp8Scaling) -> tuple[Tensor,
     ratio = maximum.float().clamp(min=_LEAST_MAXIMUM) / torch.finfo(format_).max
     scale = ratio.log2().ceil().exp2()
     return (x * scale.reciprocal().to(x.dtype)).to(format_).contiguous(), scale
-
-
-def _times_in_blocks(a: Tensor, b: Tensor) -> Tensor:
-    (narrow_a, scale_a), (narrow_b, scale_b) = to_mxfp8(a), to_mxfp8(b)
-    if a.device.type == "cpu":
-        wide_a, wide_b = (
-            (narrow.float().unflatten(-1, (-1, _BLOCK)) * scale.float().unsqueeze(-1)).flatten(1)
-            for narrow, scale in ((narrow_a, scale_a), (narrow_b, scale_b))
-        )
-        wide: Tensor = wide_a @ wide_b.t()
-        return wide.to(a.dtype)
-    kind, order = functional.ScalingType.BlockWise1x32, functional.SwizzleType.SWIZZLE_32_4_4
-    product: Tensor = functional.scaled_mm(
-        narrow_a, narrow_b.t(), swizzle_scales(scale_a), kind, swizzle_scales(scale_b), kind,
-        swizzle_a=order, swizzle_b=order, output_dtype=a.dtype,
-    )  # fmt: skip
-    return product
-
-
-def to_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize [n, k] to e4m3 [n, k] with scales e8m0 [n, k / 32] that multiply it back.
-
-    A block's largest element gets the largest exponent of e4m3, and numbers beyond e4m3's largest,
-    448, are clamped to it (section 6.3 of the specification).
-    """
-    blocks = x.float().unflatten(-1, (-1, _BLOCK))
-    maximum = blocks.abs().amax(-1, keepdim=True)
-    exponent = torch.frexp(maximum).exponent - 1 - _LARGEST_EXPONENT  # frexp's mantissa is below 1
-    scale = exponent.clamp(-_SCALE_EXPONENT, _SCALE_EXPONENT).float().exp2()
-    largest = torch.finfo(_FORMAT).max
-    narrow = (blocks / scale).clamp(-largest, largest).to(_FORMAT)
-    scales = scale.squeeze(-1).to(torch.float8_e8m0fnu)
-    return narrow.flatten(1).contiguous(), scales.contiguous()
-
-
-def swizzle_scales(scales: Tensor) -> Tensor:
-    """Scales [n, k / 32] in the order in which the matrix units read them, padded with zeros.
-
-    Tiles of 128 rows by 4 columns follow one another. Within a tile, row 32 i + j begins at
-    16 j + 4 i (cuBLAS, "1D block scaling factors layout").
-    """
-    rows, columns = scales.shape
-    padded = functional.pad(scales.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
-    tiles = padded.unflatten(0, (-1, 4, 32)).unflatten(-1, (-1, 4))
-    ordered: Tensor = tiles.permute(0, 3, 2, 1, 4).flatten()
-    return ordered.view(torch.float8_e8m0fnu)

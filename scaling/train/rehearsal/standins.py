@@ -13,7 +13,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -86,11 +85,6 @@ def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensors:
     return out, query, key, value, out, logsumexp
 
 
-def _softmax(scores: Tensor) -> Tensors:
-    weights = torch.empty_like(scores)
-    return weights, weights
-
-
 def cross_entropy_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
     """Rows of logits that Liger holds at once: a power of two, at most `tokens`."""
     pieces = math.ceil(vocab_size / (fused.LOGITS_PER_HIDDEN * hidden_size))
@@ -101,16 +95,6 @@ def _linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     labels.ne(-1).sum().item()  # Liger counts the ignored labels, which waits for the device
     loss: Tensor = _stand_in(_cross_entropy, lambda _, *both: both)(x.flatten(0, 1), weight)
     return loss
-
-
-def _with_fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    # its gradient overwrites the incoming one
-    softmax = _stand_in(_softmax, lambda gradient, _: (gradient,))
-    apex = SimpleNamespace(
-        ScaledUpperTriangMaskedSoftmax=SimpleNamespace(apply=lambda scores, _: softmax(scores))
-    )
-    with mock.patch.object(attention, "_module_of", return_value=apex):
-        return attention._fused_softmax(query, key, value)
 
 
 @contextlib.contextmanager
@@ -125,9 +109,7 @@ def stand_ins() -> Iterator[None]:
     # its gradients overwrite its inputs
     gate = _stand_in(lambda gate, up: (torch.empty_like(gate), gate, up), lambda _, *both: both)
     attentions = {
-        name: _with_fused_softmax if name == "fused_softmax" else flash
-        for name, kernel in ATTENTION.items()
-        if not kernel.rehearsed
+        name: flash for name, kernel in ATTENTION.items() if kernel.runs and not kernel.rehearsed
     }
     calls: dict[str, Any] = {
         "rms_norm": lambda x, weight, _: norm(x, weight),

@@ -12,11 +12,16 @@ import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # DeepSpeed would import it late, in each rank
 import torch
 from deepspeed.accelerator import get_accelerator
-from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+from deepspeed.moe.utils import (
+    is_moe_param,
+    split_params_into_different_moe_groups_for_optimizer,
+)
 from deepspeed.runtime import bf16_optimizer
+from deepspeed.runtime.constants import PIPE_REPLICATED
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from deepspeed.runtime.zero import stage_1_and_2
+from deepspeed.utils import nvtx, set_z3_leaf_modules
 from torch import Tensor, nn
 
 from scaling.layout.layout import Layout
@@ -40,13 +45,13 @@ from scaling.train.engines.trainer import (
     WEIGHT_DECAY,
     Beat,
     Trainer,
+    gradient_norm,
+    gradient_shares,
     mean_loss,
     whole_model,
 )
 from scaling.train.kernels.compiled import compile_modules
 from scaling.train.measure.window import OPTIMIZER
-from scaling.train.model import encoder_decoder
-from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.model.blueprint import Blueprint, checkpointed
 from scaling.train.model.decoder import loss_function
 from scaling.train.parallel.groups import Groups
@@ -67,6 +72,7 @@ def join(port: int) -> None:
     vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     # Both have the allocator forget its peak so far; BF16_Optimizer also prints what is allocated.
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
+    nvtx.enable_nvtx = False  # a fifth of ZeRO-3's work on the host
     stage_1_and_2.empty_cache = get_accelerator().empty_cache
     deepspeed.init_distributed()
 
@@ -90,15 +96,38 @@ class _Trainer:
     ) -> None:
         self.engine = _initialize(model, config, plan.layout, mpu)
         if plan.layout.compile:
-            # ZeRO-3 gathers weights between the blocks of a layer, so blocks are compiled alone
-            blocks = (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
-            compile_modules(self.engine.module, blocks if plan.layout.zero_stage == 3 else LAYERS)
-        self._has_right_norm = _has_right_norm(self.engine, plan)
+            compile_modules(self.engine.module, LAYERS)
+        self._norm: Tensor | None = None
+        if _keeps_no_norm(self.engine, plan.layout):
+            self._take_own_norm(plan)
+        # everything after a step's last backward, in a pipeline too
+        take_step = torch.profiler.record_function(OPTIMIZER)(self.engine._take_model_step)
+        self.engine._take_model_step = take_step
+        # in fp16 the norm of a skipped step is infinite, which is no divergence
+        self._reads_norm = plan.layout.precision != "fp16"
+
+    def _take_own_norm(self, plan: Blueprint) -> None:
+        """Compute the norm of all gradients before each update."""
+        layout, take_step = plan.layout, self.engine._take_model_step
+        weights = [*self.engine.module.parameters()]
+        copies = [
+            0
+            if getattr(weight, PIPE_REPLICATED, False)  # tied: another stage counts it
+            else layout.dp * layout.cp // (layout.ep if is_moe_param(weight) else 1)
+            for weight in weights
+        ]
+        shares = gradient_shares(weights, copies, layout.tp).to(plan.device)
+
+        def update(*words: Any, **options: Any) -> None:
+            self._norm = gradient_norm([weight.grad for weight in weights], shares)
+            take_step(*words, **options)
+
+        self.engine._take_model_step = update
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        norm = self.engine.get_global_grad_norm() if self._has_right_norm else None
-        return None if norm is None else float(norm)
+        norm = self.engine.get_global_grad_norm() if self._norm is None else self._norm
+        return float(norm) if self._reads_norm and norm is not None else None
 
     @property
     def skipped_steps(self) -> int:
@@ -200,6 +229,8 @@ def _initialize(
     """DeepSpeed's engine around the model, with torch's AdamW."""
     if layout.ep > 1 and layout.zero_stage < 3:  # ZeRO-3 only needs the marks on weights
         model.add_module("has_experts", ExpertsMarker())
+    if layout.zero_stage == 3:  # one gather and one set of hooks for each layer, not each block
+        set_z3_leaf_modules(model, list(LAYERS))
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     # ZeRO-3 has sharded the weights by now and remembers their sizes as ds_numel
     parameters = sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)
@@ -222,8 +253,6 @@ def _initialize(
     if skips_gradient_reduction(layout):  # ZeRO's optimizer would copy them too
         engine.optimizer.buffered_reduce_fallback = lambda *_, **__: None
     _start_at_step_zero(engine, optimizer)
-    # everything after a step's last backward, in a pipeline too
-    engine._take_model_step = torch.profiler.record_function(OPTIMIZER)(engine._take_model_step)
     return engine
 
 
@@ -249,15 +278,13 @@ def _set_accumulation(engine: Any, micro_batches: int) -> None:
         engine.set_train_batch_size(micro_batches * sequences)
 
 
-def _has_right_norm(engine: Any, plan: Blueprint) -> bool:
-    """Whether the norm that DeepSpeed keeps is the norm of all gradients.
+def _keeps_no_norm(engine: Any, layout: Layout) -> bool:
+    """Whether DeepSpeed keeps no norm of all gradients: without ZeRO only.
 
-    FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a tp-sharded weight on its gradient
-    and finds none, so it counts the first tp rank's part only. It also leaves out experts that are
-    distributed over ranks. In fp16 the norm of a skipped step is infinite, which is not a
-    divergence.
+    In fp32 it keeps none. FP16_UnfusedOptimizer (bf16) looks for the mark of a tp-sharded weight on
+    its gradient and finds none, so it counts the first tp rank's part only. It also leaves out
+    experts that are distributed over ranks.
     """
-    if plan.layout.precision == "fp16":
-        return False
-    unsharded = plan.layout.tp == plan.layout.ep == 1
-    return unsharded or not isinstance(engine.optimizer, FP16_UnfusedOptimizer)
+    if layout.zero_stage == 0 and layout.precision == "fp32":
+        return True
+    return layout.tp * layout.ep > 1 and isinstance(engine.optimizer, FP16_UnfusedOptimizer)

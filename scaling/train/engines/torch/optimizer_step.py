@@ -8,8 +8,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from scaling.train.engines.torch.sharding import is_expert_weight, is_tp_sharded, replicas_of
-from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.engines.torch.sharding import is_expert_weight, replicas_of
+from scaling.train.engines.trainer import (
+    BETAS,
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    gradient_norm,
+    gradient_shares,
+    is_tp_sharded,
+)
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model.blueprint import Blueprint
 
@@ -58,16 +65,12 @@ class OptimizerStep:
             self._weights, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         tp = plan.tp
-        # Each rank adds its squared norms times these shares: over all ranks, each gradient counts
-        # once.
         extra_copies = [] if tied is None else tied.copies[1 if tied.first_is_here else 0 :]
-        shares = [
-            0.0
-            if any(weight is copy for copy in extra_copies)
-            else 1 / replicas_of(weight, replicas) / (1 if is_tp_sharded(weight) else tp.size)
+        copies = [
+            0 if any(weight is copy for copy in extra_copies) else replicas_of(weight, replicas)
             for weight in self._weights
         ]
-        self._shares = torch.tensor(shares, device=plan.device)
+        self._shares = gradient_shares(self._weights, copies, tp.size).to(plan.device)
         self._summed_over_tp = [
             index
             for index, weight in enumerate(self._weights)
@@ -91,19 +94,12 @@ class OptimizerStep:
         if self._of_experts:  # FSDP2 averaged over the ranks with the same experts, not over ep
             of_experts = [gradients[index] for index in self._of_experts]
             torch._foreach_div_(of_experts, self._plan.ep.size)
-        self._norm = self._norm_of(gradients)
+        self._norm = gradient_norm(gradients, self._shares)
         if self._plan.gradient_clipping:
             factor = (self._plan.gradient_clipping / self._norm).clamp(max=1.0)
             torch._foreach_mul_(gradients, factor.to(gradients[0].device))
         self._optimizer.step()
         self._optimizer.zero_grad()
-
-    def _norm_of(self, gradients: list[Tensor]) -> Tensor:
-        """The norm over all ranks' gradients, a scalar; all-reduced over the world."""
-        norms = torch.stack(torch._foreach_norm(gradients)).to(self._plan.device)
-        total = norms.float().square().mul(self._shares).sum()
-        dist.all_reduce(total)
-        return total.sqrt()
 
     def _sum_tied(self, tied: TiedWeight) -> None:
         """Give every copy the sum of the copies' gradients, over the ranks that hold one."""

@@ -54,11 +54,6 @@ def _split_backward_refusals(layout: Layout) -> Iterator[str]:
         )
     if layout.compile:
         yield f"compile {schedule}: compiled layers have no backward that could be split in two"
-    if layout.precision == "fp8":
-        yield (
-            f"precision=fp8 {schedule}: products in 8 bits have one backward for both gradients, "
-            "which a split one would compute twice"
-        )
     if layout.activation_checkpointing == "full":
         yield (
             f"activation_checkpointing=full {schedule}: torch would recompute a layer once for its "

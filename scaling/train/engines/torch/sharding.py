@@ -36,7 +36,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from scaling.layout.layout import Layout
 from scaling.train.engines.trainer import LAYERS
-from scaling.train.model.blueprint import TP_MARK, Blueprint
+from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Embedding, Head
 from scaling.train.model.expert_layer import Experts
 from scaling.train.parallel.groups import Groups
@@ -147,11 +147,6 @@ class Sharding:
         for work in self._reductions:
             work.wait()
         self._reductions.clear()
-
-
-def is_tp_sharded(weight: nn.Parameter) -> bool:
-    """Whether each tp rank holds another part of this weight."""
-    return bool(getattr(weight, TP_MARK, False))
 
 
 def is_expert_weight(weight: nn.Parameter) -> bool:
