@@ -81,7 +81,8 @@ def _gathered_bytes(t: Stage) -> Floats | float:
         return 0.0
     room = np.maximum(_LIVE - s.vocab_params, 0.0)
     layers = room - np.mod(room, s.layer_params)
-    prefetched = ~f.full * (s.layer_params + np.minimum(s.vocab_params, room))
+    embedding = (f.embeddings >= 2) * np.minimum(s.vocab_params, room)
+    prefetched = ~f.full * (s.layer_params + embedding)
     filled = np.minimum(t.params, s.vocab_params + layers + prefetched)
     # a model that fits but for its embedding is gathered whole: a prefetch may exceed the limit
     gathered = np.where(t.params - s.vocab_params < _LIVE, t.params, filled)
