@@ -36,15 +36,21 @@ FAULTY = [
     ("double_gradients_of_torch", {"dp": 2, "engine": "torch", "zero_stage": 1}),
     ("double_gradients_of_deepspeed", {"dp": 2, "zero_stage": 2}),
     ("skip_all_reduce", {"dp": 2, "engine": "torch", "optimizer_precision": "bf16"}),
-    ("skip_all_reduce_of_deepspeed", {"dp": 2}),
     ("hold_the_first_shard", {"tp": 2, "engine": "torch"}),
     ("hold_the_first_shard", {"tp": 2, "zero_stage": 1}),
 ]
 FULL = {"activation_checkpointing": "full"}  # which none of RIGHT has
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("fault", "layout"), FAULTY, ids=str)
+# In bf16 the norm of a rank's own gradients is too near that of their mean.
+FP32_ONLY = ("skip_all_reduce_of_deepspeed", {"dp": 2})
+
+
+@pytest.mark.parametrize(
+    ("fault", "layout", "precision"),
+    [*((*case, p) for case in FAULTY for p in ("fp32", "bf16")), (*FP32_ONLY, "fp32")],
+    ids=str,
+)
 def test_only_the_layout_with_a_fault_is_marked(
     right, fork_server, tmp_path, precision, fault, layout
 ):

@@ -35,7 +35,7 @@ _FREE = {
 }  # fmt: skip
 
 # One H100: dense bf16 FLOP/s, and the shares that products and attention reach of it; bytes/s.
-_PEAK, _PRODUCTS, _ATTENTION, _BANDWIDTH = 989e12, 0.72, (0.50, 0.42), 2.9e12
+PEAK, PRODUCTS_SHARE, ATTENTION_SHARES, BANDWIDTH = 989e12, 0.72, (0.50, 0.42), 2.9e12
 _PHASES = ("forward", "backward")
 
 
@@ -97,9 +97,9 @@ class Kernels(TorchDispatchMode):
     def seconds(self) -> float:
         """Least seconds on an H100, kernel by kernel: its bytes or its products."""
         return sum(
-            flops / (_PEAK * _ATTENTION[phase])
+            flops / (PEAK * ATTENTION_SHARES[phase])
             if "flash" in name
-            else max(flops / (_PEAK * _PRODUCTS), size / _BANDWIDTH)
+            else max(flops / (PEAK * PRODUCTS_SHARE), size / BANDWIDTH)
             for phase, name, size, flops in self.found
         )
 
