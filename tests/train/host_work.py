@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined] # at run time only
 
 from scaling.layout.engines import engine_module
 from scaling.layout.shapes import ModelShape
@@ -62,7 +63,7 @@ def counted(point: Point) -> tuple[int, list[str]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     found = {}
     for name, layout in CASES.items():
         engine = point_of(FEW, layout).layout.engine

@@ -93,7 +93,7 @@ def gradient_shares(weights: Sequence[nn.Parameter], copies: Sequence[int], tp: 
     return torch.tensor([1 / ranks if ranks else 0.0 for ranks in held])
 
 
-def gradient_norm(gradients: Sequence[Tensor], shares: Tensor) -> Tensor:
+def gradient_norm(gradients: list[Tensor], shares: Tensor) -> Tensor:
     """The norm of all ranks' gradients, a scalar; all-reduced over the world.
 
     Args:
