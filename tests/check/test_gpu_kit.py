@@ -12,13 +12,12 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pyarrow.parquet
 import pytest
 
 from scaling.check.training import Machine
-from scaling.layout.engines import engine_module
 from scaling.record.row import Row
 from scaling.study.point import Point
 from tests.conftest import PROJECT
@@ -33,35 +32,6 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def machine(gpu: str, folder: Path) -> Machine:
     return Machine(gpu=gpu, cluster=gpu, ranks=1, folder=folder)
-
-
-def test_every_layout_of_the_first_run_can_run_and_is_predicted(
-    kit: ModuleType, tmp_path: Path
-) -> None:
-    points = kit.points(machine("h100-80gb", tmp_path))
-    for point, predicted in zip(points, kit.predictions(points), strict=True):
-        engine = engine_module(point.layout.engine, "refusals")
-        assert not list(engine.layout_refusals(point.shape, point.layout)), point.layout.label
-        assert point.layout.world_size == 1
-        assert point.peak_flop_per_s is not None
-        assert all(value is not None and math.isfinite(value) for value in predicted.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "mib", "found"),
-    [("NVIDIA H100 80GB HBM3", 81559, "h100-80gb"), ("NVIDIA H200", 143771, "h200-141gb")],
-)
-def test_the_gpu_is_looked_up_by_what_nvml_says(
-    kit: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, mib: int, found: str
-) -> None:
-    nvml = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=lambda _: name,
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=mib * 2**20),
-    )
-    monkeypatch.setattr(kit, "pynvml", nvml)
-    assert kit.gpu_here() == found
 
 
 def test_results_are_written_with_the_traceback_of_a_layout_that_raises(

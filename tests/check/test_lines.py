@@ -1,8 +1,6 @@
 """The lines of a check as a page and as JSON."""
 
-import json
-
-from scaling.check.lines import not_here, pass_or_fail, to_json, to_text
+from scaling.check.lines import not_here, pass_or_fail, to_text
 
 LINES = [
     pass_or_fail("facts", "cores", 1024, None, passes=True, said="that this process may use"),
@@ -22,10 +20,3 @@ def test_a_page_has_every_line_with_its_number_and_counts_them() -> None:
         "\n"
         "1 pass, 1 fail, 1 not here\n"
     )
-
-
-def test_json_says_the_same_and_what_else_is_known() -> None:
-    said = json.loads(to_json(LINES, {"seconds": 2.0}))
-    assert said["seconds"] == 2.0
-    assert [line["state"] for line in said["lines"]] == ["pass", "fail", "not here"]
-    assert [line["value"] for line in said["lines"]] == [1024, 0.0625, None]

@@ -50,15 +50,6 @@ def test_a_refused_model_is_one_sentence_and_exit_code_2(say, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_layouts_are_recommended_for_a_config_json(say):
-    asked = ("--cluster", "h100-80gb-dgx", "--gpus", "8", "--json")
-    code, out, _ = say("recommend", "--model", "mine/config.json", *asked)
-    assert code == 0
-    from_name = say("recommend", "--model", "qwen3_8b", *asked)[1]
-    speeds = [[one["tokens_per_s"] for one in json.loads(text)] for text in (out, from_name)]
-    assert speeds[0] == speeds[1]
-
-
 def test_a_new_folders_first_study_is_about_the_model_given(say, tmp_path, monkeypatch):
     code, _, _ = say("new", "sweeps", "--model", "mine")
     assert code == 0

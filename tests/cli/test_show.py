@@ -17,23 +17,6 @@ from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
 
-@pytest.mark.parametrize("title", ["a [/b] b", "[bf16] or [fp32]?", "[link=x]y[/link]", "\\[a]"])
-def test_brackets_in_a_title_are_shown_as_they_are(config, write_study, capsys, title):
-    study = load_study(write_study(title=title), config)
-    show.show_plan(study, fitting_plan(study), None, None)
-    assert title in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_studys_name_where_its_folder_is_meant_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("results/mine").mkdir(parents=True)
-    for verb in ("report", "tabulate", "compare"):
-        monkeypatch.setattr("sys.argv", ["scaling", verb, "mine"])
-        with pytest.raises(SystemExit, match="2"):
-            main()
-        assert capsys.readouterr().err == "mine: no such folder: did you mean results/mine?\n"
-
-
 def test_a_folder_that_is_nowhere_is_named_as_it_was_given(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["scaling", "tabulate", ".", "--sql", "nowhere"])

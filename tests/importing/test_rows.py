@@ -62,13 +62,6 @@ def test_a_model_of_the_catalogue_gives_its_shape_and_its_name(published):
     assert row["model"] == "gpt"
 
 
-def test_ids_differ_and_name_files_whatever_a_model_is_called(published):
-    rows = published({}, {}, {"model": "../a b/$(c)"})
-    ids = {row["point_id"] for row in rows}
-    assert len(ids) == 3
-    assert not any({*" /$("} & {*name} or name.startswith(".") for name in ids)
-
-
 @pytest.mark.parametrize("column", NEEDED)
 def test_a_needed_column_or_cell_that_is_missing_is_named(published, column):
     with pytest.raises(InputError, match=f"column {column} is missing; needed are model, cluster"):

@@ -24,22 +24,6 @@ from tests.rows import row_of
 pytestmark = pytest.mark.slow
 
 
-def test_a_step_has_the_time_of_its_slowest_and_memory_of_its_fullest_rank(
-    measured: Measure,
-) -> None:
-    row = measured(
-        "finish([1.0, 2.0, 9.0] if rank else [3.0, 1.0, 1.0], peak=100 + rank)",
-        dp=2,
-        measured_steps=3,
-    )
-    assert row.outcome == "ok"
-    assert row.error_message is None
-    assert row.step_times_s == [3.0, 2.0, 9.0]
-    assert row.step_time_s == 3.0
-    assert row.peak_memory_bytes == 101
-    assert row.losses == [5.0]
-
-
 def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
     measured: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,23 +46,6 @@ time.sleep(600)
     assert not released.exists()  # ranks that were killed may have left processes behind
 
 
-def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
-    row = measured(
-        """
-if rank == 1:
-    files.write(rank, RankFailure(outcome="error", message="ValueError: no", failed_at=1.0))
-    raise ValueError("no")
-print("waiting as", os.getpid(), flush=True)
-time.sleep(600)
-""",
-        dp=2,
-    )
-    assert (row.outcome, row.error_message) == ("error", "rank 1: ValueError: no")
-    assert row.step_time_s is None
-    waiting = int(study.log(0).split()[-1])
-    assert not is_running(waiting)
-
-
 def test_the_first_failure_explains_the_others(measured: Measure) -> None:
     row = measured(
         """
@@ -89,13 +56,6 @@ sys.exit(1)
         dp=2,
     )
     assert row.error_message == "rank 1: the cause"
-
-
-def test_a_rank_that_ends_without_a_word_is_quoted(measured: Measure) -> None:
-    said = "print('licence.Error: no'); print('x.py:3: UserWarning: failed'); print('return f(x)')"
-    row = measured(f"{said}; sys.exit(3)")
-    assert row.outcome == "error"
-    assert row.error_message == "rank 0 ended with exit code 3 and no result: licence.Error: no"
 
 
 def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from scaling.errors import InputError
 from scaling.launch import measure
 from scaling.record.files import write_rows
 from scaling.record.row import Row
@@ -164,14 +163,6 @@ def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
     row = measured("print(os.environ['OMP_NUM_THREADS']); finish()")
     assert study.log(0).strip() == "3"
     assert row.threads_per_rank == 3
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"shape": {}}'])
-def test_a_file_that_is_no_point_is_refused_by_name(study: Study, text: str) -> None:
-    study.write(tiny_point()).write_text(text)
-    with pytest.raises(InputError, match=r"tiny\.json: is no point"):
-        measure(study.point_path, study.row_path)
-    assert not study.row_path.exists()
 
 
 def test_the_parent_imports_no_torch() -> None:

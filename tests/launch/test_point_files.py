@@ -36,13 +36,6 @@ def texts():
     return {"point": point.to_json(), "probe": probe.to_json()}
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_a_file_that_is_whole_is_read_as_the_ranks_read_it(kind, texts, tmp_path):
-    read, parse = READERS[kind]
-    (tmp_path / "a.json").write_text(texts[kind])
-    assert read(tmp_path / "a.json") == parse(texts[kind])
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -139,13 +132,6 @@ def test_a_broken_marker_marks_nothing(text, tmp_path):
     facts["since_boot_s"] = psutil.Process().create_time() - psutil.boot_time()
     marker.write_text(json.dumps(facts))
     assert live_runner(marker)
-
-
-@pytest.mark.parametrize("pid", [2**70, -5])
-def test_a_marker_of_a_process_that_cannot_be_marks_nothing(pid, tmp_path):
-    marker = tmp_path / "a.running"
-    marker.write_text(json.dumps({"pid": pid, "host": os.uname()[1], "time_limit_s": 9}))
-    assert not live_runner(marker)
 
 
 @pytest.mark.parametrize(

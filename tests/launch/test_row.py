@@ -167,13 +167,3 @@ def test_a_failure_stands_among_the_steps_that_were_asked_for() -> None:
     short = dataclasses.replace(tiny_point(), accumulation="short")
     assert row_of(short, 1, run).step_time_kind == "extended"
     assert row_of(tiny_point(), 1, run).step_time_kind == "measured"
-
-
-def test_how_long_the_start_took_is_not_known_where_the_clock_was_set_back() -> None:
-    host = {"stacks": {0: STACK}, "launched_on": STACK.host}
-    ended = FinishedRun(
-        verdict=Verdict(outcome="ok"), results={0: rank()}, started_at=1.0, duration_s=9.0, **host
-    )
-    assert row_of(tiny_point(), 1, ended).startup_s == 2.0
-    set_back = row_of(tiny_point(), 1, dataclasses.replace(ended, started_at=4.0))
-    assert (set_back.outcome, set_back.startup_s) == ("ok", None)

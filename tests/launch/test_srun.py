@@ -40,13 +40,6 @@ def test_neighbouring_ranks_share_a_node(
     ]
 
 
-def test_half_a_node_and_a_container(tmp_path: Path) -> None:
-    environment = {"SRUN_ARGS": "--container-image=torch.sqsh '--container-mounts=/a b'"}
-    command = ranks_command(Launch([], tiny_point(dp=2, gpus_per_node=4), environment, tmp_path))
-    assert command[1:4] == ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]
-    assert command[-2:] == ["--container-image=torch.sqsh", "--container-mounts=/a b"]
-
-
 @pytest.mark.parametrize(
     ("text", "why"), [('"unclosed', "no closing quotation"), ("a\\", "no escaped character")]
 )

@@ -81,12 +81,6 @@ def test_a_jobs_memory_limit_says_nothing_about_the_layout(is_device: bool) -> N
     )
 
 
-def test_sigkill_outweighs_what_a_peer_raised_for_a_reason_of_its_own() -> None:
-    own = RankFailure(outcome="error", message="RuntimeError: the store said no", failed_at=0.5)
-    judged = judge(exits={0: 1, 1: -signal.SIGKILL}, failures={0: own})
-    assert judged == Verdict(outcome="error", message="rank 1 was killed by SIGKILL")
-
-
 def test_an_abort_is_often_the_second_death() -> None:
     cause = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
     judged = judge(exits={0: -signal.SIGABRT, 1: 1}, failures={1: cause})

@@ -57,12 +57,6 @@ def test_a_large_vocabulary_takes_layers_from_the_last_stage(
     assert layers_of_stages(MODELS[model], pp=pp, seq_length=512) == expected
 
 
-def test_a_stage_of_the_encoder_has_more_layers_than_one_of_the_decoder():
-    # with a negligible head; an encoder layer costs about two thirds of the decoder's
-    shape = dataclasses.replace(TINY_T5, num_layers=12, num_encoder_layers=12, vocab_size=1)
-    assert layers_of_stages(shape, pp=2, seq_length=32) == (14, 10)
-
-
 def test_the_cost_of_a_layer_and_of_the_head_worked_by_hand():
     # weights 48 + 72, scores and values 4 * 4 * 8; head 40
     forward = 2 * 120 + 128

@@ -81,13 +81,6 @@ def test_data_are_flushed_before_the_rename_and_the_folder_after_it(tmp_path, mo
     assert (folder, after) == (tmp_path, ["a.txt"])
 
 
-def test_a_name_as_long_as_a_file_system_allows_can_be_written(tmp_path):
-    store.write_text(tmp_path / ("n" * 251 + ".txt"), "x")
-    with pytest.raises(store.CannotWrite, match="name too long"):
-        store.write_text(tmp_path / ("n" * 300), "x")
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 @pytest.mark.parametrize("path", [".", "/"])
 def test_a_folder_is_no_file_to_write(path):
     with pytest.raises(store.CannotWrite, match=f"{path}: cannot be written: Is a directory"):

@@ -111,22 +111,6 @@ def test_ranks_on_a_cpu_gpus_on_a_cluster(full_study):
     assert "Number of GPUs" in on_gpu
 
 
-def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
-    plan = cpu_plan(sizes=(1, 2))
-    page = reported(plan, ran=0.0).read_text(encoding="utf-8")
-    count = len(plan.points)
-    assert f"Partial sweep: 0 of {count} points have a result." in page
-    assert f"No point has a result yet: {count} wait." in page
-
-
-def test_the_title_of_the_study_is_the_title_of_the_page(one_size, tmp_path):
-    study = shutil.copytree(one_size, tmp_path / "study")
-    (study / "study.json").write_text(json.dumps({"title": "What does a node buy?"}))
-    page = write_report(study, REPORTS, charts=False).read_text(encoding="utf-8")
-    assert "<h1>What does a node buy?</h1>" in page
-    assert "<title>What does a node buy?</title>" in page
-
-
 def test_a_model_named_script_is_text_in_the_file(of_one_size):
     page = of_one_size.read_text(encoding="utf-8")
     assert "<script>alert" not in page

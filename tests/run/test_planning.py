@@ -1,21 +1,18 @@
 """A point that cannot fit is not started, and the plan has its price."""
 
 import dataclasses
-import itertools
-import sys
-from types import FrameType
 
 import pytest
 import yaml
 
 from scaling.cluster.site import Slurm
 from scaling.errors import InputError
-from scaling.run import plan_writer, planning, predictions
+from scaling.run import planning, predictions
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.point import point_from_json
 from scaling.study.time_limits import point_limits
-from tests.conftest import CLUSTERS, MODELS, PROJECT
+from tests.conftest import CLUSTERS, MODELS
 from tests.plans import fitting_plan
 
 pytestmark = pytest.mark.slow
@@ -81,12 +78,6 @@ def test_a_point_longer_than_the_longest_job_is_refused(config, write_study, gpu
     assert fitting_plan(dataclasses.replace(made, clusters=long)) == fitting_plan(made)
 
 
-def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, write_study):
-    point = fitting_plan(load_study(write_study(), config)).points[0]
-    assert point.expected_step_s is None
-    assert "expected_step_s" not in point.to_json()
-
-
 def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):
     study = load_study(write_study(), config)
     planned = grid.expand_grid(study)
@@ -135,26 +126,3 @@ def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(
     assert predicted.probe_plan is None
     with pytest.raises(InputError, match=r"probe\.world_size=12: must be at most 8 or whole nodes"):
         probed(axes=gpus, probe={"world_size": 12})
-
-
-def test_a_plan_is_read_straight_down_from_its_study_to_its_files(tmp_path, monkeypatch):
-    """Functions in the order in which a reader meets them; a stay is a run of them in one file."""
-    met: dict[tuple[str, str], None] = {}
-
-    def meet(frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        ours = code.co_filename.startswith(str(PROJECT / "scaling"))
-        if event == "call" and ours and not code.co_name.startswith("<"):
-            met.setdefault((code.co_filename, code.co_qualname))
-
-    (tmp_path / "config").symlink_to(PROJECT / "config")
-    monkeypatch.chdir(tmp_path)
-    planning.plan_study("quickstart")  # what it imports is no reading
-    sys.setprofile(meet)
-    try:
-        plan_writer.write_plan(planning.plan_study("quickstart"))
-    finally:
-        sys.setprofile(None)
-    stays = [name for name, _ in itertools.groupby(path for path, _ in met)]
-    assert len(met) > 80
-    assert len(stays) <= 34, "\n".join(stays)

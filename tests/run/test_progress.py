@@ -22,7 +22,6 @@ from scaling.run import retry
 from scaling.run.progress import Watcher, duration, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
-from scaling.study.paths import running_marker
 from tests.processes import ended_pid
 from tests.rows import row_of
 
@@ -99,18 +98,6 @@ def test_a_local_process_counts_beyond_its_limit(points, tmp_path):
 def test_a_process_younger_than_the_marker_has_a_reused_number(points, tmp_path):
     mark(tmp_path, points[0], pid=os.getpid(), younger_s=1.0)
     assert Watcher(tmp_path, points).look().running == 0
-
-
-def test_a_point_runs_on_though_the_clock_is_set(points, tmp_path, monkeypatch):
-    row = tmp_path / "rows" / f"{points[0].point_id}.parquet"
-    with mark_running(row, time_limit_s=60.0):
-        moved = psutil.boot_time() + 3600.0  # which is derived from the clock
-        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: moved)
-        assert Watcher(tmp_path, points).look().running == 1
-        marker = running_marker(row)
-        facts = json.loads(marker.read_text())
-        marker.write_text(json.dumps(facts | {"since_boot_s": facts["since_boot_s"] - 1.0}))
-        assert Watcher(tmp_path, points).look().running == 0
 
 
 def test_who_ends_late_leaves_the_marker_of_the_restart_on_another_host(points, tmp_path):

@@ -171,23 +171,6 @@ def test_the_best_so_far_is_of_one_comparison_group():
     ]
 
 
-def test_layouts_of_different_batches_do_not_compete_for_the_best_so_far():
-    small, _ = points_of(2)
-    large = dataclasses.replace(
-        small,
-        point_id="large",
-        layout=dataclasses.replace(small.layout, gradient_accumulation_steps=64),
-    )
-    rows = {
-        point.point_id: {"outcome": "ok", "extended_step_time_s": None, "step_time_s": 1.0}
-        for point in (small, large)
-    }
-    best = _best([small, large], rows)
-    assert [(one.global_batch_size, one.of) for one in best] == [
-        (point.layout.global_batch_size, 1) for point in (small, large)
-    ]
-
-
 def test_the_best_so_far_goes_by_the_median_of_its_repeats():
     lucky, steady = points_of(2)
     steady = dataclasses.replace(

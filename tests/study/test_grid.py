@@ -10,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaling.errors import InputError
-from scaling.record.files import point_columns
-from scaling.record.row import Row, fields_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from tests.processes import modules_after
@@ -102,13 +100,6 @@ def test_colliding_ids_are_made_longer_and_none_is_lost(planned, monkeypatch):
     assert all(any(long.startswith(short) for long in ids) for short in alone.values())
 
 
-def test_one_more_world_size_leaves_the_other_points_as_they_are(planned):
-    before = {p.point_id: p for p in planned().points}
-    after = {p.point_id: p for p in planned(axes={"world_size": [1, 2, 4]}).points}
-    assert {name: after[name] for name in before} == before
-    assert len(after) == len(before) + 1
-
-
 def test_a_left_out_later_key_measures_nothing_again(planned):
     # as ids were before there were steps that stop by themselves, short steps and contenders
     layouts = [{"zero_stage": [0, 1], "micro_batch_size": [1, 2]}]
@@ -142,19 +133,6 @@ def test_contenders_repeats_count_towards_the_limit_of_points(planned):
     made = planned(measure={"repeats": repeats}, max_points=2)
     assert len(made.points) == 10
     assert len(planned(measure={"repeats": repeats}, max_points=2, mode="predict").points) == 2
-
-
-def test_another_seed_or_shape_is_another_point(planned, config):
-    ids = {p.point_id for p in planned().points}
-    assert not ids & {p.point_id for p in planned(measure={"seed": 1}).points}
-    models = config / "models.yaml"
-    models.write_text(models.read_text().replace("num_layers: 2", "num_layers: 3"))
-    assert not ids & {p.point_id for p in planned().points}
-
-
-def test_what_is_known_of_a_point_are_columns_of_the_row(planned):
-    for point in planned().points:
-        assert set(point_columns(point)) <= set(fields_of(Row))
 
 
 @settings(

@@ -16,11 +16,6 @@ def test_short_steps_fill_run_and_drain_a_pipeline():
     assert short_step_sizes(layout(pp=4, pipeline_schedule="dualpipev")) == (8, 16, 24)
 
 
-def test_short_steps_are_those_of_the_layout_whatever_the_engine():
-    assert short_step_sizes(layout(pp=4, engine="torch")) == (8, 16, 24)
-    assert short_step_sizes(layout(engine="torch")) == (2, 5, 8)
-
-
 @pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
 def test_a_schedule_of_rounds_is_shortened_only_by_whole_rounds(
     schedule,

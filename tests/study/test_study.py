@@ -36,12 +36,6 @@ def test_several_mistakes_are_counted_and_the_first_is_told(config):
         load_study(path, config)
 
 
-def test_an_unknown_study_is_told_with_the_nearest_name(config, write_study):
-    write_study("quick")
-    with pytest.raises(InputError, match=r"quik\.yaml: no such study: did you mean 'quick'\?"):
-        load_study("quik", config)
-
-
 def test_a_folder_of_ones_own_finds_the_shipped_studies_too(config, write_study, monkeypatch):
     monkeypatch.chdir(config.parent)
     write_study("engines")
