@@ -86,7 +86,7 @@ def test_an_installed_wheel_measures_a_study_in_a_folder_of_its_own(installed, t
 def test_a_published_study_can_be_predicted_from_an_installed_wheel(installed, tmp_path):
     answer = ran(
         installed, tmp_path, "recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx",
-        "--gpus", "8",
+        "--gpus", "8", "--no-rehearse",
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     assert "tokens/s" in answer.stdout

@@ -19,6 +19,7 @@ HELD_BY = {
     "arrays": "importing/test_reader.py",
     "predict.cost.sharding": "predict/test_hybrid_sharding.py",
     "predict.read.cells": "predict/test_given.py",
+    "predict.cost.own_pipelines": "predict/test_own_stack.py",
     "predict.cost.own_torch": "check/test_oracle.py",
     "probe.host_facts": "probe/test_ranks.py",
     "probe.program": "probe/test_ranks.py",

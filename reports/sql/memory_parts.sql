@@ -1,7 +1,8 @@
 -- Grain: one row per setting, size, layout and part of its predicted memory.
 -- Needs: estimates, planned_points
 -- Of the first 15 layouts of a size, see `place` of `estimates`.
--- bytes: of the part.   from_bytes, to_bytes: where it lies in the stack.   total_bytes: predicted.
+-- bytes: of the part.   from_bytes, to_bytes: where it lies in the stack.   total_bytes: their sum.
+-- memory_from: predicted or rehearsed.
 -- peak_phase: the phase of a step in which these parts are held; null where phases are not
 -- distinguished.
 -- peak_memory_bytes: measured, else null.   capacity_bytes: of the GPU.
@@ -10,7 +11,7 @@ with parts as (
         estimates.setting_id, estimates.world_size, estimates.layout_name, estimates.place,
         estimates.outcome, estimates.series, estimates.peak_memory_bytes,
         predictions.fits_chance, predictions.capacity_bytes,
-        predictions.predicted_peak_phase as peak_phase,
+        predictions.predicted_peak_phase as peak_phase, predictions.memory_from,
         unnest([
             {'part_order': 0, 'part': 'weights', 'bytes': weights_bytes},
             {'part_order': 1, 'part': 'gradients', 'bytes': gradients_bytes},
@@ -31,7 +32,7 @@ select
     coalesce(sum(bytes) over parts_before, 0)::bigint as from_bytes,
     from_bytes + bytes as to_bytes,
     sum(bytes) over (partition by setting_id, world_size, place)::bigint as total_bytes,
-    peak_phase, peak_memory_bytes, fits_chance as fits_probability, capacity_bytes
+    peak_phase, memory_from, peak_memory_bytes, fits_chance as fits_probability, capacity_bytes
 from parts
 where bytes > 0
 window parts_before as (

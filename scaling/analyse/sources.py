@@ -44,6 +44,7 @@ TIME_PARTS = (
 _PREDICTION = {
     "point_id": "varchar",
     "fits": "boolean",
+    "memory_from": "varchar",
     "predicted_memory_bytes": "bigint",
     "predicted_peak_phase": "varchar",
     "capacity_bytes": "bigint",

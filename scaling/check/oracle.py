@@ -3,15 +3,17 @@
 Rehearsals are shortened. Memory needs two steps, since the second begins with the optimizer's
 states. It needs one micro-batch more than are in flight, since that one meets gradients.
 
-Two cases are extrapolated linearly from two rehearsals each. Under ZeRO-3 the engine loops over all
-ranks for each weight. Over many ranks a rank's memory is a constant plus a part divided by the
+Three cases are extrapolated linearly from two rehearsals each. Under ZeRO-3 the engine loops over
+all ranks for each weight. Over many ranks a rank's memory is a constant plus a part divided by the
 number of replicas. In a torch pipeline, stages have send and receive buffers for every micro-batch
-of a step, so memory grows by a constant with each.
+of a step, so memory grows by a constant with each. With `shallow`, two models of few layers stand
+for a deep one. In each span of a step a rank's memory grows by a constant with each layer.
 """
 
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,11 +24,15 @@ from typing import Any
 
 from scaling.launch.start.environment import rank_environment
 from scaling.layout.layout import Layout
+from scaling.layout.partition import layers_of_stages
 from scaling.study.point import Point
 
 STEPS = 2
 FEW = 8  # replicas; larger numbers are extrapolated from this and twice this
 OWNERS = 10  # listed, the largest first
+# Elements that DeepSpeed gathers ahead or reduces at once (engines/deepspeed/config.py): a model
+# that is shallow enough to lie in them all is no image of a deep one.
+GATHERED, REDUCED = 1.05e9, 5e8
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal reports it
 
@@ -82,16 +88,33 @@ def rank_memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
-    wanted = [(point, rank, _rehearsed_points(point)) for point, rank in ranks]
+    wanted = list(ranks)
     if not wanted:
         return
-    with rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as memory_of:
-        for point, rank, smaller_points in wanted:
-            parts = [
-                (memory_of(smaller, rank, STEPS), weight) for smaller, weight in smaller_points
-            ]
-            stage = rank * point.layout.pp // point.layout.world_size
-            yield RankMemory(rank=rank, stage=stage, **weighted_sum(parts))
+    with rehearsals(wanted[0][0]) as memory_of:
+        for point, rank in wanted:
+            yield rank_memory(memory_of, point, rank)
+
+
+def rank_memory(
+    memory_of: Callable[[Point, int, int], _Memory],
+    point: Point,
+    rank: int,
+    *,
+    shallow: bool = False,
+) -> RankMemory:
+    """The memory of this rank, from a process that `rehearsals` started.
+
+    Raises:
+        RuntimeError: a rehearsal failed; the text is its error.
+    """
+    parts = [
+        (memory_of(smaller, rank, STEPS), weight * part)
+        for depth, weight in (_shallow_points(point) if shallow else [(point, 1.0)])
+        for smaller, part in _rehearsed_points(depth)
+    ]
+    stage = rank * point.layout.pp // point.layout.world_size
+    return RankMemory(rank=rank, stage=stage, **weighted_sum(parts))
 
 
 def weighted_sum(parts: list[tuple[_Memory, float]]) -> _Memory:
@@ -105,10 +128,13 @@ def weighted_sum(parts: list[tuple[_Memory, float]]) -> _Memory:
         }
 
     last = parts[-1][0]
+    spans = add([memory["spans"] for memory, _ in parts], last["spans"])
     phases = {
         phase: add([memory["phases"][phase] for memory, _ in parts], sizes)
         for phase, sizes in last["phases"].items()
     }
+    for phase, sizes in phases.items():
+        sizes["peak_bytes"] = max(size for span, size in spans.items() if span.endswith(phase))
     owners_of_parts = [
         {(owner["made_by"], owner["phase"]): owner for owner in memory["owners"]}
         for memory, _ in parts
@@ -146,6 +172,47 @@ def _rehearsed_points(point: Point) -> list[tuple[Point, float]]:
     ]
 
 
+def _shallow_points(point: Point) -> list[tuple[Point, float]]:
+    """Two shallow points and their weights; the point itself where these would not be quicker.
+
+    Each chunk of their pipeline has equally many layers less than the point's.
+    """
+    shape, layout = point.shape, point.layout
+    if shape.family == "t5":
+        return [(point, 1.0)]
+    of_experts = shape.num_experts / layout.ep * shape.expert_params if shape.expert_layers else 0
+    layer = (shape.decoder_layer_params + of_experts) / layout.tp
+    gathers = layout.zero_stage == 3
+    windows = [REDUCED, GATHERED * gathers] if layout.engine == "deepspeed" else []
+    held = shape.num_layers / layout.pp * layer
+    beyond = max((window for window in windows if window < held), default=0.0)
+    least = max(math.ceil(beyond / layer), 4 if gathers else 2) + shape.dense_layers
+    dealt, apart = _layers_of_chunks(point), 2 if gathers else 1
+    fewer = min(dealt[0] - least, *(count - 1 for count in dealt))
+    if 3 * shape.num_layers > 2 * len(dealt) * (2 * fewer - apart):
+        return [(point, 1.0)]  # both together have more than half of the layers
+    shallow = []
+    for less in (fewer, fewer - apart):
+        layers = shape.num_layers - less * len(dealt)
+        one = dataclasses.replace(point, shape=dataclasses.replace(shape, num_layers=layers))
+        if _layers_of_chunks(one) != tuple(count - less for count in dealt):
+            return [(point, 1.0)]
+        shallow.append(one)
+    weight = fewer / apart
+    return [(shallow[0], 1 - weight), (shallow[1], weight)]
+
+
+def _layers_of_chunks(point: Point) -> tuple[int, ...]:
+    """Layers of each chunk of the pipeline."""
+    layout = point.layout
+    return layers_of_stages(
+        point.shape,
+        pp=layout.model_chunks,
+        seq_length=layout.seq_length,
+        activation_checkpointing=layout.activation_checkpointing,
+    )
+
+
 def _with(point: Point, **changes: Any) -> Point:
     return dataclasses.replace(point, layout=dataclasses.replace(point.layout, **changes))
 
@@ -161,7 +228,7 @@ def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=rank_environment(point, os.environ),
+            env=rank_environment(dataclasses.replace(point, gpu="cpu"), os.environ),
         ) as process,
     ):
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scaling.arrays import Flags
     from scaling.cluster.hardware import Cluster
     from scaling.importing.reader import Table
+    from scaling.layout.layout import Layout
     from scaling.layout.shapes import ModelShape
     from scaling.predict.advise.recommend import Recommendation
 
@@ -34,6 +35,7 @@ CalibrationFile = Annotated[
     Path | None,
     typer.Option("--calibration", "-c", help="calibration.json; without it data-sheet numbers."),
 ]
+REHEARSE = "Count the memory of shown layouts near the GPU's limit by rehearsal, 4 to 15 s each."
 Rows = Annotated[
     Path,
     typer.Argument(metavar="ROWS", help="Measured rows: CSV, JSON, Parquet, or a rows/ folder."),
@@ -46,14 +48,23 @@ def predict(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The Parquet file to write.")],
     calibration: CalibrationFile = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse", help=f"{REHEARSE} Shown is the best of each size; POINTS is a study's."
+        ),
+    ] = False,
 ) -> None:
     """Predict memory and step time of every layout in a table."""
+    from scaling.check.rehearsed import rehearser
     from scaling.importing.reader import read_rows
-    from scaling.predict.cost.model import predict as predict_points
+    from scaling.launch.point_files import read_point
+    from scaling.predict.advise.rehearse import best_of_sizes, predict_rehearsed
     from scaling.predict.cost.tables import prediction_table
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.points import points_of
     from scaling.record.files import write_table
+    from scaling.study.paths import StudyPaths
 
     check_output(out, points, calibration)
     if out.suffix == ".csv":  # which would be no CSV
@@ -63,7 +74,17 @@ def predict(
     print_remark(table)
     models, clusters = catalogues()
     checked = points_of(table, models=models, clusters=clusters)
-    prediction = predict_points(checked, parameters)
+    files, ids = StudyPaths(points.parent), checked.point_id
+    with rehearser(print_progress if rehearse else None) as fullest_bytes:
+
+        def of_rows(rows: Sequence[int]) -> list[int | None]:
+            if ids is None or not files.points.is_dir():
+                return [None] * len(rows)
+            return fullest_bytes([read_point(files.point(ids[row])) for row in rows])
+
+        prediction = predict_rehearsed(
+            checked, parameters, lambda found: best_of_sizes(checked, found), of_rows
+        )
     until = parameters.rows_until if parameters else None
     write_table(out, prediction_table(checked, prediction, until))
     fitting = int((prediction.predicted & prediction.fits).sum())
@@ -214,6 +235,7 @@ def recommend(
         typer.Option(metavar="AXIS=VALUE", help="What the layouts share: routing=learned."),
     ] = None,
     calibration: CalibrationFile = None,
+    rehearse: Annotated[bool, typer.Option(help=REHEARSE)] = True,
     program: Annotated[
         str | None,
         typer.Option("--as", help=f"Print how each size's best starts: {', '.join(PROGRAMS)}."),
@@ -221,6 +243,7 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
+    from scaling.check.rehearsed import rehearser
     from scaling.predict.advise.recommend import NoLayoutError, record_of
     from scaling.predict.advise.recommend import recommend as search
     from scaling.predict.read.calibration import read_calibration
@@ -245,11 +268,18 @@ def recommend(
     )
     best: dict[int, list[Recommendation]] = {}
     without: list[NoLayoutError] = []
-    for count in counts:
-        try:
-            best[count] = asked(gpus=count)
-        except NoLayoutError as error:
-            without.append(error)
+    with rehearser(print_progress if rehearse else None) as fullest_bytes:
+
+        def counted_bytes(layouts: "Sequence[Layout]") -> "list[int | None]":
+            return fullest_bytes(
+                [point_of_layout(found.name, found.shape, one, cluster) for one in layouts]
+            )
+
+        for count in counts:
+            try:
+                best[count] = asked(gpus=count, rehearse=counted_bytes)
+            except NoLayoutError as error:
+                without.append(error)
     if not best:
         raise without[0]
     for none in without:
@@ -298,6 +328,18 @@ def print_assumptions(assumptions: Iterable[str]) -> None:
         typer.echo(f"assumed: {printable(sentence)}", err=True)
 
 
+def print_progress(sentence: str) -> None:
+    """Print a line of progress on stderr."""
+    typer.echo(printable(sentence), err=True)
+
+
+def _fits(one: dict[str, Any]) -> str:
+    """The chance that a layout fits, and where it comes from if it is near the limit."""
+    if one["memory_from"] == "rehearsed":
+        return f"{percent(one['fits_chance'], 0)} (rehearsed)"
+    return percent(one["fits_chance"], 0) + (" (may not)" if one["risky"] else "")
+
+
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
     heads = (
         "GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU",
@@ -313,7 +355,7 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
             "" if one["rank"] == 1 else percent(one["beats_first"], 0),
             percent(one["mfu"]),
             percent(one["memory_margin"], 0),
-            percent(one["fits_chance"], 0) + (" (may not)" if one["risky"] else ""),
+            _fits(one),
             "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
             "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
         )

@@ -55,6 +55,7 @@ def plan(
         bool, typer.Option(help="Write the plan's files into the study's folder.")
     ] = True,
     implied: Implied = True,
+    rehearse: Annotated[bool, typer.Option(help=predicting.REHEARSE)] = True,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
@@ -62,7 +63,8 @@ def plan(
     from scaling.cli import show
     from scaling.run import plan_writer, planning, price
 
-    planned = planning.plan_study(study, mode=mode, cluster=cluster)
+    say = predicting.print_progress if rehearse else None
+    planned = planning.plan_study(study, mode=mode, cluster=cluster, say=say)
     if write:
         plan_writer.write_plan(planned)
     loaded, plan = planned.study, planned.plan

@@ -67,7 +67,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "memory_parts": (
         "setting_id", "world_size", "layout_name", "place", "part", "from_bytes", "to_bytes",
-        "total_bytes", "peak_phase",
+        "total_bytes", "peak_phase", "memory_from",
     ),
     "time_split": (
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",

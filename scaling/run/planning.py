@@ -5,9 +5,11 @@ calibration on this cluster, the prediction rests on data sheets alone.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from scaling.check.rehearsed import Rehearser, rehearser
 from scaling.errors import InputError
+from scaling.predict.advise.rehearse import none_rehearsed
 from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.run import predictions
@@ -25,8 +27,17 @@ from scaling.study.time_limits import point_limits
 _WORKER_MINUTES = 2  # which the executor adds to the minutes of a job
 
 
-def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
+def plan_study(
+    name: str,
+    *,
+    mode: str | None = None,
+    cluster: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> StudyPlan:
     """Plan a study without writing anything.
+
+    With `say`, which hears of each, layouts near the memory's limit are rehearsed; without it only
+    what was rehearsed before is known.
 
     Raises:
         InputError: the study is wrong, no point of it can run, or its folder is another's.
@@ -39,7 +50,8 @@ def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None
     replication_queries(study)  # report a wrong name before anything runs
     plan, spend, probe = expand_grid(study), None, None
     if study.mode == "measure":  # in a prediction, what does not fit is part of the answer
-        plan, spend = fit(study, plan)
+        with rehearser(say) as fullest_bytes:
+            plan, spend = fit(study, plan, fullest_bytes)
         probe = plan_probe(study, plan)
     return StudyPlan(
         study=study,
@@ -52,7 +64,9 @@ def plan_study(name: str, *, mode: str | None = None, cluster: str | None = None
     )
 
 
-def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
+def fit(
+    study: Study, planned: Plan, fullest_bytes: Rehearser = none_rehearsed
+) -> tuple[Plan, Spend | None]:
     """The plan of what can fit, with time limits, and what measuring it is predicted to cost.
 
     Nothing is left out and there is no cost where nothing can be predicted.
@@ -63,7 +77,15 @@ def fit(study: Study, planned: Plan) -> tuple[Plan, Spend | None]:
     measure, points = study.measure, list(planned.points)
     reasons: dict[int, str] = {}  # by row of the grid
     if study.is_predictable:
-        asked, prediction = predictions.predict_points(study, planned.points)
+        asked, prediction = predictions.predict_points(
+            study,
+            planned.points,
+            rehearse=lambda rows: (
+                none_rehearsed(rows)
+                if measure.measure_oom
+                else fullest_bytes([planned.points[row] for row in rows])
+            ),
+        )
         points = [
             _with_time_limit(study, point, float(prediction.step_time_s[row]))
             if prediction.predicted[row]

@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.layout.layout import Layout
-from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.advise.rehearse import (
+    Rehearse,
+    nearest_first,
+    none_rehearsed,
+    predict_rehearsed,
+)
+from scaling.predict.cost.model import Prediction
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of_layouts
@@ -25,10 +31,11 @@ def predict_points(
     calibration: Calibration | None = None,
     *,
     layouts: Sequence[Layout] | None = None,
+    rehearse: Rehearse = none_rehearsed,
 ) -> tuple[Points, Prediction]:
     """The points as arrays, and their prediction; from data sheets without a calibration.
 
-    `layouts` stand in for the points' own.
+    `layouts` stand in for the points' own. Rows near the memory's limit are rehearsed.
     """
     checked = points_of_layouts(
         layouts or [point.layout for point in points],
@@ -39,7 +46,7 @@ def predict_points(
         gpus_per_node=[point.gpus_per_node for point in points],
         point_id=[point.point_id for point in points],
     )
-    return checked, predict(checked, calibration)
+    return checked, predict_rehearsed(checked, calibration, nearest_first, rehearse)
 
 
 def ranking_times(prediction: Prediction) -> list[float | None]:

@@ -127,7 +127,7 @@ def current_plan(study: str, *, mode: str | None = None, cluster: str | None = N
             return plan
         # in a process of its own: planning imports much that most parses do not need
         process = subprocess.run(
-            [sys.executable, "-m", "scaling", "plan", *options, "--", str(path)],
+            [sys.executable, "-m", "scaling", "plan", "--no-rehearse", *options, "--", str(path)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -14,6 +14,7 @@ from scaling.check.oracle import (
     STEPS,
     RankMemory,
     rank_memories,
+    rank_memory,
     rehearsals,
     stage_ranks,
     with_fewer_micro_batches,
@@ -182,6 +183,39 @@ def test_replicas_beyond_the_walked_ones_are_extrapolated_in_their_inverse(
     for phase, sizes in walked["phases"].items():
         peak = continued[case].phases[phase]["peak_bytes"]
         assert peak == pytest.approx(sizes["peak_bytes"], rel=1e-4)
+
+
+DEEP = dataclasses.replace(TINY, num_layers=24)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"zero_stage": 1, "dp": 4, "activation_checkpointing": "full"},
+        {"zero_stage": 1, "pp": 2, "gradient_accumulation_steps": 2},
+        {"engine": "torch", "zero_stage": 3, "dp": 4},
+    ],
+    ids=str,
+)
+def test_two_shallow_models_tell_the_memory_of_a_deep_one(
+    memory: Memory, layout: dict[str, Any]
+) -> None:
+    point = wide_point(DEEP, layout)
+    for rank in stage_ranks(point.layout).values():
+        deep, told = (rank_memory(memory, point, rank, shallow=each) for each in (False, True))
+        assert told.peak_bytes == pytest.approx(deep.peak_bytes, rel=2e-3)
+
+
+def test_shallow_models_have_the_same_head_of_a_pipeline() -> None:
+    """Each stage of theirs has equally many layers less, or the point itself is rehearsed."""
+    deep = wide_point(dataclasses.replace(TINY, num_layers=48), {"pp": 4, "dp": 2})
+    (first, weight), (second, other) = oracle._shallow_points(deep)
+    assert first.shape.num_layers < second.shape.num_layers < 48
+    assert weight + other == 1
+    line = weight * first.shape.num_layers + other * second.shape.num_layers
+    assert line == 48
+    few = wide_point(dataclasses.replace(TINY, num_layers=4), {"pp": 4, "dp": 2})
+    assert oracle._shallow_points(few) == [(few, 1.0)]
 
 
 @pytest.mark.parametrize(

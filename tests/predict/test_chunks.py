@@ -1,7 +1,5 @@
-"""How many micro-batches a rank of torch's pipelines holds, beside torch's own tables."""
+"""How long torch's pipelines idle, beside torch's own tables."""
 
-import dataclasses
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +7,12 @@ import numpy as np
 import pytest
 from torch.distributed.pipelining import schedules
 
-from scaling.layout.layout import Layout
-from scaling.layout.partition import layers_of_stages
 from scaling.predict.cost import communication
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.points import points_of, points_of_layouts
-from tests.points import TINY
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import as_table, table_of
 from tests.predict.test_step_arithmetic import IDEAL
-from tests.shipped import CLUSTERS
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 
@@ -29,7 +22,6 @@ TABLES = {
     "zbv": schedules.ScheduleZBVZeroBubble,
     "dualpipev": schedules.ScheduleDualPipeV,
 }
-SHAPE = dataclasses.replace(TINY, num_layers=36)
 
 
 def actions(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> list[Any]:
@@ -95,47 +87,6 @@ def test_a_pipeline_idles_as_long_as_torchs_schedule(
     idle = terms["bubble_s"] / slot - (rounds - 1) * 0.01  # friction
     taken = slots_taken(schedule, 4, virtual, rounds, parts)
     assert taken - rounds == pytest.approx(idle, abs=3 * off + 0.002)
-
-
-def on_their_way(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> int:
-    """The most passes whose activations a rank of torch's schedule holds at once.
-
-    A pass ends with its full backward, or with that of its weights where backward has two parts.
-    """
-    alive, most = Counter(), 0
-    for action in actions(schedule, pp, virtual, rounds, rank):
-        kind = action.computation_type.name
-        alive["passes"] += {"FORWARD": 1, "FULL_BACKWARD": -1, "BACKWARD_WEIGHT": -1}.get(kind, 0)
-        most = max(most, alive["passes"])
-    return most
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-@pytest.mark.parametrize("pp", [2, 4, 8])
-@pytest.mark.parametrize(
-    ("schedule", "virtual"),
-    [("interleaved", 2), ("interleaved", 4), ("zero_bubble", 2), ("zbv", 2), ("dualpipev", 2)],
-)
-def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, virtual, pp, rounds):
-    count = 2 * pp * rounds
-    layout = Layout(
-        engine="torch", pp=pp, pipeline_schedule=schedule, gradient_accumulation_steps=count,
-        virtual_stages=1 if schedule in ("zbv", "dualpipev") else virtual, seq_length=64,
-    )  # fmt: skip
-    (group,) = points_of_layouts(
-        [layout], [SHAPE], CLUSTERS, models=["tiny"], clusters=["h100-80gb-dgx"]
-    ).groups
-    ranks = sorted({0, 1, pp - 1})
-    ends = list(torch_chunks(group, group.features))
-    passes = [float(chunks.passes[0]) for chunks in ends]
-    assert passes == [on_their_way(schedule, pp, virtual, count, rank) for rank in ranks]
-    dealt = layers_of_stages(SHAPE, pp=pp * virtual, seq_length=64)
-    every = [range(rank, pp * virtual, pp) for rank in ranks]
-    if schedule in ("zbv", "dualpipev"):
-        every = [(rank, 2 * pp - 1 - rank) for rank in ranks]
-    assert [chunks.layers[0] for chunks in ends] == [sum(dealt[i] for i in one) for one in every]
-    tables = [chunks.has_embedding[0] + 2 * chunks.has_head[0] for chunks in ends]
-    assert tables == [(0 in one) + 2 * (pp * virtual - 1 in one) for one in every]
 
 
 def test_more_chunks_than_layers_are_no_layout_of_ours_and_say_so():

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.model import MEMORY_SIGMA_BOUNDED
 from scaling.predict.cost.stages import layer_params, stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.parameters import defaults_for
@@ -180,17 +182,30 @@ def test_all_layouts_that_were_counted_are_predicted_within_two_percent(file):
     assert {name: error for name, error in errors.items() if abs(error) > 0.02} == {}
 
 
+def is_bounded(name: str) -> bool:
+    """Whether a layout's schedule is bounded, not counted."""
+    return any(one in name for one in ("interleaved", "zero_bubble", "zbv", "dualpipev"))
+
+
+def test_the_bound_of_other_schedules_is_seldom_low_and_within_its_sigma():
+    drawn = errors_of("memory.jsonl")["random"]
+    errors = [math.log1p(error) for name, error in drawn.items() if is_bounded(name)]
+    assert len(errors) > 40
+    assert min(errors) > -2 * MEMORY_SIGMA_BOUNDED
+    within = sum(abs(error) <= MEMORY_SIGMA_BOUNDED for error in errors)
+    assert within >= 0.8 * len(errors)
+
+
 def test_most_layouts_drawn_at_random_are_predicted_within_two_percent():
     """docs/gpu.md names those that are not."""
-    sizes = sorted(abs(error) for error in errors_of("memory.jsonl")["random"].values())
+    drawn = errors_of("memory.jsonl")["random"]
+    sizes = sorted(abs(error) for name, error in drawn.items() if not is_bounded(name))
     assert len(sizes) > 100
     assert sum(size <= 0.02 for size in sizes) >= 0.8 * len(sizes)
     assert sizes[len(sizes) // 2] < 0.005
 
 
 EASILY_MISCOUNTED = [  # a layout that was drawn, and what is easily left out of its count
-    "llama-pp2-cp8-cp-ring-zero_bubble-zero0-mbs1-flash2-fused-mlp-bf16-torch-ff3a4686",  # dense
-    "llama-tp2-pp4-ep2-zero0-opt-bf16-mbs1-ckpt-selective",  # layers before those with experts
     "llama-pp4-cp8-zero3-shard2-mbs4-flash3-bf16-torch",  # weights that no backward lets go
     "llama-pp8-zero3-opt-bf16-mbs1-ckpt-full-flash2-fused-norm",  # a head that its loss lets go
     "gpt-tp8-zero3-mbs1-ckpt-full-flash2-bf16-torch",  # learned positions
@@ -200,13 +215,7 @@ EASILY_MISCOUNTED = [  # a layout that was drawn, and what is easily left out of
     "t5-cp4-zero2-mbs1-ckpt-selective-math",  # position tables and their gradients
     "llama-zero1-mbs1-ckpt-selective-flash2-fp8-torch",  # a tied matrix
     "llama-zero3-mbs1-ckpt-full-flash2-fused-cross-entropy-bf16-1964ce0d",  # a fused loss
-    "llama-pp4-dualpipev-zero0-mbs1-flash2-bf16-87ea6d25",  # two stages a rank, of experts
-    "llama-tp4-pp2-cp4-dualpipev-sp-zero1-mbs1-ckpt-full",  # in fp32
-    "llama-pp4-cp4-dualpipev-zero0-mbs4-ckpt-selective",  # mostly activations
     "t5-tp4-pp4-zero1-mbs1-ckpt-selective-math",  # what an encoder-decoder's stages send
-    "gpt-tp4-pp2-zbv-zero0-mbs8-ckpt-full-flash2-bf16-torch",  # a loss whose backward has parts
-    "llama-pp4-cp2-zero_bubble-zero0-mbs1-flash2-bf16-torch-f692fd38",  # a tied matrix at two ends
-    "llama-tp4-pp4-cp2-interleaved-virtual2-zero3-mbs1-ckpt-full",  # a head that is let go
     "gpt-zero1-mbs2-ckpt-full-flash2-bf16-7a0f07ee",  # gradients in ZeRO-1's buckets
     "llama-cp2-zero3-mbs1-flash2-fp8-5c9541b3",  # weights that are let go before the last bucket
 ]

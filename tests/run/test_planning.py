@@ -22,6 +22,15 @@ def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
     models = {
         **MODELS,
         "huge": {**MODELS["mini"], "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672},
+        "near": {
+            **MODELS["mini"],
+            "num_layers": 16,
+            "hidden_size": 2048,
+            "num_heads": 16,
+            "num_kv_heads": 16,
+            "ffn_hidden_size": 5504,
+            "vocab_size": 32000,
+        },
     }
     (config / "models.yaml").write_text(yaml.safe_dump(models))
     priced = {**CLUSTERS, "there": {**CLUSTERS["there"], "usd_per_gpu_hour": 2.0}}
@@ -51,7 +60,20 @@ def test_measure_oom_runs_it_all_the_same(config, write_study):
     assert planned.refusals == ()
 
 
-def test_limits_follow_the_predicted_step_time_and_ids_do_not(config, write_study):
+def test_a_rehearsal_refuses_what_the_formulas_leave_undecided(config, write_study):
+    near = {"micro_batch_size": 12, "global_batch_size": 96, "seq_length": 4096}
+    study = study_of(config, write_study, model=["mini", "near"], **near)
+    planned = grid.expand_grid(study)
+    assert len(planning.fit(study, planned)[0].points) == 2
+    kept, _ = planning.fit(study, planned, lambda points: [100e9 for _ in points])
+    assert {point.model for point in kept.points} == {"mini"}
+    (refused,) = kept.refusals
+    assert refused.reason.startswith("rehearsed memory 96.2 GiB is")
+    kept, _ = planning.fit(study, planned, lambda points: [60e9 for _ in points])
+    assert len(kept.points) == 2
+
+
+def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(config, write_study):
     (point,) = fitting_plan(study_of(config, write_study)).points
     assert point.expected_step_s > 0
     steps = (point.warmup_steps, point.measured_steps)
@@ -97,9 +119,9 @@ def test_the_spending_is_hours_times_price_and_power(config, write_study):
 def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeypatch):
     counts = []
 
-    def counted(study, points, predict=predictions.predict_points):
+    def counted(study, points, predict=predictions.predict_points, **named):
         counts.append(len(points))
-        return predict(study, points)
+        return predict(study, points, **named)
 
     monkeypatch.setattr(predictions, "predict_points", counted)
     study = study_of(config, write_study)

@@ -1,7 +1,7 @@
 """Search every layout of a model on so many GPUs and rank what fits."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from scaling.layout.axes import AXES, SETTING_AXES, Precision
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
-from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.advise.rehearse import none_rehearsed, predict_rehearsed
+from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
@@ -34,10 +35,10 @@ _LEAST_USUAL_TOKENS, _MOST_USUAL_TOKENS = 2**22, 2**24
 class Recommendation:
     """One layout for one GPU count; seconds, bytes, ratios in [0, 1], None where not known.
 
-    `risky`: predicted memory is within 7 % of the capacity, where the call between fit and out of
-    memory is hardly better than a coin flip; `fits_chance` is how likely it fits. `beats_first`:
-    the probability that it is faster than the layout ranked first, whose errors it mostly shares;
-    0.5 for that one.
+    `risky`: memory is within 7 % of the capacity, where an allocator may retry. `fits_chance` is
+    how likely the layout fits, `memory_from` whether its memory was `rehearsed` or `predicted`.
+    `beats_first`: the odds that it is faster than the layout ranked first, whose errors it mostly
+    shares; 0.5 for that one.
     """
 
     gpus: int
@@ -50,6 +51,7 @@ class Recommendation:
     mfu: float
     memory_bytes: float
     memory_margin: float
+    memory_from: str
     risky: bool
     fits_chance: float
     beats_first: float
@@ -79,6 +81,7 @@ def recommend(
     engine: str = "deepspeed",
     setting: Mapping[str, str] | None = None,
     top: int = 3,
+    rehearse: Callable[[Sequence[Layout]], Sequence[float | None]] = none_rehearsed,
 ) -> list[Recommendation]:
     """The best layouts on so many GPUs, at most `top`, fastest first.
 
@@ -97,6 +100,7 @@ def recommend(
         engine: whose layouts to search.
         setting: choices on the axes that belong to the work, where not the default (routing).
         top: layouts at most.
+        rehearse: the bytes of each layout's fullest rank, None if they stay predicted.
 
     Raises:
         NoLayoutError: no layout runs on so many GPUs, or none fits into memory.
@@ -130,7 +134,12 @@ def recommend(
     if not points.groups:
         reason = points.note[0].removeprefix(f"cluster {cluster}: ")
         raise InputError(f"--cluster {cluster}: {reason}")
-    prediction = predict(points, calibration)
+    prediction = predict_rehearsed(
+        points,
+        calibration,
+        shown=lambda found: _fitting(found)[:top],
+        rehearse=lambda rows: rehearse([layouts[row] for row in rows]),
+    )
     best = best_of(layouts, points, prediction, shape, seq_length, top)
     if not best:
         least = float(np.min(prediction.need_bytes)) / 2**30
@@ -193,9 +202,9 @@ def best_of(
     top: int,
 ) -> list[Recommendation]:
     """The `top` layouts that fit, fastest first, all of one size and cluster."""
-    risky = prediction.memory_margin < RISKY_MARGIN
-    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.risk_adjusted_s
-    order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable").tolist()
+    order = _fitting(prediction)
+    if not order:
+        return []
     cluster, gpu = points.groups[0].cluster, points.groups[0].gpu
     peak = gpu.peaks.get(layouts[0].precision)
     assert peak is not None
@@ -204,7 +213,7 @@ def best_of(
     price, power = cluster.usd_per_gpu_hour, gpu.tdp_w
     step_s, own, first = prediction.step_time_s, prediction.own_sigma, order[0]
     best: list[Recommendation] = []
-    for rank, row in enumerate(order[: min(top, int(prediction.fits.sum()))], 1):
+    for rank, row in enumerate(order[:top], 1):
         tokens_per_s = float(points.tokens_per_step[row] / step_s[row])
         sigma = ratio_sigma(own[row], own[first])
         best.append(
@@ -219,7 +228,8 @@ def best_of(
                 mfu=tokens_per_s * flops_per_token / (gpus * peak),
                 memory_bytes=float(prediction.memory_bytes[row]),
                 memory_margin=float(prediction.memory_margin[row]),
-                risky=bool(risky[row]),
+                memory_from="rehearsed" if prediction.rehearsed[row] else "predicted",
+                risky=bool(prediction.memory_margin[row] < RISKY_MARGIN),
                 fits_chance=float(prediction.fits_chance[row]),
                 beats_first=float(chance_faster(step_s[row], step_s[first], sigma)),
                 common_sigma=float(prediction.common_sigma[row]),
@@ -233,6 +243,15 @@ def best_of(
             )
         )
     return best
+
+
+def _fitting(prediction: Prediction) -> list[int]:
+    """Rows that fit, fastest first; one with little memory left must be clearly faster."""
+    risky = prediction.memory_margin < RISKY_MARGIN
+    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.risk_adjusted_s
+    order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
+    rows: list[int] = order[: int(prediction.fits.sum())].tolist()
+    return rows
 
 
 def record_of(recommendation: Recommendation) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def _reason(prediction: Prediction, row: int, ratio: float) -> str:
 
     terms = {name.removesuffix("_bytes"): v for name, v in prediction.memory_terms.items()}
     parts = ", ".join(f"{name} {gib(values)}" for name, values in terms.items())
+    kind = "rehearsed" if prediction.rehearsed[row] else "predicted"
     return (
-        f"predicted memory {gib(prediction.need_bytes)} GiB is {ratio - 1:.0%} more than the "
+        f"{kind} memory {gib(prediction.need_bytes)} GiB is {ratio - 1:.0%} more than the "
         f"{gib(prediction.capacity_bytes)} GiB of a GPU ({parts} GiB, and fragmentation)"
     )

@@ -26,16 +26,13 @@ from scaling.predict.cost.own_memory import (
     Stage,
     peak_of,
     split_rows,
-    with_dense_layers,
 )
 from scaling.predict.cost.own_pipelines import (
-    DUALPIPEV,
-    ONE_F_ONE_B,
     ZBV,
-    ZERO_BUBBLE,
-    Chunks,
-    deepspeed_chunks,
-    torch_chunks,
+    Part,
+    deepspeed_parts,
+    in_flight,
+    torch_parts,
     whole_model,
 )
 from scaling.predict.cost.sharding import (
@@ -44,7 +41,13 @@ from scaling.predict.cost.sharding import (
     gradient_bytes,
     sharding_of,
 )
-from scaling.predict.cost.stages import head_params, layer_params, multiplied_params, stages_of
+from scaling.predict.cost.stages import (
+    head_params,
+    layer_params,
+    multiplied_params,
+    shared_ffn,
+    stages_of,
+)
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.stacks import own_framework
 
@@ -55,14 +58,14 @@ class Engine(NamedTuple):
     """How the memory of one of this project's engines is counted."""
 
     moments_of: Callable[[Stage], list[Moment]]  # what it holds in a step
-    chunks_of_ranks: Callable[[Group, Features], Iterable[Chunks]]  # in a pipeline
+    parts_of_ranks: Callable[[Group, Features], Iterable[Part]]  # in a pipeline
     whole_gradients: Callable[[Features, bool], Flags | None]  # see `layer_memory`
 
 
 # By framework name. Under DeepSpeed gradients go into buckets one by one.
 ENGINES = {
-    own_framework("deepspeed"): Engine(own_deepspeed.moments_of, deepspeed_chunks, lambda *_: None),
-    own_framework("torch"): Engine(own_torch.moments_of, torch_chunks, own_torch.whole_gradients),
+    own_framework("deepspeed"): Engine(own_deepspeed.moments_of, deepspeed_parts, lambda *_: None),
+    own_framework("torch"): Engine(own_torch.moments_of, torch_parts, own_torch.whole_gradients),
 }
 
 # Bytes that a layer keeps in 16 bits: per token, h / tp of q, k, v and output; per token, h more
@@ -103,19 +106,17 @@ def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
         stay = engine.whole_gradients(f, piped)
         sizes = Sizes(group, f, piped=piped, whole_gradients=stay)
         moments: list[Moment] = []
-        for chunks in engine.chunks_of_ranks(group, f) if piped else [whole_model(f)]:
-            if chunks.dense_layers is not None:
-                own = with_dense_layers(f, chunks)
-                sizes = Sizes(group, own, piped=piped, whole_gradients=stay)
-            moments += engine.moments_of(Stage(sizes, chunks))
+        for part in engine.parts_of_ranks(group, f) if piped else [whole_model(f)]:
+            if part.only_experts and has_experts(f):
+                share, ffn = np.ceil(f.expert_share), shared_ffn(f)
+                ffn = np.where(share > 0, ffn, f.ffn_hidden_size)
+                later = f.but(expert_share=share, ffn_hidden_size=ffn)
+                sizes = Sizes(group, later, piped=piped, whole_gradients=stay)
+            moments += engine.moments_of(Stage(sizes, part))
         return peak_of(moments, p["buffers_bytes"])
 
     piped, whole = (functools.partial(peak, piped=piped) for piped in (True, False))
-
-    def by_schedule(f: Features, p: Mapping[str, float]) -> Memory:
-        return split_rows(f.schedule == ONE_F_ONE_B, f, p, piped, piped)
-
-    return split_rows(f.pp > 1, f, p, by_schedule, whole)
+    return split_rows(f.pp > 1, f, p, piped, whole)
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -193,18 +194,20 @@ def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory
     return Memory(memory.total - saved, terms, memory.first_stage - saved)
 
 
-def in_flight(f: Features, rank: Floats | float) -> Floats:
-    """Micro-batches whose activations a rank of the pipeline holds at once, (n,).
+def rehearsed_memory(memory: Memory, rehearsed: Floats, p: Mapping[str, float]) -> Memory:
+    """The memory with a rehearsal's bytes, (n,), NaN where there are none.
 
-    1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
-    Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs):
-    pp + (pp - 1 - 2 rank) / v of a whole stage. If weights' gradients wait, or in a V, all ranks
-    have as many (own_pipelines.passes_in_flight): pp, of DualPipeV's two half stages 2 pp + 1.
-    Never more than there are.
+    The counted terms keep their proportions; buffers, which no rehearsal sees, are added.
     """
-    ahead = np.where(f.virtual > 1, f.pp + (f.pp - 1 - 2 * rank) / f.virtual, f.pp - rank)
-    even = f.pp + 0.5 * (f.schedule == DUALPIPEV)
-    return np.minimum(f.accumulation, np.where(f.schedule >= ZERO_BUBBLE, even, ahead))
+    known = np.isfinite(rehearsed)
+    if not known.any():
+        return memory
+    buffers = p["buffers_bytes"]
+    ratio = np.where(known, rehearsed / (memory.total - buffers), 1.0)
+    terms = {name: values * ratio for name, values in memory.terms.items()}
+    terms["buffers_bytes"] = (memory.terms["buffers_bytes"] - buffers) * ratio + buffers
+    total = np.where(known, rehearsed + buffers, memory.total)
+    return Memory(total, terms, total, memory.phase)
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:

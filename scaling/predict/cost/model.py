@@ -8,7 +8,14 @@ import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import errors_of, normal_cdf, own_error_factor
-from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
+from scaling.predict.cost.memory import (
+    ENGINES,
+    MEMORY_TERMS,
+    memory_of,
+    need_of,
+    rehearsed_memory,
+)
+from scaling.predict.cost.own_pipelines import ONE_F_ONE_B
 from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.calibration import HALVED, Calibration, StackCalibration
@@ -20,6 +27,9 @@ from scaling.predict.read.residual import places_of
 # with offsets and widths of their own. Whether software that has no entry keeps fp32 gradients or
 # gathers its logits is a fifth of the need of many layouts.
 MEMORY_SIGMA, MEMORY_SIGMA_UNKNOWN = 0.08, 0.2
+# The same for the pipelines of our engines that are bounded, not counted (own_pipelines.py), and
+# where a rehearsal has counted the layout: kernels' workspaces, NCCL and fragmentation are left.
+MEMORY_SIGMA_BOUNDED, MEMORY_SIGMA_REHEARSED = 0.15, 0.03
 # P(fits) from which a layout is called a fit, and below which no other choice would prefer it.
 _EVEN, _UNLIKELY = 0.5, 0.27
 
@@ -46,6 +56,7 @@ class Prediction:
     need_bytes: Floats
     capacity_bytes: Floats
     memory_sigma: Floats
+    rehearsed: Flags  # the bytes are those of a rehearsal
     memory_terms: dict[str, Floats]
     peak_phase: Strings  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
@@ -81,11 +92,18 @@ class Prediction:
 _NUMBERS = tuple(field.name for field in fields(Prediction) if field.type == Floats)
 
 
-def predict(points: Points, calibration: Calibration | None = None) -> Prediction:
-    """Predict every point; points with a note stay NaN."""
+def predict(
+    points: Points, calibration: Calibration | None = None, *, rehearsed: Floats | None = None
+) -> Prediction:
+    """Predict every point; points with a note stay NaN.
+
+    `rehearsed` bytes of the fullest rank, (n,), take the place of the formulas'; NaN: none.
+    """
     n = len(points)
+    counted = np.full(n, np.nan) if rehearsed is None else rehearsed
     out = Prediction(
         **{name: np.full(n, np.nan) for name in _NUMBERS},
+        rehearsed=np.isfinite(counted),
         memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
         peak_phase=np.full(n, None, dtype=object),
         time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
@@ -105,7 +123,8 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
                 f = group.features
                 rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
             for begin in range(0, len(rows), BLOCK):
-                _predict_block(group, rows[begin : begin + BLOCK], stack, p, out, half=beyond)
+                block = rows[begin : begin + BLOCK]
+                _predict_block(group, block, stack, p, counted, out, half=beyond)
     return out
 
 
@@ -130,6 +149,7 @@ def _predict_block(
     rows: npt.NDArray[np.int64],
     stack: StackCalibration | None,
     fitted: Mapping[str, float],
+    rehearsed: Floats,
     out: Prediction,
     *,
     half: bool,
@@ -140,7 +160,7 @@ def _predict_block(
     p = fitted
     if half and stack is not None:
         p = followed_half(fitted, stack.starts)
-    memory = memory_of(group, f, p)
+    memory = rehearsed_memory(memory_of(group, f, p), rehearsed[index], p)
     need = need_of(memory, p)
     of_memory = memory.total / group.capacity_bytes
     step = step_of(group, f, p, of_memory)
@@ -161,9 +181,10 @@ def _predict_block(
     out.memory_bytes[index] = memory.total
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes
-    out.memory_sigma[index] = (
-        MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
-    )
+    sigma = MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
+    bounded = (group.stack.name in ENGINES) & (f.pp > 1) & (f.schedule != ONE_F_ONE_B)
+    sigma = np.where(bounded, MEMORY_SIGMA_BOUNDED, sigma)
+    out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, sigma)
     out.step_time_s[index] = step.total
     out.low[index] = step.total * np.exp(-errors.reach)
     at_most = step.total * np.exp(errors.reach)

@@ -31,7 +31,7 @@ class _Zero:
     """
 
     def __init__(self, t: Stage) -> None:
-        s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+        s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
         z, whole = f.zero_stage, e * t.params
         self.partitions, self.gathers = (z == 1) | (z == 2), z >= 3
         # without ZeRO, pipelines in bf16 deal the state to all replicas
@@ -94,35 +94,31 @@ def _gathered_bytes(t: Stage) -> Floats | float:
 
 def moments_of(t: Stage) -> list[Moment]:
     """The moments of a step that may be the fullest."""
-    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
     zero = _Zero(t)
     usual = Held(zero.weights + zero.gathered, zero.waiting, zero.state, buffers=zero.buckets)
     has_buckets = zero.gathers | ((f.zero_stage == 1) & zero.continues)
     loss = usual.with_(buffers=has_buckets * zero.buckets)
     # one matrix of embedding and head: the head's gradient waits for the embedding's
-    tied = (f.embeddings < 2) * e * s.vocab_params if c.has_embedding and c.has_head else 0.0
+    tied = c.has_embedding * c.has_head * (f.embeddings < 2) * e * s.vocab_params
     # of a matrix that is gathered for the second time both the parts and the whole are there
     twice = (zero.gathers & f.full) * e * s.ffn_params
     # the feed-forward's weights are let go after its backward
     left = t.params - s.vocab_params - (f.mlp_inputs + 1) * s.ffn_params
     after_ffn = zero.weights + np.minimum(zero.gathered, zero.gathers * e * left)
     in_attention = usual.with_(weights=after_ffn + twice, gradients=zero.waiting + tied)
+    head_gradients = c.has_head * e * s.vocab_params + ~f.fused_cross_entropy * e * t.logits
     moments = [
         (BUILD, _building(t, zero)),
         *_backward_ends(t, zero, usual, tied),
         (OPTIMIZER, _stepping(t, zero)),
+        (BACKWARD, loss.plus(t.in_flight + t.final_norm, head_gradients)),
     ]
-    kept = t.in_flight + t.final_norm
-    if c.has_head and s.sharding.second.any():
-        moments.append((BACKWARD, _first_head_backward(t, zero).plus(kept)))
     if (f.zero_stage > 0).any():
         moments.append((BACKWARD, _bucket_full(t, zero, tied)))
     return moments + model_moments(
         t,
-        loss_forward=loss,
-        loss_backward=loss,
-        head_backward=loss,
-        head_done=usual,
+        loss=loss,
         in_ffn=in_attention.with_(weights=usual.weights + twice),
         in_attention=in_attention,
     )
@@ -155,7 +151,7 @@ def _backward_ends(
     By then ZeRO's buckets have taken the gradients of all micro-batches. The rest is joined in a
     copy when the last weight is done.
     """
-    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
     whole = (f.zero_stage == 0) | s.piped | zero.alone
     grown = np.where(whole, e * t.params, zero.waiting - zero.flat_gradients)
     grown = zero.flat_gradients + grown
@@ -194,21 +190,6 @@ def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
     )
 
 
-def _first_head_backward(t: Stage, zero: _Zero) -> Held:
-    """A run's first micro-batch under hpZ: the head's weight is let go, held, and gathered again.
-
-    The optimizer has no moments yet.
-    """
-    s, f, e, second = t.sizes, t.sizes.f, t.sizes.f.element_bytes, t.sizes.sharding.second
-    return Held(
-        zero.weights + second * 2 * e * s.vocab_params,
-        zero.flat_gradients,
-        second * ~f.offload * FP32 * zero.shard,
-        logits=second * t.loss.of_logits,
-        buffers=zero.buckets,
-    )
-
-
 def _stepping(t: Stage, zero: _Zero) -> Held:
     """The optimizer's step: gradients, state and its working copies.
 
@@ -216,7 +197,7 @@ def _stepping(t: Stage, zero: _Zero) -> Held:
     copies in 16 and 32 bits. Under ZeRO-3 the copies are of one group of weights after the other. A
     bf16 pipeline takes the norm of fp32 copies, one gradient after the other.
     """
-    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
     low, largest = e < FP32, np.maximum(s.vocab_params, s.ffn_params)
     flat = np.where(f.short_states | ~low, e, e + FP32)
     sub_group = np.minimum(zero.shard, _SUB_GROUP + s.ffn_params / 2 / s.sharding.state)

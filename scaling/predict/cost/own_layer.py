@@ -75,7 +75,6 @@ class ExpertMemory:
     kept: Floats  # for backward
     above: Floats  # most that their backward needs beyond what was alive when it began
     weights: Floats  # of the rank's experts in the training precision; gradients take as many
-    weight_inputs: Floats  # part of `kept` that only gradients of weights read
 
 
 def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
@@ -88,7 +87,7 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     directions, over the network also of those that arrived.
     """
     if not has_experts(f):
-        return ExpertMemory(*np.zeros((4, len(f))))
+        return ExpertMemory(*np.zeros((3, len(f))))
     e, remote = f.element_bytes, f.ep > 1
     copies_sent = f.tokens * f.experts_per_token
     copies_received = copies_sent * np.where(remote, busiest_load(f), 1.0)
@@ -108,7 +107,7 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     at_input = 2 * received - sent - inner_kept + f.mlp_inputs * (inner + waiting) + matrix
     above = np.max([at_sum, at_last, at_others, at_input], axis=0)
     share = f.expert_share
-    return ExpertMemory(share * kept, share * above, weights, share * (received + inner))
+    return ExpertMemory(share * kept, share * above, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +122,6 @@ class LayerMemory:
     recomputed: Floats  # what recomputing adds before backward begins
     in_ffn: Floats
     in_attention: Floats
-    output_gradients: Floats  # from which gradients of weights are made, where they come later
-    weight_inputs: Floats  # activations that only gradients of weights read
 
     @property
     def in_backward(self) -> Floats:
@@ -175,15 +172,11 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     at_norm = np.maximum(at_norm, f.mlp_inputs * inner - ffn) + ffn_gradients
     at_input = layer_gradients - outside_core - in_core + norm
 
-    # a norm reads its input for the gradient of its scale
-    weight_inputs = (1 + f.attentions) * e * (local + whole) + inner + experts.weight_inputs
     return LayerMemory(
         kept=kept,
         recomputed=np.where(f.full, recomputed, 0.0),
         in_ffn=np.maximum(at_gate, at_norm),
         in_attention=np.maximum(at_scores + ffn_gradients, at_input),
-        output_gradients=f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (local + whole),
-        weight_inputs=weight_inputs - input_bytes,
     )
 
 
@@ -213,8 +206,6 @@ class LossMemory:
 
     forward: Floats | float  # at the peak of the loss's forward
     backward: Floats | float  # at the peak of its backward
-    of_logits: Floats | float  # gradients of the logits, in the training precision, and of the head
-    after: Floats | float  # gradient of the head
 
 
 def loss_memory(
@@ -230,9 +221,8 @@ def loss_memory(
     others = np.maximum(buffered - e, 0.0)
     forward = np.where(parallel, 8.0 + buffered, 8.0 + low * e + others) * logits
     backward = np.where(parallel, 16.0 + buffered, 12.0 + buffered) * logits
-    gradient = np.where(logits > 0, e * vocab_params, 0.0)
     if not f.fused_cross_entropy.any():
-        return LossMemory(forward, backward, e * logits + gradient, gradient)
+        return LossMemory(forward, backward)
     fused = f.fused_cross_entropy & (logits > 0)
     hidden = e * f.tokens * f.hidden_size
     # Liger computes the loss in pieces of a power of two of rows; their logits are about 4 x
@@ -241,8 +231,5 @@ def loss_memory(
     working = FP32 * vocab_params + np.maximum(e * rows * f.vocab_size, low * e * vocab_params)
     gradients = saved_by_linear_cross_entropy(hidden, e * vocab_params)
     return LossMemory(
-        np.where(fused, hidden + working, forward),
-        np.where(fused, gradients, backward),
-        np.where(fused, gradients, e * logits + gradient),
-        np.where(fused, gradients, gradient),
+        np.where(fused, hidden + working, forward), np.where(fused, gradients, backward)
     )

@@ -22,9 +22,9 @@ from scaling.predict.cost.own_layer import (
     position_bias_bytes,
     weights_of_layer,
 )
-from scaling.predict.cost.own_pipelines import Chunks
+from scaling.predict.cost.own_pipelines import Part
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
-from scaling.predict.cost.stages import head_params, shared_ffn
+from scaling.predict.cost.stages import head_params
 from scaling.predict.read.features import Features, Group
 
 PHASES = ("build", "forward", "backward", "optimizer")
@@ -158,11 +158,11 @@ class Sizes:
 
 
 class Stage:
-    """A rank's part of its model's parameters and activations, with these chunks, (n,)."""
+    """Parameters and activations of a rank with this part of the model, (n,)."""
 
-    def __init__(self, s: Sizes, c: Chunks) -> None:
+    def __init__(self, s: Sizes, c: Part) -> None:
         f, e = s.f, s.f.element_bytes
-        self.sizes, self.chunks = s, c
+        self.sizes, self.part = s, c
         params = c.layers * s.layer_params + c.vocab_matrices * s.vocab_params
         self.params = params + c.has_embedding * f.positions * f.hidden_size
         # Bytes of activations and messages when the last layer is done. Recomputing keeps position
@@ -178,44 +178,24 @@ class Stage:
         self.loss = loss_memory(f, self.logits, s.vocab_params, c.logit_buffers)
 
 
-def with_dense_layers(f: Features, chunks: Chunks) -> Features:
-    """The layouts with the average layer of these chunks, which may have more dense ones."""
-    if chunks.dense_layers is None:
-        return f
-    share = 1 - chunks.dense_layers / np.maximum(chunks.layers, 1.0)
-    ffn = (1 - share) * f.dense_ffn + share * shared_ffn(f)
-    return f.but(expert_share=share, ffn_hidden_size=ffn)
-
-
 def model_moments(
-    t: Stage,
-    *,
-    loss_forward: Held,
-    loss_backward: Held,
-    head_backward: Held,
-    head_done: Held,
-    in_ffn: Held,
-    in_attention: Held,
-    earlier_layer: Held | None = None,
+    t: Stage, *, loss: Held, in_ffn: Held, in_attention: Held, earlier_layer: Held | None = None
 ) -> list[Moment]:
     """Moments from the loss back through the layers.
 
-    The memory that the model itself keeps then is the same under both engines. The arguments say
-    what an engine holds beside it. They are about the loss's forward and backward, and the head's
-    backward and after it. Others are about the backward of the last layer's feed-forward and of its
-    attention. Earlier layers have one of their own if it differs.
+    What the model itself keeps then is the same under both engines. The arguments are what an
+    engine holds beside it: in the loss, in the backward of the last layer's feed-forward and of its
+    attention, and in that of earlier layers where it differs.
     """
     f, layer, kept = t.sizes.f, t.sizes.layer, t.in_flight + t.final_norm
     in_layer = t.in_flight + layer.recomputed + f.element_bytes * t.sizes.hidden
     moments = [
-        (FORWARD, loss_forward.plus(kept, t.loss.forward)),
-        (BACKWARD, head_done.plus(kept, t.loss.after)),
+        (FORWARD, loss.plus(kept, t.loss.forward)),
         (BACKWARD, in_ffn.plus(in_layer + layer.in_ffn)),
         (BACKWARD, in_attention.plus(in_layer + layer.in_attention)),
     ]
-    if np.any(t.chunks.has_head):
-        moments.append((BACKWARD, loss_backward.plus(kept, t.loss.backward)))
-        moments.append((BACKWARD, head_backward.plus(kept, t.loss.of_logits)))
+    if np.any(t.part.has_head):
+        moments.append((BACKWARD, loss.plus(kept, t.loss.backward)))
     if earlier_layer is not None or (f.attentions > 1).any():
         # an earlier layer's backward begins when the last one's activations are gone
         activations = in_layer - layer.kept + layer.in_backward + position_bias_bytes(f)

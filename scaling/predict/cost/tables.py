@@ -38,6 +38,8 @@ def prediction_table(
         columns["point_id"] = pa.array(points.point_id.tolist(), pa.string())
     columns["fits"] = pa.array(prediction.fits, pa.bool_(), mask=unpredicted)
     columns["fits_chance"] = real(prediction.fits_chance)
+    from_ = np.where(prediction.rehearsed, "rehearsed", "predicted").tolist()
+    columns["memory_from"] = pa.array(from_, pa.string(), mask=unpredicted)
     columns["predicted_memory_bytes"] = whole(prediction.memory_bytes)
     columns |= {name: whole(values) for name, values in prediction.memory_terms.items()}
     columns["predicted_peak_phase"] = pa.array(prediction.peak_phase.tolist(), pa.string())

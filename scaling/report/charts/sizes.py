@@ -211,7 +211,8 @@ def memory_rows(tables: Tables) -> list[Drawing]:
         {
             "size": part["world_size"], "part": part["part"],
             "start": part["from_bytes"] / GIB, "end": part["to_bytes"] / GIB,
-            "tip": f"{tables.gpus(part['world_size'])}, {part['layout_name']}, predicted: "
+            "tip": f"{tables.gpus(part['world_size'])}, {part['layout_name']}, "
+            f"{part['memory_from'] or 'predicted'}: "
             f"{part['part']} {gib(part['to_bytes'] - part['from_bytes'])}"
             + (f", fullest in {part['peak_phase']}" if part["peak_phase"] else ""),
         }

@@ -51,10 +51,16 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one rank as torch's allocator would count them; the largest of `owners` first."""
+    """Bytes of one rank as torch's allocator would count them; the largest of `owners` first.
+
+    `spans` has the peak bytes of each phase, and of three parts of backward: the head, the layers
+    but the first, and the first layer, which is the last one. A span's peak is a line in the number
+    of layers.
+    """
 
     peak_bytes: int
     phases: dict[str, Phase]
+    spans: dict[str, int]
     owners: list[Owner]
 
 
@@ -68,10 +74,11 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = PHASES[0]
+        self.part = ""  # of a backward
         self._paused = False
         self._live: dict[int, tuple[int, int]] = {}  # storage: entry, bytes
         self._made: dict[int, tuple[str, str]] = {}  # entry: code and phase
-        self._entries: list[tuple[str, int, int]] = []  # phase, entry, bytes; < 0 when freed
+        self._entries: list[tuple[str, str, int, int]] = []  # phase, part, entry, bytes or -bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -131,11 +138,12 @@ class Ledger(TorchDispatchMode):
     def memory(self) -> Memory:
         """The peaks until now."""
         live = peak = peak_index = 0
-        peaks, live_at_end = Counter[str](), Counter[str]()
-        for index, (phase, _, size) in enumerate(self._entries):
+        peaks, live_at_end, spans = Counter[str](), Counter[str](), Counter[str]()
+        for index, (phase, part, _, size) in enumerate(self._entries):
             live += size
             live_at_end[phase] = live
             peaks[phase] = max(peaks[phase], live)
+            spans[part + phase] = max(spans[part + phase], live)
             if live > peak:
                 peak, peak_index = live, index
         return Memory(
@@ -145,6 +153,7 @@ class Ledger(TorchDispatchMode):
                 for phase in PHASES
                 if phase in peaks
             },
+            spans=dict(spans),
             owners=self._owners(peak_index),
         )
 
@@ -158,16 +167,20 @@ class Ledger(TorchDispatchMode):
         size = math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
         self._live[storage._cdata] = entry, size
         self._made[entry] = (f"{_calling_line()} {operator}", self.phase)
-        self._entries.append((self.phase, entry, size))
+        self._entries.append((self.phase, self._part, entry, size))
 
     def _record_freed(self, key: int) -> None:
         entry, size = self._live.pop(key)
-        self._entries.append((self.phase, entry, -size))
+        self._entries.append((self.phase, self._part, entry, -size))
+
+    @property
+    def _part(self) -> str:
+        return self.part if self.phase == "backward" else ""
 
     def _owners(self, until: int) -> list[Owner]:
         """The living tensors after entry `until`, by code and phase, the largest first."""
         held: dict[int, int] = {}
-        for _, entry, size in self._entries[: until + 1]:
+        for *_, entry, size in self._entries[: until + 1]:
             if size < 0:
                 del held[entry]
             elif size:

@@ -32,11 +32,12 @@ import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # lets collectives take fake tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
 
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
-from scaling.train.engines.trainer import Trainer, build, make_blueprint
+from scaling.train.engines.trainer import LAYERS, Trainer, build, make_blueprint
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.ledger import Ledger, Memory
 from scaling.train.rehearsal.limits import rehearsal_refusal
@@ -111,8 +112,16 @@ def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS
 def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
     """Set the ledger's phase: forward until backward begins, until forward or the optimizer."""
 
-    def enter(phase: str) -> None:
-        ledger.phase = phase
+    def enter(phase: str, part: str = "") -> None:
+        ledger.phase, ledger.part = phase, part
+
+    def entering_part(part: str) -> Callable[..., None]:
+        def watch_gradients(_: Any, __: Any, out: Any) -> None:
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    tensor.register_hook(lambda _: enter("backward", part))
+
+        return watch_gradients
 
     def entering_backward(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -126,6 +135,9 @@ def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
     module = trainer.engine.module
     for part in module if isinstance(module, torch.nn.ModuleList) else [module]:
         part.register_forward_pre_hook(lambda *_: enter("forward"))
+        layers = [layer for layer in part.modules() if isinstance(layer, LAYERS)]
+        for layer, name in zip(layers[:1] + layers[-1:], ("end of ", "layers' "), strict=False):
+            layer.register_forward_hook(entering_part(name), prepend=True)
     with contextlib.ExitStack() as stack:
         for name in ("backward", "grad"):  # schedules that split the backward call `grad`
             call = entering_backward(getattr(torch.autograd, name))

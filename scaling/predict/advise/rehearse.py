@@ -1,0 +1,69 @@
+"""Let rehearsals decide whether layouts fit whose predicted memory lies near the capacity."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from scaling.arrays import Flags
+from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.features import Points
+
+# Predicted need over capacity between which a prediction does not decide.
+NEAR = (0.8, 1.15)
+
+# Rows -> the bytes of each one's fullest rank, None where it was not rehearsed.
+Rehearse = Callable[[Sequence[int]], Sequence[float | None]]
+
+
+def none_rehearsed(rows: Sequence[object]) -> list[None]:
+    """Rehearses nothing."""
+    return [None] * len(rows)
+
+
+def predict_rehearsed(
+    points: Points,
+    calibration: Calibration | None,
+    shown: Callable[[Prediction], Sequence[int]],
+    rehearse: Rehearse,
+) -> Prediction:
+    """The prediction, with all rows rehearsed that are shown and near the capacity.
+
+    What a rehearsal excludes makes room for other rows, which are rehearsed in turn.
+    """
+    rehearsed, asked = np.full(len(points), np.nan), np.zeros(len(points), dtype=bool)
+    while True:
+        prediction = predict(points, calibration, rehearsed=rehearsed)
+        undecided = is_near(prediction) & ~asked
+        rows = [row for row in shown(prediction) if undecided[row]]
+        if not rows:
+            return prediction
+        asked[rows] = True
+        found = [np.nan if size is None else size for size in rehearse(rows)]
+        if np.isnan(found).all():
+            return prediction
+        rehearsed[rows] = found
+
+
+def is_near(prediction: Prediction) -> Flags:
+    """Rows whose need is so near the capacity that the formulas do not decide, (n,)."""
+    ratio = prediction.need_bytes / prediction.capacity_bytes
+    return np.asarray((ratio >= NEAR[0]) & (ratio <= NEAR[1]))
+
+
+def nearest_first(prediction: Prediction) -> list[int]:
+    """All rows near the capacity, the nearest first."""
+    distance = np.abs(np.log(prediction.need_bytes / prediction.capacity_bytes))
+    order = np.argsort(distance, kind="stable")
+    rows: list[int] = order[is_near(prediction)[order]].tolist()
+    return rows
+
+
+def best_of_sizes(points: Points, prediction: Prediction) -> list[int]:
+    """The expected fastest row, of those that fit, of each size and comparison group."""
+    best: dict[tuple[object, ...], int] = {}
+    names = (points.model, points.cluster, points.setting, points.world_size, points.seq_length)
+    seconds = np.where(prediction.fits, prediction.risk_adjusted_s, np.inf)
+    for row in np.argsort(seconds, kind="stable")[: int(prediction.fits.sum())].tolist():
+        best.setdefault(tuple(values[row] for values in names), row)
+    return [*best.values()]
