@@ -77,7 +77,7 @@ def predict(
     files, ids = StudyPaths(points.parent), checked.point_id
     with rehearser(print_progress if rehearse else None) as fullest_bytes:
 
-        def of_rows(rows: Sequence[int]) -> list[int | None]:
+        def of_rows(rows: Sequence[int]) -> Sequence[int | None]:
             if ids is None or not files.points.is_dir():
                 return [None] * len(rows)
             return fullest_bytes([read_point(files.point(ids[row])) for row in rows])
@@ -270,7 +270,7 @@ def recommend(
     without: list[NoLayoutError] = []
     with rehearser(print_progress if rehearse else None) as fullest_bytes:
 
-        def counted_bytes(layouts: "Sequence[Layout]") -> "list[int | None]":
+        def counted_bytes(layouts: "Sequence[Layout]") -> Sequence[int | None]:
             return fullest_bytes(
                 [point_of_layout(found.name, found.shape, one, cluster) for one in layouts]
             )

@@ -181,9 +181,9 @@ def _predict_block(
     out.memory_bytes[index] = memory.total
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes
-    sigma = MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
+    usual = MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
     bounded = (group.stack.name in ENGINES) & (f.pp > 1) & (f.schedule != ONE_F_ONE_B)
-    sigma = np.where(bounded, MEMORY_SIGMA_BOUNDED, sigma)
+    sigma = np.where(bounded, MEMORY_SIGMA_BOUNDED, usual)
     out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, sigma)
     out.step_time_s[index] = step.total
     out.low[index] = step.total * np.exp(-errors.reach)
