@@ -15,5 +15,6 @@ rule predict:
         asked=PLAN.asked,
         clusters=PLAN.clusters,
     shell:
-        SCALING + " predict {input.points:q} {output:q} {params.calibration:q} --rehearse"
+        SCALING
+        + " predict {input.points:q} {output:q} {params.calibration:q} --rehearse"
         " > {log:q} 2>&1"
