@@ -12,6 +12,7 @@ from scaling.cli.command import PROGRAMS, axis_values, point_of_axes
 from scaling.cli.options import AsJson, print_json
 from scaling.cli.prediction import CalibrationFile, print_assumptions
 from scaling.errors import InputError, counted, printable, shortened
+from scaling.layout.names import name_of
 
 if TYPE_CHECKING:
     from scaling.predict.advise.expect import Expectation
@@ -208,7 +209,7 @@ def screen(told: "Expectation", point: "Point") -> list[str]:
     batch = f"{told.layout.global_batch_size:,} x {told.layout.seq_length:,} tokens a step"
     head = f"{point.model} on {counted(point.world_size, 'GPU')} of {point.cluster}: "
     return [
-        *_wrapped(f"{head}{told.layout.label}, {batch}"),
+        *_wrapped(f"{head}{name_of(told.layout)}, {batch}"),
         *_wrapped(f"{'given':<10}{_rate(told.given, told.given_step_time_s, told.given_mfu)}"),
         *_wrapped(f"{'expected':<10}{_rate(told.expected, told.step_time_s, told.mfu)}"),
         *_wrapped(f"{'interval':<10}{told.low:,.0f} to {told.high:,.0f} tokens/s per GPU, 80 %"),
@@ -291,7 +292,7 @@ def _faster_lines(told: "Expectation") -> list[str]:
     for one in told.faster:
         memory = f"{100 * (1 - one.found.memory_margin):.0f} % of memory"
         text = (
-            f"{one.found.layout.label}: {100 * one.gain:+.0f} % tokens/s "
+            f"{name_of(one.found.layout)}: {100 * one.gain:+.0f} % tokens/s "
             f"({100 * one.chance:.0f} % likely), {memory}"
         )
         lines += _wrapped(text, "  ")

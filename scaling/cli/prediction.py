@@ -22,6 +22,7 @@ from scaling.cli.options import (
 from scaling.errors import InputError, counted, grouped_reasons, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
+from scaling.layout.names import layout_name
 
 if TYPE_CHECKING:
     from scaling.arrays import Flags
@@ -349,7 +350,7 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
         (
             one["gpus"],
             one["rank"],
-            one["label"],
+            layout_name(one),
             f"{one['tokens_per_s']:,.0f}",
             f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",
             "" if one["rank"] == 1 else percent(one["beats_first"], 0),

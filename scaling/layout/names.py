@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scaling.layout.axes import AXES, REPLICA_AXES
+from scaling.layout.axes import AXES, REPLICA_AXES, LayoutAxes
 
 PLAINEST = "plain data parallelism"
 _FUSED = {"fused_norm": "norm", "fused_rope": "rope", "fused_mlp": "MLP",
@@ -23,6 +23,11 @@ def layout_name(choices: Mapping[str, Any], gpus_per_node: int | None = None) ->
     if not any(words[name] for name in (*REPLICA_AXES, "zero_stage")):
         parts.insert(0, PLAINEST)
     return ", ".join(parts)
+
+
+def name_of(layout: LayoutAxes, gpus_per_node: int | None = None) -> str:
+    """The name of a layout that is no row."""
+    return layout_name({name: getattr(layout, name) for name in AXES}, gpus_per_node)
 
 
 def _words(name: str, choices: Mapping[str, Any], gpus_per_node: int | None) -> str:

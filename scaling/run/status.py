@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scaling.errors import shortened
 from scaling.launch.start.slurm import Queued
+from scaling.layout.names import name_of
 from scaling.record.files import point_columns
 from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
@@ -26,6 +28,7 @@ class Running:
 
     point_id: str
     layout: str
+    layout_name: str  # for people
     world_size: int
     host: str
     seconds: float
@@ -40,6 +43,7 @@ class Best:
     global_batch_size: int
     world_size: int
     layout: str
+    layout_name: str  # for people
     tokens_per_s: float
     kind: str
     of: int  # layouts that ran
@@ -69,7 +73,8 @@ class Status:
         lines = [self.progress.line()]
         lines += first_few(
             [
-                f"  runs for {duration(run.seconds)} on {run.host}: {run.world_size} x {run.layout}"
+                f"  runs for {duration(run.seconds)} on {run.host}: {run.world_size} x "
+                f"{shortened(run.layout_name, 40)}"
                 for run in sorted(self.running, key=lambda run: -run.seconds)
             ]
         )
@@ -101,8 +106,9 @@ class Status:
                 setting += f" with {best.global_batch_size} sequences a step"
             lines.append(
                 f"  fastest so far at {best.world_size}{setting}, {best.of} ran: "
-                f"{best.layout}, {best.tokens_per_s:,.0f} tokens/s{extended}"
+                f"{best.tokens_per_s:,.0f} tokens/s{extended}"
             )
+            lines.append(f"    {shortened(best.layout_name, 72)}")
         return lines
 
 
@@ -121,6 +127,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         Running(
             point_id=point.point_id,
             layout=point.layout.label,
+            layout_name=name_of(point.layout, point.gpus_per_node),
             world_size=point.world_size,
             host=runner.host,
             seconds=max(0.0, now - runner.since),
@@ -161,6 +168,7 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             global_batch_size=point.layout.global_batch_size,
             world_size=point.world_size,
             layout=point.layout.label,
+            layout_name=name_of(point.layout, point.gpus_per_node),
             tokens_per_s=point_columns(point)["tokens_per_step"] / seconds,
             kind="measured" if extended is None else "extended",
             of=0,

@@ -37,7 +37,7 @@ def test_the_answer_is_one_screen_of_80_columns(say):
     lines = out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("llama3_8b on 64 GPUs of h100-80gb-dgx: tp2 zero1 mbs1 flash2 bf16")
+    assert lines[0].startswith("llama3_8b on 64 GPUs of h100-80gb-dgx: tp 2, ZeRO-1, ")
     starts = [line.split(" ")[0] for line in lines]
     for part in ("given", "expected", "interval", "from", "so", "published", "layouts", "look"):
         assert part in starts

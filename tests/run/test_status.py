@@ -90,7 +90,9 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
         assert words in text
     assert snakemake._describe_queue(Queue(jobs=sweep.queue)) == f" · waits: {why}"
     assert "fastest so far at 2, 1 ran: " in text
-    assert text.endswith("tokens/s, extended")
+    assert text.endswith(
+        "tokens/s, extended\n    plain data parallelism, micro-batch 4, math attention, fp32"
+    )
     assert max(map(len, text.splitlines())) <= 80
     (runs,) = sweep.running
     hour_old = dataclasses.replace(runs, seconds=3600.0)

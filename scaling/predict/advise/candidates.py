@@ -78,13 +78,14 @@ def why_none(search: Search) -> str | None:
 
 
 def _on_one_gpu(search: Search) -> Layout:
+    compiled = search.precision == "fp8" and search.engine in ENGINES  # which refuse it otherwise
+    stated: dict[str, Any] = {"compile": compiled, **search.setting}
     return Layout(
         seq_length=search.seq_length,
         attention="math" if search.shape.family == "t5" else "flash2",
         precision=search.precision,
-        compile=search.precision == "fp8" and search.engine in ENGINES,  # which refuse it otherwise
         engine=search.engine,
-        **search.setting,
+        **stated,
     )
 
 
