@@ -3,8 +3,7 @@
 #   config/studies/<study>.yaml            models x GPU counts x layouts
 #     -> results/<study>/points/*.json     what each job needs           `scaling plan`, by common.smk
 #     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
-#     -> results/<study>/chosen/*.parquet  points of a guided sweep      choose.smk
-#                                          and layouts that run again    contend.smk
+#     -> results/<study>/round<n>.parquet  what is worth measuring next  rounds.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
 #     -> results/<study>/predictions.parquet   calibrated on the rows    calibrate.smk predict.smk
 #     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk
@@ -20,8 +19,7 @@ container: "training-scaling.sif"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/probe.smk"
-include: "workflow/rules/choose.smk"
-include: "workflow/rules/contend.smk"
+include: "workflow/rules/rounds.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/predict.smk"

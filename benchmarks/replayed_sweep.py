@@ -1,253 +1,190 @@
 """Replay a guided sweep on fully measured tables: what it saves, and what it misses.
 
-    python benchmarks/replayed_sweep.py ROWS.csv ... --exact [--keep 0.15] [--spread 0.1]
-    python benchmarks/replayed_sweep.py ROWS.csv ... [--keep 0.1] [--sigma 0.007] [--replays 20]
+    python benchmarks/replayed_sweep.py ROWS.csv ... --exact [--keep 0.3] [--spread 0.03]
+    python benchmarks/replayed_sweep.py ROWS.csv ... [--sigma 0.007] [--replays 20]
 
-The prediction chooses points of each size, small sizes first. They are "measured" by looking them
-up, which calibrates the prediction of the next size. The table counts as the truth. With --exact a
-point runs 13 full steps, measures the truth and is not repeated. Otherwise points run short steps
-and have noise between runs (--sigma, standard deviation of ln time) and from the extension to full
+Each round takes the points of `next_points`. They are "measured" by looking them up, which
+calibrates the prediction of the next round. The table counts as the truth. With --exact a point
+runs 13 full steps, measures the truth and is not repeated. Otherwise points run short steps and
+have noise between runs (--sigma, standard deviation of ln time) and from the extension to full
 steps (--extension); contenders are repeated, and the fastest on average wins. Regret is how much
 slower the winner truly is than the best of its size and setting. GPU-hours include warm-up steps
 and one start per point.
 """
 
 import argparse
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from scaling.analyse.posterior import CLOSE, Cells, Runs, best_of, posterior
+from scaling.analyse.next_points import Plan, estimate, next_points
+from scaling.analyse.posterior import Runs
 from scaling.cluster.hardware import Cluster
 from scaling.importing.reader import Table, read_rows
+from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.predict.advise.guide import Guide, choose
-from scaling.predict.advise.surprise import TURNS, Progress, choose_again
-from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
+from scaling.run.rounds import STARTUP_S, contest_of
 from scaling.study.load import load_clusters, load_models
 from scaling.study.short_steps import short_step_rounds, short_step_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """The guided sweep at one size.
+class Replay:
+    """The points, GPU-hours and regrets of a guided sweep at one size, or at all.
 
-    `regrets`: per setting with a timed layout, how much slower the best measured layout is than the
-    best of all, as a ratio; None if no measured layout ran.
+    `regrets`: per setting with a timed layout, how much slower the layout with the fastest mean is
+    than the best of all, as a ratio; None if no measured layout ran.
     """
 
-    world_size: int
+    world_size: int | None
     points: int
     measured: int
-    gpu_hours: float  # of all points
+    runs: int
+    gpu_hours: float  # of all points, once and in full steps
     gpu_hours_spent: float
     regrets: tuple[float | None, ...]
-    rows: tuple[int, ...]  # measured rows of the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """How points are measured: seconds over those of a full step, runs, noise of ln time."""
+
+    steps: float | np.ndarray = 13.0
+    keep: float = 0.3
+    spread: float = 0.03
+    budget_gpu_s: float = math.inf
+    startup_s: float = STARTUP_S
+    repeats: int = 1
+    sigma: float = 0.0
+    full_steps: float = 13.0
 
 
 def play(
     table: Table,
-    guide: Guide,
+    sweep: Sweep,
     *,
-    full_steps: np.ndarray | None = None,
     models: Mapping[str, ModelShape] | None = None,
     clusters: Mapping[str, Cluster] | None = None,
-) -> list[Size]:
-    """Measure what `choose` selects, size by size, and calibrate on everything measured so far.
+    seed: int = 0,
+) -> list[Replay]:
+    """Measure what `next_points` takes, round by round, and calibrate on everything so far.
 
-    Within a size it chooses again, at most twice. A row that ran costs its measured steps and a
-    start, any other row a start. A failure of unknown reason is measured but does not calibrate.
-
-    Args:
-        table: the measurements.
-        guide: parameters of the guided sweep.
-        full_steps: seconds of all the steps of a run over those of one full step, (rows,); by
-            default the guide's steps.
-        models: by name; by default the shipped ones.
-        clusters: the same.
+    A row that ran costs its steps and a start, any other row a start. A failure of unknown reason
+    is measured but does not calibrate. `models`, `clusters`: by name; by default the shipped ones.
     """
     points = points_of(table, models=models, clusters=clusters)
-    observed = observed_of(table)
-    steps = np.full(len(points), float(guide.steps)) if full_steps is None else full_steps
-    run_s = np.where(observed.timed, steps * observed.step_time_s, 0.0)
-    cost = points.world_size * (run_s + guide.startup_s)
-    measured = np.zeros(len(points), dtype=bool)
-    sizes = []
-
-    def learned() -> tuple[Prediction, Guide]:
-        """Prediction and price of all rows, given those measured so far."""
-        calibration = None
-        if (measured & (observed.timed | observed.out_of_memory)).any():
-            part = table.filter(measured)
+    observed, random = observed_of(table), np.random.default_rng(seed)
+    truth = np.where(observed.timed, observed.step_time_s, np.nan)
+    cost = points.world_size * (np.nan_to_num(sweep.steps * truth) + sweep.startup_s)
+    left, runs, calibration = np.full(len(points), sweep.repeats), np.zeros(len(points), int), None
+    row, log_s = np.empty(0, dtype=int), np.empty(0)
+    names = [name for name in table.rows.column_names if name in AXES]
+    labels = [str(list(one.values())) for one in table.rows.select(names).to_pylist()]
+    while True:
+        contest, prediction = contest_of(points, calibration, labels)
+        run_s = np.nan_to_num(sweep.steps * prediction.step_time_s)
+        expected = points.world_size * (run_s + sweep.startup_s)
+        plan = Plan(np.where(runs, cost, expected), left, sweep.keep, sweep.spread)
+        none = np.full(len(row), -1)
+        seen = Runs(
+            np.log(points.tokens_per_step[row]) - log_s, np.full(len(row), np.nan), row, none
+        )
+        estimates = estimate(contest, seen, runs > 0)
+        spent = float((runs * cost).sum())
+        chosen = np.array(next_points(estimates, plan, sweep.budget_gpu_s - spent).cells, dtype=int)
+        if not len(chosen):
+            break
+        new = chosen[runs[chosen] == 0]
+        runs[chosen] += 1
+        left[chosen] -= 1
+        timed = chosen[observed.timed[chosen]]
+        row = np.append(row, timed)
+        noise = sweep.sigma * random.standard_normal(len(timed))
+        log_s = np.append(log_s, np.log(truth[timed]) + noise)
+        if len(new) and ((runs > 0) & (observed.timed | observed.out_of_memory)).any():
+            part = table.filter(runs > 0)
             some = points_of(part, models=models, clusters=clusters)
             calibration = calibrate(some, observed_of(part), source=table.source)
-        prediction = predict(points, calibration)
-        return prediction, dataclasses.replace(guide, run_s=steps * prediction.step_time_s)
-
-    for size in sorted(set(points.world_size.tolist())):
-        prediction, priced = learned()
-        spent = float(cost[measured].sum())
-        choices = choose(points, prediction, size, priced, spent_gpu_s=spent)
-        rows = [choice.row for choice in choices if choice.chosen]
-        for _ in range(1 + TURNS):
-            if not rows:
-                break
-            measured[rows] = True
-            seen = Progress(
-                measured=measured,
-                step_time_s=np.where(observed.timed, observed.step_time_s, np.nan),
-            )
-            prediction, priced = learned()
-            spent = float(cost[measured].sum())
-            rows = choose_again(points, prediction, seen, size, priced, spent_gpu_s=spent)
-        here = points.world_size == size
-        regrets = []
-        for rows in rows_by_setting(points, here & observed.timed).values():
-            at = np.array(rows)
-            times = observed.step_time_s[at]
-            best = float(times[measured[at]].min(initial=math.inf))
-            regrets.append(best / float(times.min()) - 1 if math.isfinite(best) else None)
-        sizes.append(
-            Size(
-                world_size=int(size),
+    means = np.bincount(row, log_s, len(points)) / np.maximum(
+        np.bincount(row, minlength=len(points)), 1
+    )
+    in_full = points.world_size * (np.nan_to_num(sweep.full_steps * truth) + sweep.startup_s)
+    replays = []
+    for size in [*sorted({int(size) for size in points.world_size}), None]:
+        here = np.ones(len(points), dtype=bool) if size is None else points.world_size == size
+        regrets: list[float | None] = []
+        for of_setting in rows_by_setting(points, here & observed.timed).values():
+            at = np.array(of_setting)
+            ran = at[runs[at] > 0]
+            pick = ran[means[ran].argmin()] if len(ran) else None
+            regrets.append(None if pick is None else float(truth[pick] / truth[at].min()) - 1)
+        replays.append(
+            Replay(
+                world_size=size,
                 points=int(here.sum()),
-                measured=int((here & measured).sum()),
-                gpu_hours=float(cost[here].sum()) / 3600,
-                gpu_hours_spent=float(cost[here & measured].sum()) / 3600,
+                measured=int((here & (runs > 0)).sum()),
+                runs=int(runs[here].sum()),
+                gpu_hours=float(in_full[here].sum()) / 3600,
+                gpu_hours_spent=float((runs * cost)[here].sum()) / 3600,
                 regrets=tuple(regrets),
-                rows=tuple(np.flatnonzero(here & measured).tolist()),
             )
         )
-    return sizes
+    return replays
 
 
 def main() -> None:
-    """Print the result for each table."""
+    """Print the result for each table: a line per size, and one of all sizes."""
     options = _options()
     for path in options.rows:
         print(path.name)
-        print(_exact(path, options) if options.exact else _replayed(path, options), flush=True)
+        table, catalogues = read_rows(path), {"models": load_models(), "clusters": load_clusters()}
+        played = [
+            play(table, _sweep(table, options), **catalogues, seed=replay)
+            for replay in range(1 if options.exact else options.replays)
+        ]
+        for of_size in zip(*played, strict=True):
+            print(_line(of_size), flush=True)
 
 
-def _exact(path: Path, options: argparse.Namespace) -> str:
-    """A line per size and a total."""
-    catalogues = {"models": load_models(), "clusters": load_clusters()}
-    sizes = play(read_rows(path), _guide(options), **catalogues)
-    lines = [f"  {one.world_size:5} GPUs{_exact_line([one])}" for one in sizes]
-    return "\n".join([*lines, f"  all       {_exact_line(sizes)}"])
-
-
-def _exact_line(sizes: list[Size]) -> str:
-    """Points, GPU-hours and regret of these sizes."""
-    regrets = [regret for one in sizes for regret in one.regrets]
+def _line(replays: tuple[Replay, ...]) -> str:
+    """Points, GPU-hours and regret at one size, in the mean of the replays."""
+    first = replays[0]
+    regrets = [regret for one in replays for regret in one.regrets]
     known = [regret for regret in regrets if regret is not None]
-    points, measured = sum(s.points for s in sizes), sum(s.measured for s in sizes)
-    hours, spent = sum(s.gpu_hours for s in sizes), sum(s.gpu_hours_spent for s in sizes)
-    text = f" {measured:5} of {points:5} points ({measured / points:4.0%})"
-    text += f", {spent:7.1f} of {hours:7.1f} GPU-hours ({spent / hours:4.0%})"
+    measured = np.mean([one.measured for one in replays])
+    runs, spent = (
+        np.mean([getattr(one, name) for one in replays]) for name in ("runs", "gpu_hours_spent")
+    )
+    text = "  all       " if first.world_size is None else f"  {first.world_size:5} GPUs"
+    text += f" {measured:5.0f} of {first.points:5} points ({measured / first.points:4.0%})"
+    text += f", {runs:.0f} runs, {spent:7.1f} of {first.gpu_hours:7.1f} GPU-hours"
+    text += f" ({spent / first.gpu_hours:4.0%})"
     if known:
-        missed = len(regrets) - len(known)
-        text += f", regret mean {sum(known) / len(known):5.1%} max {max(known):5.1%}"
-        text += f" over {len(known)} settings" + (f", {missed} without a row" if missed else "")
+        text += f", regret mean {np.mean(known):6.2%} max {max(known):5.1%} of {len(known)}"
+        text += f", {missed} without a row" if (missed := len(regrets) - len(known)) else ""
     return text
 
 
-def _replayed(path: Path, options: argparse.Namespace) -> str:
-    """All replays of a table: a line per setting and a total."""
-    table, models, clusters = read_rows(path), load_models(), load_clusters()
-    points = points_of(table, models=models, clusters=clusters)
-    truth = observed_of(table)
+def _sweep(table: Table, options: argparse.Namespace) -> Sweep:
+    budget = math.inf if options.budget_gpu_hours is None else options.budget_gpu_hours * 3600
+    guided = {"keep": options.keep, "spread": options.spread, "budget_gpu_s": budget}
+    if options.exact:
+        return Sweep(**guided)
     steps = options.warmup + options.steps
-    full_steps = np.full(len(points), float(steps))
-    if options.short:
-        full_steps = _in_full_steps(table, options)
-    guide = _guide(options)
-    off = math.hypot(options.sigma, options.extension if options.short else 0.0)
-    cost = points.world_size * (
-        np.where(truth.timed, full_steps * truth.step_time_s, 0.0) + guide.startup_s
-    )
-    in_full = points.world_size * (
-        np.where(truth.timed, steps * truth.step_time_s, 0.0) + guide.startup_s
-    )
-    settings = [
-        (f"{setting[1]}, {size:.0f} GPUs, {setting[4]:.0f} tokens", np.array(rows))
-        for size in sorted(set(points.world_size.tolist()))
-        for setting, rows in rows_by_setting(
-            points, truth.timed & (points.world_size == size)
-        ).items()
-    ]
-    regrets: list[list[float]] = [[] for _ in settings]
-    hours, again, measured_points = [], [], []
-    for replay in range(options.replays):
-        random = np.random.default_rng(replay)
-        seen = truth.step_time_s * np.exp(off * random.standard_normal(len(points)))
-        place = table.rows.column_names.index("step_time_s")
-        noisy = dataclasses.replace(
-            table,
-            rows=table.rows.set_column(place, "step_time_s", pa.array(seen, from_pandas=True)),
-        )
-        sizes = play(noisy, guide, full_steps=full_steps, models=models, clusters=clusters)
-        runs = np.zeros(len(points), dtype=int)
-        runs[[row for size in sizes for row in size.rows]] = 1
-        measured_points.append(int(runs.sum()))
-        for (_, at), of_setting in zip(settings, regrets, strict=True):
-            times = {int(row): [float(seen[row])] for row in at[runs[at] > 0]}
-            for _ in range(options.repeats - 1 if times else 0):
-                order = list(times)
-                flat = [(cell, seconds) for cell, row in enumerate(order) for seconds in times[row]]
-                cell, log_s = np.array([(cell, math.log(seconds)) for cell, seconds in flat]).T
-                none = np.full(len(cell), -1)
-                ran = Runs(-log_s, np.zeros(len(cell)), cell.astype(int), none)
-                drawn = posterior(ran, Cells.without_predictions(len(order)))
-                close = np.flatnonzero(best_of(drawn.rates) >= CLOSE).tolist()
-                for row in [order[number] for number in close if len(close) > 1]:
-                    noise = math.exp(off * random.standard_normal())
-                    times[row].append(float(truth.step_time_s[row]) * noise)
-                    runs[row] += 1
-            if times:
-                pick = min(times, key=lambda row: float(np.mean(np.log(times[row]))))
-                of_setting.append(float(truth.step_time_s[pick] / truth.step_time_s[at].min()) - 1)
-        hours.append(float((runs * cost).sum()) / 3600)
-        again.append(int(runs.sum()) - measured_points[-1])
-    lines = [f"  {name}: {_regret(of)}" for (name, _), of in zip(settings, regrets, strict=True)]
-    every = [regret for of_setting in regrets for regret in of_setting]
-    everything = float(in_full.sum()) / 3600
-    missed = options.replays * len(settings) - len(every)
-    total = (
-        f"  all: {np.mean(measured_points):.0f} of {len(points)} points and {np.mean(again):.0f} "
-        f"repeats, {np.mean(hours):,.0f} of {everything:,.0f} GPU-hours "
-        f"({np.mean(hours) / everything:.0%}), {_regret(every)} over {len(settings)} settings x "
-        f"{options.replays}" + (f", {missed} without a row" if missed else "")
-    )
-    return "\n".join([*lines, total])
-
-
-def _regret(regrets: list[float]) -> str:
-    if not regrets:
-        return "no row"
-    return (
-        f"regret mean {np.mean(regrets):.2%}, nine in ten below {np.quantile(regrets, 0.9):.2%}, "
-        f"max {max(regrets):.1%}"
-    )
-
-
-def _guide(options: argparse.Namespace) -> Guide:
-    budget = options.budget_gpu_hours
-    return Guide(
-        keep=options.keep,
-        spread=options.spread,
-        budget_gpu_s=None if budget is None else budget * 3600,
-        steps=13 if options.exact else options.warmup + options.steps,
+    return Sweep(
+        **guided,
+        steps=_in_full_steps(table, options) if options.short else float(steps),
+        full_steps=steps,
+        repeats=options.repeats,
+        sigma=math.hypot(options.sigma, options.extension if options.short else 0.0),
     )
 
 
@@ -274,8 +211,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--exact", action="store_true", help="no noise, no repeats, 13 full steps")
-    parser.add_argument("--keep", type=float, default=0.1)
-    parser.add_argument("--spread", type=float, default=0.05)
+    parser.add_argument("--keep", type=float, default=0.3)
+    parser.add_argument("--spread", type=float, default=0.03)
     parser.add_argument("--budget-gpu-hours", type=float)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=3)

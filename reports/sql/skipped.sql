@@ -1,7 +1,7 @@
--- Grain: one row per point that a guided sweep decided not to measure.
+-- Grain: one row per point that the rounds of a study did not measure.
 -- Needs: nothing
--- reason: why.   predicted_step_time_s, best_step_time_s: seconds predicted when the decision was
--- made, for this point and for the best of its size and setting.
-select * exclude (chosen)
+-- reason: why, in the last round.   predicted_step_time_s: seconds, by what was measured before that
+-- round.   expected_gain: on the best of its size, a ratio.
+select * exclude (chosen, round)
 from study.skipped
 order by world_size, model, cluster, predicted_step_time_s, point_id

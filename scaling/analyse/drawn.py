@@ -256,7 +256,7 @@ class _Group:
         known = (source >= 0) & self.speaks
         predicted = np.where(known, self.mean[source], np.nan)
         cells = Cells(self.layout, self.size, predicted, self.errors[source])
-        return posterior(self.runs, cells, len(self.named))
+        return posterior(self.runs, cells, np.array([one.effect for one, _ in self.named]))
 
     def _shares(self) -> Floats:
         """Draws of each rate over the best candidate's of the size; NaN without a candidate."""

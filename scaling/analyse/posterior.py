@@ -6,7 +6,7 @@ Run j of cell i (a layout at a size, in one software stack) on hosts H:
 
 own_j is known: the standard error of the run's own step time. s, the standard deviation between
 runs of one cell, is unknown and shared by the group: ln s ~ N(ln USUAL_NOISE, NOISE_SPREAD^2).
-mu is flat. h ~ N(0, HOST_SPREAD^2) for each host that probes or other runs name as slow.
+mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that probes or other runs name as slow by e.
 
 A cell that did not run has a prediction p_i with four independent errors, of known sizes:
 
@@ -36,6 +36,7 @@ CLOSE = 0.05  # the order of layouts is open if several are the best with this p
 # Standard error of ln rate of a single run that states none: it may be a single step, and published
 # sweeps of single steps repeat within 5 % at best.
 UNSTATED = 0.0176
+NO_HOSTS = np.empty(0)
 PARTS = ("common", "layout", "size", "rest")  # of the error of a prediction
 _SEED = 20_200  # fixed, so that the same rows give the same numbers
 _MOST_DRAWS, _FEWEST_DRAWS = 4000, 400
@@ -90,22 +91,27 @@ class Posterior:
     hosts: Floats
 
 
-def posterior(runs: Runs, cells: Cells, hosts: int = 0) -> Posterior:
+def posterior(
+    runs: Runs, cells: Cells, hosts: Floats = NO_HOSTS, draws: int = _MOST_DRAWS
+) -> Posterior:
     """Draws of the rates of a group; the second half of each is the mirror of the first.
 
     Mirrored draws have the exact mean, so a rate without an error of its own is its measured one.
+    `hosts`: what each named host seems to add to ln tokens/s.   `draws`: at most.
     """
     random = np.random.default_rng(_SEED)
-    count = int(np.clip(_MOST_VALUES // max(len(cells.layout), 1), _FEWEST_DRAWS, _MOST_DRAWS))
+    count = int(np.clip(_MOST_VALUES // max(len(cells.layout), 1), _FEWEST_DRAWS, draws))
     count -= count % 2
     ran, index = np.unique(runs.cell, return_inverse=True)
     rates: Floats = np.full((len(cells.layout), count), np.nan)
     noise: Floats = np.full(count, np.nan)
-    effects: Floats = np.zeros((hosts, count))
+    effects: Floats = np.zeros((len(hosts), count))
     if len(ran):
-        rates[ran], noise, effects = _of_runs(runs, index, hosts, count, random)
+        corrected = runs.log_rate - np.append(hosts, 0.0)[runs.host]  # -1: the last
+        runs = Runs(corrected, runs.own_sigma, runs.cell, runs.host)
+        rates[ran], noise, effects = _of_runs(runs, index, len(hosts), count, random)
     _fill_predicted(rates, ran, cells, random)
-    return Posterior(rates, noise, effects)
+    return Posterior(rates, noise, effects + hosts[:, None])
 
 
 def _of_runs(

@@ -23,15 +23,15 @@ from scaling.study.plan_file import read_json_object
 
 ROW = COLUMNS
 _REFUSAL = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Refusal).items()}
-_CHOSEN = {
-    **_REFUSAL,
-    "point_id": "varchar",
-    "repeat": "bigint",
-    "chosen": "boolean",
-    "predicted_step_time_s": "double",
-    "best_step_time_s": "double",
-}
 POINT = {name: ROW[name] for name in fields_of(PointColumns)}
+_ROUND = {
+    **POINT,
+    "round": "bigint",
+    "chosen": "boolean",
+    "reason": "varchar",
+    "predicted_step_time_s": "double",
+    "expected_gain": "double",
+}
 
 MEMORY_PARTS = (
     "weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
@@ -89,12 +89,8 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     planned = [points] if points.exists() else []
     connection.execute("create schema study")
     unusable = _create_rows(connection, paths, imported)
-    choices = sorted(paths.chosen.glob("*.parquet"))
     _create_points_and_refusals(
-        connection,
-        [*planned, *paths.choices_elsewhere(), *imported],
-        [refused] if planned else [],
-        choices,
+        connection, [*planned, *imported], [refused] if planned else [], paths.rounds()
     )
     _create_planned_rows(connection)
     _create_latest_rows(connection)
@@ -183,27 +179,34 @@ def _create_points_and_refusals(
     connection: duckdb.DuckDBPyConnection,
     point_files: Sequence[Path],
     refused: Sequence[Path],
-    choices: Sequence[Path],
+    rounds: Sequence[Path],
 ) -> None:
     """Create study.points and study.refused, to which points that a guided sweep skips belong too.
 
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: choices on the axes that belong to the setting.
     """
-    make_view(connection, "study.every_point", POINT, point_files)
+    make_view(connection, "study.listed", POINT, point_files)
     make_view(connection, "study.impossible", _REFUSAL, refused)
-    make_view(connection, "study.chosen", _CHOSEN, choices)
-    connection.execute(  # a point left out by one choice may be taken by a later one
-        "create view study.skipped as from study.chosen where not chosen "
-        "and point_id not in (select point_id from study.chosen where chosen)"
+    make_view(connection, "study.rounds", _ROUND, rounds)
+    connection.execute(  # a point left out by one round may be taken by a later one
+        "create view study.skipped as from study.rounds where not chosen "
+        "and point_id not in (select point_id from study.rounds where chosen) "
+        "qualify row_number() over (partition by point_id order by round desc) = 1"
     )
+    added = ""  # points that no plan has
+    if rounds:
+        names = ", ".join(f'"{name}"' for name in POINT)
+        added = f" union all select {names} from study.rounds where chosen "
+        added += "and point_id not in (select point_id from study.listed)"
+    connection.execute(f"create view study.every_point as from study.listed{added}")
     kept = (
         "if(study_kind = 'strong', global_batch_size, global_batch_size // world_size) "
         f"as kept_batch_size, {_kept_choices_sql()} as kept_choices"
     )
     columns = ", ".join(_REFUSAL)
     measured, skipped = "", ""
-    if choices:
+    if rounds:
         measured = " anti join study.skipped using (point_id)"
         skipped = f" union all select {columns}, true from study.skipped where repeat = 0"
     try:

@@ -71,8 +71,8 @@ def status(
     from rich.console import Console
 
     from scaling.run import planning
-    from scaling.run.price import budget_gpu_hours
     from scaling.run.progress import watch_study
+    from scaling.run.rounds import budget_gpu_hours
     from scaling.run.status import status_of
 
     planned = planning.plan_study(study, mode=mode, cluster=cluster)

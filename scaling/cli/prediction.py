@@ -183,7 +183,7 @@ def calibrate(
 
 
 def _of_points(table: "Table", points: Path) -> "Flags":
-    """Which rows are of these points or were added to them to run elsewhere, bool (n,).
+    """Which rows are of these points or were added to them by a round, bool (n,).
 
     Raises:
         InputError: one of the tables lacks the column point_id.
@@ -193,7 +193,7 @@ def _of_points(table: "Table", points: Path) -> "Flags":
     from scaling.importing.reader import read_table
     from scaling.study.paths import StudyPaths
 
-    files = [points, *StudyPaths(points.parent).choices_elsewhere()]
+    files = [points, *StudyPaths(points.parent).rounds()]
     of_rows, *of_points = (_ids(each) for each in (table, *map(read_table, files)))
     wanted = set().union(*of_points)
     return np.array([name in wanted for name in of_rows], dtype=bool)

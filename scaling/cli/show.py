@@ -15,7 +15,7 @@ from scaling.errors import counted, grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
-from scaling.run.price import SHOWN_KEEP, Costs, Price
+from scaling.run.price import Costs, Price
 from scaling.run.progress import duration
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
@@ -74,20 +74,8 @@ def show_plan(
             say(f"  not predicted {count}: {printable(reason)}")
     if ways:
         console.print(_price_table(study, ways))
-    own = next((one for one in ways if one.way == _way_of(study)), None)
-    if measure.guided:
+    if measure.is_guided:
         say(_describe_guidance(study))
-        if own is not None:
-            say(
-                f"where rows differ from predictions, it adds at most {own.surprise_points} "
-                f"points, {own.surprise_gpu_hours:,.1f} {unit}-hours"
-            )
-    if reruns := costs.points_on_a_node:
-        price = "" if own is None else f", about {own.slow_node_gpu_hours:,.1f} {unit}-hours"
-        say(
-            f"each node found slow makes about {reruns:,.1f} points run once more on other "
-            f"nodes{price} (exclude_slow_nodes: false prevents that)"
-        )
     if measure.repeats.only and (runs := measure.repeats.at_most) > 1:
         say(f"repeats of contenders come on top: up to {runs} runs of a layout")
     if probe_plan is not None:
@@ -136,15 +124,12 @@ def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
 
 def _price_table(study: Study, ways: Sequence[Price]) -> Table:
     """The price of each way to measure the study; its own way is marked."""
-    measure = study.measure
     table = Table("", title="predicted GPU-hours, by what `measure:` says", title_justify="left")
     for name in ("points", "steps", "start-up", "all", "USD"):
         table.add_column(name, justify="right")
-    keep = f"keep: {SHOWN_KEEP if measure.keep is None else measure.keep:g}"
-    by_keep = measure.keep is not None or not measure.guided
     words = {
         "full": "full",
-        "guided": f"guided ({keep if by_keep else 'budget'})",
+        "guided": "guided",
         "short": "accumulation: short",
         "both": "guided and short",
     }
@@ -159,22 +144,18 @@ def _price_table(study: Study, ways: Sequence[Price]) -> Table:
 
 def _way_of(study: Study) -> str:
     own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
-    return own.get((study.measure.guided, study.measure.accumulation), "both")
+    return own.get((study.measure.is_guided, study.measure.accumulation), "both")
 
 
 def _describe_guidance(study: Study) -> str:
     measure = study.measure
-    parts = ["guided: measures only"]
-    if measure.keep is not None:
-        parts.append(
-            f"points predicted within {measure.keep:.0%} of the best of their size and "
-            f"{measure.spread:.0%} of the others,"
-        )
+    parts = ["guided: measures what is expected to gain most, until nothing is to gain 1 %"]
+    parts.append(f", of points predicted within {measure.keep:.0%} of the best of their size")
     if measure.budget_gpu_hours is not None:
-        parts.append(f"as much as {measure.budget_gpu_hours:g} GPU-hours allow,")
+        parts.append(f", as much as {measure.budget_gpu_hours:g} GPU-hours allow")
     if measure.budget_usd is not None:
-        parts.append(f"as much as {measure.budget_usd:,.0f} USD allow,")
-    return " ".join([*parts, "small sizes first"])
+        parts.append(f", as much as {measure.budget_usd:,.0f} USD allow")
+    return "".join(parts)
 
 
 def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:

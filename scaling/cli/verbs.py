@@ -123,40 +123,19 @@ def measure(
         typer.echo(f"{line}: {printable(said)}" if said else line)
 
 
-@app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
-def choose(
+@app.command("next", epilog="Example:  scaling next my_study 1 results/my_study/round1.parquet")
+def next_points(
     study: StudyName,
-    world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
+    number: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="From 1.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
-    repeat: Annotated[
-        int,
-        typer.Option(help="Choose contenders that run once more instead: 1 is the second run."),
-    ] = 0,
-    again: Annotated[
-        int,
-        typer.Option(help="Add points that rows of this size make worth measuring: 1, then 2."),
-    ] = 0,
-    elsewhere: Annotated[
-        bool, typer.Option(help="Choose layouts that only ran on slow nodes, to run once more.")
-    ] = False,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
-    """Choose which points of a size are measured: by predictions, or as possible winners."""
-    from scaling.run import choose, planning
+    """Choose the points that a round measures: those expected to gain most per GPU-hour."""
+    from scaling.run import planning, rounds
 
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
-    sentence = choose.choose(
-        planned.study,
-        planned.plan,
-        world_size,
-        planned.folder,
-        out,
-        repeat=repeat,
-        turn=again,
-        elsewhere=elsewhere,
-    )
-    typer.echo(sentence)
+    typer.echo(rounds.choose(planned.study, planned.plan, number, planned.folder, out))
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")

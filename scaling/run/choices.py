@@ -1,9 +1,6 @@
-"""Choices made while a study runs: their files and what these hold.
+"""The files of rounds, and the keys by which points are one layout or one comparison."""
 
-A file holds points of one size: whether each is measured, and if not why.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +8,36 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
-from scaling.record.files import REFUSALS, point_columns
+from scaling.record.files import point_columns
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point
+from scaling.study.plan_file import Allocation
+from scaling.study.point import Point, point_from_json
 
 
-def chosen_ids(path: Path) -> list[str]:
-    """The points of one choice that are to be measured.
+def chosen_ids(path: Path) -> tuple[list[str], bool]:
+    """The points that a round measures, and whether it is followed by another one.
+
+    The first round without a point that had no row yet is the last.
 
     Raises:
         InputError: the file is broken.
     """
     try:
-        table = pq.read_table(path, columns=["point_id", "chosen"])
+        table = pq.read_table(path, columns=["point_id", "chosen", "measured"])
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
-    return [row["point_id"] for row in table.to_pylist() if row["chosen"]]
+        raise InputError(f"{path}: is no table of a round: {reason}; remove it and run") from None
+    chosen = [row for row in table.to_pylist() if row["chosen"]]
+    return [row["point_id"] for row in chosen], any(not row["measured"] for row in chosen)
+
+
+def allocation_of_added(paths: StudyPaths, point_id: str) -> Allocation:
+    """The allocation of a point that a round added to the plan."""
+    text = paths.point(point_id).read_text(encoding="utf-8")
+    return point_from_json(text).allocation
 
 
 def row_values(
@@ -41,37 +48,6 @@ def row_values(
     table = read_rows([path for path in by_path if path.exists()]).table
     records = table.select(["file", *columns]).to_pylist()
     return {by_path[Path(row["file"])]: row for row in records}
-
-
-def choice_table(
-    points: Sequence[Point],
-    reasons: Mapping[str, str],
-    more: Mapping[str, Mapping[str, Any]] | None = None,
-) -> pa.Table:
-    """A row per point: whether it is chosen, and if not the reason from `reasons`.
-
-    `more` gives values of further columns by point: predicted_step_time_s (seconds),
-    best_step_time_s (of its size and setting), hosts (of earlier runs).
-    """
-    columns = {
-        "point_id": pa.string(),
-        "repeat": pa.int64(),
-        "chosen": pa.bool_(),
-        "predicted_step_time_s": pa.float64(),
-        "best_step_time_s": pa.float64(),
-        "hosts": pa.list_(pa.string()),
-    }
-    records = [
-        refusal_columns(point)
-        | {"point_id": name, "repeat": point.repeat, "chosen": name not in reasons}
-        | {"reason": reasons.get(name)}
-        | {column: values.get(name) for column, values in (more or {}).items()}
-        for point in points
-        for name in [point.point_id]
-    ]
-    refusal_fields = [field.with_nullable(True) for field in REFUSALS]
-    schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in columns.items())])
-    return pa.Table.from_pylist(records, schema=schema)
 
 
 def refusal_columns(point: Point) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _copy(source: StudyPaths, copy: StudyPaths, *, with_messages: bool) -> Study
     rows = read_rows(sorted(row_files_in(source.rows))).table.drop_columns(["file"])
     tables = {copy.rows / "all.parquet": rows} if rows.num_rows else {}
     files = (source.points_table, source.refused, source.published, source.predictions)
-    for path in (*files, source.probes, *sorted(source.chosen.glob("*.parquet"))):
+    for path in (*files, source.probes, *source.rounds()):
         if path.is_file():
             try:
                 tables[copy.folder / path.relative_to(source.folder)] = pq.read_table(path)

@@ -10,9 +10,10 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scaling.cluster.site import Slurm
 from scaling.errors import InputError, shortened
@@ -58,7 +59,8 @@ def write_plan(planned: StudyPlan) -> None:
     """
     paths = StudyPaths(planned.folder)
     with _plan_lock(paths):
-        plan, sweep = _plan_file(planned)
+        earlier = read_json_object(paths.plan)
+        plan = _plan_file(planned, earlier)
         for point in planned.plan.points:
             row, before = paths.row(point.point_id), paths.point(point.point_id)
             if row.exists() and before.exists():
@@ -73,13 +75,12 @@ def write_plan(planned: StudyPlan) -> None:
         models = [model.path.absolute() for model in planned.study.model_files]
         digests |= {str(path): digest for path in models if (digest := digest_of(path))}
         content = dataclasses.asdict(dataclasses.replace(plan, files=digests))
-        earlier = read_json_object(paths.plan).get("resources", {})
-        if (mem_mb := plan.resources.get("mem_mb")) not in (None, earlier.get("mem_mb")):
+        before_mb = earlier.get("resources", {}).get("mem_mb")
+        if (mem_mb := plan.resources.get("mem_mb")) not in (None, before_mb):
             set_aside_for_memory(paths.folder, int(mem_mb))
         files.write_text_if_changed(paths.plan, json.dumps(content, indent=1) + "\n")
-        # last and file by file, so that a valid choice is never missing
-        for path in paths.chosen.glob("*.parquet"):
-            if sweep is None or path not in sweep.choice_files or not sweep.has_all(path):
+        if (plan.asked, plan.rounds) != (earlier.get("asked"), earlier.get("rounds")):
+            for path in reversed(paths.rounds()):  # points with a row stay chosen
                 path.unlink(missing_ok=True)
         for path in paths.folder.rglob(".*.part"):
             with contextlib.suppress(FileNotFoundError):  # its writer has just finished
@@ -87,8 +88,8 @@ def write_plan(planned: StudyPlan) -> None:
                     path.unlink()
 
 
-def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
-    """Snakemake's part of a plan, without digests of its files; the sweep if it is measured.
+def _plan_file(planned: StudyPlan, earlier: Mapping[str, Any]) -> PlanFile:
+    """Snakemake's part of a plan, without digests of its files; `earlier`: the plan before.
 
     Small sizes come first. Within a size the order is random, by the study's seed: otherwise a
     drift over time would look like a property of the layouts that happened to run then. Points
@@ -97,16 +98,16 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
     """
     study, points, probe_plan = planned.study, planned.plan.points, planned.probe_plan
     measure, measured = study.measure, study.mode == "measure"
-    sweep = Sweep(study, points, planned.folder) if measured else None
+    sweep, asked = Sweep(study, points, planned.folder), plan_digest(planned.plan)
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     cluster = study.clusters[points[0].cluster]  # a study that measures has only one
     lots = _lots(measure.seed, points)
-    plan = PlanFile(
+    return PlanFile(
         made_from=planned.made_from,
         files={},
         study=str(study.path),
-        asked=plan_digest(planned.plan),
+        asked=asked,
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
         resources=slurm_resources(cluster.slurm),
         points={
@@ -114,13 +115,16 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
             for point in sorted(points, key=lambda p: (p.world_size, p.repeat, lots[p.point_id]))
         },
         predicted=study.is_predictable,
-        contended=measure.repeats.at_most - 1 if measure.repeats.only and measured else 0,
         exclude=measure.exclude_slow_nodes,
-        elsewhere=sweep is not None and sweep.has_reruns,
+        rounds=sweep.rounds,
+        fixed_repeats=sweep.fixed_repeats,
+        stands=(
+            bool(earlier["stands"]) and earlier.get("asked") == asked
+            if "stands" in earlier
+            else earlier.get("measured") is True and StudyPaths(planned.folder).report.exists()
+        ),
         refused=len(planned.plan.refusals),
         measured=measured,
-        again=sweep.turns if sweep else 0,
-        guide=measure.guidance if measured else "",
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=cluster.nodes,
@@ -128,7 +132,6 @@ def _plan_file(planned: StudyPlan) -> tuple[PlanFile, Sweep | None]:
         probe=probe_plan.allocation if probe_plan else None,
         probe_asked=probe_plan.digest if probe_plan else "",
     )
-    return plan, sweep
 
 
 def _lots(seed: int, points: Sequence[Point]) -> dict[str, float]:

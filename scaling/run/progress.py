@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.errors import InputError
 from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record import row_files
 from scaling.record.running import Runner, live_runner
+from scaling.run.choices import chosen_ids
 from scaling.run.sweep import Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
@@ -35,7 +37,7 @@ class Progress:
     failed: Mapping[str, int] = field(default_factory=dict)  # outcome -> points
     running: int
     seconds_left: float | None  # None: nothing has finished yet
-    undecided: int = 0  # choices of points that are still to be made
+    undecided: int = 0  # 1: a further round may add points
 
     @property
     def left(self) -> int:
@@ -44,7 +46,7 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """Whether every point has left its row and no choice can add another."""
+        """Whether every point has left its row and no round can add another."""
         return not self.undecided and self.done + sum(self.failed.values()) == self.total
 
     def line(self) -> str:
@@ -57,7 +59,7 @@ class Progress:
             parts.append(f"{sum(self.failed.values())} failed ({kinds})")
         parts += [f"{self.running} running", f"{self.left} left of {self.total}"]
         if self.undecided:
-            parts.append(f"{self.undecided} choices to make")
+            parts.append("a further round may add points")
         if not self.finished and self.seconds_left is not None:
             parts.append(f"about {duration(self.seconds_left)} to go")
         return " · ".join(parts)
@@ -124,7 +126,7 @@ def watch_study(study: Study, points: Sequence[Point], study_dir: Path) -> "Watc
     return Watcher(
         study_dir,
         sweep.all_points,
-        choices=sweep.choice_files,
+        has_rounds=bool(sweep.rounds),
         optional={point.point_id for point in (*repeats, *sweep.reruns)},
     )
 
@@ -133,8 +135,8 @@ class Watcher:
     """Reads a study's folder repeatedly, each finished row only once.
 
     After `look`, `rows` holds columns of the rows and `runners` the processes that measure, both by
-    point. No process counts whose job is over by `queue`. `choices` are files of choices made while
-    the study runs; `optional` are points that count only once a choice takes them.
+    point. No process counts whose job is over by `queue`. `has_rounds`: rounds choose points while
+    the study runs; `optional` are points that count only once a round takes them.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Watcher:
         study_dir: Path,
         points: Sequence[Point],
         *,
-        choices: Collection[Path] = (),
+        has_rounds: bool = False,
         optional: Collection[str] = (),
     ) -> None:
         self.paths = StudyPaths(study_dir)
@@ -150,7 +152,7 @@ class Watcher:
         self.rows: dict[str, dict[str, Any]] = {}
         self.runners: dict[str, Runner] = {}
         self.queue = Queue()  # Slurm's last answer
-        self._choices = choices
+        self._has_rounds = has_rounds
         self._optional = optional
         self._names = {self.paths.row(point.point_id): point.point_id for point in points}
 
@@ -175,20 +177,24 @@ class Watcher:
             and (runner := live_runner(running_marker(path)))
             and not self.queue.has_lost(runner)
         }
-        seen = progress_of(self._wanted(), self.rows, self.runners)
-        return dataclasses.replace(seen, undecided=sum(not path.exists() for path in self._choices))
+        wanted, goes_on = self._wanted()
+        seen = progress_of(wanted, self.rows, self.runners)
+        return dataclasses.replace(seen, undecided=int(goes_on))
 
     def missing(self) -> list[Point]:
         """Points without a row at the last `look`."""
-        return [point for point in self._wanted() if point.point_id not in self.rows]
+        return [point for point in self._wanted()[0] if point.point_id not in self.rows]
 
-    def _wanted(self) -> list[Point]:
-        """The points that count: chosen, or in need of no choice and not rejected."""
+    def _wanted(self) -> tuple[list[Point], bool]:
+        """The points that count, chosen or not rejected, and whether a round is to come."""
         chosen: set[str] = set()
-        skipped = set(self._optional)
-        for path in self.paths.chosen.glob("*.parquet"):
+        skipped, goes_on = set(self._optional), self._has_rounds
+        for path in self.paths.rounds() if self._has_rounds else ():
             # removed since it was listed, or broken
-            with contextlib.suppress(OSError, pa.ArrowException):
-                for row in pq.read_table(path, columns=["point_id", "chosen"]).to_pylist():
-                    (chosen if row["chosen"] else skipped).add(row["point_id"])
-        return [p for p in self.points if p.point_id in chosen or p.point_id not in skipped]
+            with contextlib.suppress(OSError, pa.ArrowException, InputError):
+                ids, goes_on = chosen_ids(path)
+                chosen.update(ids)
+                skipped.update(pq.read_table(path, columns=["point_id"])["point_id"].to_pylist())
+        return [
+            p for p in self.points if p.point_id in chosen or p.point_id not in skipped
+        ], goes_on

@@ -96,7 +96,7 @@ class Status:
             early, late = (_clock(seconds) for seconds in self.ends_in_s)
             lines.append(f"  ends between {early} and {late} (four times in five)")
             if self.progress.undecided:
-                lines[-1] += ", later if choices add points"
+                lines[-1] += ", later if rounds add points"
         settings = {(best.model, best.seq_length) for best in self.best}
         sizes = {(best.model, best.seq_length, best.world_size) for best in self.best}
         for best in self.best:

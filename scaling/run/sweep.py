@@ -1,15 +1,16 @@
 """A study while it is measured: its points, their rows, and the slow nodes to leave out.
 
-excluded.json lists slow nodes with reasons; they are found by the residuals of rows, again after
-each choice. Nodes that probes found slow are read from the probes. A repeat also leaves out the
+excluded.json lists slow nodes with reasons; they are found by the residuals of rows, again before
+each round. Nodes that probes found slow are read from the probes. A repeat also leaves out the
 nodes that its layout has run on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,18 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import Z80, Z95
-from scaling.analyse.hosts import slow_in_runs
+from scaling.analyse.hosts import SlowHost, slow_in_runs
 from scaling.analyse.slow_hosts import slow_hosts
 from scaling.cluster.hardware import gpu_named
-from scaling.predict.advise.surprise import TURNS
 from scaling.record.files import retried_rows, write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.run import predictions
-from scaling.run.choices import chosen_ids, layout_key, row_values, setting_key
+from scaling.run.choices import layout_key, row_values, setting_key
 from scaling.run.predictions import Floats
-from scaling.study import plan_file
 from scaling.study.ids import LONG_DIGEST, point_id
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
@@ -51,7 +50,7 @@ MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others
 
 @dataclass(frozen=True)
 class Sweep:
-    """A study's points and everything that choices depend on."""
+    """A study's points and everything that rounds depend on."""
 
     study: Study
     points: Sequence[Point]
@@ -63,37 +62,40 @@ class Sweep:
         return StudyPaths(self.study_dir)
 
     @property
-    def turns(self) -> int:
-        """How often each size of a guided sweep is chosen for again, by its own rows."""
-        return TURNS if self.study.measure.guided else 0
+    def contended(self) -> bool:
+        """Whether only layouts that may be the best are repeated."""
+        repeats = self.study.measure.repeats
+        return repeats.only is not None and repeats.at_most > 1
 
     @property
-    def choice_files(self) -> set[Path]:
-        """The files of all choices that are made while the study runs."""
-        measure, paths = self.study.measure, self.paths
-        sizes = {point.world_size for point in self.points}
-        choices: set[Path] = set()
-        if measure.guided:
-            choices = {paths.choice(size) for size in sizes}
-            again = range(1, self.turns + 1)
-            choices |= {paths.choice_again(size, turn) for size in sizes for turn in again}
-        if measure.repeats.only:
-            repeats = {(point.world_size, point.repeat) for point in self.points if point.repeat}
-            choices |= {paths.choice_of_repeat(*repeat) for repeat in repeats}
-        if self.has_reruns:
-            choices |= {paths.choice_elsewhere(size) for size in sizes}
-        return choices
+    def fixed_repeats(self) -> int:
+        """Runs of every layout that no round decides about."""
+        measure = self.study.measure
+        if measure.is_guided:
+            return 0
+        return 1 if measure.repeats.only else measure.repeats.at_most
 
-    def has_all(self, choice: Path) -> bool:
-        """Whether all points of a choice are points of this study, as it may have been edited."""
-        return {point.point_id for point in self.all_points}.issuperset(chosen_ids(choice))
+    @property
+    def rounds(self) -> str:
+        """The parameters of the rounds as one text; empty without rounds."""
+        measure = self.study.measure
+        parts = [
+            measure.guidance,
+            f"repeats {measure.repeats.at_most}" if self.contended else "",
+            "elsewhere" if self.has_reruns else "",
+        ]
+        return " ".join(part for part in parts if part) if self.study.mode == "measure" else ""
+
+    @property
+    def optional(self) -> list[Point]:
+        """The points that rounds decide about."""
+        return [point for point in self.all_points if point.repeat >= self.fixed_repeats]
 
     @cached_property
     def has_reruns(self) -> bool:
-        """Whether layouts that only ran on slow nodes run once more on other nodes.
+        """Whether layouts that only ran on slow nodes may run once more on other nodes.
 
-        Not where contenders are repeated, as their repeats do that. Nor in a study whose report was
-        made before this feature existed.
+        Not if contenders are repeated, as their repeats do that.
         """
         study, measure = self.study, self.study.measure
         if study.mode != "measure" or not measure.exclude_slow_nodes or measure.repeats.only:
@@ -101,9 +103,8 @@ class Sweep:
         cluster = study.clusters[self.points[0].cluster]
         if cluster.nodes == 1:
             return False
-        if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:
-            return False  # there is neither a prediction nor another run to compare with
-        return plan_file.chooses_elsewhere(self.paths)
+        # else there is neither a prediction nor another run to compare with
+        return gpu_named(cluster.gpu).memory_bytes is not None or measure.repeats.at_most > 1
 
     @cached_property
     def reruns(self) -> list[Point]:
@@ -136,8 +137,8 @@ class Sweep:
         """By point, seconds of a step and the standard error of their logarithm."""
         return {name: time for name, row in self.rows.items() if (time := _step_time(row))}
 
-    def slow_hosts(self, points: Sequence[Point] | None = None) -> dict[str, str]:
-        """The nodes that rows of these points (all by default) show to be slow, with reasons.
+    def slow_hosts(self) -> dict[str, str]:
+        """The nodes that rows show to be slow, with reasons.
 
         Updates excluded.json; empty if the study turns this off. Repeats are compared with other
         runs of their layout, single runs by their predictions with others of their size
@@ -146,22 +147,26 @@ class Sweep:
         if not self.study.measure.exclude_slow_nodes:
             return {}
         slow: dict[str, str] = read_json_object(self.paths.excluded)
-        candidates = self.all_points if points is None else points
-        runs = [point for point in candidates if point.point_id in self.step_times]
-        for logs, groups in self._compared(runs):
-            used = np.flatnonzero(np.isfinite(logs))
-            hosts = [list(self.rows[runs[row].point_id]["hosts"]) for row in used.tolist()]
-            if not hosts:
-                continue
-            for one in slow_in_runs(-logs[used], groups[used], pa.array(hosts)):
-                if (slower := math.expm1(-one.effect)) >= MIN_SLOWDOWN:
-                    slow.setdefault(
-                        one.host,
-                        f"its {one.runs} runs take {slower:.0%} longer than those elsewhere",
-                    )
+        for one in self.slow_in_runs:
+            if (slower := math.expm1(-one.effect)) >= MIN_SLOWDOWN:
+                slow.setdefault(
+                    one.host, f"its {one.runs} runs take {slower:.0%} longer than those elsewhere"
+                )
         if slow:
             write_text_if_changed(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
         return slow
+
+    @cached_property
+    def slow_in_runs(self) -> list[SlowHost]:
+        """The hosts whose runs are slower than others of their layout, or of their size."""
+        runs = [point for point in self.all_points if point.point_id in self.step_times]
+        found: list[SlowHost] = []
+        for logs, groups in self._compared(runs):
+            used = np.flatnonzero(np.isfinite(logs))
+            hosts = [list(self.rows[runs[row].point_id]["hosts"]) for row in used.tolist()]
+            if hosts:
+                found += slow_in_runs(-logs[used], groups[used], pa.array(hosts))
+        return found
 
     def _compared(self, points: Sequence[Point]) -> list[tuple[Floats, Ids]]:
         """The compared facts of the points, and their groups, each (points,).
@@ -185,15 +190,6 @@ class Sweep:
             predicted = single & prediction.predicted
             errors[predicted] = logs[predicted] - np.log(prediction.step_time_s[predicted])
         return [(np.where(single, np.nan, logs), layouts), (errors, sizes)]
-
-    def layouts_only_on(self, hosts: Collection[str], points: Sequence[Point]) -> set[Any]:
-        """Keys of layouts of which every run was on one of these hosts."""
-        runs: dict[Any, list[bool]] = {}
-        for point in points:
-            if point.point_id in self.step_times:
-                on_them = not set(hosts).isdisjoint(self.rows[point.point_id]["hosts"])
-                runs.setdefault(layout_key(point), []).append(on_them)
-        return {layout for layout, on_them in runs.items() if all(on_them)}
 
 
 def _numbered(keys: Iterable[object]) -> Ids:
@@ -220,7 +216,7 @@ def hosts_to_avoid(
     `nodes` is the size of the cluster; `slow_ones` says whether the study leaves slow nodes out.
     """
     slow = set(read_json_object(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
-    used = _hosts_of_earlier_runs(paths, point_id, allocation) if allocation.repeat else set()
+    used = _hosts_of_earlier_runs(paths, point_id) if allocation.repeat else set()
     lost = _hosts_of_lost_attempts(paths, point_id)
     for hosts in (slow | used | lost, slow | lost, slow):
         if nodes - len(hosts) >= allocation.nodes:
@@ -253,11 +249,11 @@ def _hosts_of_lost_attempts(paths: StudyPaths, point_id: str) -> set[str]:
     return {host for hosts in lost for host in hosts or ()}
 
 
-def _hosts_of_earlier_runs(paths: StudyPaths, point_id: str, allocation: Allocation) -> set[str]:
+def _hosts_of_earlier_runs(paths: StudyPaths, point_id: str) -> set[str]:
     """Hosts that earlier runs of a repeat's layout were on when the repeat was chosen."""
-    choice = paths.choice_of_repeat(allocation.world_size, allocation.repeat)
-    try:
-        table = pq.read_table(choice, columns=["hosts"], filters=[("point_id", "=", point_id)])
-    except (OSError, pa.ArrowException):
-        return set()
-    return {host for one in table.to_pylist() for host in one["hosts"] or ()}
+    hosts: set[str] = set()
+    for path in paths.rounds():
+        with contextlib.suppress(OSError, pa.ArrowException):
+            table = pq.read_table(path, columns=["hosts"], filters=[("point_id", "=", point_id)])
+            hosts.update(host for one in table.to_pylist() for host in one["hosts"] or ())
+    return hosts

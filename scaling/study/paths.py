@@ -29,7 +29,6 @@ class StudyPaths:
         self.plan = folder / "plan.json"
         self.plan_lock = folder / ".plan.lock"
         # measurements
-        self.chosen = folder / "chosen"
         self.probes = folder / "probes.parquet"
         self.hosts = folder / _HOSTS
         self.rows = folder / "rows"
@@ -51,25 +50,16 @@ class StudyPaths:
         """The result of a point's job."""
         return self.rows / f"{point_id}.parquet"
 
-    def choice(self, world_size: int | str) -> Path:
-        """The points of a size that a guided sweep measures."""
-        return self.chosen / f"{world_size}.parquet"
+    def round(self, number: int | str) -> Path:
+        """The points that a round measures, from 1."""
+        return self.folder / f"round{number}.parquet"
 
-    def choice_again(self, world_size: int | str, turn: int | str) -> Path:
-        """Points of a size added after `turn` rounds of looking at its rows."""
-        return self.chosen / f"{world_size}.again{turn}.parquet"
-
-    def choice_of_repeat(self, world_size: int | str, repeat: int | str) -> Path:
-        """The layouts of a size that get this repeat."""
-        return self.chosen / f"{world_size}.repeat{repeat}.parquet"
-
-    def choice_elsewhere(self, world_size: int | str) -> Path:
-        """The layouts up to a size that run once more, having run on slow nodes only."""
-        return self.chosen / f"{world_size}.elsewhere.parquet"
-
-    def choices_elsewhere(self) -> list[Path]:
-        """The files of added points, which points.parquet does not hold."""
-        return sorted(self.chosen.glob(self.choice_elsewhere("*").name))
+    def rounds(self) -> list[Path]:
+        """The files of all rounds so far, in order."""
+        files: list[Path] = []
+        while (path := self.round(len(files) + 1)).exists():
+            files.append(path)
+        return files
 
     def table(self, name: str) -> Path:
         """The output of an SQL file."""

@@ -38,13 +38,12 @@ class PlanFile:
     files: dict[str, str]  # name in the study's folder, or a model's path -> SHA-256 of its content
     study: str  # the YAML file
     points: dict[str, Allocation]  # by point_id; small sizes first, random order within a size
-    contended: int  # repeats that only contenders get; 0: all points get all repeats
     exclude: bool  # whether later points avoid slow nodes
-    elsewhere: bool  # whether layouts that ran on slow nodes only run once more
+    rounds: str  # what rounds choose points by; empty: every point is measured, once
+    fixed_repeats: int  # runs of each layout that no round decides about
+    stands: bool  # an earlier version chose the points, so rounds add none
     refused: int  # number of refusals
     measured: bool  # whether points are measured or only predicted
-    again: int  # how often a guided sweep chooses more points of a size, given its rows
-    guide: str  # parameters of a guided sweep's choice; empty: every point is measured
     asked: str  # digest of points and refusals
     clusters: str  # digest of data sheets, links and prices of the study's clusters
     predicted: bool  # whether step times can be predicted
@@ -90,16 +89,6 @@ def _fits(value: Any, hint: Any) -> bool:
     if parts:  # a union
         return any(_fits(value, part) for part in parts)
     return isinstance(value, hint)
-
-
-def chooses_elsewhere(paths: StudyPaths) -> bool:
-    """Whether layouts that ran on slow nodes may run once more elsewhere.
-
-    Not in a study that was planned without it and has a report of what it measured.
-    """
-    plan = read_json_object(paths.plan)
-    only_predicts = plan.get("measured") is False
-    return bool(plan.get("elsewhere")) or only_predicts or not paths.report.exists()
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

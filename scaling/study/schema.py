@@ -163,7 +163,7 @@ def _as_share(value: object) -> object:
     return TypeAdapter(Share).validate_python(value)
 
 
-GUIDES = ("keep", "budget_gpu_hours", "budget_usd")  # each of these keys makes a sweep guided
+GUIDES = ("guided", "keep", "budget_gpu_hours", "budget_usd")  # each makes a sweep guided
 
 
 class Measure(File):
@@ -184,21 +184,27 @@ class Measure(File):
     gradient_clipping: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
     measure_oom: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
-    # a guided sweep measures what is predicted to be near the best of its size, within a budget
-    keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] | None = None
-    spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.1
+    # a guided sweep measures what is expected to gain most on the best of its size, and stops once
+    # nothing is expected to gain 1 %, or at a budget
+    guided: Flag = False
+    # never a point predicted slower than the best of its size by more than this ratio
+    keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 0.3
+    # share of the points that the first round takes for the calibration
+    spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.03
     budget_gpu_hours: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
     budget_usd: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
 
     @property
-    def guided(self) -> bool:
+    def is_guided(self) -> bool:
         """Whether predictions choose which points are measured."""
-        return any(getattr(self, key) is not None for key in GUIDES)
+        budgets = (self.budget_gpu_hours, self.budget_usd)
+        said = "keep" in self.model_fields_set or budgets != (None, None)
+        return self.guided or said
 
     @property
     def guidance(self) -> str:
         """The parameters of a guided sweep's choice as one text; empty if it is not guided."""
-        if not self.guided:
+        if not self.is_guided:
             return ""
         usd = "" if self.budget_usd is None else f" usd {self.budget_usd}"
         return f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}{usd}"

@@ -114,16 +114,16 @@ def check(study: Study) -> None:
             f": cluster {names[0]} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
             "budget_gpu_hours",
         )
-    if "spread" in measure.model_fields_set and not measure.guided:
+    if "spread" in measure.model_fields_set and not measure.is_guided:
         raise wrong(
             f"measure.spread={measure.spread:g}",
             f": guides nothing without one of {', '.join(GUIDES)}: all points would run",
         )
-    for key in GUIDES if not by_data_sheet else ():
+    for key in measure.model_fields_set.intersection(GUIDES) if not by_data_sheet else ():
         value = getattr(measure, key)
-        if value is not None:
+        if value is not None and value is not False:
             raise wrong(
-                f"measure.{key}={value:g}",
+                f"measure.{key}={value}",
                 ": the predictions it goes by need a GPU's data sheet, and cluster "
                 f"{names[0]} has gpu: {cluster.gpu}",
             )

@@ -67,7 +67,7 @@ def test_a_slow_host_is_no_layout_of_its_own():
     true, slow = 5.0, -0.1
     rates = [[true, true + slow]] * 3 + [[true + slow]]
     host = [-1, 0] * 3 + [0]
-    found = posterior(runs_of(*rates, host=host), Cells.without_predictions(4), hosts=1)
+    found = posterior(runs_of(*rates, host=host), Cells.without_predictions(4), np.zeros(1))
     assert found.hosts.mean() == pytest.approx(slow, abs=0.005)
     assert found.rates.mean(axis=1) == pytest.approx([true] * 4, abs=0.01)
 

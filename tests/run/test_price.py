@@ -8,7 +8,7 @@ import yaml
 from scaling.cli import show
 from scaling.errors import InputError
 from scaling.run import planning, price
-from scaling.run.price import budget_gpu_hours
+from scaling.run.rounds import budget_gpu_hours
 from scaling.study import grid
 from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
@@ -33,13 +33,10 @@ def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, 
     assert hours["short"] / hours["full"] < 0.1
 
 
-def test_what_surprises_add_at_most_is_priced_apart(config, write_study):
+def test_the_price_of_a_guided_sweep_is_that_of_its_rounds_on_predicted_rows(config, write_study):
     study = study_of(config, write_study, measure={"keep": 0.0, "spread": 0.0}, **GRID)
     ways = {one.way: one for one in price.prices(study, fitting_plan(study))}
-    # of each of two sizes one point of four is chosen, and twice one more at the most
-    assert (ways["guided"].points, ways["guided"].surprise_points) == (2, 4)
-    assert ways["both"].surprise_gpu_hours < ways["guided"].surprise_gpu_hours
-    assert (ways["full"].surprise_points, ways["full"].surprise_gpu_hours) == (0, 0.0)
+    assert ways["guided"].points == 2  # the predicted best of each of two sizes
 
 
 def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
@@ -69,12 +66,12 @@ def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, 
     costs = price.Costs(ways=price.prices(study, plan))
     show.show_plan(study, plan, None, None, costs)
     printed = capsys.readouterr().out
-    for words in ("full", "guided (keep: 0.15)", "accumulation: short *", "guided and short"):
+    for words in ("full", "guided", "accumulation: short *", "guided and short"):
         assert words in printed
     show.show_plan(
         study_of(config, write_study, measure={"keep": 0}, **GRID), plan, None, None, costs
     )
-    assert "guided (keep: 0) *" in capsys.readouterr().out
+    assert "guided *" in capsys.readouterr().out
 
 
 def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):
@@ -82,17 +79,16 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     plan = fitting_plan(study)
     ways = price.prices(study, plan)
     keys, cheap = price.cheapest_settings(study, plan)
-    costs = price.Costs(ways=ways, cheapest=(keys, cheap), points_on_a_node=1.5)
+    costs = price.Costs(ways=ways, cheapest=(keys, cheap))
     show.show_plan(study, plan, None, None, costs)
     printed = capsys.readouterr().out
     assert cheap.gpu_hours < ways[0].gpu_hours < 10  # so few are told with a decimal
     sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {ways[0].gpu_hours:.1f}"
     assert printed.index(sentence) < printed.index("8 points, strong scaling")
-    assert "about 1.5 points run once more on other nodes" in printed
     # as printed they are what a study may say, and then the plan has nothing cheaper to offer
     (line,) = [line for line in printed.splitlines() if line.startswith("  measure: ")]
     cheaper = study_of(config, write_study, **yaml.safe_load(line), **GRID)
-    assert cheaper.measure.budget_gpu_hours == keys["budget_gpu_hours"]
+    assert cheaper.measure.guided is keys["guided"] is True
     (both,) = price.prices(cheaper, fitting_plan(cheaper), ("both",))
     assert both.gpu_hours == pytest.approx(cheap.gpu_hours, rel=0.01)
     assert price.cheapest_settings(cheaper, plan) is None
@@ -102,14 +98,6 @@ def test_a_study_of_which_nothing_is_predicted_to_fit_has_no_cheap_way(config, w
     huge = {"model": "huge", "world_size": 8, "zero_stage": 0, "global_batch_size": 64}
     study = study_of(config, write_study, measure={"measure_oom": True}, **huge)
     assert price.cheapest_settings(study, fitting_plan(study)) is None
-
-
-def test_each_slow_node_is_priced_by_the_points_that_it_would_run(config, write_study):
-    study = study_of(config, write_study, **GRID)
-    nodes = study.clusters["there"].nodes
-    full = price.prices(study, fitting_plan(study), ("full",))[0]
-    # 8 GPUs are one node, 16 are two
-    assert full.gpu_hours / nodes < full.slow_node_gpu_hours < 2 * full.gpu_hours / nodes
 
 
 def test_what_is_only_predicted_has_no_price(config, write_study):

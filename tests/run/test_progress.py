@@ -10,7 +10,6 @@ import time
 
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from scaling.run import retry
 from scaling.run.progress import Watcher, duration, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
+from scaling.study.paths import StudyPaths
 from tests.processes import ended_pid
 from tests.rows import row_of
 
@@ -159,22 +159,22 @@ def test_durations_are_written_for_people(seconds, text):
 
 def test_what_a_guided_sweep_skips_is_neither_left_nor_waited_for(points, tmp_path):
     put(tmp_path, points[0])
-    watcher = Watcher(tmp_path, points[:4])
+    watcher = Watcher(tmp_path, points[:4], has_rounds=True)
     assert watcher.look().left == 3
     ids = [point.point_id for point in points[:4]]
-    decided = {"point_id": ids, "chosen": [True, True, False, False]}
-    files.write_table(tmp_path / "chosen" / "1.parquet", pa.table(decided))
+    chosen = [True, True, False, False]
+    decided = {"point_id": ids, "chosen": chosen, "measured": [False] * 4}
+    files.write_table(StudyPaths(tmp_path).round(1), pa.table(decided))
     seen = watcher.look()
-    assert (seen.total, seen.done, seen.left) == (2, 1, 1)
+    assert (seen.total, seen.done, seen.left, seen.undecided) == (2, 1, 1, 1)
 
 
 def test_a_choice_that_is_being_replaced_or_broken_skips_nobody(points, tmp_path):
-    (tmp_path / "chosen").mkdir()
-    table = pa.table({"point_id": [points[0].point_id], "chosen": [False]})
-    pq.write_table(table, tmp_path / "chosen" / "1.parquet")
-    (tmp_path / "chosen" / "2.parquet").symlink_to(tmp_path / "gone")  # between list and read
-    (tmp_path / "chosen" / "4.parquet").write_bytes(b"PAR1")
-    assert Watcher(tmp_path, points).look().total == len(points) - 1
+    paths = StudyPaths(tmp_path)
+    skipped = {"point_id": [points[0].point_id], "chosen": [False], "measured": [False]}
+    files.write_table(paths.round(1), pa.table(skipped))
+    paths.round(2).write_bytes(b"PAR1")
+    assert Watcher(tmp_path, points, has_rounds=True).look().total == len(points) - 1
 
 
 def test_a_row_that_cannot_be_read_is_no_settled_point(points, tmp_path):

@@ -132,7 +132,7 @@ MALFORMED = {
     ),
     "a spread of a sweep that nothing guides": (
         measure(spread=0.02),
-        "measure.spread=0.02: guides nothing without one of keep, budget_gpu_hours, budget_usd",
+        "measure.spread=0.02: guides nothing without one of guided, keep, budget_gpu_hours",
     ),
     "endless time": (
         measure(time_limit_s=float("inf")),

@@ -25,7 +25,7 @@ VERBS = {  # and words of which its arguments are made, more or less
     "retry": ["one"],
     "measure": ["results/one/points/none.json", "results/one/rows/none.parquet"],
     "probe": ["results/one/probe.json", "results/one/probes.parquet"],
-    "choose": ["one", "2", "results/one/chosen/2.parquet"],
+    "next": ["one", "2", "results/one/round2.parquet"],
     "tabulate": ["results/one"],
     "report": ["results/one", "--no-tables"],
     "compare": ["results/one", "results/one"],

@@ -70,7 +70,7 @@ def test_the_reference_shows_what_a_study_leaves():
     left |= {f"{path.parent.relative_to(LEFT.folder)}/" for path in KEPT - {running_marker(ROW)}}
     left |= {
         str(path.relative_to(LEFT.folder))
-        for path in (LEFT.point("*"), LEFT.choice("*"), LEFT.table("*"))
+        for path in (LEFT.point("*"), LEFT.round("*"), LEFT.table("*"))
     }
     left |= {f"{LEFT.charts.name}/*.{{svg,png}}"}
     assert shown == left

@@ -189,8 +189,8 @@ def test_a_guided_sweep_needs_gpus_whose_steps_can_be_predicted(config, write_st
         load_study(write_study(measure={"keep": 0.2}), config)
     there = {"cluster": "there", "precision": "bf16"}
     study = load_study(write_study(axes=there, measure={"budget_gpu_hours": 1.5}), config)
-    assert study.measure.guided
-    assert not load_study(write_study(axes=there), config).measure.guided
+    assert study.measure.is_guided
+    assert not load_study(write_study(axes=there), config).measure.is_guided
 
 
 def test_probe_is_a_word_or_a_block(config, write_study):

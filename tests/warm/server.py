@@ -44,7 +44,7 @@ IMPORTED = (
     "scaling.predict.fit.calibrate",
     "scaling.predict.fit.probes",
     "scaling.predict.read.observed",
-    "scaling.run.choose",
+    "scaling.run.rounds",
     "scaling.run.plan_writer",
     "scaling.run.snakemake",
     "scaling.run.status",

@@ -34,7 +34,7 @@ def quoted(*words):
 # inside a container (--software-deployment-method apptainer) the container's own program
 CONTAINED = "apptainer" in map(str, workflow.deployment_settings.deployment_method)
 SCALING = "scaling" if CONTAINED else quoted(sys.executable, "-m", "scaling")
-CHOOSE = f"{SCALING} choose {quoted(PLAN.study, *OVERRIDES)}"
+NEXT = f"{SCALING} next {quoted(PLAN.study, *OVERRIDES)}"
 REPORTS = inputs.local_or_shipped("reports")
 SQL = sorted(str(path) for path in REPORTS.joinpath("sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in REPORTS.joinpath("sql").glob("*.sql"))
@@ -52,7 +52,6 @@ REPORT_SOURCES = sorted(
     for kind in ("captions", "page")
     for path in REPORTS.joinpath(kind).rglob("*.*")
 )
-SIZES = sorted({point.world_size for point in PLAN.points.values()})
 
 
 def row(point_id):
@@ -77,83 +76,49 @@ def probes_before(wildcards):
     ]
 
 
-TURNS = range(1, PLAN.again + 1)
-REPEATS = range(1, PLAN.contended + 1)
-
-
-def chosen():
-    guided = [str(STUDY.choice(size)) for size in SIZES] if PLAN.guide else []
-    guided += [str(STUDY.choice_again(size, turn)) for size in SIZES for turn in TURNS]
-    guided += [str(STUDY.choice_elsewhere(size)) for size in SIZES if PLAN.elsewhere]
-    return guided + [
-        str(STUDY.choice_of_repeat(size, repeat))
-        for size in SIZES
-        for repeat in REPEATS
-    ]
-
-
-def rows_in(choice):
-    # a heavy import, only needed where something is chosen
-    from scaling.run.choices import chosen_ids
-
-    return [row(point_id) for point_id in chosen_ids(Path(choice))]
-
-
-def first_run_rows(size, again=TURNS):
-    # each turn chooses once the rows of the earlier choices exist
-    if PLAN.guide:
-        paths = rows_in(checkpoints.choose.get(size=size).output[0])
-        for turn in again:
-            paths += rows_in(
-                checkpoints.choose_again.get(size=size, turn=turn).output[0]
-            )
-        return paths
+def fixed_rows():
     return [
         row(point_id)
         for point_id, point in PLAN.points.items()
-        if point.world_size == size and not (PLAN.contended and point.repeat)
+        if point.repeat < PLAN.fixed_repeats
     ]
 
 
-def rows_of(size, repeats=REPEATS):
-    # each round of repeats is chosen once the rows of the earlier rounds exist
-    paths = first_run_rows(size)
-    for repeat in repeats:
-        paths += rows_in(checkpoints.contend.get(size=size, repeat=repeat).output[0])
-    if PLAN.elsewhere:
-        paths += rows_in(checkpoints.elsewhere.get(size=size).output[0])
-    return paths
+def round_files(before=None):
+    # a round is known once all rows of the earlier ones exist
+    files, goes_on = [], bool(PLAN.rounds)
+    while goes_on and len(files) + 1 != before:
+        files.append(checkpoints.next_points.get(round=len(files) + 1).output[0])
+        goes_on = round_of(files[-1])[1]
+    return files
 
 
-def rows_before_elsewhere(wildcards):
-    # with the choices of smaller sizes, so that no point is added twice
-    smaller = [size for size in SIZES if size < int(wildcards.size)]
-    wanted = [
-        path
-        for size in (*smaller, int(wildcards.size))
-        for path in first_run_rows(size)
+def round_of(path):
+    # a heavy import, only needed where something is chosen
+    from scaling.run.choices import chosen_ids
+
+    return chosen_ids(Path(path))
+
+
+def rows_until(before=None):
+    chosen = [
+        row(point_id)
+        for path in round_files(before)
+        for point_id in round_of(path)[0]
     ]
-    wanted += [str(STUDY.choice_elsewhere(size)) for size in smaller]
-    return [ancient(path) for path in wanted]
+    return fixed_rows() + chosen
 
 
-def rows_before_turn(wildcards):
-    earlier = range(1, int(wildcards.turn))
-    return [ancient(path) for path in first_run_rows(int(wildcards.size), earlier)]
-
-
-def rows_before_repeat(wildcards):
-    earlier = range(1, int(wildcards.repeat))
-    return [ancient(path) for path in rows_of(int(wildcards.size), earlier)]
-
-
-def rows_below(wildcards):
-    smaller = [size for size in SIZES if size < int(wildcards.size)]
-    return [ancient(path) for size in smaller for path in rows_of(size)]
+def rows_before_round(wildcards):
+    return [ancient(path) for path in rows_until(int(wildcards.round))]
 
 
 def rows(wildcards):
-    return [path for size in SIZES for path in rows_of(size)] if PLAN.measured else []
+    return rows_until() if PLAN.measured else []
+
+
+def chosen(wildcards):
+    return round_files() if PLAN.measured else []
 
 
 def published():
@@ -181,7 +146,7 @@ def allocation(wildcards):
     if wildcards.point in PLAN.points:
         return PLAN.points[wildcards.point]
     # added after planning, to run elsewhere; a heavy import
-    from scaling.run.choose import allocation_of_added
+    from scaling.run.choices import allocation_of_added
 
     return allocation_of_added(STUDY, wildcards.point)
 
@@ -191,7 +156,7 @@ def excluded_hosts(wildcards):
     wanted = allocation(wildcards)
     named = PLAN.exclude and (STUDY.probes.exists() or STUDY.excluded.exists())
     named = named or STUDY.retried.exists()
-    if not named and not (PLAN.contended and wanted.repeat):
+    if not named and not (wanted.repeat and wanted.repeat >= PLAN.fixed_repeats):
         return ""
     # a heavy import, only needed where there is something to exclude
     from scaling.run.sweep import hosts_to_avoid

@@ -2,7 +2,7 @@
 rule tabulate:
     input:
         rows,
-        chosen(),
+        chosen,
         probes(),
         predictions(),
         published(),
