@@ -79,7 +79,8 @@ def write_plan(planned: StudyPlan) -> None:
         if (mem_mb := plan.resources.get("mem_mb")) not in (None, before_mb):
             set_aside_for_memory(paths.folder, int(mem_mb))
         files.write_text_if_changed(paths.plan, json.dumps(content, indent=1) + "\n")
-        if (plan.asked, plan.rounds) != (earlier.get("asked"), earlier.get("rounds")):
+        asked = (earlier.get("asked"), earlier.get("rounds"))
+        if earlier and (plan.asked, plan.rounds) != asked:
             for path in reversed(paths.rounds()):  # points with a row stay chosen
                 path.unlink(missing_ok=True)
         for path in paths.folder.rglob(".*.part"):

@@ -71,18 +71,17 @@ class Sweep:
     def fixed_repeats(self) -> int:
         """Runs of every layout that no round decides about."""
         measure = self.study.measure
-        if measure.is_guided:
-            return 0
-        return 1 if measure.repeats.only else measure.repeats.at_most
+        repeats = 1 if measure.repeats.only else measure.repeats.at_most
+        return 0 if measure.is_guided else repeats
 
     @property
     def rounds(self) -> str:
         """The parameters of the rounds as one text; empty without rounds."""
         measure = self.study.measure
         parts = [
-            measure.guidance,
             f"repeats {measure.repeats.at_most}" if self.contended else "",
             "elsewhere" if self.has_reruns else "",
+            "" if self.fixed_repeats else measure.guidance,
         ]
         return " ".join(part for part in parts if part) if self.study.mode == "measure" else ""
 
