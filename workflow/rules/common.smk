@@ -102,9 +102,7 @@ def round_of(path):
 
 def rows_until(before=None):
     chosen = [
-        row(point_id)
-        for path in round_files(before)
-        for point_id in round_of(path)[0]
+        row(point_id) for path in round_files(before) for point_id in round_of(path)[0]
     ]
     return fixed_rows() + chosen
 
