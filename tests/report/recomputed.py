@@ -1,4 +1,4 @@
-"""What a page says and what its rows say, both without the product's own code."""
+"""The sentences of a page and the numbers of its rows, both without the product's own code."""
 
 import html
 import re
@@ -47,7 +47,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def selections(text: str) -> Iterator[tuple[str, str, str]]:
-    """Of each selection its answer, its evidence and its row of the matrix."""
+    """The answer of each selection, its evidence and its row of the matrix."""
     parts = re.findall(
         r'<article class="selection" data-id="(\d+)"[^>]*>(.*?)</article>', text, re.S
     )

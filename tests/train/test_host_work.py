@@ -21,7 +21,7 @@ MOST_CALLS = {"zero1": 250, "zero3": 3000, "fsdp2": 2200}
 
 @pytest.fixture(scope="module")
 def counted() -> dict[str, Any]:
-    """What `tests.train.host_work` counts, in a process of its own."""
+    """The counts of `tests.train.host_work`, in a process of its own."""
     point = tiny_point()
     environment = rank_environment(point, os.environ) | rank_variables(0, 1)
     ran = subprocess.run(
