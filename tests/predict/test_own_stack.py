@@ -1,4 +1,4 @@
-"""What the predictor believes of this project's engine is what the engine asks DeepSpeed for."""
+"""The predictor's facts about this project's engine are what the engine asks DeepSpeed for."""
 
 import dataclasses
 import functools
@@ -177,7 +177,7 @@ def errors_of(file: str) -> dict[str, dict[str, float]]:
 
 @pytest.mark.parametrize("file", ["memory.jsonl", "memory_torch.jsonl", "memory_experts.jsonl"])
 def test_all_layouts_that_were_counted_are_predicted_within_two_percent(file):
-    """Of the studies; models cut to a share of their layers."""
+    """Layouts of the studies; models cut to a share of their layers."""
     errors = errors_of(file)["studies"]
     assert {name: error for name, error in errors.items() if abs(error) > 0.02} == {}
 

@@ -37,8 +37,8 @@ class Recommendation:
 
     `risky`: memory is within 7 % of the capacity, where an allocator may retry. `fits_chance` is
     how likely the layout fits, `memory_from` whether its memory was `rehearsed` or `predicted`.
-    `beats_first`: the odds that it is faster than the layout ranked first, whose errors it mostly
-    shares; 0.5 for that one.
+    `beats_first`: the probability that it is faster than the layout ranked first, whose errors it
+    mostly shares; 0.5 for that one.
     """
 
     gpus: int

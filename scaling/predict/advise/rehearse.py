@@ -29,7 +29,7 @@ def predict_rehearsed(
 ) -> Prediction:
     """The prediction, with all rows rehearsed that are shown and near the capacity.
 
-    What a rehearsal excludes makes room for other rows, which are rehearsed in turn.
+    An excluded row makes room for others, which are rehearsed in turn.
     """
     rehearsed, asked = np.full(len(points), np.nan), np.zeros(len(points), dtype=bool)
     while True:

@@ -195,7 +195,7 @@ def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory
 
 
 def rehearsed_memory(memory: Memory, rehearsed: Floats, p: Mapping[str, float]) -> Memory:
-    """The memory with a rehearsal's bytes, (n,), NaN where there are none.
+    """The memory with a rehearsal's bytes, (n,), NaN without one.
 
     The counted terms keep their proportions; buffers, which no rehearsal sees, are added.
     """

@@ -183,7 +183,7 @@ def model_moments(
 ) -> list[Moment]:
     """Moments from the loss back through the layers.
 
-    What the model itself keeps then is the same under both engines. The arguments are what an
+    The model itself keeps the same under both engines. The arguments are what an
     engine holds beside it: in the loss, in the backward of the last layer's feed-forward and of its
     attention, and in that of earlier layers where it differs.
     """

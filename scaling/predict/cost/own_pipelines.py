@@ -1,8 +1,8 @@
 """The part of a model that a rank of this project's pipelines holds, and its micro-batches.
 
 1F1B is counted. The other schedules (interleaved, zero_bubble, zbv, dualpipev) get a bound that is
-seldom too low: in a V the first rank holds both vocabulary matrices, and where gradients of weights
-wait every rank has as many micro-batches in flight as the first one. Rehearsals count them exactly.
+seldom too low. In a V the first rank holds both vocabulary matrices. If gradients of weights wait,
+every rank has as many micro-batches in flight as the first one. Rehearsals count them exactly.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a rank holds of a model, (n,) or one value for all layouts."""
+    """A rank's part of a model, (n,) or one value for all layouts."""
 
     layers: Floats
     vocab_matrices: Floats | float
@@ -47,9 +47,9 @@ def in_flight(f: Features, rank: Floats | float) -> Floats:
     """Micro-batches whose activations a rank of the pipeline holds at once, (n,).
 
     1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
-    Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs):
-    pp + (pp - 1 - 2 rank) / v of a whole stage. Where weights' gradients wait, or in a V, all ranks
-    have as many: pp, of DualPipeV's two half stages 2 pp + 1. Never more than there are.
+    Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs): pp +
+    (pp - 1 - 2 rank) / v of a whole stage. If weights' gradients wait, or in a V, all ranks have as
+    many: pp, of DualPipeV's two half stages 2 pp + 1. Never more than there are.
     """
     ahead = np.where(f.virtual > 1, f.pp + (f.pp - 1 - 2 * rank) / f.virtual, f.pp - rank)
     even = f.pp + 0.5 * (f.schedule == DUALPIPEV)
