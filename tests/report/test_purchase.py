@@ -158,6 +158,10 @@ def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
     ]
     more = purchase.too_close(tables(*rows, statistics=points), size(close_layouts=2))
     assert more.endswith(" One more run of each is 2 points and 3.00 GPU-hours.")
+    predicted = [row | {"series": "predicted", "step_time_s": 30.0} for row in rows]
+    new = purchase.too_close(tables(*predicted), size(close_layouts=2))
+    # 60 s of start-up and 13 steps of 30 s, on 8 GPUs, twice
+    assert new.endswith(" A run of each is 2 points and 2.00 GPU-hours.")
 
 
 @pytest.mark.parametrize(

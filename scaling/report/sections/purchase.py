@@ -32,6 +32,7 @@ BUSY, CROWDED = 2.0, 1.25  # load over own threads: red, amber
 SLOWED = 0.1  # share of the time
 LEAST_CHANCE = 0.95  # to fit; a layout below is not advised
 SURE = 0.99
+START_S, RUN_STEPS = 60.0, 13  # of a run without a row: start-up, 3 steps of warm-up, 10 measured
 _MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
     "measured": "Use", "extended": "Use", "published": "Published: use",
@@ -166,24 +167,32 @@ def too_close(tables: Tables, size: Record) -> str:
     loss = percent(size["expected_loss"], 1)
     return (
         f"Too close to call: the best is {' or '.join(named)}. "
-        f"The advised layout is expected to cost {loss} of the rate.{_once_more(tables, rows)}"
+        f"The advised layout is expected to cost {loss} of the rate.{_settled_by(tables, rows)}"
     )
 
 
-def _once_more(tables: Tables, rows: Sequence[Record]) -> str:
-    """The price of one more run of each of these layouts, by how long its runs took; else empty."""
+def _settled_by(tables: Tables, rows: Sequence[Record]) -> str:
+    """The price of a run of each of these layouts, which settles a tie; else empty.
+
+    A run takes what the layout's runs took. A layout that never ran takes its start and the steps
+    of a study by default, as predicted.
+    """
     wanted = {(row["world_size"], row["layout_name"]) for row in rows}
     took: dict[tuple[int, str], list[float]] = {}
     for point in tables["statistics"]:
         key = point["world_size"], point["layout_name"]
         if key in wanted and point["duration_s"]:
             took.setdefault(key, []).append(point["duration_s"])
+    again = "One more run" if took.keys() == wanted else "A run"
+    for row in rows:
+        if row["series"] == "predicted" and row["step_time_s"]:
+            seconds = START_S + RUN_STEPS * row["step_time_s"]
+            took.setdefault((row["world_size"], row["layout_name"]), [seconds])
     if took.keys() != wanted:
         return ""
     hours = sum(size * statistics.median(took[size, name]) for size, name in wanted) / 3600
     return (
-        f" One more run of each is {len(wanted)} points and {amount(hours)} "
-        f"{tables.words['GPU']}-hours."
+        f" {again} of each is {len(wanted)} points and {amount(hours)} {tables.words['GPU']}-hours."
     )
 
 
