@@ -34,21 +34,17 @@ Quantity = Literal[
 ]  # fmt: skip
 
 
-def _one_group(pattern: str) -> str:
-    try:
-        groups = re.compile(pattern).groups
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-    if groups != 1:
-        raise ValueError(f"{pattern!r} has {groups} groups; it needs one, around the value")
-    return pattern
-
-
-def _no_group(pattern: str) -> str:
+def _pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
+
+
+def _one_group(pattern: str) -> str:
+    if (groups := re.compile(pattern).groups) != 1:
+        raise ValueError(f"{pattern!r} has {groups} groups; it needs one, around the value")
     return pattern
 
 
@@ -59,8 +55,8 @@ def _template(text: str) -> str:
     return text
 
 
-Value = Annotated[str, Field(strict=True), AfterValidator(_one_group)]
-Text = Annotated[str, Field(strict=True), AfterValidator(_no_group)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_pattern)]
+Value = Annotated[Text, AfterValidator(_one_group)]
 Template = Annotated[str, Field(strict=True), AfterValidator(_template)]
 Words = tuple[Template, ...]
 
