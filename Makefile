@@ -77,6 +77,7 @@ check: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/python -m tests.prose
 
 # Draw the tables of a study and what they need, docs/tables.svg.
 docs: $(VENV)/installed

@@ -1,4 +1,4 @@
-"""What a study spends, and which of its points cannot fit."""
+"""The price of a study, and which of its points cannot fit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a list of points will cost, and which of them not to start at all."""
+"""The price of a list of points, and which of them not to start at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Spend:
 def spend_of(
     points: Points, prediction: Prediction, *, run_s: Floats, rows: Sequence[int] | None = None
 ) -> Spend:
-    """What running every point that fits would take.
+    """The price of running every point that fits.
 
     Args:
         points: the points.
