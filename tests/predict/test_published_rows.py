@@ -1,10 +1,15 @@
 """Accuracy of the predictor on published measurements, where they lie beside the project."""
 
+import numpy as np
 import pytest
 
-from scaling.importing.reader import read_table
+from scaling.importing.reader import read_rows, read_table
+from scaling.predict.advise.spend import REFUSE_BELOW
+from scaling.predict.cost.model import predict
 from scaling.predict.fit.validation import trial
-from tests.conftest import published_csv
+from scaling.predict.read.points import points_of
+from scaling.study.load import load_clusters
+from tests.conftest import PUBLISHED, published_csv
 
 pytestmark = pytest.mark.slow
 
@@ -46,3 +51,16 @@ def test_llama_on_h100_beyond_the_sizes_calibrated():
     scores = on("llama_layouts_h100", calibrate_where="world_size <= 32")
     assert scores.step_time["median_ape"] < 0.09
     assert 0.7 < scores.coverage_80 < 0.95
+
+
+@pytest.mark.parametrize(
+    "name", ["internevo_7b_a100", "llama_layouts_a100", "llama_layouts_h100", "modern_dgxc"]
+)
+def test_no_published_layout_that_ran_is_refused_for_its_memory(name):
+    table, described = read_rows(published_csv(name)), PUBLISHED / "clusters_of_new_rows.yaml"
+    clusters = load_clusters() | (load_clusters(described) if described.exists() else {})
+    prediction = predict(points_of(table, clusters=clusters))
+    outcomes = np.array(table.rows["outcome"].to_pylist())
+    ran = (outcomes == "ok") & prediction.predicted
+    assert ran.sum() > 50
+    assert prediction.fits_chance[ran].min() >= REFUSE_BELOW

@@ -11,7 +11,7 @@ from scaling.predict.cost.interval import errors_of, normal_cdf, own_error_facto
 from scaling.predict.cost.memory import (
     ENGINES,
     MEMORY_TERMS,
-    memory_of,
+    memory_at_limit,
     need_of,
     rehearsed_memory,
 )
@@ -160,7 +160,7 @@ def _predict_block(
     p = fitted
     if half and stack is not None:
         p = followed_half(fitted, stack.starts)
-    memory = rehearsed_memory(memory_of(group, f, p), rehearsed[index], p)
+    memory = rehearsed_memory(memory_at_limit(group, f, p), rehearsed[index], p)
     need = need_of(memory, p)
     of_memory = memory.total / group.capacity_bytes
     step = step_of(group, f, p, of_memory)
