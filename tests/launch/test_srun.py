@@ -138,7 +138,7 @@ def test_a_step_that_is_killed_whole_for_its_memory_is_told_by_srun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_program(tmp_path / "srun", SRUN_WHOSE_STEP_IS_KILLED)
-    monkeypatch.setattr("scaling.launch.start.rank_exits._LISTING_LAG_S", 0.0)
+    monkeypatch.setattr("scaling.launch.start.slurm._LISTING_LAG_S", 0.0)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     monkeypatch.setenv("PATH", environment["PATH"])
     step = start_step(Launch(["sh", "x"], tiny_point(), environment, tmp_path))

@@ -38,7 +38,8 @@ def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:
 class Lab:
     """The cluster: four nodes of eight CPUs and four pretended GPUs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
+        """The settings are those of start.sh."""
         self.folder = folder
         self.environment = {
             **os.environ,
@@ -49,11 +50,12 @@ class Lab:
             "SLURMD_TIMEOUT": "5",
             "MESSAGE_TIMEOUT": "5",
             "EXTRA_CONF": f"{EXTRA_CONF}\nProlog={folder}/prolog",
+            **settings,
         }
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls) -> Iterator["Lab"]:
+    def running(cls, **settings: str) -> Iterator["Lab"]:
         """A cluster in a folder of its own, with an account and a QOS that lets one have two jobs.
 
         The path is short (it holds unix sockets), and the database's user must get through to it.
@@ -61,7 +63,7 @@ class Lab:
         folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         (folder / "prolog").write_text(PROLOG)
         (folder / "prolog").chmod(0o755)
-        lab = cls(folder)
+        lab = cls(folder, **settings)
         try:
             lab.start()
             for words in ("account lab", "user root account=lab", "qos two MaxSubmitJobsPerUser=2"):

@@ -3,6 +3,7 @@
 srun places the ranks, with a shell around each. No other module here knows Slurm's words.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -22,10 +23,20 @@ from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import (
     SHELL_AFTER_RANK,
     SHELL_BEFORE_RANK,
-    ShellRanks,
+    end_of,
+    exit_code_from_shell,
     last_line,
 )
-from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none, die_with_parent
+from scaling.launch.start.starter import (
+    Launch,
+    LaunchError,
+    RankExit,
+    Ranks,
+    all_or_none,
+    die_with_parent,
+    spawn,
+    wait_until,
+)
 from scaling.record.running import Runner
 
 _ASK_LIMIT_S = 30.0
@@ -45,6 +56,9 @@ _LAUNCH_PAUSE_S = 5.0
 _JOB_IS_OVER = "[Ii]nvalid job (id|[0-9])|already (completing|completed)"  # in srun's words
 _LAUNCH_LIMIT_S = 300.0
 _OVER_LIMIT = re.compile("oom[_-]kill|exceeded memory limit|Out Of Memory")  # in srun's words
+_LOG = "srun.log"
+_LISTING_LAG_S = 5.0  # until a shared file system lists a new file
+_EXIT_S = 20.0
 _STEP = "step"  # the file in which rank 0 leaves Slurm's id of the step
 
 # $1: the folder for exit records; then the rank's command. Slurm sends every signal to the shell
@@ -302,40 +316,76 @@ def start_step(launch: Launch) -> Ranks:
         if attempt:
             time.sleep(_LAUNCH_PAUSE_S)
         folder = Path(tempfile.mkdtemp(prefix=".run-step-", dir=launch.logs))
-        step = StepRanks(folder, launch.world_size)
+        # an srun that is told to end ends its step, also when this process was killed
+        srun = spawn(
+            [*shell, str(folder), *launch.command], of_rank, folder / _LOG,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
+        )  # fmt: skip
+        step = StepRanks(folder, launch.world_size, srun)
         with all_or_none(step):
-            # an srun that is told to end ends its step, also when this process was killed
-            end_too = partial(die_with_parent, signal.SIGTERM)
-            step.start([*shell, str(folder), *launch.command], of_rank, preexec_fn=end_too)
-            failed = step.wait_for_start(lambda _: _STEP, _LAUNCH_LIMIT_S)
-        if failed is None:
-            return step
+            if wait_until(step.is_placed, _LAUNCH_LIMIT_S, lambda srun=srun: srun.poll() is None):
+                return step
         step.kill()
         if re.search(_JOB_IS_OVER, step.last_words()):  # but this process outlived it
             raise KilledFromOutside(f"the allocation is over: {step.last_words()}")
     raise LaunchError(f"srun failed {_LAUNCHES} times: {step.last_words()}")
 
 
-class StepRanks(ShellRanks):
-    """The ranks of one step, observed through one srun."""
+class StepRanks:
+    """The ranks of one step: one srun, and a folder in which a shell leaves the end of each."""
 
-    def _ran_out_of_memory(self, number: int) -> bool:
-        """See `ShellRanks`: a whole step is killed, with the shells around its ranks."""
-        return ran_out_of_memory(self._log(number))
+    def __init__(self, folder: Path, world_size: int, srun: subprocess.Popen[bytes]) -> None:
+        self._folder, self._size, self._srun = folder, world_size, srun
+        self._silent_since: float | None = None
+
+    def is_placed(self) -> bool:
+        """Whether the first rank was started."""
+        step = self._folder / _STEP
+        return step.exists() and step.stat().st_size > 0
+
+    def exits(self) -> dict[int, RankExit]:
+        """See `Ranks`. A rank that left no file shares the exit code of srun."""
+        files = [path for path in self._folder.iterdir() if path.name.isdigit()]
+        ends = {int(path.name): end_of(path.read_text()) for path in files}
+        code = self._srun.poll()
+        if code is None or len(ends) == self._size:
+            return ends
+        self._silent_since = self._silent_since or time.monotonic()
+        # a shared file system lists files late
+        if time.monotonic() - self._silent_since < _LISTING_LAG_S:
+            return ends
+        # a whole step is killed for its memory, with the shells; never 0, which would mean success
+        full = ran_out_of_memory(self._folder / _LOG)
+        return (
+            dict.fromkeys(range(self._size), RankExit(exit_code_from_shell(code) or 1, full)) | ends
+        )
 
     def signal(self, number: int) -> None:
-        """See `ShellRanks`. A kill is repeated while Slurm does not answer.
+        """See `Ranks`. A kill is repeated while Slurm does not answer.
 
         Ranks that live on would disturb the next point, and outlive an srun that is killed.
         """
         end = time.monotonic() + (_SILENT_S if number == signal.SIGKILL else 0.0)
-        for srun in self._shells:
-            while srun.poll() is None:
-                if not self._has(_STEP):  # not placed yet: srun withdraws its request
-                    srun.terminate()
-                    break
-                step = (self._folder / _STEP).read_text().strip()
-                done = _run_slurm("scancel", f"--signal={number}", step)
-                if (done is not None and done.returncode == 0) or time.monotonic() >= end:
-                    break
-                time.sleep(_SILENT_PAUSE_S)
+        while self._srun.poll() is None:
+            if not self.is_placed():  # srun withdraws its request
+                self._srun.terminate()
+                return
+            step = (self._folder / _STEP).read_text().strip()
+            done = _run_slurm("scancel", f"--signal={number}", step)
+            if (done is not None and done.returncode == 0) or time.monotonic() >= end:
+                return
+            time.sleep(_SILENT_PAUSE_S)
+
+    def kill(self) -> None:
+        """See `Ranks`."""
+        self.signal(signal.SIGKILL)
+        try:
+            self._srun.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:  # it may wait for a lost node
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._srun.pid, signal.SIGKILL)
+            self._srun.wait()
+
+    def last_words(self) -> str:
+        """The last line that srun printed."""
+        return last_line(self._folder / _LOG) or f"exit code {self._srun.poll()}"
