@@ -9,12 +9,15 @@ tests/slurm, which needs root and Debian's packages of Slurm.
 """
 
 import argparse
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tests.processes import write_program
 from tests.slurm.lab import Lab
 
 SNAKEFILE = """\
@@ -34,11 +37,18 @@ def seconds(lab: Lab, jobs: int, options: tuple[str, ...], path: str) -> float:
     """Seconds of one run in a folder of its own; ends the program if it fails."""
     with tempfile.TemporaryDirectory(prefix="sixty-") as folder:
         Path(folder, "Snakefile").write_text(SNAKEFILE % jobs)
+        # the other one drops SLURM_CONF inside a job, where this cluster is found by nothing else
+        conf, srun = lab.environment["SLURM_CONF"], shutil.which("srun")
+        Path(folder, "bin").mkdir()
+        write_program(
+            Path(folder, "bin", "srun"), f'#!/bin/sh\nSLURM_CONF={conf} exec {srun} "$@"\n'
+        )
+        lab_path = f"{folder}/bin:{os.environ['PATH']}"
         command = [sys.executable, "-m", "snakemake", "--jobs", "1000", "--latency-wait", "5"]
         command += ["--max-jobs-per-timespan", "1000/1s", "--default-resources", "disk=None"]
         began = time.monotonic()
         done = subprocess.run(
-            [*command, *options], cwd=folder, env={**lab.environment, "PYTHONPATH": path},
+            [*command, *options], cwd=folder, env={**lab.environment, "PYTHONPATH": path, "PATH": lab_path},
             capture_output=True, text=True,
         )  # fmt: skip
         took = time.monotonic() - began

@@ -1,5 +1,6 @@
 """Studies small enough to run in a test."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def stand_in(project: Path, *, report: str = PAGE, **programs: str) -> None:
     for verb, program in {**programs, "report": report}.items():
         (project / f"stand_in_{verb}.py").write_text(program)
         rule = project / "workflow" / "rules" / f"{verb}.smk"
-        real, text = f'SCALING + " {verb} ', rule.read_text()
-        assert real in text
-        rule.write_text(text.replace(real, f'quoted(sys.executable, "stand_in_{verb}.py") + " '))
+        program = f'quoted(sys.executable, "stand_in_{verb}.py") + " '
+        text, count = re.subn(rf'SCALING\s*\+ " {verb} ', program, rule.read_text())
+        assert count == 1
+        rule.write_text(text)

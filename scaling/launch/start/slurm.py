@@ -323,7 +323,7 @@ def start_step(launch: Launch) -> Ranks:
         )  # fmt: skip
         step = StepRanks(folder, launch.world_size, srun)
         with all_or_none(step):
-            if wait_until(step.is_placed, _LAUNCH_LIMIT_S, lambda srun=srun: srun.poll() is None):
+            if wait_until(step.is_placed, _LAUNCH_LIMIT_S, step.lives):
                 return step
         step.kill()
         if re.search(_JOB_IS_OVER, step.last_words()):  # but this process outlived it
@@ -342,6 +342,10 @@ class StepRanks:
         """Whether the first rank was started."""
         step = self._folder / _STEP
         return step.exists() and step.stat().st_size > 0
+
+    def lives(self) -> bool:
+        """Whether srun runs."""
+        return self._srun.poll() is None
 
     def exits(self) -> dict[int, RankExit]:
         """See `Ranks`. A rank that left no file shares the exit code of srun."""
@@ -366,7 +370,7 @@ class StepRanks:
         Ranks that live on would disturb the next point, and outlive an srun that is killed.
         """
         end = time.monotonic() + (_SILENT_S if number == signal.SIGKILL else 0.0)
-        while self._srun.poll() is None:
+        while self.lives():
             if not self.is_placed():  # srun withdraws its request
                 self._srun.terminate()
                 return
