@@ -43,12 +43,14 @@ def seconds(lab: Lab, jobs: int, options: tuple[str, ...], path: str) -> float:
         write_program(
             Path(folder, "bin", "srun"), f'#!/bin/sh\nSLURM_CONF={conf} exec {srun} "$@"\n'
         )
-        lab_path = f"{folder}/bin:{os.environ['PATH']}"
+        environment = {
+            **lab.environment, "PYTHONPATH": path, "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        }  # fmt: skip
         command = [sys.executable, "-m", "snakemake", "--jobs", "1000", "--latency-wait", "5"]
         command += ["--max-jobs-per-timespan", "1000/1s", "--default-resources", "disk=None"]
         began = time.monotonic()
         done = subprocess.run(
-            [*command, *options], cwd=folder, env={**lab.environment, "PYTHONPATH": path, "PATH": lab_path},
+            [*command, *options], cwd=folder, env=environment,
             capture_output=True, text=True,
         )  # fmt: skip
         took = time.monotonic() - began
