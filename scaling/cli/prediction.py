@@ -61,7 +61,7 @@ def predict(
     from scaling.importing.reader import read_rows
     from scaling.launch.point_files import read_point
     from scaling.predict.advise.rehearse import best_of_sizes, predict_rehearsed
-    from scaling.predict.cost.tables import prediction_table
+    from scaling.predict.cost.prediction_tables import prediction_table
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.points import points_of
     from scaling.record.files import write_table

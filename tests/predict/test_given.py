@@ -10,7 +10,7 @@ from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.tables import prediction_table
+from scaling.predict.cost.prediction_tables import prediction_table
 from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.columns import SHAPE, SIZES
 from scaling.predict.read.observed import observed_of

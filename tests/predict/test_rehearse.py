@@ -12,7 +12,7 @@ from scaling.predict.advise.rehearse import (
     predict_rehearsed,
 )
 from scaling.predict.cost.model import MEMORY_SIGMA, MEMORY_SIGMA_REHEARSED, predict
-from scaling.predict.cost.tables import prediction_table
+from scaling.predict.cost.prediction_tables import prediction_table
 from tests.shipped import CLUSTERS, MODELS
 
 ROWS = [{"zero_stage": 1, "dp": 8, "micro_batch_size": size} for size in (1, 7, 8, 16)]

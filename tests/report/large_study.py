@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.tables import prediction_table
+from scaling.predict.cost.prediction_tables import prediction_table
 from scaling.predict.read.points import points_of
 from scaling.record.files import write_points, write_rows, write_table
 from scaling.record.probe_row import Probe

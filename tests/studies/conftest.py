@@ -9,7 +9,7 @@ from scaling.analyse.replication import replicate
 from scaling.analyse.warehouse import tabulate
 from scaling.importing.reader import read_rows
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.tables import prediction_table
+from scaling.predict.cost.prediction_tables import prediction_table
 from scaling.predict.read.points import points_of
 from scaling.record.files import write_points, write_table
 from scaling.study.load import load_study

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
+from scaling.train.engines.torch.fsdp import Sharding
 from scaling.train.engines.torch.optimizer_step import OptimizerStep
-from scaling.train.engines.torch.sharding import Sharding
 from scaling.train.model import blueprint
 
 

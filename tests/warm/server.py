@@ -40,7 +40,7 @@ IMPORTED = (
     "scaling.cli.show",
     "scaling.cli.verbs",
     "scaling.launch.probing",
-    "scaling.predict.cost.tables",
+    "scaling.predict.cost.prediction_tables",
     "scaling.predict.fit.calibrate",
     "scaling.predict.fit.probes",
     "scaling.predict.read.observed",

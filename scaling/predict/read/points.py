@@ -11,7 +11,7 @@ from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.layout.axes import AXES, V_SCHEDULES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.attention import attention_kernels
+from scaling.predict.read.attention_costs import attention_kernels
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.columns import Columns, columns_of_layouts, predictable_rows
 from scaling.predict.read.features import SCHEDULES, WORDS, Features, Group, Points

@@ -27,9 +27,9 @@ from scaling.layout.layout import Layout
 from scaling.layout.partition import layer_and_head_costs, split_by_cost
 from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import MicroBatch
+from scaling.train.engines.torch.fsdp import Sharding
 from scaling.train.engines.torch.optimizer_step import Engine, OptimizerStep, TiedWeight
 from scaling.train.engines.torch.refusals import SPLIT_BACKWARD
-from scaling.train.engines.torch.sharding import Sharding
 from scaling.train.engines.trainer import LAYERS, Beat, Trainer, mean_loss, whole_model
 from scaling.train.kernels.compiled import compile_modules
 from scaling.train.model.blueprint import Blueprint, activation_shape

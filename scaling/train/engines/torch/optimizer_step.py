@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from scaling.train.engines.torch.sharding import is_expert_weight, replicas_of
+from scaling.train.engines.torch.fsdp import is_expert_weight, replicas_of
 from scaling.train.engines.trainer import (
     BETAS,
     LEARNING_RATE,

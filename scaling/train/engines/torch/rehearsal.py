@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining import _utils as pipelining
 
 from scaling.study.point import Point
-from scaling.train.engines.torch import sharding
+from scaling.train.engines.torch import fsdp as sharding
 from scaling.train.engines.trainer import Note, Trainer
 from scaling.train.parallel.groups import Groups
 
