@@ -209,7 +209,7 @@ def memory_at_limit(group: Group, f: Features, p: Mapping[str, float]) -> Memory
     """
     memory, limit = memory_of(group, f, p), group.capacity_bytes * _LATE / p["fragmentation"]
     rows = np.flatnonzero(memory.total > limit)
-    if not rows.size or not f.sequence_parallel.any():
+    if group.stack.name in ENGINES or not rows.size or not f.sequence_parallel.any():
         return memory
     at_once = memory_of(group, f.take(rows), {**p, "late_release": 0.0}).total
     saved = np.zeros(len(f))

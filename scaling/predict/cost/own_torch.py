@@ -9,9 +9,10 @@ import numpy as np
 
 from scaling.arrays import Flags
 from scaling.predict.cost.experts import has_experts
-from scaling.predict.cost.own_layer import FP32
+from scaling.predict.cost.own_layer import FP32, vocab_init_bytes
 from scaling.predict.cost.own_memory import (
     BACKWARD,
+    BUILD,
     FORWARD,
     Held,
     Moment,
@@ -111,7 +112,11 @@ def moments_of(t: Stage) -> list[Moment]:
     gathering = loss.with_(
         weights=loss.weights + flat_head, gradients=np.where(d.third, d.gradients, 0.0)
     )
+    # a vocabulary matrix is drawn whole, then sharded
+    drawn = vocab_init_bytes(f) + np.where(e < FP32, e * s.vocab_params, 0.0)
+    others = d.master * (d.shard - s.vocab_params / d.ranks) * (s.piped | ~d.tied)
     moments = [
+        (BUILD, Held(drawn, 0.0, others)),
         (FORWARD, gathering.plus(t.in_flight + t.final_norm, t.loss.forward)),
         _reduced(t, d),
     ]
