@@ -7,12 +7,10 @@ from scaling.cluster.hardware import Cluster
 from scaling.predict.cost.interval import CALIBRATED, Z_80, learned_errors
 from scaling.predict.cost.links import transport_of
 from scaling.predict.cost.model import followed_half, predict
-from scaling.predict.fit.fitting import NARROWED, fit_time
 from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
-from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
-from scaling.predict.read.residual import NAMES, Residual
+from scaling.predict.read.residual import Residual
 from tests.predict.conftest import as_table, fitted_on, table_of
 
 
@@ -43,21 +41,9 @@ def calibrated(group, *, generation="ampere", cluster=None, **values):
             "hidden_size": (4096.0, 4096.0),
         },
         errors=CALIBRATED,
-        residual=Residual(names=NAMES, places=(), weights=()),
+        residual=Residual(places=(), weights=()),
     )
     return Calibration(source="t", stacks={f"{group.framework}|{stack.cluster}": stack})
-
-
-def timed(step_time_s):
-    """Rows that ran in these seconds."""
-    nothing = np.zeros(len(step_time_s), dtype=bool)
-    return Observed(
-        step_time_s=step_time_s,
-        peak_memory_bytes=np.full(len(step_time_s), np.nan),
-        ran=~nothing,
-        out_of_memory=nothing,
-        ambiguous=nothing,
-    )
 
 
 def test_an_interval_is_made_of_the_four_parts(points):
@@ -120,19 +106,6 @@ def test_a_gpu_of_the_same_generation_takes_over_software_parameters(points):
     assert source == "plain|h100-80gb-efa (other cluster)"
     assert (p["gemm_efficiency"], p["norm_passes"]) == (0.4, 40.0)
     assert p["network_efficiency"] == group.start["network_efficiency"]
-
-
-def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):
-    rows = [{"micro_batch_size": m, "gradient_accumulation_steps": 4} for m in (1, 2, 4)]
-    (group,) = points(*rows).groups
-    # steps no GEMM of this GPU can reach ask for more than the bound allows
-    fitted = fit_time(group, timed(predict(points(*rows)).step_time_s / 1.6), group.start)
-    pushed = [name for name, one in fitted.items() if one.reason == NARROWED]
-    assert pushed
-    for name in pushed:
-        q = PARAMETERS[name]
-        assert q.low < fitted[name].value < q.high
-        assert not fitted[name].identified
 
 
 def test_a_measured_bus_is_the_rate_of_all_reduces_and_bounds_rings():

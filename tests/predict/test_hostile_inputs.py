@@ -14,7 +14,6 @@ from scaling.cli import prediction as cli
 from scaling.errors import InputError
 from scaling.importing.reader import read_rows
 from scaling.predict.advise.recommend import recommend, record_of
-from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
@@ -51,36 +50,20 @@ def calibration_record(sweep_csv):
     return json.loads(calibrate(points, observed_of(some), source="t").to_json())
 
 
-def test_calibrations_are_read_or_refused_and_what_is_read_predicts(
-    tmp_path, calibration_record, sweep_csv
-):
+def test_changed_or_cut_calibrations_are_refused(tmp_path, calibration_record):
     draw, path = random.Random(SEED), tmp_path / "calibration.json"
-    table = read_rows(sweep_csv)
-    points = points_of(table.filter(table.rows["tp"].to_numpy() < 2), clusters=CLUSTERS)
     values = [None, True, 0, -1, 1e308, math.nan, math.inf, 10**400, "", "x" * 4000, [], {}, [1]]
-    read = 0
-    for _ in range(200):
+    for _ in range(100):
         record = json.loads(json.dumps(calibration_record))
-        for _ in range(draw.choice([1, 1, 2])):
-            place, key = record, draw.choice(list(record))
-            while isinstance(place[key], dict) and place[key] and draw.random() < 0.85:
-                place, key = place[key], draw.choice(list(place[key]))
-            if draw.random() < 0.2:
-                del place[key]
-                if not place:
-                    break
-            else:
-                place[key] = draw.choice(values)
+        place, key = record, draw.choice(list(record))
+        while isinstance(place[key], dict) and place[key] and draw.random() < 0.85:
+            place, key = place[key], draw.choice(list(place[key]))
+        before = place.pop(key)
+        if draw.random() < 0.8:
+            place[key] = draw.choice([value for value in values if value != before])
         text = json.dumps(record)
         path.write_text(text[: draw.randrange(len(text))] if draw.random() < 0.05 else text)
-
-        def predicted():
-            prediction = predict(points, read_calibration(path))
-            assert (prediction.step_time_s[prediction.predicted] > 0).all()
-            assert (prediction.low[prediction.predicted] <= prediction.high).all()
-
-        read += survives(predicted)
-    assert 5 < read < 195
+        assert not survives(lambda: read_calibration(path))
     path.write_text("[" * 100_000)
     assert not survives(lambda: read_calibration(path))
 

@@ -1,17 +1,14 @@
 """The errors of neighbours, on top of the formulas."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
-from scaling.errors import InputError
 from scaling.importing.reader import read_table
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read import residual as process
-from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.predict.read.residual import NAMES, Residual, fitted_residual
@@ -45,7 +42,7 @@ def stack_of(calibration):
 
 
 def without(calibration):
-    none = Residual(names=NAMES, places=(), weights=())
+    none = Residual(places=(), weights=())
     bare = {k: dataclasses.replace(s, residual=none) for k, s in calibration.stacks.items()}
     return dataclasses.replace(calibration, stacks=bare)
 
@@ -111,25 +108,3 @@ def test_the_terms_of_a_step_still_add_up(odd):
     points, _, _, calibration = odd
     found = predict(points, calibration)
     assert sum(found.time_terms.values()) == pytest.approx(found.step_time_s)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda residual: residual.update(names=["tp"]), r"names: must be tp, pp, "),
-        (lambda residual: residual["weights"].pop(), r"weights: must be \d+ numbers, one for each"),
-        (lambda residual: residual["places"][0].pop(), r"places: must be lists of \d+ numbers; "),
-        (
-            lambda residual: residual["weights"].__setitem__(0, float("nan")),
-            r"weights=nan: must be numbers between ",
-        ),
-    ],
-    ids=["names", "weights", "places", "nan"],
-)
-def test_a_file_with_another_residual_is_one_sentence(tmp_path, odd, change, said):
-    record = json.loads(odd[3].to_json())
-    (stack,) = record["stacks"].values()
-    change(stack["residual"])
-    (tmp_path / "c.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=rf"residual\.{said}.*calibrate again$"):
-        read_calibration(tmp_path / "c.json")

@@ -32,9 +32,6 @@ NO_ROW_DEPENDS = "no row depends on it"
 # Width of the allocator's transition from fit to out of memory, log scale.
 FIT_NOISE = 0.02
 ON_BOUND = "on its bound"
-NARROWED = "rows push it to its bound: its prior was narrowed"
-# The prior of a parameter on its bound is halved in width at most this many times.
-_NARROWINGS = 5
 _DIFFERENCE = 1e-6  # step of finite differences, in ln(parameter)
 # A parameter is identified if its posterior is narrower than this share of its prior.
 _IDENTIFIED_BELOW = 0.8
@@ -123,29 +120,13 @@ def _solve(
     start: Mapping[str, float],
     rows: int,
 ) -> dict[str, Fitted]:
-    """Maximum a posteriori in log space, with intervals from the Gauss-Newton curvature.
-
-    A parameter that rows push to a bound is fitted again with a narrower prior.
-    """
+    """Maximum a posteriori in log space, with intervals from the Gauss-Newton curvature."""
     if not rows:
         return {q.name: _unfitted(q, start, "no rows") for q in parameters}
     fitted = {q.name: _unfitted(q, start, NO_ROW_DEPENDS) for q in parameters}
-    active = _active(parameters, residuals, start, rows)
-    spread = {q.name: q.spread for q in active}
-    first_guess: Mapping[str, float] = start
-    for _ in range(_NARROWINGS if active else 0):
-        fitted |= _search(active, spread, residuals, start, rows, first_guess)
-        first_guess = {name: one.value for name, one in fitted.items()}
-        pushed = [q.name for q in active if _is_pushed(fitted[q.name], start[q.name])]
-        if not pushed:
-            break
-        spread |= {name: spread[name] / 2 for name in pushed}
+    if active := _active(parameters, residuals, start, rows):
+        fitted |= _search(active, residuals, start, rows)
     return fitted
-
-
-def _is_pushed(fitted: Fitted, start: float) -> bool:
-    """Whether rows pushed a parameter to a bound, away from its start value."""
-    return fitted.reason == ON_BOUND and abs(np.log(fitted.value / start)) > 1e-3
 
 
 def _at(
@@ -171,15 +152,13 @@ def _active(
 
 def _search(
     parameters: list[Parameter],
-    spreads: Mapping[str, float],
     residuals: _Residuals,
     start: Mapping[str, float],
     rows: int,
-    first_guess: Mapping[str, float],
 ) -> dict[str, Fitted]:
     names = [q.name for q in parameters]
     prior = np.log([start[name] for name in names])
-    spread = np.array([spreads[q.name] for q in parameters])
+    spread = np.array([q.spread for q in parameters])
     low = np.log([q.low for q in parameters]) - 1e-9
     high = np.log([q.high for q in parameters]) + 1e-9
 
@@ -194,10 +173,9 @@ def _search(
         of_rows = (np.array(at_nudged) - at_x).T / _DIFFERENCE
         return np.concatenate([of_rows, np.diag(1 / spread)])
 
-    guess = np.log([first_guess[name] for name in names])
     solution = least_squares(
         rows_and_prior,
-        np.clip(guess, low + 1e-6, high - 1e-6),
+        np.clip(prior, low + 1e-6, high - 1e-6),
         jac=jacobian_at,
         bounds=(low, high),
         x_scale=np.maximum(spread, 0.05),
@@ -210,7 +188,6 @@ def _search(
         at, width = float(solution.x[i]), 1.96 * float(posterior[i])
         reasons = {
             ON_BOUND: min(at - low[i], high[i] - at) < 1e-3,
-            NARROWED: spreads[q.name] < q.spread,
             "rows say no more than the prior": posterior[i] >= _IDENTIFIED_BELOW * q.spread,
         }
         reason = next((reason for reason, holds in reasons.items() if holds), "")

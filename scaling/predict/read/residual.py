@@ -40,15 +40,12 @@ _MOST_KEPT = 512
 # Rows are redundant when the kept ones explain all but this share of their variance.
 _EXPLAINED = 1e-6
 _MANY = 4096  # rows from which single precision is enough
-_SANE = 1e6  # largest number accepted from a file
-_MOST_CORRECTED = 1.0  # accepted from a file; rows that STALLED and more off are not fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """A fitted process: `weights` (m,) of the calibrated layouts at `places`, (m, len(names))."""
+    """A fitted process: `weights` (m,) of the calibrated layouts at `places`, (m, len(NAMES))."""
 
-    names: tuple[str, ...]
     places: tuple[tuple[float, ...], ...]
     weights: tuple[float, ...]
 
@@ -67,29 +64,6 @@ class Residual:
         mean = similarity @ np.array(self.weights, dtype=kind)
         novelty = np.sqrt(np.maximum(1 - similarity.max(axis=1) ** 2, 0.0))
         return np.asarray(mean, dtype=np.float64), np.asarray(novelty, dtype=np.float64)
-
-    @property
-    def flaw(self) -> str | None:
-        """Why this program cannot have fitted it, as `key: what would be right`; None if it can."""
-        places = [value for place in self.places for value in place]
-        if self.names != NAMES:
-            return f"names: must be {', '.join(NAMES)}"
-        if any(len(place) != len(NAMES) for place in self.places):
-            return f"places: must be lists of {len(NAMES)} numbers"
-        if len(self.places) != len(self.weights):
-            return f"weights: must be {len(self.places)} numbers, one for each of places"
-        for name, numbers in (("places", places), ("weights", self.weights)):
-            for number in numbers:
-                if not abs(number) < _SANE:
-                    return f"{name}={number:g}: must be numbers between {-_SANE:g} and {_SANE:g}"
-        here = np.array(self.places, dtype=np.float64).reshape(-1, len(NAMES))
-        most = float(np.abs(self.at(here)[0]).max(initial=0.0))
-        if most > _MOST_CORRECTED:
-            return (
-                f"weights: correct a step by a factor of e^{most:.3g}; at most "
-                f"e^{_MOST_CORRECTED:g} is fitted"
-            )
-        return None
 
 
 def places_of(f: Features) -> Floats:
@@ -128,7 +102,6 @@ def fitted_residual(places: Floats, log_residual: Floats) -> tuple[Residual, Flo
     left_out = log_residual.copy()
     left_out[usable] = (off - to_kept @ weights) / np.maximum(1 - np.diag(hat), 0.05)
     residual = Residual(
-        names=NAMES,
         places=tuple(map(tuple, np.round(kept, 5).tolist())),
         weights=tuple(weights.tolist()),
     )
