@@ -4,6 +4,7 @@ Bytes are what a kernel reads and writes. They bound its time on a GPU, so a gol
 without one.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +19,17 @@ from torch.utils._pytree import tree_leaves
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.model.decoder import Layer
+from scaling.train.model.decoder import Decoder, Layer
 from scaling.train.parallel.tensor import TensorParallel
 from tests.train.test_model import CPU
 
 LLAMA_7B = ModelShape(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
     ffn_hidden_size=11008, vocab_size=32000,
+)  # fmt: skip
+TINYLLAMA = ModelShape(
+    num_layers=4, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=64,
+    ffn_hidden_size=5632, vocab_size=32000,
 )  # fmt: skip
 TOKENS = 4096
 
@@ -155,3 +160,45 @@ def test_kernels_and_bytes_of_an_eager_7b_layer_stay_as_recorded(golden) -> None
     found = kernels_of(lambda: layer(x))
     golden("layer_kernels.txt", found.table())
     assert found.seconds() < 9400e-6  # torchtitan's eager layer plus 2 %
+
+
+def saved_bytes(call: Callable[[], Tensor], weights: Iterator[Tensor]) -> int:
+    """Bytes that a call saves for backward, each storage once, without the weights."""
+    storages = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage._cdata] = storage  # kept alive: a freed one's number is used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        call()
+    others = {weight.untyped_storage()._cdata for weight in weights}
+    return sum(storage.nbytes() for number, storage in storages.items() if number not in others)
+
+
+def test_a_step_holds_no_more_than_transformers_in_like_states() -> None:
+    """Weights, gradients and both moments in bf16, and what backward needs, the loss included."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    plan, sizes = plan_of(TINYLLAMA, 4, 2048), (4, 2048)
+    ids, labels = (torch.zeros(sizes, dtype=torch.int64) for _ in "il")
+    ours = Decoder(plan)
+    ours(ids, labels)  # tables are computed once
+    config = LlamaConfig(
+        vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=4,
+        num_attention_heads=32, num_key_value_heads=4, use_cache=False,
+    )  # fmt: skip
+    theirs = LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
+
+    def their_loss() -> Tensor:
+        logits = theirs(input_ids=ids).logits
+        return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+    held = []
+    for model, loss in ((ours, functools.partial(ours, ids, labels)), (theirs, their_loss)):
+        states = 4 * sum(weight.nbytes for weight in model.parameters())
+        held.append(states + saved_bytes(loss, model.parameters()))
+    assert held[0] < 0.95 * held[1]
+    ours_size, theirs_size = (sum(w.numel() for w in m.parameters()) for m in (ours, theirs))
+    assert ours_size == theirs_size
