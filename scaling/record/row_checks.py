@@ -52,7 +52,7 @@ MAX_COUNT = 10_000_000  # the largest size or degree, as in a study file
 _MAX_EXACT = 2**53  # exact in double precision: bytes, parameters, FLOPs, tokens
 _MAX_SECONDS, _MAX_AMOUNT = 1e9, 1e18
 _EXACT = ("_bytes", "_params", "_per_token", "_per_step")
-_ID = "[A-Za-z0-9][A-Za-z0-9._+-]*"
+_ID = "[A-Za-z0-9][A-Za-z0-9._+:-]*"
 # Words of other software, which our engines do not have.
 _OF_OTHERS = {"precision": ("mxfp8", "nvfp4"), "outcome": (OOM_OR_CRASH,)}
 _PRODUCTS = (
@@ -131,7 +131,7 @@ def _rules() -> Rules:
     """The rules for a row; the sentence of the first one it violates is reported."""
     yield (
         f"not regexp_full_match(point_id, '{_ID}') and series = 'measured'",
-        _sentence("point_id", "must be letters, digits and . _ + -", quoted=True),
+        _sentence("point_id", "must be letters, digits and . _ + : -", quoted=True),
     )
     for name in ("model", "cluster", "layout"):
         yield f"\"{name}\" = ''", f"'{name} is empty'"

@@ -9,7 +9,7 @@ from scaling.errors import did_you_mean
 
 SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that are safe in paths and shells
 NAME = f"^{SAFE}$"
-FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+:-]*$"
 WORD = r"^[^\s;&|`$]+$"
 LINE = r"^[^\r\n]+$"
 GRES = r"^[\w.-]+(:[\w.-]+)?$"
@@ -21,7 +21,7 @@ _PATTERNS = {
         "at most 64"
     ),
     FILE_NAME: (
-        "must be letters, digits, '_', '-', '+' and '.' only, and start with a letter or digit"
+        "must be letters, digits, '_', '-', '+', ':' and '.' only, and start with a letter or digit"
     ),
     WORD: "must be one word without blanks or signs of the shell",
     LINE: "must be one line of text",
