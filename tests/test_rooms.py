@@ -25,7 +25,6 @@ HELD_BY = {
     "report.charts.comparisons": "report/test_charts.py",
     "report.charts.sizes": "report/test_charts.py",
     "study.catalogues": "study/test_study.py",
-    "study.problems": "study/test_study.py",
     "train.engines.deepspeed.engine": "train/test_parity.py",
     "train.engines.torch.fsdp": "train/test_parity.py",
     "train.engines.torch.optimizer_step": "train/test_parity.py",

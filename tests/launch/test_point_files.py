@@ -167,5 +167,5 @@ def test_a_broken_study_json_is_one_sentence(text, tmp_path):
 
 def test_a_broken_choice_is_one_sentence(tmp_path):
     (tmp_path / "8.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"8\.parquet: is no table of choices"):
+    with pytest.raises(InputError, match=r"8\.parquet: is no table of a round"):
         chosen_ids(tmp_path / "8.parquet")

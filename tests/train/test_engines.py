@@ -20,7 +20,7 @@ from tests.conftest import PROJECT
 MAY_NAME = {
     "scaling/layout/axes.py": "the default of the axis",
     "scaling/layout/engines.py": "the table of engines",
-    "scaling/cli/command.py": "its configuration, which `scaling command` writes",
+    "scaling/trainers/render.py": "its configuration, which `scaling command` writes",
     "scaling/launch/make_row.py": "the row's deepspeed_version",
     "scaling/launch/start/environment.py": "its tensor-parallel ranks need one queue",
     "scaling/launch/other_program.py": "the row's deepspeed_version",
