@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scaling.arrays import Floats
+from scaling.analyse.posterior import Integers, share_of_best
+from scaling.arrays import Flags, Floats
 
 GIVE_UP = 0.02  # expected loss that a layout may have to save a change of layout
 LEAST_FIT = 0.95  # chance to fit, below which a layout is not advised
@@ -40,6 +41,25 @@ def decide(losses: Floats, give_up: float = GIVE_UP) -> list[int | None]:
         chosen[size] = layout
         layout = int(came[layout])
     return chosen
+
+
+def advise(rates: Floats, layout: Integers, size: Integers, may: Flags) -> dict[int, int]:
+    """The cell to use at each size, by the number of the size.
+
+    Args:
+        rates: draws of ln tokens/s, (cells, draws).
+        layout: numbers from 0, (cells,).
+        size: numbers from 0, (cells,).
+        may: cells that ran, or likely fit, (cells,).
+    """
+    losses = np.full((int(size.max(initial=-1)) + 1, int(layout.max(initial=-1)) + 1), np.nan)
+    cells = np.full(losses.shape, -1)
+    for number in np.unique(size[may]):
+        at = np.flatnonzero(may & (size == number))
+        losses[number, layout[at]] = 1 - share_of_best(rates[at]).mean(axis=1)
+        cells[number, layout[at]] = at
+    chosen = enumerate(decide(losses)) if losses.size else ()
+    return {number: int(cells[number, one]) for number, one in chosen if one is not None}
 
 
 def stretches(chosen: Sequence[int | None]) -> list[int]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.sparse import csr_array
 
-from scaling.analyse.decision import LEAST_FIT, decide, stretches
+from scaling.analyse.decision import LEAST_FIT, advise, stretches
 from scaling.analyse.hosts import SlowHost, slow_in_runs
 from scaling.analyse.laws import LEAST_SIZES, law_of
 from scaling.analyse.posterior import (
@@ -268,15 +268,9 @@ class _Group:
         return shares
 
     def _advised(self) -> list[_Advised]:
-        losses = np.full((len(self.sizes), len(self.names)), np.nan)
-        at = np.flatnonzero(self.candidate)
-        losses[self.size[at], self.layout[at]] = 1 - self.shares[at].mean(axis=1)
-        cells = np.full(losses.shape, -1)
-        cells[self.size[at], self.layout[at]] = at
+        chosen = advise(self.rates, self.layout, self.size, self.candidate)
         return [
-            _Advised(size, int(cells[size, layout]), bool(self.is_predicted[cells[size, layout]]))
-            for size, layout in enumerate(decide(losses))
-            if layout is not None
+            _Advised(size, cell, bool(self.is_predicted[cell])) for size, cell in chosen.items()
         ]
 
     def cells_table(self) -> pa.Table:

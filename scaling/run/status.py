@@ -1,4 +1,4 @@
-"""The status of a sweep: what runs or waits, the cost so far, the fastest layouts, the end."""
+"""The status of a sweep: what runs or waits, the cost so far, the advised layouts, the end."""
 
 import dataclasses
 import datetime
@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from scaling.analyse.decision import advise
+from scaling.analyse.posterior import Cells, Runs, posterior
 from scaling.errors import shortened
 from scaling.launch.start.slurm import Queued
 from scaling.layout.names import name_of
@@ -20,6 +24,7 @@ from scaling.study.point import Point
 
 _KWH_J = 3.6e6
 _AT_MOST = 8  # lines of one kind
+_Cell = tuple[int, str, str]  # world_size, layout, kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest layout of a size and setting. kind: measured, or extended from short steps."""
+    """The advised layout of a size so far. kind: measured, or extended from short steps."""
 
     model: str
     seq_length: int
@@ -105,7 +110,7 @@ class Status:
             if len(sizes) < len(self.best):
                 setting += f" with {best.global_batch_size} sequences a step"
             lines.append(
-                f"  fastest so far at {best.world_size}{setting}, {best.of} ran: "
+                f"  advised so far at {best.world_size}{setting}, {best.of} ran: "
                 f"{best.tokens_per_s:,.0f} tokens/s{extended}"
             )
             lines.append(f"    {shortened(best.layout_name, 72)}")
@@ -153,10 +158,10 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
-    """The fastest layout of each size and setting, by the median of its repeats."""
-    ran: dict[tuple[Any, ...], dict[tuple[str, str], list[Best]]] = {}
+    """The layout to use at each size of each comparison group, as the report decides it."""
+    groups: dict[Any, dict[_Cell, list[Best]]] = {}
     for point in points:
-        row = rows.get(point.point_id)
+        row, layout = rows.get(point.point_id), point.layout
         if row is None or row["outcome"] != "ok":
             continue
         # a point with both kinds of step counts by the extended one, as the others have it too
@@ -164,28 +169,43 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         seconds = row["step_time_s"] if extended is None else extended
         run = Best(
             model=point.model,
-            seq_length=point.layout.seq_length,
-            global_batch_size=point.layout.global_batch_size,
+            seq_length=layout.seq_length,
+            global_batch_size=layout.global_batch_size,
             world_size=point.world_size,
-            layout=point.layout.label,
-            layout_name=name_of(point.layout, point.gpus_per_node),
+            layout=layout.label,
+            layout_name=name_of(layout, point.gpus_per_node),
             tokens_per_s=point_columns(point)["tokens_per_step"] / seconds,
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        batch = (point.world_size, run.global_batch_size)
-        key = (point.model, run.seq_length, *batch, point.layout.setting_values)
-        ran.setdefault(key, {}).setdefault((run.layout, run.kind), []).append(run)
+        per_gpu = point.study_kind == "weak"
+        batch = layout.global_batch_size / (point.world_size if per_gpu else 1)
+        key = (point.model, run.seq_length, batch, layout.setting_values)
+        groups.setdefault(key, {}).setdefault((run.world_size, run.layout, run.kind), []).append(
+            run
+        )
+    return [best for _, cells in sorted(groups.items()) for best in _advised(cells)]
 
-    def rate(runs: Sequence[Best]) -> float:
-        return statistics.median(run.tokens_per_s for run in runs)
 
-    best = []
-    for _, tried in sorted(ran.items()):
-        runs = max(tried.values(), key=rate)
-        of = len({layout for layout, _ in tried})
-        best.append(dataclasses.replace(runs[0], tokens_per_s=rate(runs), of=of))
-    return best
+def _advised(cells: Mapping[_Cell, Sequence[Best]]) -> list[Best]:
+    """The advised layout of each size, with the median rate of its runs."""
+    flat = [(cell, run) for cell, runs in enumerate(cells.values()) for run in runs]
+    rates = np.log([run.tokens_per_s for _, run in flat])
+    none = np.full(len(flat), -1)
+    runs = Runs(rates, np.full(len(flat), np.nan), np.array([cell for cell, _ in flat]), none)
+    drawn = posterior(runs, Cells.without_predictions(len(cells))).rates
+    sizes, size = np.unique([world_size for world_size, *_ in cells], return_inverse=True)
+    layout = np.unique([" ".join(names) for _, *names in cells], return_inverse=True)[1]
+    chosen = advise(drawn, layout, size, np.ones(len(cells), dtype=bool))
+    of_cell = list(cells.values())
+    return [
+        dataclasses.replace(
+            of_cell[cell][0],
+            tokens_per_s=statistics.median(run.tokens_per_s for run in of_cell[cell]),
+            of=len({name for world_size, name, _ in cells if world_size == sizes[number]}),
+        )
+        for number, cell in chosen.items()
+    ]
 
 
 def _clock(seconds: float) -> str:

@@ -89,7 +89,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
     assert snakemake._describe_queue(Queue(jobs=sweep.queue)) == f" · waits: {why}"
-    assert "fastest so far at 2, 1 ran: " in text
+    assert "advised so far at 2, 1 ran: " in text
     assert text.endswith(
         "tokens/s, extended\n    plain data parallelism, micro-batch 4, math attention, fp32"
     )
