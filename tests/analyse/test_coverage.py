@@ -95,7 +95,7 @@ def test_95_per_cent_intervals_hold_93_to_97_per_cent_with_repeats(told, noise):
 
 
 def test_probabilities_of_being_the_best_come_true_within_5_points(told):
-    tables, truth = told(studies=60)
+    tables, truth = told(studies=240)
     assert tables["hosts"] == []  # none is slow
     said, was = [], []
     best = {}
@@ -108,10 +108,10 @@ def test_probabilities_of_being_the_best_come_true_within_5_points(told):
     bins = np.digitize(said, [0.1, 0.35, 0.65, 0.9])
     for number in range(5):
         chosen = bins == number
-        assert abs(np.mean(np.array(said)[chosen]) - np.mean(np.array(was)[chosen])) < 0.08
+        assert abs(np.mean(np.array(said)[chosen]) - np.mean(np.array(was)[chosen])) < 0.05
     for size in SIZES:
         of_size = [row["p_best"] for row in tables["estimates"] if row["world_size"] == size]
-        assert sum(of_size) == pytest.approx(60)
+        assert sum(of_size) == pytest.approx(240)
 
 
 def test_a_node_8_per_cent_slow_is_named_and_changes_no_interval(told):
