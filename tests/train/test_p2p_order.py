@@ -1,8 +1,8 @@
-"""What stages send meets what others receive, in order, in every schedule of engine torch.
+"""Messages of stages meet their receivers, in order, in every schedule of engine torch.
 
-Each rank of a pipeline runs in this process, and its exchanges return at once. What it posted and
-waited for is then played against the others as NCCL does: two ranks share a queue, in which a send
-meets a receive, and only the operations of one batch may pass each other.
+Each rank of a pipeline runs in this process, and its exchanges return at once. Its posts and waits
+are then played against the others as NCCL does: two ranks share a queue, in which a send meets a
+receive, and only the operations of one batch may pass each other.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Exchange:
 
 @dataclass
 class Log:
-    """What a rank does in order: it posts a batch (True), or waits for one (False)."""
+    """The acts of a rank in order: it posts a batch (True), or waits for one (False)."""
 
     events: list[tuple[bool, list[Exchange]]] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Waited:
 
 
 def log_of(point: Point, rank: int, monkeypatch: pytest.MonkeyPatch) -> Log:
-    """What a rank does in one step."""
+    """The acts of a rank in one step."""
     log = Log()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=point.layout.pp)
     try:
