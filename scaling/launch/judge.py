@@ -16,7 +16,7 @@ from scaling.record.row import Outcome
 
 _POLL_S = 0.05
 _HEARTBEATS_EVERY_S = 0.5  # reading every rank's file loads a shared file system
-_SETTLE_S = 1.0  # time for the other ranks to record what they saw after one has failed
+_LAST_RECORDS_S = 1.0  # time for the other ranks to record what they saw after one has failed
 _STACKS_S = 1.0  # time for the ranks to write their stacks
 _EXIT_S = 20.0  # time for ranks to exit once all have left their results
 # A longer gap between two polls means that this process was suspended while the clock ran on, as
@@ -113,7 +113,7 @@ def watch(
             break
         # a rank that succeeds leaves its result before it ends; peers of any other wait for ever
         if exits and not exits.keys() <= files.finished():
-            deadline = clock() + _SETTLE_S
+            deadline = clock() + _LAST_RECORDS_S
             while len(exits := ranks.exits()) < world_size and clock() < deadline:
                 sleep(_POLL_S)
             break
