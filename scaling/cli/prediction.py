@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -290,13 +290,18 @@ def recommend(
             batch = first.layout.global_batch_size
             tokens = f"{batch * seq_length / 1e6:.3g} M tokens"
             typer.echo(f"assumed: {count} GPUs: {batch:,} sequences, {tokens} a step", err=True)
-    records = [record_of(one) for several in best.values() for one in several]
+    advised = _advised(best)
+    records = [
+        record_of(one) | {"advised": one is advised[count]}
+        for count, several in best.items()
+        for one in several
+    ]
     if as_json:
         print_json(records)
     else:
         _show_recommendations(records, calibrated=parameters is not None)
-    for count, (first, *_) in best.items() if program is not None and not as_json else ():
-        point = point_of_layout(found.name, found.shape, first.layout, cluster)
+    for count, use in advised.items() if program is not None and not as_json else ():
+        point = point_of_layout(found.name, found.shape, use.layout, cluster)
         start = start_of(point, check_choice("--as", str(program), PROGRAMS))
         for reason in start.refused:
             typer.echo(printable(reason), err=True)
@@ -341,6 +346,26 @@ def _fits(one: dict[str, Any]) -> str:
     return percent(one["fits_chance"], 0) + (" (may not)" if one["risky"] else "")
 
 
+def _advised(best: Mapping[int, list["Recommendation"]]) -> dict[int, "Recommendation"]:
+    """The layout to use at each size, as reports decide it; the first if none likely fits."""
+    import numpy as np
+
+    from scaling.analyse.decision import LEAST_FIT, advise
+    from scaling.analyse.posterior import Cells, Runs, posterior
+
+    found = [one for several in best.values() for one in several]
+    size = np.unique([one.gpus for one in found], return_inverse=True)[1]
+    layout = np.unique([one.layout.label for one in found], return_inverse=True)[1]
+    sigmas = [(one.common_sigma, one.layout_sigma, one.size_sigma, one.rest_sigma) for one in found]
+    rates = np.log([one.tokens_per_s for one in found])
+    none = np.empty(0, dtype=int)
+    nothing = Runs(np.empty(0), np.empty(0), none, none)
+    drawn = posterior(nothing, Cells(layout, size, rates, np.array(sigmas))).rates
+    fits = np.array([one.fits_chance >= LEAST_FIT for one in found])
+    chosen = {found[cell].gpus: found[cell] for cell in advise(drawn, layout, size, fits).values()}
+    return {count: chosen.get(count, several[0]) for count, several in best.items()}
+
+
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
     heads = (
         "GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU",
@@ -349,7 +374,7 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
     body = [
         (
             one["gpus"],
-            one["rank"],
+            f"{one['rank']}{' use' * one['advised']}",
             layout_name(one),
             f"{one['tokens_per_s']:,.0f}",
             f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",

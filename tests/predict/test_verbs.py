@@ -170,11 +170,15 @@ def test_recommend_by_name(run):
     assert [(one["gpus"], one["rank"]) for one in records] == [
         (8, 1), (8, 2), (8, 3), (64, 1), (64, 2), (64, 3),
     ]  # fmt: skip
+    # the report's decision: one layout of each size, the same at both as none is far better
+    assert len({one["label"] for one in records if one["advised"]}) == 1
+    assert [one["gpus"] for one in records if one["advised"]] == [8, 64]
     said = run(
         "recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "8",
         "--no-rehearse",
     )  # fmt: skip
     assert "memory left" in said
+    assert " use " in said
     assert "by TDP" in said  # an upper bound: no meter was read
 
 
