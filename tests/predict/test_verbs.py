@@ -90,8 +90,8 @@ def test_rows_of_points_that_a_study_no_longer_has_do_not_calibrate(run, sweep_c
     pq.write_table(table.filter(kept), tmp_path / "fresh" / "rows.parquet")
     planned = table.filter(kept).select(["point_id"])
     pq.write_table(planned[:-1], tmp_path / "points.parquet")
-    (tmp_path / "chosen").mkdir()  # one was added, because its layout ran on a slow node only
-    pq.write_table(planned[-1:], tmp_path / "chosen" / "8.elsewhere.parquet")
+    # one was added, because its layout ran on a slow node only
+    pq.write_table(planned[-1:], tmp_path / "round1.parquet")
     run("calibrate", tmp_path / "rows.parquet", tmp_path / "all.json")
     points = ("--points", tmp_path / "points.parquet")
     run("calibrate", tmp_path / "rows.parquet", tmp_path / "edited.json", *points)
