@@ -4,6 +4,7 @@ Started with torchrun's variables. Prints one dict a step, with the seconds betw
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from typing import Any
@@ -38,7 +39,9 @@ class _Lines(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if state.is_world_process_zero and logs and "loss" in logs:
             said = {"step": state.global_step, "step_time_s": f"{self.seconds:.6f}"}
-            print(said | {name: logs[name] for name in ("loss", "grad_norm")}, flush=True)  # noqa: T201
+            said |= {name: logs[name] for name in ("loss", "grad_norm")}
+            sys.stdout.write(f"{said}\n")
+            sys.stdout.flush()
 
 
 class _Tokens(Dataset[dict[str, torch.Tensor]]):

@@ -4,6 +4,7 @@ Bytes are what a kernel reads and writes. They bound its time on a GPU, so a gol
 without one.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,16 +22,11 @@ from scaling.layout.shapes import ModelShape
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder, Layer
 from scaling.train.parallel.tensor import TensorParallel
+from tests.shipped import MODELS
 from tests.train.test_model import CPU
 
-LLAMA_7B = ModelShape(
-    num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
-    ffn_hidden_size=11008, vocab_size=32000,
-)  # fmt: skip
-TINYLLAMA = ModelShape(
-    num_layers=4, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=64,
-    ffn_hidden_size=5632, vocab_size=32000,
-)  # fmt: skip
+LLAMA_7B = MODELS["llama2_7b"]
+TINYLLAMA = dataclasses.replace(MODELS["tinyllama_1b"], num_layers=4)
 TOKENS = 4096
 
 # Operators that launch no kernel.

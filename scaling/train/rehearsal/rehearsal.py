@@ -70,11 +70,11 @@ def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     the optimizer's states from its beginning.
 
     Raises:
-        NotImplementedError: the point cannot be rehearsed; it says why.
+        ValueError: the point cannot be rehearsed; it says why.
     """
     layout, reason = point.layout, rehearsal_refusal(point)
     if reason is not None:
-        raise NotImplementedError(reason)
+        raise ValueError(reason)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")
