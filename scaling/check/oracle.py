@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.launch.start.environment import rank_environment
+from scaling.layout.engines import engine_module
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.study.point import Point
@@ -30,9 +31,6 @@ from scaling.study.point import Point
 STEPS = 2
 FEW = 8  # replicas; larger numbers are extrapolated from this and twice this
 OWNERS = 10  # listed, the largest first
-# Elements that DeepSpeed gathers ahead or reduces at once (engines/deepspeed/config.py): a model
-# that is shallow enough to lie in them all is no image of a deep one.
-GATHERED, REDUCED = 1.05e9, 5e8
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal reports it
 
@@ -183,8 +181,9 @@ def _shallow_points(point: Point) -> list[tuple[Point, float]]:
     of_experts = shape.num_experts / layout.ep * shape.expert_params if shape.expert_layers else 0
     layer = (shape.decoder_layer_params + of_experts) / layout.tp
     gathers = layout.zero_stage == 3
-    windows = [REDUCED, GATHERED * gathers] if layout.engine == "deepspeed" else []
     held = shape.num_layers / layout.pp * layer
+    # a model that is shallow enough to lie in a window whole is no image of a deep one
+    windows = engine_module(layout.engine, "refusals").windows(layout)
     beyond = max((window for window in windows if window < held), default=0.0)
     least = max(math.ceil(beyond / layer), 4 if gathers else 2) + shape.dense_layers
     dealt, apart = _layers_of_chunks(point), 2 if gathers else 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import scaling
 from scaling.check.oracle import rank_memory, rehearsals, stage_ranks
+from scaling.layout.engines import ENGINES
 from scaling.record.files import write_text
 from scaling.study.ids import stored_fields
 from scaling.study.point import Point
@@ -85,7 +86,7 @@ def _code() -> list[str]:
     for path in sorted([*(package / "train").rglob("*.py"), package / "check" / "oracle.py"]):
         digest.update(path.read_bytes())
     versions = []
-    for name in ("torch", "deepspeed"):
+    for name in ("torch", *ENGINES):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(importlib.metadata.version(name))
     return [digest.hexdigest(), *versions]

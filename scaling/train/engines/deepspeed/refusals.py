@@ -133,3 +133,8 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
 def missing_software(layout: Layout) -> Iterator[str]:
     """Nothing is missing: every version that can be installed runs what is not refused."""
     return iter(())
+
+
+def windows(layout: Layout) -> tuple[float, ...]:
+    """Elements of weights that it reduces at once, and that ZeRO-3 gathers ahead."""
+    return (5e8, 1.05e9) if layout.zero_stage == 3 else (5e8,)

@@ -79,3 +79,8 @@ def missing_software(layout: Layout) -> Iterator[str]:
             f"pipeline_schedule={schedule} needs torch >= 2.13, this is {installed}: older ones "
             "have wrong gradients where a backward is split"
         )
+
+
+def windows(layout: Layout) -> tuple[float, ...]:
+    """Elements of weights that it handles at once: none, FSDP2 works layer by layer."""
+    return ()
