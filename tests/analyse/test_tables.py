@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.record.files import point_columns, write_table
-from scaling.record.row import Row, fields_of
-from scaling.study.grid import Refusal
+from scaling.record.row import Row
+from scaling.study.paths import StudyPaths
 from tests.analyse.conftest import SQL, refusal_of, some_point
 from tests.report.synthetic_study import row
 
@@ -115,9 +115,8 @@ def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
 
 def test_what_a_guided_sweep_skips_is_no_refusal(tabulated, tmp_path):
     here, left = some_point(2), some_point(2, tp=2)
-    asked = {name: point_columns(left).get(name) for name in fields_of(Refusal)}
-    chosen = asked | {"reason": "slower", "point_id": left.point_id, "repeat": 0, "chosen": False}
-    write_table(tmp_path / "chosen" / "2.parquet", pa.Table.from_pylist([chosen]))
+    skipped = point_columns(left) | {"round": 1, "chosen": False, "reason": "slower"}
+    write_table(StudyPaths(tmp_path).round(1), pa.Table.from_pylist([skipped]))
     tables = tabulated([here, left], [ran(here, 100)], [refusal_of(some_point(2, pp=2), "no")])
     (progress,) = tables("progress")
     assert (progress["points"], progress["refusals"], progress["skipped"]) == (1, 1, 1)
