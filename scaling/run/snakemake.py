@@ -58,7 +58,7 @@ def run_study(
                 f"{option}: names the study already; give --mode and --cluster before the `--`"
             )
     console = Console(highlight=False)
-    planned = planning.plan_study(study, mode=mode, cluster=cluster, say=console.print)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
     watcher = watch_study(loaded, points, planned.folder)

@@ -15,6 +15,5 @@ rule predict:
         asked=PLAN.asked,
         clusters=PLAN.clusters,
     shell:
-        SCALING
-        + " predict {input.points:q} {output:q} {params.calibration:q} --rehearse"
+        SCALING + " predict {input.points:q} {output:q} {params.calibration:q}"
         " > {log:q} 2>&1"
