@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -29,7 +30,9 @@ def folder(tmp_path, request):
     point, row, environment = request.param
     (tmp_path / "point.json").write_text(point.to_json())
     (tmp_path / "file").touch()
-    measure = f"{sys.executable} -m scaling measure {tmp_path}/point.json {tmp_path}/{row}"
+    measure = (
+        f"{shlex.quote(sys.executable)} -m scaling measure {tmp_path}/point.json {tmp_path}/{row}"
+    )
     items = [
         {"command": command, "limit_s": 400, "environment": {}}
         for command in (measure, f"touch {tmp_path}/started")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -156,7 +157,7 @@ def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
         "time.sleep(60)"
     )
     (tmp_path / "job.py").write_text(cleaning)
-    folder = pack(f"{sys.executable} job.py; true", limit_s=60)
+    folder = pack(f"{shlex.quote(sys.executable)} job.py; true", limit_s=60)
     process = started(folder, tmp_path / "ready")
     shell = json.loads((folder / "0.running.json").read_text())["pid"]
     os.killpg(shell, signal.SIGTERM)  # as Slurm signals every process of the job

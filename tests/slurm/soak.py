@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ class Soak:
         for name in self.real:
             path = self.study.folder / f"{name}.json"
             path.write_text(tiny_point(warmup_steps=1, measured_steps=5).to_json())
-            words = f"{sys.executable} -m scaling measure {path} rows/{name}.parquet"
+            words = f"{shlex.quote(sys.executable)} -m scaling measure {path} rows/{name}.parquet"
             asked[name] = {"command": f"[ -e rows/{name}.parquet ] || {words}"}
         self.study.points(**asked)
 

@@ -21,7 +21,10 @@ from tests.train.conftest import Attempt, Train
 from tests.train.test_model import blueprint
 from tests.train.test_parity import compare
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(" " in torch.__file__, reason="torch compiles in no path with a space"),
+]
 
 IMPORTED_LATE = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # by Inductor
 

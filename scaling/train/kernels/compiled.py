@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -17,7 +18,9 @@ def require_compiler(device: torch.device) -> None:
     """Check that the tools the compiler needs are installed.
 
     Raises:
-        KernelUnavailable: no C++ compiler for a CPU, no Triton for a GPU.
+        KernelUnavailable: no C++ compiler for a CPU, or torch lies in a folder with a space in its
+            name, whose libraries torch's command for that compiler does not find; no Triton for a
+            GPU.
     """
     if device.type == "cpu":
         from torch._inductor.cpp_builder import get_cpp_compiler
@@ -27,6 +30,10 @@ def require_compiler(device: torch.device) -> None:
             get_cpp_compiler()
         except InvalidCxxCompiler as error:
             raise KernelUnavailable("compile on a CPU needs a C++ compiler (g++ >= 9)") from error
+        if " " in (place := str(Path(torch.__file__).parent)):
+            raise KernelUnavailable(
+                f"compile on a CPU needs torch in a path without space: {place}"
+            )
         return
     from torch.utils._triton import has_triton
 

@@ -6,6 +6,7 @@ job.
 """
 
 import asyncio
+import shlex
 import signal
 import sys
 import time
@@ -172,6 +173,10 @@ class Executor(RemoteExecutor):
         return job.is_shell and not (
             deployed or job.benchmark or job.is_shadow or job.resources.get("shell_exec")
         )
+
+    def get_python_executable(self) -> str:
+        """The Python of a child Snakemake as a word of its command: its path may have a space."""
+        return shlex.quote(super().get_python_executable())
 
     def get_job_args(self, job: Any, **kwargs: Any) -> str:
         """Arguments of a child Snakemake.
