@@ -18,9 +18,8 @@ def require_compiler(device: torch.device) -> None:
     """Check that the tools the compiler needs are installed.
 
     Raises:
-        KernelUnavailable: no C++ compiler for a CPU, or torch lies in a folder with a space in its
-            name, whose libraries torch's command for that compiler does not find; no Triton for a
-            GPU.
+        KernelUnavailable: no C++ compiler for a CPU, no Triton for a GPU. On a CPU also if torch's
+            path has a space: its compiler then finds no library of torch.
     """
     if device.type == "cpu":
         from torch._inductor.cpp_builder import get_cpp_compiler
