@@ -7,7 +7,7 @@ from scaling.layout.names import exact
 from scaling.report.sections import purchase
 from scaling.report.sections.runs import runs
 from scaling.report.tables import Record, Tables
-from scaling.report.text import LEVELS, UNKNOWN, amount, gib, percent, significant
+from scaling.report.text import LEVELS, UNKNOWN, amount, gib, gpu_count, percent, significant
 
 COPIED = 3  # layouts of a size with a run to copy, the advised one with those of all programs
 SHOWN_LAYOUTS = 12  # of a size; the table of points has all
@@ -147,7 +147,7 @@ def _fits(row: Record) -> str:
 def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str, Any]:
     """Every selection by every size: the advised layout, its rate, what a run takes.
 
-    `sizes`: the columns; `unit`: what they count, if all rows count the same.   `rows`: those of
+    `sizes`: the columns; `heads`: of each, `8 GPUs` if all rows count the same.   `rows`: those of
     one model and batch together, so that clusters stand side by side; of a row `cells` by size.
     """
     rows = []
@@ -166,6 +166,7 @@ def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str,
         key=lambda row: (row["story"]["tokens"], row["story"]["model"], row["story"]["batch"])
     )
     tried = {size for told in stories for size in told["sizes"]}
-    units = {told["words"]["GPUs"] for told in stories}
-    unit = f" {units.pop()}" if len(units) == 1 else ""
-    return {"sizes": sorted(tried), "unit": unit, "rows": rows}
+    words = {told["words"]["GPUs"]: told["words"] for told in stories}
+    one = next(iter(words.values())) if len(words) == 1 else None
+    heads = {size: gpu_count(size, one) if one else str(size) for size in sorted(tried)}
+    return {"heads": heads, "sizes": [*heads], "rows": rows}
