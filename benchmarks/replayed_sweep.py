@@ -31,9 +31,10 @@ from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.rivals import rows_by_setting
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.run.rounds import STARTUP_S, contest_of
+from scaling.run.rounds import contest_of
 from scaling.study.load import load_clusters, load_models
 from scaling.study.short_steps import short_step_rounds, short_step_sizes
+from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class Sweep:
     keep: float = 0.3
     spread: float = 0.03
     budget_gpu_s: float = math.inf
-    startup_s: float = STARTUP_S
+    startup_s: float = TYPICAL_STARTUP_S
     repeats: int = 1
     sigma: float = 0.0
     full_steps: float = 13.0

@@ -56,11 +56,6 @@ class Table:
         """The file and the row, for a sentence."""
         return f"{self.source}: row {self.numbers[row]}"
 
-    def cell_error(self, name: str, row: int, wanted: str) -> InputError:
-        """The error about one cell: file, row, column, value, and what would be right."""
-        value = shortened(self.rows[name][row].as_py())
-        return InputError(f"{self.place(row)}: {name}={value}: {wanted}")
-
     def filter(self, chosen: Flags) -> "Table":
         """The rows where `chosen`, (n,), is true."""
         rows = self.rows.filter(pa.array(chosen))

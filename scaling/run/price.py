@@ -14,12 +14,13 @@ from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
 from scaling.run.plan_writer import StudyPlan
-from scaling.run.rounds import STARTUP_S, budget_gpu_hours, contest_of
+from scaling.run.rounds import budget_gpu_hours, contest_of
 from scaling.study.grid import Plan as Grid
 from scaling.study.point import Point, micro_batch_twins
 from scaling.study.schema import Measure
 from scaling.study.short_steps import is_worth_shortening
 from scaling.study.study import Study
+from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 # The cheapest keys of `measure`, by replays of published sweeps.
 CHEAPEST = {
@@ -105,13 +106,13 @@ def prices(
         run_s = short_s if way in ("short", "both") else full_s
         chosen = np.ones(len(points), dtype=bool)
         if way in ("guided", "both"):
-            seconds = STARTUP_S + np.where(counted, run_s, 0.0)
+            seconds = TYPICAL_STARTUP_S + np.where(counted, run_s, 0.0)
             gpu_s = repeats * points.world_size * seconds
             chosen = _simulated(study, once, points, gpu_s)
         runs = counted & chosen
         steps = hours_per_s * np.where(runs, run_s, 0.0)
         started = runs | (misfits & chosen)
-        startup = hours_per_s * np.where(started, STARTUP_S, 0.0)
+        startup = hours_per_s * np.where(started, TYPICAL_STARTUP_S, 0.0)
         usd = usd_per_hour * float((steps + startup).sum())
         priced.append(
             Price(

@@ -38,10 +38,8 @@ from scaling.study.grid import Plan as Grid
 from scaling.study.plan_file import read_json_object
 from scaling.study.point import Point
 from scaling.study.study import Study
+from scaling.study.time_limits import TYPICAL_STARTUP_S
 
-# Seconds from an allocation to the first step, before any row was measured: imports, connections,
-# building the model.
-STARTUP_S = 60.0
 _SCHEMA = pa.schema(
     [
         *POINTS,
@@ -171,7 +169,7 @@ class _State:
         """GPU-seconds of what is to run of each cell; one that does not fit ends at its start."""
         sweep = self.sweep
         startups_s = [s for row in sweep.rows.values() if (s := row["startup_s"]) is not None]
-        startup_s = statistics.median(startups_s) if startups_s else STARTUP_S
+        startup_s = statistics.median(startups_s) if startups_s else TYPICAL_STARTUP_S
         run_s = predictions.predict_run_s(sweep.study, self.cells, prediction.step_time_s)
         seconds = startup_s + np.where(prediction.fits & prediction.predicted, run_s, 0.0)
         for cell, rows in enumerate(self.rows):

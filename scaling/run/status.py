@@ -22,7 +22,6 @@ from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.point import Point
 
-_KWH_J = 3.6e6
 _AT_MOST = 8  # lines of one kind
 _Cell = tuple[int, str, str]  # world_size, layout, kind
 

@@ -1,6 +1,8 @@
 """A point's time limit, and how long its ranks may be silent."""
 
-STARTUP_S = 900.0  # imports and connections of thousands of ranks, building, compiling
+# Seconds from an allocation to the first step, where no row tells: imports, connections, building.
+TYPICAL_STARTUP_S = 60.0
+STARTUP_S = 900.0  # the most: imports and connections of thousands of ranks, building, compiling
 HANG_AFTER_S = 300.0
 _MAX_SLOWDOWN = 3.0  # measured over predicted step time, beyond which the limit ends a point
 _SILENT_STEPS = 10.0

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scaling.analyse.decision import LEAST_FIT
 from scaling.layout.names import exact
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
@@ -25,14 +26,14 @@ from scaling.report.text import (
     significant,
     step_words,
 )
+from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
 DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 BUSY, CROWDED = 2.0, 1.25  # load over own threads: red, amber
 SLOWED = 0.1  # share of the time
-LEAST_CHANCE = 0.95  # to fit; a layout below is not advised
 SURE = 0.99
-START_S, RUN_STEPS = 60.0, 13  # of a run without a row: start-up, 3 steps of warm-up, 10 measured
+RUN_STEPS = 13  # of a run without a row: 3 steps of warm-up, 10 measured
 _MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
     "measured": "Use", "extended": "Use", "published": "Published: use",
@@ -186,7 +187,7 @@ def _settled_by(tables: Tables, rows: Sequence[Record]) -> str:
     again = "One more run" if took.keys() == wanted else "A run"
     for row in rows:
         if row["series"] == "predicted" and row["step_time_s"]:
-            seconds = START_S + RUN_STEPS * row["step_time_s"]
+            seconds = TYPICAL_STARTUP_S + RUN_STEPS * row["step_time_s"]
             took.setdefault((row["world_size"], row["layout_name"]), [seconds])
     if took.keys() != wanted:
         return ""
@@ -268,7 +269,7 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
             items.append(("good", f"Repeats differ by {sigma}"))
     chance = size["fits_probability"]
     if predicted and chance is not None:
-        state = "good" if chance >= SURE else "warn" if chance >= LEAST_CHANCE else "bad"
+        state = "good" if chance >= SURE else "warn" if chance >= LEAST_FIT else "bad"
         needed = gib(size["predicted_memory_bytes"])
         items.append((state, f"It fits with a chance of {percent(chance)} ({needed})"))
     waiting = tables["progress"][0]["waiting"] if tables["progress"] else 0
