@@ -33,6 +33,7 @@ def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
         "time_limit_s": time_limit_s,
         "since_boot_s": _since_boot_s(psutil.Process()),
         "job": os.environ.get("SLURM_JOB_ID"),
+        "slurm": os.environ.get("SLURM_CLUSTER_NAME"),
     }
     text = json.dumps(facts) + "\n"
     write_text(marker, text)
@@ -52,6 +53,7 @@ class Runner:
     host: str
     since: float
     job: str | None = None  # of Slurm
+    slurm: str | None = None  # the name of the Slurm to which the job belongs
 
     @property
     def is_here(self) -> bool:
@@ -70,7 +72,11 @@ def live_runner(marker: Path) -> Runner | None:
         facts = read_json_object(marker)
         since = datetime.datetime.fromisoformat(facts["started_at"]).timestamp()
         runner = Runner(
-            pid=int(facts["pid"]), host=str(facts["host"]), since=since, job=facts.get("job")
+            pid=int(facts["pid"]),
+            host=str(facts["host"]),
+            since=since,
+            job=facts.get("job"),
+            slurm=facts.get("slurm"),
         )
         if not runner.is_here:
             ends_s = since + float(facts["time_limit_s"])

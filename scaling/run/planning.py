@@ -11,7 +11,7 @@ from scaling.check.rehearsed import Rehearser, rehearser
 from scaling.errors import InputError
 from scaling.predict.advise.rehearse import none_rehearsed
 from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
-from scaling.probe.plan import ProbePlan, probe_plan
+from scaling.probe.plan import STARTUP_MINUTES, ProbePlan, probe_plan
 from scaling.run import predictions
 from scaling.run.choices import refusal_columns, setting_key
 from scaling.run.plan_writer import StudyPlan, random_fraction
@@ -179,6 +179,8 @@ def _with_time_limit(study: Study, point: Point, step_time_s: float) -> Point:
 def plan_probe(study: Study, planned: Plan) -> ProbePlan | None:
     """Plan what is probed before anything is measured; None if nothing is.
 
+    The longest job of the cluster bounds its time. If that leaves none, nothing is probed.
+
     Raises:
         InputError: `probe.world_size` is no possible allocation of this cluster.
     """
@@ -195,4 +197,9 @@ def plan_probe(study: Study, planned: Plan) -> ProbePlan | None:
             f"{study.path}: probe.world_size={world_size}: must be at most {per_node} or whole "
             f"nodes of {per_node}, up to the {per_node * cluster.nodes} of cluster {first.cluster}"
         )
-    return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
+    limit_s, most = study.probe.time_limit_s, cluster.slurm.max_minutes
+    if most is not None:
+        limit_s = min(limit_s, 60.0 * (most - STARTUP_MINUTES - _WORKER_MINUTES))
+    if limit_s <= 0:
+        return None
+    return probe_plan(planned.points, world_size=world_size, time_limit_s=limit_s)

@@ -42,6 +42,7 @@ def test_two_whole_nodes_with_everything_a_site_may_ask_for():
         slurm_qos="normal",
         slurm_constraint="h100",
         slurm_reservation="sweep",
+        slurm_dependency="afterok:1234",
         slurm_exclusive=1,
         slurm_extra="--exclude=n7 --mail-type=FAIL --switches=1",
         slurm_setup="module load cuda/12.8\nsource site.sh",

@@ -129,6 +129,21 @@ def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeyp
     assert counts == [len(grid.expand_grid(study).points)]
 
 
+@pytest.mark.parametrize(("most", "limit_s"), [(60, 300.0), (14, 120.0), (12, None)])
+def test_the_longest_job_of_the_cluster_bounds_the_probe_too(config, write_study, most, limit_s):
+    study = load_study(write_study(probe=True), config)
+    clusters = {
+        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=most))
+        for name, cluster in study.clusters.items()
+    }
+    planned = fitting_plan(study)
+
+    probe = planning.plan_probe(dataclasses.replace(study, clusters=clusters), planned)
+
+    assert (probe.time_limit_s if probe else None) == limit_s
+    assert probe is None or probe.allocation.minutes + 2 <= most
+
+
 def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(
     config, write_study, monkeypatch
 ):

@@ -99,8 +99,13 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     assert "runs for 1 h 00 min on " in dataclasses.replace(sweep, running=(hour_old,)).lines()[1]
 
 
-@pytest.mark.parametrize(("job", "running"), [("9", 1), ("6", 0), ("8", 0), (None, 1)])
-def test_no_marker_counts_whose_job_is_over_or_waits_again(sweep, monkeypatch, job, running):
+@pytest.mark.parametrize(
+    ("job", "slurm", "running"),
+    [("9", "lab", 1), ("6", "lab", 0), ("8", "lab", 0), ("6", "other", 1), (None, "lab", 1)],
+)
+def test_no_marker_counts_whose_job_is_over_or_waits_again(sweep, monkeypatch, job, slurm, running):
+    write_program(Path("bin/scontrol"), "#!/bin/sh\necho 'ClusterName             = lab'\n")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", slurm)
     if job is not None:
         monkeypatch.setenv("SLURM_JOB_ID", job)
     points = [dataclasses.replace(points_of(1)[0], point_id="p3")]

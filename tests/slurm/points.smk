@@ -30,6 +30,7 @@ rule point:
         slurm_partition=resource("slurm_partition", "main"),
         slurm_account=resource("slurm_account", "lab"),
         slurm_qos=resource("slurm_qos", ""),
+        slurm_dependency=resource("slurm_dependency", ""),
         slurm_setup=resource("slurm_setup", ""),
     params:
         command=lambda wildcards: POINTS[wildcards.point].get(

@@ -84,6 +84,18 @@ def test_setup_lines_run_before_the_points(study):
     assert (study.folder / "out/a.txt").read_text() == "hello\n"
 
 
+def test_a_point_starts_after_the_job_on_which_it_depends(study):
+    first = study.lab.ask(
+        "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--wrap",
+        f"sleep 5; echo first >> {study.folder}/starts",
+    ).strip()  # fmt: skip
+    study.points(a={"slurm_dependency": f"afterok:{first}"})
+
+    assert study.run() == 0, study.said
+
+    assert (study.folder / "starts").read_text().split() == ["first", "a"]
+
+
 def test_names_and_comments_tell_a_human_what_a_job_is(study):
     study.points(a={"seconds": 20}, b={"seconds": 20})
 

@@ -109,10 +109,12 @@ class Queue:
     running: frozenset[str] = frozenset()  # SLURM_JOB_ID of each
     answered: bool = False
     asked_at: float = 0.0  # seconds since the epoch
+    slurm: str | None = None  # the name of the Slurm that answered; None if it did not tell
 
     def has_lost(self, runner: Runner) -> bool:
-        """Whether the job in which a point ran is over."""
+        """Whether the job in which a point ran is over; a job of another Slurm may run."""
         known = self.answered and runner.since < self.asked_at
+        known = known and (runner.slurm == self.slurm or None in (runner.slurm, self.slurm))
         return known and runner.job is not None and runner.job not in self.running
 
 
@@ -149,7 +151,13 @@ def ask_queue(folder: Path) -> Queue:
         running=frozenset(job[0] for job in jobs if job[3] != "PENDING"),
         answered=done is not None and done.returncode == 0,
         asked_at=asked_at,
+        slurm=_name_of_slurm(),
     )
+
+
+def _name_of_slurm() -> str | None:
+    name = re.search(r"^ClusterName\s*=\s*(\S+)", _ask_slurm("scontrol", "show", "config"), re.M)
+    return None if name is None else name[1]
 
 
 def _nodes_away(partition: str) -> str:

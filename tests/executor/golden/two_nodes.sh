@@ -5,6 +5,7 @@
 #SBATCH --comment='snakemake in study, b'
 #SBATCH --constraint=h100
 #SBATCH --cpus-per-task=6
+#SBATCH --dependency=afterok:1234
 #SBATCH --exclude=n7
 #SBATCH --exclusive
 #SBATCH --gpus-per-node=8
