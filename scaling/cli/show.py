@@ -15,7 +15,7 @@ from scaling.errors import counted, grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
-from scaling.run.price import Costs, Price
+from scaling.run.price import CHEAPEST, Price
 from scaling.run.progress import duration
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
@@ -31,12 +31,13 @@ def show_plan(
     planned: Plan,
     spend: Spend | None,
     probe_plan: ProbePlan | None,
-    costs: Costs | None = None,
+    price: Price | None = None,
+    cheapest: Price | None = None,
 ) -> None:
     """Print points and refusals by model and world size, and what they will cost."""
     console = Console(highlight=False)
     say = _printer(console)
-    measure, costs = study.measure, costs or Costs()
+    measure = study.measure
     wanted = [p for p in planned.points if not (measure.repeats.only and p.repeat)]
     unit = "rank" if all(p.gpu == "cpu" for p in wanted) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
@@ -50,30 +51,28 @@ def show_plan(
     if study.mode == "predict":
         say(f"{points}, {study.kind} scaling, predicted only")
         return
-    ways, cheapest = costs.ways, costs.cheapest
-    if cheapest is not None and 2 * cheapest[1].gpu_hours <= (full := ways[0].gpu_hours):
-        keys, cheap = cheapest
-        text = yaml.safe_dump(dict(keys), default_flow_style=True, sort_keys=False, width=1000)
-        cheap_hours, full_hours = (f"{h:,.{int(h < 10)}f}" for h in (cheap.gpu_hours, full))
-        prices = f"about {cheap_hours} GPU-hours instead of {full_hours}"
+    if price is not None and cheapest is not None and 2 * cheapest.gpu_hours <= price.gpu_hours:
+        text = yaml.safe_dump(dict(CHEAPEST), default_flow_style=True, sort_keys=False, width=1000)
+        hours = [f"{h:,.{int(h < 10)}f}" for h in (cheapest.gpu_hours, price.gpu_hours)]
+        prices = f"about {hours[0]} GPU-hours instead of {hours[1]}"
         say(f"measuring takes {prices} if {study.path} says")
         console.print(f"  measure: {text.strip()}", markup=False, soft_wrap=True)  # to be copied
     cluster = study.clusters[wanted[0].cluster]  # a study that measures has only one
     allocations = [point.allocation for point in wanted]
     longest = duration(60 * sum(one.minutes for one in allocations))
-    hours = sum(_allocated_gpu_hours(one, cluster) for one in allocations)
+    most = sum(_allocated_gpu_hours(one, cluster) for one in allocations)
     nodes = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     say(
         f"{points}, {study.kind} scaling; one after another they take at most "
-        f"{longest}, {hours:,.1f} {unit}-hours{nodes}, if every point reaches its time limit "
+        f"{longest}, {most:,.1f} {unit}-hours{nodes}, if every point reaches its time limit "
         f"and needs all {STARTUP_MINUTES} minutes allowed for its start and end"
     )
     if spend is not None:
         say(_describe_spend(spend))
         for count, reason in grouped_reasons(spend.why_unpredicted):
             say(f"  not predicted {count}: {printable(reason)}")
-    if ways:
-        console.print(_price_table(study, ways))
+    if price is not None:
+        console.print(_price_table(price, cheapest))
     if measure.is_guided:
         say(_describe_guidance(study))
     if measure.repeats.only and (runs := measure.repeats.at_most) > 1:
@@ -122,29 +121,17 @@ def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
     return gpus * allocation.minutes / 60
 
 
-def _price_table(study: Study, ways: Sequence[Price]) -> Table:
-    """The price of each way to measure the study; its own way is marked."""
-    table = Table("", title="predicted GPU-hours, by what `measure:` says", title_justify="left")
+def _price_table(price: Price, cheapest: Price | None) -> Table:
+    """The price of the study as it is written, and with the keys that make it cheapest."""
+    table = Table("", title="predicted GPU-hours", title_justify="left")
     for name in ("points", "steps", "start-up", "all", "USD"):
         table.add_column(name, justify="right")
-    words = {
-        "full": "full",
-        "guided": "guided",
-        "short": "accumulation: short",
-        "both": "guided and short",
-    }
-    for one in ways:
-        mark = " *" if one.way == _way_of(study) else ""
-        hours = (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
-        usd = "–" if one.usd is None else f"{one.usd:,.0f}"
-        numbers = (f"{one.points:,}", *(f"{each:,.1f}" for each in hours), usd)
-        table.add_row(Text(words[one.way] + mark), *numbers)
+    for words, one in (("as written", price), ("cheapest", cheapest)):
+        if one is not None:
+            hours = (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
+            usd = "–" if one.usd is None else f"{one.usd:,.0f}"
+            table.add_row(words, f"{one.points:,}", *(f"{each:,.1f}" for each in hours), usd)
     return table
-
-
-def _way_of(study: Study) -> str:
-    own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
-    return own.get((study.measure.is_guided, study.measure.accumulation), "both")
 
 
 def _describe_guidance(study: Study) -> str:

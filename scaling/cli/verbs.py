@@ -54,7 +54,6 @@ def plan(
     write: Annotated[
         bool, typer.Option(help="Write the plan's files into the study's folder.")
     ] = True,
-    implied: Implied = True,
     rehearse: Annotated[bool, typer.Option(help=predicting.REHEARSE)] = True,
     mode: Mode = None,
     cluster: ClusterName = None,
@@ -68,8 +67,8 @@ def plan(
     if write:
         plan_writer.write_plan(planned)
     loaded, plan = planned.study, planned.plan
-    costs = price.costs_of(planned, implied=implied) if loaded.mode == "measure" else None
-    show.show_plan(loaded, plan, planned.spend, planned.probe_plan, costs)
+    prices = (price.price_of(loaded, plan), price.cheapest_price(loaded, plan))
+    show.show_plan(loaded, plan, planned.spend, planned.probe_plan, *prices)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")

@@ -1,4 +1,4 @@
-"""Predict what measuring a study costs: in full, guided, in short steps, and both."""
+"""Predict what measuring a study costs, as it is written and with the cheapest keys."""
 
 import dataclasses
 import math
@@ -10,10 +10,8 @@ import numpy as np
 from scaling.analyse.next_points import Plan, estimate, next_points
 from scaling.analyse.posterior import Runs
 from scaling.arrays import Flags, Floats
-from scaling.predict.cost.model import Prediction
 from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
-from scaling.run.plan_writer import StudyPlan
 from scaling.run.rounds import budget_gpu_hours, contest_of
 from scaling.study.grid import Plan as Grid
 from scaling.study.point import Point, micro_batch_twins
@@ -23,23 +21,23 @@ from scaling.study.study import Study
 from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 # The cheapest keys of `measure`, by replays of published sweeps.
-CHEAPEST = {
+CHEAPEST: Mapping[str, object] = {
     "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
     "accumulation": "short",
     "repeats": {"at_most": 3, "for": "contenders"},
     "guided": True,
 }
+_SIMULATIONS = 3  # of a guided sweep; their prices differ by about a third
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The predicted price of one way to measure a study, in GPU-hours."""
+    """The predicted price of measuring a study, in GPU-hours."""
 
-    way: str  # full | guided | short | both
     points: int
     step_gpu_hours: float
     startup_gpu_hours: float
-    usd: float | None  # None where the cluster has no price
+    usd: float | None  # None if the cluster has no price
 
     @property
     def gpu_hours(self) -> float:
@@ -47,122 +45,89 @@ class Price:
         return self.step_gpu_hours + self.startup_gpu_hours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """The price of measuring a study, as `scaling plan` shows it."""
+def price_of(study: Study, planned: Grid) -> Price | None:
+    """The price of a study as it is written; None if nothing can be predicted.
 
-    ways: Sequence[Price] = ()  # to measure it, the full one first
-    # keys of `measure` that make it cheap, and the price with them
-    cheapest: tuple[Mapping[str, object], Price] | None = None
-
-
-def costs_of(planned: StudyPlan, *, implied: bool = True) -> Costs:
-    """The costs of a study that is measured; see `prices` for `implied`."""
-    ways = prices(planned.study, planned.plan, implied=implied)
-    return Costs(
-        ways=ways, cheapest=cheapest_settings(planned.study, planned.plan) if ways else None
-    )
-
-
-WAYS = ("full", "guided", "short", "both")
-
-
-def prices(
-    study: Study, planned: Grid, ways: Sequence[str] = WAYS, *, implied: bool = True
-) -> list[Price]:
-    """The price of each way; none where nothing runs or nothing can be predicted.
-
-    Counts repeats that every point has; repeats of contenders come on top. Guided sweeps are
-    simulated: the rows are the predictions from data sheets, which no calibration narrows. A
-    point predicted not to fit takes its start-up, unless it is `implied`: its twin with a smaller
-    micro-batch does not fit either.
+    Repeats of contenders come on top. A point that is predicted not to fit takes its start-up. It
+    takes nothing if its twin with a smaller micro-batch does not fit either.
     """
     if study.mode == "predict" or not study.is_predictable:
-        return []
+        return None
     measure = study.measure
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = predictions.predict_points(study, once)
-    full = [dataclasses.replace(point, accumulation="full") for point in once]
-    short: Sequence[Point] = [
-        dataclasses.replace(point, accumulation="short")
-        if is_worth_shortening(
-            point.layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least
-        )
-        else point
-        for point in full
-    ]
-    short = planning.with_full_runs(study, short, predictions.ranking_times(prediction))
-    repeats = 1 if measure.repeats.only else measure.repeats.at_most
-    counted = prediction.predicted & prediction.fits
-    misfits = _misfits_that_start(once, prediction, implied=implied)
-    # a study that measures has only one cluster
-    usd_per_hour = study.clusters[once[0].cluster].usd_per_gpu_hour or math.nan
-    hours_per_s = repeats * points.world_size / 3600  # GPU-hours per second of each point
-    full_s, short_s = (
-        predictions.predict_run_s(study, of_way, prediction.step_time_s) for of_way in (full, short)
-    )
-    priced = []
-    for way in ways:
-        run_s = short_s if way in ("short", "both") else full_s
-        chosen = np.ones(len(points), dtype=bool)
-        if way in ("guided", "both"):
-            seconds = TYPICAL_STARTUP_S + np.where(counted, run_s, 0.0)
-            gpu_s = repeats * points.world_size * seconds
-            chosen = _simulated(study, once, points, gpu_s)
-        runs = counted & chosen
-        steps = hours_per_s * np.where(runs, run_s, 0.0)
-        started = runs | (misfits & chosen)
-        startup = hours_per_s * np.where(started, TYPICAL_STARTUP_S, 0.0)
-        usd = usd_per_hour * float((steps + startup).sum())
-        priced.append(
-            Price(
-                way=way,
-                points=repeats * int(runs.sum()),
-                step_gpu_hours=float(steps.sum()),
-                startup_gpu_hours=float(startup.sum()),
-                usd=usd if math.isfinite(usd) else None,
-            )
-        )
-    return priced
-
-
-def _misfits_that_start(points: Sequence[Point], prediction: Prediction, *, implied: bool) -> Flags:
-    """Points predicted not to fit that are started all the same, (n,)."""
+    runs = np.asarray(prediction.predicted & prediction.fits)
+    run_s = np.where(runs, predictions.predict_run_s(study, once, prediction.step_time_s), 0.0)
+    share = np.ones(len(points))  # of the times that a point starts
     misfits = np.asarray(prediction.predicted & ~prediction.fits)
-    if implied:
-        rows = {point.point_id: row for row, point in enumerate(points)}
-        for twins in micro_batch_twins(points).values():
-            larger = [row for twin in twins if misfits[row := rows[twin.point_id]]][1:]
-            misfits[larger] = False
-    return misfits
+    rows = {point.point_id: row for row, point in enumerate(once)}
+    for twins in micro_batch_twins(once).values():
+        share[[row for twin in twins if misfits[row := rows[twin.point_id]]][1:]] = 0.0
+    repeats = 1 if measure.repeats.only else measure.repeats.at_most
+    if measure.is_guided:
+        gpu_s = repeats * points.world_size * (TYPICAL_STARTUP_S + run_s)
+        share *= _simulated(study, once, points, gpu_s, runs)
+    hours = repeats * share * points.world_size / 3600
+    steps = float((hours * run_s).sum())
+    startup = float(hours[runs | misfits].sum()) * TYPICAL_STARTUP_S
+    # a study that measures has only one cluster
+    usd_per_hour = study.clusters[once[0].cluster].usd_per_gpu_hour
+    return Price(
+        points=round(repeats * float(share[runs].sum())),
+        step_gpu_hours=steps,
+        startup_gpu_hours=startup,
+        usd=usd_per_hour and usd_per_hour * (steps + startup),
+    )
 
 
-def cheapest_settings(study: Study, planned: Grid) -> tuple[Mapping[str, object], Price] | None:
-    """The keys of `measure` that make a study cheap, and the price with them.
-
-    None where the study is guided or short already, or nothing is predicted to run.
-    """
-    measure = study.measure
-    if measure.is_guided or measure.accumulation == "short":
+def cheapest_price(study: Study, planned: Grid) -> Price | None:
+    """The price with the keys of `CHEAPEST`; None if the study has some, or nothing would run."""
+    own = study.measure
+    if study.mode == "predict" or not study.is_predictable:
+        return None
+    if own.is_guided or own.accumulation == "short":
         return None
     given = Measure.model_validate(CHEAPEST)
-    cheap = measure.model_copy(update={name: getattr(given, name) for name in CHEAPEST})
-    (price,) = prices(dataclasses.replace(study, measure=cheap), planned, ("both",))
-    return (CHEAPEST, price) if price.gpu_hours else None
+    measure = own.model_copy(update={name: getattr(given, name) for name in CHEAPEST})
+    cheap = dataclasses.replace(study, measure=measure)
+    warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
+    once = [
+        dataclasses.replace(point, accumulation="short")
+        if is_worth_shortening(point.layout, warmup=warmup, steps=steps)
+        else point
+        for point in planned.points
+        if point.repeat == 0
+    ]
+    ranked_s = predictions.ranking_times(predictions.predict_points(study, once)[1])
+    run = planning.with_full_runs(cheap, once, ranked_s)
+    priced = price_of(cheap, Grid(points=run, refusals=()))
+    return priced if priced is not None and priced.gpu_hours else None
 
 
-def _simulated(study: Study, once: Sequence[Point], points: Points, gpu_s: Floats) -> Flags:
-    """The points that a guided sweep would measure if all predictions were right, (n,)."""
+def _simulated(
+    study: Study, once: Sequence[Point], points: Points, gpu_s: Floats, fits: Flags
+) -> Floats:
+    """The share of simulated guided sweeps that measure each point, (n,).
+
+    The rates of a simulation are drawn from the errors of the predictions. Rates as predicted would
+    make it dear: the best of many that differ is farther ahead than the best prediction.
+    """
     measure, hours = study.measure, budget_gpu_hours(study)
     labels = [point.layout.label for point in once]
-    contest, prediction = contest_of(points, None, labels, weak=study.kind == "weak")
-    tried = np.zeros(len(points), dtype=bool)
-    while True:
-        ran = np.flatnonzero(tried & prediction.predicted & prediction.fits)
-        runs = Runs(contest.predicted[ran], np.full(len(ran), np.nan), ran, np.full(len(ran), -1))
-        plan = Plan(gpu_s, np.where(tried, 0, 1), measure.keep, measure.spread)
-        left_s = math.inf if hours is None else 3600 * hours - float(gpu_s[tried].sum())
-        chosen = next_points(estimate(contest, runs, tried), plan, left_s).cells
-        if not chosen:
-            return tried
-        tried[chosen] = True
+    contest, _ = contest_of(points, None, labels, weak=study.kind == "weak")
+    nothing, none = np.zeros(len(points), dtype=bool), np.empty(0, dtype=int)
+    drawn = estimate(contest, Runs(np.empty(0), np.empty(0), none, none), nothing).rates
+    measured = np.zeros(len(points))
+    for truth in drawn.T[:_SIMULATIONS]:
+        tried = nothing.copy()
+        while True:
+            ran = np.flatnonzero(tried & fits)
+            runs = Runs(truth[ran], np.full(len(ran), np.nan), ran, np.full(len(ran), -1))
+            plan = Plan(gpu_s, np.where(tried, 0, 1), measure.keep, measure.spread)
+            left_s = math.inf if hours is None else 3600 * hours - float(gpu_s[tried].sum())
+            chosen = next_points(estimate(contest, runs, tried), plan, left_s).cells
+            if not chosen:
+                break
+            tried[chosen] = True
+        measured += tried / _SIMULATIONS
+    return measured

@@ -23,20 +23,26 @@ GRID = {
 SHORT = {"accumulation": "short", "measured_steps": {"at_least": 5, "until": 0.01}}
 
 
+def priced(config, write_study, **measure):
+    study = study_of(config, write_study, measure=measure, **GRID)
+    return price.price_of(study, fitting_plan(study))
+
+
 def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, write_study):
-    study = study_of(config, write_study, measure=SHORT | {"in_full": 0}, **GRID)
-    plan = fitting_plan(study)
-    hours = {one.way: one.step_gpu_hours for one in price.prices(study, plan)}
-    assert hours["both"] < hours["short"] < hours["full"]
-    assert hours["both"] < hours["guided"] <= hours["full"]
-    # of 256 micro-batches a step: 8 steps of them against 2 warm-ups and 3 rounds of 12
-    assert hours["short"] / hours["full"] < 0.1
+    full = priced(config, write_study).step_gpu_hours
+    short = priced(config, write_study, **SHORT, in_full=0).step_gpu_hours
+    both = priced(config, write_study, **SHORT, in_full=0, guided=True).step_gpu_hours
+    assert both < short < full
+    assert both < priced(config, write_study, guided=True).step_gpu_hours <= full
+    # of 256 micro-batches a step: 8 steps of them against 3 warm-ups and 10 steps in full
+    assert short / full < 0.1
 
 
-def test_the_price_of_a_guided_sweep_is_that_of_its_rounds_on_predicted_rows(config, write_study):
-    study = study_of(config, write_study, measure={"keep": 0.0, "spread": 0.0}, **GRID)
-    ways = {one.way: one for one in price.prices(study, fitting_plan(study))}
-    assert ways["guided"].points == 2  # the predicted best of each of two sizes
+def test_a_guided_sweep_is_priced_by_rounds_on_rows_drawn_from_the_predictions(config, write_study):
+    kept = priced(config, write_study, keep=0.0, spread=0.0).points
+    assert 2 <= kept < priced(config, write_study).points  # at least the best of each size
+    (more,) = {priced(config, write_study, guided=True, repeats=3).points for _ in range(2)}
+    assert more > kept
 
 
 def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
@@ -60,47 +66,33 @@ def test_a_budget_in_money_is_one_in_gpu_hours(config, write_study):
         study_of(config, write_study, measure={"budget_usd": 100}, cluster="here")
 
 
-def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, capsys):
-    study = study_of(config, write_study, measure=SHORT, **GRID)
-    plan = fitting_plan(study)
-    costs = price.Costs(ways=price.prices(study, plan))
-    show.show_plan(study, plan, None, None, costs)
-    printed = capsys.readouterr().out
-    for words in ("full", "guided", "accumulation: short *", "guided and short"):
-        assert words in printed
-    show.show_plan(
-        study_of(config, write_study, measure={"keep": 0}, **GRID), plan, None, None, costs
-    )
-    assert "guided *" in capsys.readouterr().out
-
-
 def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):
     study = study_of(config, write_study, **GRID)
     plan = fitting_plan(study)
-    ways = price.prices(study, plan)
-    keys, cheap = price.cheapest_settings(study, plan)
-    costs = price.Costs(ways=ways, cheapest=(keys, cheap))
-    show.show_plan(study, plan, None, None, costs)
+    own, cheap = price.price_of(study, plan), price.cheapest_price(study, plan)
+    show.show_plan(study, plan, None, None, own, cheap)
     printed = capsys.readouterr().out
-    assert cheap.gpu_hours < ways[0].gpu_hours < 10  # so few are told with a decimal
-    sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {ways[0].gpu_hours:.1f}"
+    assert cheap.gpu_hours < own.gpu_hours < 10  # so few are told with a decimal
+    sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {own.gpu_hours:.1f}"
     assert printed.index(sentence) < printed.index("8 points, strong scaling")
     # as printed they are what a study may say, and then the plan has nothing cheaper to offer
     (line,) = [line for line in printed.splitlines() if line.startswith("  measure: ")]
     cheaper = study_of(config, write_study, **yaml.safe_load(line), **GRID)
-    assert cheaper.measure.guided is keys["guided"] is True
-    (both,) = price.prices(cheaper, fitting_plan(cheaper), ("both",))
-    assert both.gpu_hours == pytest.approx(cheap.gpu_hours, rel=0.01)
-    assert price.cheapest_settings(cheaper, plan) is None
+    assert cheaper.measure.guided is True
+    assert price.price_of(cheaper, fitting_plan(cheaper)).gpu_hours == pytest.approx(
+        cheap.gpu_hours, rel=0.01
+    )
+    assert price.cheapest_price(cheaper, plan) is None
 
 
 def test_a_study_of_which_nothing_is_predicted_to_fit_has_no_cheap_way(config, write_study):
     huge = {"model": "huge", "world_size": 8, "zero_stage": 0, "global_batch_size": 64}
     study = study_of(config, write_study, measure={"measure_oom": True}, **huge)
-    assert price.cheapest_settings(study, fitting_plan(study)) is None
+    assert price.cheapest_price(study, fitting_plan(study)) is None
 
 
 def test_what_is_only_predicted_has_no_price(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
     plan = fitting_plan(study)
-    assert price.prices(dataclasses.replace(study, mode="predict"), plan) == []
+    only = dataclasses.replace(study, mode="predict")
+    assert price.price_of(only, plan) is price.cheapest_price(only, plan) is None
