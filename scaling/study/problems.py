@@ -1,5 +1,6 @@
 """The problem of a value that does not fit its schema, as one sentence."""
 
+import reprlib
 import typing
 
 from pydantic import BaseModel, ValidationError
@@ -48,6 +49,10 @@ _BOUNDS = {
     "less_than_equal": ("le", "must be at most"),
     "less_than": ("lt", "must be less than"),
 }
+
+
+_REPR = reprlib.Repr()  # a few aliases in YAML may stand for a value without end
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
 
 
 def first_problem(error: ValidationError, schema: object) -> str:
@@ -105,7 +110,7 @@ def _key_path(location: tuple[int | str, ...]) -> str:
 
 def quoted(value: object) -> str:
     """A value as an error sentence quotes it: on one line, at most 60 characters."""
-    text = "null" if value is None else repr(value)
+    text = "null" if value is None else _REPR.repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

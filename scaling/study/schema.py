@@ -119,25 +119,24 @@ class Steps(File):
         return self
 
 
-def _number_or_block(
-    number: Any, wanted: str, block: Callable[[Any], File]
-) -> Callable[[object], object]:
-    """A validator that turns a number of type `number` into a block, and lets blocks through."""
+def _or_block(one: Any, wanted: str, block: Callable[[Any], object]) -> BeforeValidator:
+    """A validator that takes a value of type `one` for a block, and lets blocks through."""
 
-    def validator(value: object) -> object:
+    def validated(value: object) -> object:
+        kinds = (bool,) if one is bool else (int, float)
         if isinstance(value, dict | File):
             return value
-        if not isinstance(value, int | float):
+        if not isinstance(value, kinds):
             raise PydanticCustomError("kind", wanted)
-        return block(TypeAdapter(number).validate_python(value))
+        return block(TypeAdapter(one).validate_python(value))
 
-    return validator
+    return BeforeValidator(validated)
 
 
-_as_steps = _number_or_block(
+_OrSteps = _or_block(
     StepCount,
     "must be a whole number, or {at_least, at_most, until}",
-    lambda number: Steps(at_least=number, at_most=number, until=None),
+    lambda number: {"at_least": number, "at_most": number, "until": None},
 )
 
 
@@ -148,17 +147,17 @@ class Repeats(File):
     only: Annotated[Literal["contenders"] | None, Field(alias="for")] = "contenders"
 
 
-_as_repeats = _number_or_block(
+_OrRepeats = _or_block(
     RepeatCount,
     "must be a whole number, or {at_most, for: contenders}",
-    lambda number: Repeats.model_validate({"at_most": number, "for": None}),
+    lambda number: {"at_most": number, "for": None},
 )
 
 
 def _as_share(value: object) -> object:
-    if value == "advised":
-        return value
     if not isinstance(value, int | float):
+        if value == "advised":
+            return value
         raise PydanticCustomError("kind", "must be advised, or a share from 0 to 1")
     return TypeAdapter(Share).validate_python(value)
 
@@ -170,12 +169,12 @@ class Measure(File):
     """How each point is measured."""
 
     warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
-    measured_steps: Annotated[Steps, BeforeValidator(_as_steps)] = _as_steps(10)  # type: ignore[assignment]
+    measured_steps: Annotated[Steps, _OrSteps] = Steps(at_least=10, at_most=10, until=None)
     # short: steps with fewer micro-batches, from which the full step is derived (short_steps)
     accumulation: Literal["full", "short"] = "full"
     # short points that also run in full. advised: the predicted best and one of each size
     in_full: Annotated[float | Literal["advised"], PlainValidator(_as_share)] = "advised"
-    repeats: Annotated[Repeats, BeforeValidator(_as_repeats)] = _as_repeats(1)  # type: ignore[assignment]
+    repeats: Annotated[Repeats, _OrRepeats] = Repeats.model_validate({"at_most": 1, "for": None})
     # the most a point may take; its predicted step time may set a shorter limit (time_limits)
     time_limit_s: Seconds | None = None
     # later points avoid nodes that probes or residuals show to be slow
@@ -222,10 +221,11 @@ class Probing(File):
     time_limit_s: Seconds = 300.0
 
 
-def _as_probing(value: object) -> object:
-    if not isinstance(value, bool | dict | File):
-        raise PydanticCustomError("kind", "must be true or false, or {world_size, time_limit_s}")
-    return {"enabled": value} if isinstance(value, bool) else value
+_OrProbing = _or_block(
+    bool,
+    "must be true or false, or {world_size, time_limit_s}",
+    lambda flag: {"enabled": flag},
+)
 
 
 class Reporting(File):
@@ -246,7 +246,7 @@ class StudyFile(File):
     axes: Axes = Axes()
     layouts: list[Axes] = Field([Axes()], min_length=1)
     measure: Measure = Measure()
-    probe: Annotated[Probing, BeforeValidator(_as_probing)] = Probing()
+    probe: Annotated[Probing, _OrProbing] = Probing()
     report: Reporting = Reporting()
     max_points: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 5_000
     replicates: Name | None = None
