@@ -20,7 +20,8 @@ _FEWEST_ALONE = 3  # layouts of one process that show what rounding is: of two b
 _ROWS = f"""
 with trained as (
     select
-        point_id, setting_id, world_size, losses, grad_norms, latest_rows.layout, precision,
+        point_id, setting_id, world_size, losses, grad_norms, replicas_agree,
+        latest_rows.layout, precision,
         hash(
             model, routing, cluster, gpu, total_params, seed, global_batch_size, seq_length,
             precision, gradient_clipping, stack_fingerprint
@@ -33,6 +34,7 @@ select
     point_id, setting_id, world_size, layout,
     list_resize(losses[:steps], {_STEPS})::double[{_STEPS}] as losses,
     grad_norms[1] as first_norm,
+    replicas_agree,
     training,
     hash(training, layout, world_size) as placed,
     case when precision = 'fp32' then 1e-4 when precision in ('bf16', 'fp16') then 1e-3 else 1e-2
@@ -47,13 +49,14 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per measured point that ran and kept its losses: do they agree with its training?
 
     `layouts`: how many of the training, each at its size, were compared; repeats count once.
-    `differs_in`: grad_norm or loss, whichever left its bound first; if neither did, that which came
-    nearest. `at_step`: there, counted from 1. `gap`: ratio, the distance from the median over the
-    layouts (for losses below 1 the difference). `bound`: the distance that rounding explains. It
-    doubles with every step, and is larger where repeats or layouts of one process show more.
-    `agrees`: gap <= bound at every step; null if no other layout ran the training. A wrong layout
-    among three or more stands out alone; of two that differ both do. It is a mark: the row stays
-    measured.
+    `differs_in`: replicas if those of this point hold unequal weights. Else grad_norm or loss,
+    whichever left its bound first; if neither did, that which came nearest. `at_step`: there,
+    counted from 1. `gap`: ratio, the distance from the median over the layouts (for losses below 1
+    the difference). `bound`: the distance that rounding explains. It doubles with every step, and
+    is larger where repeats or layouts of one process show more. These three are null for replicas.
+    `agrees`: equal replicas, and gap <= bound at every step; null if no other layout ran the
+    training. A wrong layout among three or more stands out alone; of two that differ both do. It is
+    a mark: the row stays measured.
     """
     rows = connection.sql(_ROWS).to_arrow_table()
     numbers = rows["losses"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
@@ -77,14 +80,18 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     outside = used > 1
     at = np.where(outside.any(axis=1), outside.argmax(axis=1), used.argmax(axis=1))
     row = np.arange(len(rows))
+    unequal = np.array([equal is False for equal in rows["replicas_agree"].to_pylist()], dtype=bool)
     return pa.table(
         {
             "point_id": rows["point_id"], "setting_id": rows["setting_id"],
             "world_size": rows["world_size"], "layout": rows["layout"], "layouts": layouts,
-            "differs_in": np.where(at == 0, "grad_norm", "loss"),
-            "at_step": np.maximum(at, 1).astype(np.int32),
-            "gap": np.nan_to_num(gaps[row, at]), "bound": bounds[row, at],
-            "agrees": pa.array(~outside.any(axis=1), mask=layouts < 2),
+            "differs_in": np.where(unequal, "replicas", np.where(at == 0, "grad_norm", "loss")),
+            "at_step": pa.array(np.maximum(at, 1).astype(np.int32), mask=unequal),
+            "gap": pa.array(np.nan_to_num(gaps[row, at]), mask=unequal),
+            "bound": pa.array(bounds[row, at], mask=unequal),
+            "agrees": pa.array(
+                ~(outside.any(axis=1) | unequal), mask=(layouts < 2) & ~unequal
+            ),
         }
     )  # fmt: skip
 

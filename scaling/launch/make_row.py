@@ -93,6 +93,7 @@ def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
         **_short_steps(point, results),
         **{name: getattr(first, name) for name in _SHARED},
         **{name: max(_stated(results, name), default=None) for name in _LARGEST},
+        "replicas_agree": min(_stated(results, "replicas_agree"), default=None),
         "warmup_steps": point.warmup_steps if first.warmup_steps is None else first.warmup_steps,
         # no measured step was suspended, but what else was is not known
         **({} if run.suspensions_s else _around_steps(run, results)),

@@ -54,6 +54,7 @@ class RankResult:
     peak_reserved_bytes: int | None
     memory_meter: str | None
     first_step_at: float  # seconds since the epoch
+    replicas_agree: bool | None = None
     warmup_steps: int | None = None  # before the measured ones; None: as configured
     stopped: Stopped | None = None
     metered_steps: int | None = None  # full steps that energy_j covers; None without any

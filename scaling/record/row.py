@@ -137,6 +137,8 @@ class Row(PointColumns):
     extension_is_linear: bool | None = None  # False: not on one line, so full steps ran too
     losses: list[float] | None  # of every step, warm-up included
     grad_norms: list[float] | None  # likewise; null if the engine does not report them
+    # whether all replicas hold equal weights after the last step; null where none are whole
+    replicas_agree: bool | None = None
     # seconds per step, mean over ranks, from a profiler window after the timed steps
     compute_s: float | None
     comm_s: float | None

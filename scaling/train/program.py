@@ -12,7 +12,7 @@ from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.beats import FIRST_EVERY_S, OTHERS_EVERY_S, Beats
 from scaling.train.device import software_stack, take_device
-from scaling.train.engines.trainer import build, make_blueprint
+from scaling.train.engines.trainer import build, make_blueprint, replicas_agree
 from scaling.train.error_outcomes import leave
 from scaling.train.kernels.availability import require_kernels
 from scaling.train.measure.peak_memory import (
@@ -82,11 +82,13 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
     # memory is read before the profiler's steps, whose events take memory too
     peak = peak_memory(device)
     libraries = library_memory(device, foreign)
+    trainer, groups = runner.trainer, runner.groups
     result = RankResult(
         clock=runner.stopwatch.name,
         step_times_s=full.times_s,
         losses=losses or None,
         grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
+        replicas_agree=replicas_agree(trainer, groups, device),
         warmup_steps=full.warmup_steps,
         stopped=full.stopped if short is None or full.times_s else short.stopped,
         metered_steps=full.metered_steps,
@@ -98,7 +100,7 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
         memory_meter=peak.meter,
         num_alloc_retries=runner.num_alloc_retries,
         num_ooms=runner.num_ooms,
-        expert_imbalance=expert_imbalance(runner.trainer.engine.module, runner.groups.data_group),
+        expert_imbalance=expert_imbalance(trainer.engine.module, groups.data_group),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,

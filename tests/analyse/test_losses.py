@@ -78,6 +78,18 @@ def test_the_first_gradient_norm_must_agree_where_it_is_kept(tabulated, norm, ag
         assert last["gap"] == pytest.approx(norm / 4 - 1)
 
 
+def test_a_layout_whose_replicas_are_unequal_is_marked_even_alone(tabulated):
+    points = [some_point(1, zero_stage=stage) for stage in range(2)]
+    rows = [
+        ran(one, 100, losses=CURVE, replicas_agree=agree)
+        for one, agree in zip(points, (False, True), strict=True)
+    ]
+    (alone,) = tabulated(points[:1], rows[:1])("losses")
+    assert (alone["agrees"], alone["differs_in"], alone["gap"]) == (False, "replicas", None)
+    found = {row["point_id"]: row["agrees"] for row in tabulated(points, rows)("losses")}
+    assert [found[one.point_id] for one in points] == [False, True]
+
+
 def test_repeats_that_differ_widen_the_bound_of_all_layouts(tabulated):
     repeated = [some_point(8, zero_stage=3, repeat=repeat) for repeat in range(2)]
     others = [some_point(8, zero_stage=stage) for stage in (0, 1)]

@@ -91,6 +91,12 @@ def test_allocator_retries_are_those_of_the_rank_with_most() -> None:
     assert row(rank()).num_alloc_retries is None
 
 
+def test_replicas_agree_unless_one_rank_knows_better() -> None:
+    answers = [(None, None), (True, None), (True, False)]
+    found = [row(*(rank(replicas_agree=one) for one in ranks)) for ranks in answers]
+    assert [each.replicas_agree for each in found] == [None, True, False]
+
+
 def test_the_start_is_timed_by_one_hosts_clock_only() -> None:
     """The other host's is five minutes fast."""
 

@@ -163,6 +163,9 @@ def learn(fork_server: ForkServer, request: pytest.FixtureRequest) -> Learn:
             train_all(curves, [each for each in asked if lacking(each) is None])
         found = curves[point.to_json()]
         assert all("losses" in rank for rank in found), found
+        whole = point.layout.zero_stage == 0 and point.layout.dp * point.layout.cp > 1
+        allowed = {True} if whole else {True, None}
+        assert {rank["replicas_agree"] for rank in found} <= allowed
         return found
 
     def train_all(known: dict[str, Curves], points: list[Point]) -> None:

@@ -26,7 +26,7 @@ from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import Feed
-from scaling.train.engines.trainer import build, make_blueprint
+from scaling.train.engines.trainer import build, make_blueprint, replicas_agree
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
 from tests.train.faults import FAULTS
@@ -133,4 +133,8 @@ def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
         trainer.step(feed(step))
         losses.append(trainer.loss())
         norms.append(trainer.grad_norm())
-    return {"losses": losses, "grad_norms": None if None in norms else norms}
+    return {
+        "losses": losses,
+        "grad_norms": None if None in norms else norms,
+        "replicas_agree": replicas_agree(trainer, groups, _CPU),
+    }

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from scaling.layout.engines import engine_module
 from scaling.study.point import Point
@@ -104,6 +105,35 @@ def gradient_norm(gradients: list[Tensor], shares: Tensor) -> Tensor:
     total = norms.float().square().mul(shares).sum()
     dist.all_reduce(total)
     return total.sqrt()
+
+
+def replicas_agree(trainer: Trainer, groups: Groups, device: torch.device) -> bool | None:
+    """Whether replicas hold equal weights, to the last bit; None where no weight has replicas.
+
+    They start equal and apply the same averaged gradients, so any difference is a missing sum.
+    Weights that ZeRO or FSDP2 spreads over ranks, and distributed experts, are not compared.
+    Collective over the replicas; `device` is the one that communicates.
+    """
+    sums: dict[dist.ProcessGroup, Tensor] = {}
+    for weight in trainer.engine.module.parameters():
+        held, group = weight.detach(), groups.data_group
+        if isinstance(held, DTensor):  # FSDP2's: [ranks that hold the same, ranks that share it]
+            if not held.placements[0].is_replicate():
+                continue
+            group, held = held.device_mesh.get_group(0), held.to_local()
+        elif hasattr(weight, "ds_id") or hasattr(weight, "group_name"):  # ZeRO-3's, and experts
+            continue
+        bits = held.view({2: torch.int16, 4: torch.int32}[held.element_size()])
+        # in integers no order of adding matters
+        total = bits.sum(dtype=torch.int64).to(device)
+        sums[group] = sums.get(group, 0) + total
+    agree = None
+    for group, total in sums.items():
+        if dist.get_world_size(group) > 1:
+            largest = torch.stack((total, -total))
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+            agree = agree is not False and not largest.sum().item()
+    return agree
 
 
 def mean_loss(losses: Sequence[Tensor], groups: Groups) -> float:
