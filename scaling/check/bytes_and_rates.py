@@ -94,15 +94,15 @@ def rate_lines(machine: Machine) -> Iterator[Line]:
     yield rate_line(name, machine.measure("rate", point), nearest[0])
 
 
-def rate_line(name: str, row: Row, published: Any) -> Line:
+def rate_line(name: str, row: Row, published: Mapping[str, Any]) -> Line:
     """Compare a row's model FLOP/s per GPU with a published row's."""
     if row.step_time_s is None:
         return failed_point(_RATES, name, row)
     tokens_per_s = row.global_batch_size * row.seq_length / row.step_time_s / row.world_size
     flop_per_s = tokens_per_s * row.model_flops_per_token
-    ratio = flop_per_s / published.model_flop_per_s_per_gpu
+    ratio = flop_per_s / published["model_flop_per_s_per_gpu"]
     return pass_or_fail(
         _RATES, name, ratio, passes=ratio >= _LEAST_RATE,
         said=f"of its FLOP/s a GPU, at least {_LEAST_RATE:g}: {flop_per_s / 1e12:.0f} TFLOP/s "
-        f"beside {published.sentence}",
+        f"beside {published['sentence']}",
     )  # fmt: skip

@@ -1,68 +1,69 @@
-"""The published rows shipped with the project, and those nearest to a point."""
+"""The published rows shipped with the project, and those nearest to a point.
+
+`rows.csv` has what people edit; README.md beside it describes the columns. The rest is derived
+here: the catalogue's GPU of a cluster, the parameters and FLOPs of a model, rates.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.csv
 
-# Written by scaling/published/build.py from rows.csv.
-TABLE = Path(__file__).with_name("rows.parquet")
+from scaling.cluster.hardware import GPUS
+from scaling.layout.optional_parts import PART_SIZES, parts_of_kind
+from scaling.layout.shapes import ModelShape, model_flops_per_token
+
+TABLE = Path(__file__).with_name("rows.csv")
+_SIZES = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
 
 # Distances, in doublings of the model size. GPU counts matter less than model size.
 _OTHER_PRECISION = 1.0
 _PER_DOUBLING_OF_GPUS = 0.5
-
-_COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch_size")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRow:
-    """One published measurement, with its distance to a point.
-
-    Seconds, tokens/s and FLOP/s as published or derived (scaling/published/README.md). `distance`:
-    doublings of the model's active parameters, plus half the doublings of the GPUs, plus 1 for
-    another precision; 0 is the same.
-    """
-
-    model: str
-    framework: str
-    gpu: str  # the catalogue's name
-    cluster: str
-    precision: str
-    world_size: int
-    active_params: int
-    layout: str  # "tp 4, pp 8, cp 1, dp 2, micro-batch 1", what the source states
-    axes: Mapping[str, int]  # tp, pp, cp, ep, virtual_stages, micro_batch_size; 1 if not stated
-    seq_length: int
-    global_batch_size: int
-    step_time_s: float
-    tokens_per_s_per_gpu: float
-    model_flop_per_s_per_gpu: float  # by this project's count, scaling/layout/shapes.py
-    source: str
-    release: str
-    licence: str
-    distance: float
-
-    @property
-    def sentence(self) -> str:
-        """One sentence that can stand beside a measured or predicted number."""
-        return (
-            f"{self.model} on {self.world_size} {self.gpu} in {self.precision} ({self.layout}): "
-            f"{self.step_time_s:.4g} s a step, {self.tokens_per_s_per_gpu:,.0f} tokens/s and "
-            f"{self.model_flop_per_s_per_gpu / 1e12:.0f} TFLOP/s a GPU, published by "
-            f"{self.source}, {self.release}"
-        )
+_FARTHEST = 4.0
+# Columns of a row that stand beside a point.
+_FACTS = (
+    "model", "framework", "gpu", "cluster", "precision", "world_size", "active_params",
+    "seq_length", "global_batch_size", "step_time_s", "tokens_per_s_per_gpu",
+    "model_flop_per_s_per_gpu", "source", "release", "licence",
+)  # fmt: skip
 
 
 @cache
 def published_table() -> pa.Table:
-    """All published rows; README.md beside the file describes the columns."""
-    return pq.read_table(TABLE)
+    """All published rows, with the derived columns."""
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+    table = pyarrow.csv.read_csv(TABLE, convert_options=options)
+    derived = [_derived(row) for row in table.to_pylist()]
+    for name in derived[0]:
+        table = table.append_column(name, pa.array([each[name] for each in derived]))
+    return table
+
+
+def _derived(row: dict[str, Any]) -> dict[str, Any]:
+    parts: dict[str, Any] = parts_of_kind(row["attention_kind"] or "", row["num_layers"])
+    if (row["num_experts"] or 0) > 1:
+        parts |= {name: row[name] for name in PART_SIZES if (row.get(name) or 0) > 0}
+    shape = ModelShape(
+        **{name: row[name] for name in _SIZES},
+        head_dim=row["head_dim"] or row["hidden_size"] // row["num_heads"],
+        gated_mlp=row["gated_mlp"] is not False,
+        tied_embeddings=row["tied_embeddings"] is True,
+        **parts,
+    )
+    flops = model_flops_per_token(shape, row["seq_length"])
+    tokens_per_s = row["global_batch_size"] * row["seq_length"] / row["step_time_s"]
+    rate = tokens_per_s / row["world_size"]
+    return {
+        "gpu": max((name for name in GPUS if row["cluster"].startswith(name)), key=len),
+        "total_params": shape.total_params,
+        "active_params": shape.active_params,
+        "model_flops_per_token": flops,
+        "tokens_per_s_per_gpu": rate,
+        "model_flop_per_s_per_gpu": rate * flops,
+    }
 
 
 def nearest_rows(
@@ -72,15 +73,14 @@ def nearest_rows(
     precision: str,
     world_size: int,
     experts: bool,
-    count: int = 1,
-    farthest: float = 4.0,
-) -> list[PublishedRow]:
-    """The published rows nearest to a point, nearest first; empty if none is comparable.
+    farthest: float = _FARTHEST,
+) -> list[dict[str, Any]]:
+    """The published rows near a point, nearest first; empty if none is comparable.
 
-    A row is comparable under three conditions. Its GPU differs at most in memory (an a100-40gb, not
-    an a100-pcie-80gb, for an a100-80gb), its model has experts or not as this one, and it is not
-    farther than `farthest`. It usually has another layout and software: a number to judge a
-    measurement by, not a prediction.
+    A comparable row's GPU differs at most in memory, its model has experts or not as this one, and
+    its distance is at most `farthest`: the doublings of the active parameters, plus half of those
+    of the GPUs, plus 1 for another precision. It usually has another layout and software. Beside
+    its facts a row has `layout` in words, its `distance` and a `sentence`.
 
     Args:
         gpu: a name of the catalogue, scaling/cluster/hardware.py.
@@ -88,34 +88,34 @@ def nearest_rows(
         precision: of the layers' matrix products, as in the axis `precision`.
         world_size: GPUs.
         experts: whether the model has experts.
-        count: how many rows at most.
-        farthest: see `PublishedRow.distance`.
+        farthest: in doublings.
     """
     kind = gpu.rpartition("-")[0]
-    nearest = []
+    near = []
     for row in published_table().to_pylist():
-        if row["gpu"].rpartition("-")[0] != kind or bool(row["num_experts"]) != experts:
-            continue
         distance = (
             abs(math.log2(row["active_params"] / active_params))
             + _PER_DOUBLING_OF_GPUS * abs(math.log2(row["world_size"] / world_size))
-            + (0.0 if row["precision"] == precision else _OTHER_PRECISION)
+            + _OTHER_PRECISION * (row["precision"] != precision)
         )
-        if distance <= farthest:
-            nearest.append(_published_row(row, distance))
-    # of equally near rows the fastest first: the others are older releases of the same recipe
-    nearest.sort(key=lambda row: (row.distance, -row.model_flop_per_s_per_gpu))
-    return nearest[:count]
+        comparable = row["gpu"].rpartition("-")[0] == kind and bool(row["num_experts"]) == experts
+        if comparable and distance <= farthest:
+            near.append(_near(row, distance))
+    # the fastest of equally near rows first: the others are older releases of the same recipe
+    near.sort(key=lambda row: (row["distance"], -row["model_flop_per_s_per_gpu"]))
+    return near
 
 
-def _published_row(row: dict[str, Any], distance: float) -> PublishedRow:
+def _near(row: dict[str, Any], distance: float) -> dict[str, Any]:
     degrees = [f"{name} {row[name]}" for name in ("tp", "pp", "cp", "dp", "ep") if row[name]]
     if (row["virtual_stages"] or 1) > 1:
         degrees.append(f"{row['virtual_stages']} virtual stages")
-    names = set(PublishedRow.__dataclass_fields__) - {"layout", "axes", "distance"}
-    return PublishedRow(
-        **{name: row[name] for name in names},
-        layout=", ".join([*degrees, f"micro-batch {row['micro_batch_size']}"]),
-        axes={name: row[name] or 1 for name in _COUNTS},
-        distance=distance,
+    layout = ", ".join([*degrees, f"micro-batch {row['micro_batch_size']}"])
+    sentence = (
+        f"{row['model']} on {row['world_size']} {row['gpu']} in {row['precision']} ({layout}): "
+        f"{row['step_time_s']:.4g} s a step, {row['tokens_per_s_per_gpu']:,.0f} tokens/s and "
+        f"{row['model_flop_per_s_per_gpu'] / 1e12:.0f} TFLOP/s a GPU, published by "
+        f"{row['source']}, {row['release']}"
     )
+    facts = {name: row[name] for name in _FACTS}
+    return {**facts, "layout": layout, "distance": distance, "sentence": sentence}

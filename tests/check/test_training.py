@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -93,7 +92,7 @@ def test_a_step_reaches_most_of_a_published_rate(
 ) -> None:
     measured = row(machine, step_time_s=step_time_s, model_flops_per_token=10, world_size=2)
     reached = 8 * 32 * 10 / 2
-    published = SimpleNamespace(model_flop_per_s_per_gpu=reached / 0.96, sentence="somebody's")
+    published = {"model_flop_per_s_per_gpu": reached / 0.96, "sentence": "somebody's"}
     assert rate_line("a step", measured, published).state == state
 
 

@@ -2,51 +2,26 @@
 
 import re
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from scaling.cluster.hardware import GPUS
-from scaling.errors import InputError
-from scaling.published.build import LICENCES, READABLE, build, built
 from scaling.published.table import TABLE, nearest_rows, published_table
-
-
-def test_the_shipped_table_is_what_the_readable_one_gives(tmp_path):
-    build(out=tmp_path / "rows.parquet")
-    again, shipped = pq.read_table(tmp_path / "rows.parquet"), published_table()
-    assert again.equals(shipped), "run python -m scaling.published.build"
-    assert TABLE.stat().st_size < 100_000
 
 
 def test_every_row_says_where_it_is_from_and_under_which_licence():
     table = published_table()
     for name in ("source", "release", "licence", "gpu", "step_time_s", "model"):
         assert table[name].null_count == 0
-    assert set(table["licence"].to_pylist()) == set(LICENCES)
+    assert set(table["licence"].to_pylist()) == {"Apache-2.0", "MIT"}  # which allow shipping them
+    assert not {"", None} & {*table["source"].to_pylist(), *table["release"].to_pylist()}
     assert set(table["gpu"].to_pylist()) <= set(GPUS)
 
 
 def test_readme_counts_the_rows_of_each_table():
-    readme = (READABLE.parent / "README.md").read_text()
+    readme = (TABLE.parent / "README.md").read_text()
     tables = published_table()["table"].to_pylist()
     for name in set(tables):
         assert f"| `{name}` | {tables.count(name)} |" in readme
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"licence": "CC BY-NC-SA"}, "row 1: licence='CC BY-NC-SA': only Apache-2.0 and MIT"),
-        ({"release": None}, "row 1: release is empty"),
-        ({"hidden_size": None}, "row 1: hidden_size is empty"),
-    ],
-)
-def test_a_row_that_may_not_be_passed_on_is_not_built(change, sentence):
-    row = {**published_table().slice(0, 1).to_pylist()[0], **change}
-    with pytest.raises(InputError) as caught:
-        built(pa.Table.from_pylist([row]), "rows.csv")
-    assert sentence in str(caught.value)
 
 
 def test_a_published_rate_follows_from_its_step():
@@ -70,23 +45,24 @@ def ask(**change):
 
 
 def test_the_same_model_on_as_many_gpus_is_nearest():
-    (row,) = ask()
-    assert "70b" in row.model.lower()
-    assert (row.world_size, row.precision, row.gpu) == (64, "bf16", "h100-80gb")
-    assert row.distance < 0.05
-    assert row.source in row.sentence
-    assert 100 < int(re.search(r"and (\d+) TFLOP/s a GPU", row.sentence)[1]) < 989
-    assert f"{row.tokens_per_s_per_gpu:,.0f} tokens/s" in row.sentence
+    row = ask()[0]
+    assert "70b" in row["model"].lower()
+    assert (row["world_size"], row["precision"], row["gpu"]) == (64, "bf16", "h100-80gb")
+    assert row["distance"] < 0.05
+    assert row["source"] in row["sentence"]
+    assert 100 < int(re.search(r"and (\d+) TFLOP/s a GPU", row["sentence"])[1]) < 989
+    assert f"{row['tokens_per_s_per_gpu']:,.0f} tokens/s" in row["sentence"]
 
 
 def test_nearer_rows_come_first_and_equally_near_ones_by_speed():
-    several = ask(count=40)
-    assert [row.distance for row in several] == sorted(row.distance for row in several)
-    same = [row.model_flop_per_s_per_gpu for row in several if row.distance == several[0].distance]
+    several = ask()
+    distances = [row["distance"] for row in several]
+    assert distances == sorted(distances)
+    same = [row["model_flop_per_s_per_gpu"] for row in several if row["distance"] == distances[0]]
     assert same == sorted(same, reverse=True)
 
 
 def test_a_model_with_experts_is_no_measure_of_one_without():
     near = {"gpu": "gb200-186gb", "active_params": 6.7e9, "world_size": 72, "farthest": 8.0}
-    assert "GPT OSS" in ask(**near, experts=True)[0].model
-    assert not any(row.axes["ep"] > 1 for row in ask(**near, count=100))
+    assert "GPT OSS" in ask(**near, experts=True)[0]["model"]
+    assert not any(re.search(r"\bep (?!1,)", row["layout"]) for row in ask(**near))
