@@ -15,6 +15,7 @@ from pathlib import Path
 import scaling
 from scaling.check.oracle import rank_memory, rehearsals, stage_ranks
 from scaling.layout.engines import ENGINES
+from scaling.predict.advise.rehearse import Rehearse
 from scaling.record.files import write_text
 from scaling.study.ids import stored_fields
 from scaling.study.point import Point
@@ -23,12 +24,9 @@ from scaling.train.rehearsal.limits import memory_refusal
 CACHE = Path(".cache") / "scaling" / "memory"  # in the user's home
 MOST = 12  # layouts that one command rehearses, each for 4 to 15 s; the others stay predicted
 
-# Points -> peak bytes of each one's fullest rank, None where it was not rehearsed.
-Rehearser = Callable[[Sequence[Point]], Sequence[int | None]]
-
 
 @contextlib.contextmanager
-def rehearser(say: Callable[[str], None] | None) -> Iterator[Rehearser]:
+def rehearser(say: Callable[[str], None] | None) -> Iterator[Rehearse[Point]]:
     """A function that rehearses points, in one process that is started for the first of them.
 
     `say` hears what is being rehearsed and what fails. Without it only the cache is read.

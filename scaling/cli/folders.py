@@ -1,6 +1,5 @@
 """Verbs about a whole folder or study: make one, show its status, export it, stop it."""
 
-import importlib.metadata
 import shlex
 import sys
 from pathlib import Path
@@ -12,9 +11,6 @@ import typer
 from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
 from scaling.study.paths import RESULTS, StudyPaths
 
-# Another project on the package index has this name and installs to the same place.
-_OTHER = "scaling"
-_ENTRY_POINT = "scaling.cli.verbs:main"
 LOOK_EVERY_S = 5.0
 
 
@@ -28,7 +24,7 @@ def new(
     ] = None,
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
-    from scaling.cli.model import model_of
+    from scaling.cli.layouts import model_of
     from scaling.cluster.slurm_site import query_slurm
     from scaling.run.new_folder import make_folder
 
@@ -51,7 +47,7 @@ def export(
     ] = False,
 ) -> None:
     """Pack tables, page and study to share: no user, host or path, no free text, no logs."""
-    from scaling.cli.tables import site_clusters
+    from scaling.predict.read.clusters import site_clusters
     from scaling.run.export import export as pack
     from scaling.study.inputs import local_or_shipped
 
@@ -118,18 +114,3 @@ def stop(
     if not said:
         say("Nothing of this study was running.")
     raise typer.Exit(0 if ended else 1)
-
-
-def name_clash() -> str | None:
-    """A warning if another project's package `scaling` is installed beside this one."""
-    try:
-        other = importlib.metadata.distribution(_OTHER)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    if any(point.value == _ENTRY_POINT for point in other.entry_points):
-        return None  # this project, installed under its former name
-    return (
-        f"another project, {_OTHER} {other.version}, is installed in this environment under the "
-        f"same import name and may have overwritten files: pip uninstall {_OTHER}, then install "
-        "training-scaling again"
-    )

@@ -7,12 +7,15 @@ import json
 import mmap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.study.paths import RESULTS
+
+if TYPE_CHECKING:
+    from scaling.layout.layout import Layout
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
@@ -46,7 +49,35 @@ ClusterName = Annotated[
 Implied = Annotated[
     bool, typer.Option(help="Do not start what a smaller micro-batch's lack of memory rules out.")
 ]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option("--calibration", "-c", help="calibration.json; without it data-sheet numbers."),
+]
+REHEARSE = "Count the memory of shown layouts near the GPU's limit by rehearsal, 4 to 15 s each."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def count(what: str) -> Any:
+    """An option that is a number of ranks, sequences or tokens."""
+    return typer.Option(min=1, max=10_000_000, help=what)
+
+
+def warn(sentence: str) -> None:
+    """Print a line on stderr, whoever wrote it."""
+    typer.echo(printable(sentence), err=True)
+
+
+def print_assumptions(assumptions: Iterable[str]) -> None:
+    """Say on stderr what was assumed, each sentence once."""
+    for sentence in dict.fromkeys(assumptions):  # two columns may share one
+        warn(f"assumed: {sentence}")
+
+
+def say_batch(layout: "Layout", where: str = "") -> None:
+    """Say on stderr the batch that was assumed."""
+    batch = layout.global_batch_size
+    tokens = f"{batch * layout.seq_length / 1e6:.3g} M tokens"
+    print_assumptions([f"{where}{batch:,} sequences, {tokens} a step"])
 
 
 def print_json(value: object) -> None:

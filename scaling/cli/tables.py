@@ -5,7 +5,7 @@ import json
 import shlex
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,12 +16,11 @@ from scaling.cli.options import (
     StudyDir,
     check_address_space,
     check_choice,
+    warn,
 )
+from scaling.cli.trainer_log import row_of_log
 from scaling.errors import InputError, counted, shortened
 from scaling.study.inputs import local_or_shipped
-
-if TYPE_CHECKING:
-    from scaling.cluster.hardware import Cluster
 
 KneeShare = Annotated[
     float | None,
@@ -39,12 +38,13 @@ def tabulate(
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     check_address_space(4, "making tables")
     from scaling.analyse import replication, warehouse
+    from scaling.predict.read.clusters import site_clusters
     from scaling.study.study import read_study_info
 
     for unusable in warehouse.tabulate(
         study_dir, sql, clusters=site_clusters(), knee_share=knee_share
     ):
-        typer.echo(f"Left out: {unusable}", err=True)
+        warn(f"Left out: {unusable}")
     replicates = read_study_info(study_dir).replicates
     if replicates is not None:
         replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
@@ -101,40 +101,37 @@ def import_(
 
     The output of nccl-tests becomes the study's probes, a log of a trainer one row.
     """
-    following = f"next: scaling report {shlex.quote(str(study_dir))}"
+    from scaling.importing.rows import import_rows
+    from scaling.predict.read.clusters import site_clusters, site_models
+
+    following = f"{study_dir}; next: scaling report {shlex.quote(str(study_dir))}"
     if nccl_tests is not None:
         probes = _import_probes(file, study_dir, nccl_tests, collective, ranks)
-        typer.echo(f"{counted(probes, 'probe')} -> {study_dir}; {following}")
+        typer.echo(f"{counted(probes, 'probe')} -> {following}")
         return
-    from scaling.cli.prediction import catalogues
-    from scaling.importing.rows import import_rows
-
     names = {}
     for pair in rename or []:
         theirs, equals, ours = pair.rpartition("=")
         if not equals:
             raise InputError(f"--rename {shortened(pair)}: give THEIRS=OURS")
         names[theirs] = ours
-    models, _ = catalogues()
-    if trainer is not None:
-        from scaling.cli.trainer_log import row_of_log
-
-        with tempfile.TemporaryDirectory() as folder:
-            row = Path(folder) / f"{file.name}.jsonl"
-            row.write_text(json.dumps(row_of_log(file, trainer, column or [])) + "\n")
-            import_rows(row, study_dir, site_clusters(), models or {})
-        typer.echo(f"1 row of {trainer} -> {study_dir}; {following}")
-        return
-    table = import_rows(file, study_dir, site_clusters(), models or {}, rename=names)
+    with tempfile.TemporaryDirectory() as folder:
+        source = file
+        if trainer is not None:
+            source = Path(folder) / f"{file.name}.jsonl"
+            source.write_text(json.dumps(row_of_log(file, trainer, column or [])) + "\n")
+        table = import_rows(source, study_dir, site_clusters(), site_models(), rename=names)
     if table.remark:
-        typer.echo(table.remark, err=True)
-    typer.echo(f"{counted(table.rows.num_rows, 'row')} -> {study_dir}; {following}")
+        warn(table.remark)
+    of = f" of {trainer}" if trainer is not None else ""
+    typer.echo(f"{counted(table.rows.num_rows, 'row')}{of} -> {following}")
 
 
 def _import_probes(
     file: Path, study_dir: Path, cluster: str, collective: str | None, ranks: int | None
 ) -> int:
     """Write probes.parquet of a study; returns the number of probes."""
+    from scaling.predict.read.clusters import site_clusters
     from scaling.probe.nccl_tests import read_nccl_tests
     from scaling.record.files import arrow_schema, table_of, write_table
     from scaling.record.probe_row import Probe
@@ -174,11 +171,3 @@ def compare(
     at = None if split is None else split.isoformat()
     records = side_by_side(Side(before, until=at), Side(after or before, since=at))
     comparison.show(records, as_json=as_json)
-
-
-def site_clusters() -> "dict[str, Cluster]":
-    """The site's clusters, for their prices; none where this folder has no config."""
-    from scaling.study.load import load_clusters
-    from scaling.study.paths import CONFIG
-
-    return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}

@@ -13,13 +13,11 @@ from typing import Annotated
 import typer
 
 from scaling import __version__
-from scaling.cli import accuracy, folders, tables
-from scaling.cli import command as commands
-from scaling.cli import expect as expecting
-from scaling.cli import memory as exact
-from scaling.cli import model as models
-from scaling.cli import prediction as predicting
-from scaling.cli.options import ClusterName, Implied, Mode, StudyName
+from scaling.cli import folders, layouts, prediction, tables
+from scaling.cli.expect import expect
+from scaling.cli.memory import memory
+from scaling.cli.options import REHEARSE, ClusterName, Implied, Mode, StudyName, warn
+from scaling.cli.recommend import recommend
 from scaling.errors import InputError, counted, printable
 from scaling.study.paths import RESULTS
 
@@ -54,7 +52,7 @@ def plan(
     write: Annotated[
         bool, typer.Option(help="Write the plan's files into the study's folder.")
     ] = True,
-    rehearse: Annotated[bool, typer.Option(help=predicting.REHEARSE)] = True,
+    rehearse: Annotated[bool, typer.Option(help=REHEARSE)] = True,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
@@ -62,7 +60,7 @@ def plan(
     from scaling.cli import show
     from scaling.run import plan_writer, planning, price
 
-    say = predicting.print_progress if rehearse else None
+    say = warn if rehearse else None
     planned = planning.plan_study(study, mode=mode, cluster=cluster, say=say)
     if write:
         plan_writer.write_plan(planned)
@@ -229,21 +227,18 @@ for verb, example in (
     (folders.export, "export results/quickstart quickstart.zip"),
     (folders.stop, "stop quickstart"),
     (folders.status, "status quickstart --watch"),
-    (predicting.predict, "predict points.csv predictions.parquet -c calibration.json"),
-    (predicting.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
-    (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
-    (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
+    (prediction.predict, "predict points.csv predictions.parquet -c calibration.json"),
+    (prediction.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
+    (prediction.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
+    (recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
+    (layouts.command, "command tp=2,zero_stage=1 --model llama3_8b --gpus 64 --as megatron"),
+    (layouts.model, "model ~/models/Qwen3-8B/config.json"),
     (
-        commands.command,
-        "command tp=2,zero_stage=1 --model llama3_8b --gpus 64 --as megatron",
-    ),
-    (models.model, "model ~/models/Qwen3-8B/config.json"),
-    (
-        expecting.expect,
+        expect,
         "expect --model llama3_8b --cluster h100-80gb-dgx --gpus 64 --tp 2 --zero-stage 1 "
         "--tokens-per-s-per-gpu 6300",
     ),
-    (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
+    (memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):
     app.command(verb.__name__.rstrip("_"), epilog=f"Example:  scaling {example}")(verb)
 
@@ -258,8 +253,6 @@ def main() -> None:
         Path.home()
     except RuntimeError:  # a user id without a name, as in containers: what a login does
         os.environ["HOME"] = "/"
-    if (clash := folders.name_clash()) is not None:
-        typer.echo(clash, err=True)
     try:
         Path.cwd()
         app()

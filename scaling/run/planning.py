@@ -7,9 +7,9 @@ calibration on this cluster, the prediction rests on data sheets alone.
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from scaling.check.rehearsed import Rehearser, rehearser
+from scaling.check.rehearsed import rehearser
 from scaling.errors import InputError
-from scaling.predict.advise.rehearse import none_rehearsed
+from scaling.predict.advise.rehearse import Rehearse, none_rehearsed
 from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
 from scaling.probe.plan import STARTUP_MINUTES, ProbePlan, probe_plan
 from scaling.run import predictions
@@ -65,7 +65,7 @@ def plan_study(
 
 
 def fit(
-    study: Study, planned: Plan, fullest_bytes: Rehearser = none_rehearsed
+    study: Study, planned: Plan, fullest_bytes: Rehearse[Point] = none_rehearsed
 ) -> tuple[Plan, Spend | None]:
     """The plan of what can fit, with time limits, and what measuring it is predicted to cost.
 

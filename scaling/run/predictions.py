@@ -31,7 +31,7 @@ def predict_points(
     calibration: Calibration | None = None,
     *,
     layouts: Sequence[Layout] | None = None,
-    rehearse: Rehearse = none_rehearsed,
+    rehearse: Rehearse[int] = none_rehearsed,
 ) -> tuple[Points, Prediction]:
     """The points as arrays, and their prediction; from data sheets without a calibration.
 

@@ -5,8 +5,8 @@ from scaling.predict.advise.candidates import Search, candidates, pipeline_depth
 from tests.shipped import MODELS
 
 LLAMA_70B_IN_TORCH = Search(
-    shape=MODELS["llama3_70b"], gpus=64, global_batch_size=256, seq_length=8192,
-    precision="bf16", engine="torch", gpus_per_node=8,
+    model="llama3_70b", shape=MODELS["llama3_70b"], cluster="h100-80gb", clusters={}, gpus=64,
+    global_batch_size=256, seq_length=8192, engine="torch",
 )  # fmt: skip
 
 
@@ -35,8 +35,8 @@ def test_a_shard_inside_a_node_is_as_large_in_a_pipeline():
 
 def test_experts_are_dealt_over_ranks_that_divide_them():
     search = Search(
-        shape=MODELS["qwen3_30b_a3b"], gpus=16, global_batch_size=512, seq_length=4096,
-        precision="bf16", engine="torch", gpus_per_node=8,
+        model="qwen3", shape=MODELS["qwen3_30b_a3b"], cluster="h100-80gb", clusters={}, gpus=16,
+        global_batch_size=512, engine="torch",
     )  # fmt: skip
     assert {layout.ep for layout in candidates(search)} == {1, 2, 4, 8, 16}
 

@@ -6,8 +6,9 @@ import math
 import pytest
 
 from scaling.errors import InputError
+from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
-from scaling.predict.advise.expect import PARTS, expect
+from scaling.predict.advise.expect import PARTS, expect, search_around
 from scaling.predict.cost.step import TIME_TERMS
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import config_file, site_clusters
@@ -16,7 +17,7 @@ from tests.predict.conftest import only
 
 MODELS = load_models(config_file("models.yaml"))
 
-PASSED = ("calibration", "framework", "peak_memory_bytes")
+PASSED = ("calibration", "peak_memory_bytes")
 
 
 def asked(tokens, *, model="llama3_8b", cluster="h100-80gb-dgx", gpus=64, batch=1024, **other):
@@ -25,10 +26,12 @@ def asked(tokens, *, model="llama3_8b", cluster="h100-80gb-dgx", gpus=64, batch=
     replica = axes.get("tp", 1) * axes.get("pp", 1) * axes.get("cp", 1)
     dp = gpus // replica
     layout = Layout(dp=dp, gradient_accumulation_steps=batch // dp, seq_length=4096, **axes)
-    return expect(
-        model=model, shape=MODELS[model], cluster=cluster, clusters=site_clusters(),
-        layout=layout, tokens_per_s_per_gpu=tokens, **more,
-    )  # fmt: skip
+    return expect(search(layout, model, cluster), layout, tokens, **more)
+
+
+def search(layout, model="llama3_8b", cluster="h100-80gb-dgx"):
+    where = {"model": model, "shape": MODELS[model], "cluster": cluster}
+    return search_around(layout, **where, clusters=site_clusters())
 
 
 def test_the_percentile_is_that_of_a_normal_error_worked_by_hand():
@@ -72,29 +75,27 @@ def test_the_nearest_published_rows_are_of_that_model_and_gpu():
     told = asked(6300.0)
     assert len(told.published) == 2
     first, second = told.published
-    assert (first.model, first.world_size, first.gpu) == ("llama3.1-8b", 64, "h100-80gb")
-    assert (first.world_size, first.layout) != (second.world_size, second.layout)
-    assert first.distance <= second.distance
+    assert (first["model"], first["world_size"], first["gpu"]) == ("llama3.1-8b", 64, "h100-80gb")
+    assert (first["world_size"], first["layout"]) != (second["world_size"], second["layout"])
+    assert first["distance"] <= second["distance"]
 
 
 def test_faster_layouts_do_the_same_work_and_are_at_most_three():
     told = asked(6300.0, tp=8)
     assert 1 <= len(told.faster) <= 3
     for one in told.faster:
-        assert one.found.layout.world_size == 64
-        assert one.found.layout.global_batch_size == 1024
-        assert one.gain == pytest.approx(told.step_time_s / one.found.step_time_s - 1)
-        assert one.gain > 0
-        assert 0.5 < one.chance <= 1
+        assert (one["gpus"], one["global_batch_size"]) == (64, 1024)
+        assert one["gain"] == pytest.approx(told.step_time_s / one["step_time_s"] - 1)
+        assert one["gain"] > 0
+        assert 0.5 < one["chance"] <= 1
     assert told.why_none_faster is None
 
 
 def test_no_faster_layout_is_said_for_the_best_one():
-    best = asked(6300.0, tp=8).faster[0].found.layout
-    told = expect(
-        model="llama3_8b", shape=MODELS["llama3_8b"], cluster="h100-80gb-dgx",
-        clusters=site_clusters(), layout=best, tokens_per_s_per_gpu=6300.0,
-    )  # fmt: skip
+    first = asked(6300.0, tp=8).faster[0]
+    names = (*AXES, "dp", "gradient_accumulation_steps")
+    best = Layout(**{name: first[name] for name in names}, seq_length=4096)
+    told = expect(search(best), best, 6300.0)
     assert told.faster == []
     assert told.why_none_faster == "no other layout is expected to be faster"
 

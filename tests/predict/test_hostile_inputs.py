@@ -9,10 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scaling.cli import accuracy
 from scaling.cli import prediction as cli
+from scaling.cli.recommend import recommend as recommend_verb
 from scaling.errors import InputError
 from scaling.importing.reader import read_rows
+from scaling.predict.advise.candidates import Search
 from scaling.predict.advise.recommend import recommend, record_of
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read.calibration import read_calibration
@@ -76,7 +77,7 @@ def test_options_of_recommend_are_answered_or_refused():
         clusters = ["v100-32gb", "h100-80gb-efa", "mi300x-192gb", "local", "cpu", "x" * 5000]
 
         def asked(model=model, clusters=clusters):
-            best = recommend(
+            search = Search(
                 model=model,
                 shape=MODELS[model],
                 cluster=draw.choice(clusters),
@@ -86,6 +87,7 @@ def test_options_of_recommend_are_answered_or_refused():
                 global_batch_size=draw.choice([None, 1, 3, 64, 10**7]),
                 precision=draw.choice(precisions),
             )
+            best = recommend(search)
             json.dumps([record_of(one) for one in best], allow_nan=False)
 
         answered += survives(asked)
@@ -95,7 +97,7 @@ def test_options_of_recommend_are_answered_or_refused():
 @pytest.fixture(scope="module")
 def verbs():
     app = typer.Typer()
-    for verb in (cli.predict, cli.calibrate, accuracy.validate, cli.recommend):
+    for verb in (cli.predict, cli.calibrate, cli.validate, recommend_verb):
         app.command()(verb)
     return app
 

@@ -4,6 +4,7 @@ import pytest
 
 from scaling.cluster.hardware import GIB
 from scaling.layout.layout import Layout
+from scaling.predict.advise.candidates import Search
 from scaling.predict.advise.recommend import recommend
 from scaling.predict.advise.rehearse import (
     best_of_sizes,
@@ -69,15 +70,15 @@ def test_the_best_of_a_size_is_the_fastest_that_fits(asked):
 
 def test_layouts_that_a_rehearsal_excludes_make_room_for_others():
     model = {"model": "llama3_8b", "shape": MODELS["llama3_8b"]}
-    where = {"cluster": "h100-80gb-dgx", "clusters": CLUSTERS, "gpus": 8}
-    predicted = recommend(**model, **where)
+    search = Search(**model, cluster="h100-80gb-dgx", clusters=CLUSTERS, gpus=8)
+    predicted = recommend(search)
     asked: list[Layout] = []
 
     def too_much(layouts):
         asked.extend(layouts)
         return [100.0 * GIB] * len(layouts)
 
-    found = recommend(**model, **where, rehearse=too_much)
+    found = recommend(search, rehearse=too_much)
     assert len(found) == 3
     assert {one.memory_from for one in found} == {"predicted"}
     assert not {one.layout for one in found} & {*asked}

@@ -13,7 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scaling.cli import accuracy, prediction
+from scaling.cli import prediction
+from scaling.cli.recommend import recommend
 from scaling.errors import InputError
 from scaling.predict.cost.memory import MEMORY_TERMS
 from scaling.predict.cost.step import TIME_TERMS
@@ -30,8 +31,8 @@ def run():
     for verb in (
         prediction.predict,
         prediction.calibrate,
-        accuracy.validate,
-        prediction.recommend,
+        prediction.validate,
+        recommend,
     ):
         app.command()(verb)
 
@@ -230,6 +231,19 @@ def test_a_calibration_with_a_number_that_cannot_be_is_one_sentence(run, sweep_c
         (["--model", "llama2_7b", "--cluster", "h100-80gb", "--gpus", "8;9"], "with commas"),
         (["--model", "llama2_7b", "--cluster", "h100-80gb", "--gpus", "0"], "at least 1"),
         (["--model", "llama2_7b", "--cluster", "tpu", "--gpus", "8"], "unknown cluster 'tpu'"),
+        (
+            [
+                "--model",
+                "tiny",
+                "--cluster",
+                "h100-80gb",
+                "--gpus",
+                "8",
+                "--setting",
+                "routing=learnt",
+            ],
+            "'learnt': did you mean 'learned'",
+        ),
     ],
 )
 def test_what_recommend_cannot_do_is_one_sentence(run, arguments, sentence):
@@ -238,7 +252,7 @@ def test_what_recommend_cannot_do_is_one_sentence(run, arguments, sentence):
 
 
 def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb():
-    rooms = ("predict.cost.model", "predict.advise.recommend", "cli.prediction")
+    rooms = ("predict.cost.model", "predict.advise.recommend", "cli.recommend")
     loaded = modules_after("import " + ", ".join(f"scaling.{room}" for room in rooms))
     assert not {"torch", "scipy", "duckdb", "deepspeed"} & loaded
 

@@ -2,14 +2,20 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.errors import InputError
 from scaling.layout.axes import ActivationCheckpointing, Precision, ZeroStage
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
+from scaling.predict.read.clusters import cluster_named
+from scaling.predict.read.features import Points
+from scaling.predict.read.points import points_of_layouts
 
 _CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "selective", "full")
 _ZERO: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -18,28 +24,105 @@ _CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 # A rank of a cp group gets at least this many tokens: shorter pieces only add traffic.
 _FEWEST_TOKENS_A_RANK = 2048
 
+# Tokens of a step where no batch is given: at least as for Llama 2, at most as for Llama 3 405B
+# (arXiv 2307.09288, 2407.21783), between them a sequence a GPU.
+_LEAST_USUAL_TOKENS, _MOST_USUAL_TOKENS = 2**22, 2**24
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+def usual_batch(seq_length: int, gpus: int) -> int:
+    """Sequences of a step where none are given: one a GPU, within 4 to 16 million tokens."""
+    least, most = _LEAST_USUAL_TOKENS // seq_length, _MOST_USUAL_TOKENS // seq_length
+    return max(least, min(gpus, most), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Search:
-    """The axes of the search.
+    """A model on so many GPUs of a cluster, and what all of its layouts share.
 
-    `gpus_per_node` bounds what is sharded inside a node. `setting`: choices on the axes that belong
-    to the work, the same in all layouts.
+    model: its name; a model that was calibrated has a narrower interval.
+    cluster: its name in `clusters`, or a GPU's for the vendor's reference node.
+    global_batch_size: sequences of a step; `usual_batch` if None.
+    precision: if None, bf16, or fp16 on a GPU that has no bf16.
+    engine: whose layouts to search.
+    setting: choices that are the same in all layouts, where not the default (routing).
+    framework: the software; if None, the engine's own.
     """
 
+    model: str
     shape: ModelShape
+    cluster: str
+    clusters: Mapping[str, Cluster]
     gpus: int
-    global_batch_size: int  # sequences
-    seq_length: int
-    precision: Precision
-    engine: str
-    gpus_per_node: int
+    seq_length: int = 4096
+    global_batch_size: int | None = None
+    precision: Precision | None = None
+    engine: str = "deepspeed"
     setting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    framework: str | None = None
+
+    @cached_property
+    def site(self) -> Cluster:
+        """The cluster."""
+        return cluster_named(self.cluster, self.clusters)
+
+    @cached_property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        return self.global_batch_size or usual_batch(self.seq_length, self.gpus)
+
+    def check_size(self) -> None:
+        """Refuse a number of GPUs that the cluster cannot give.
+
+        Raises:
+            InputError: it has fewer, or these are no whole nodes.
+        """
+        # of hosts, where the links of GPUs join several of them to a node
+        hosts = self.clusters.get(self.cluster, self.site)
+        per_node, most = hosts.gpus_per_node, hosts.gpus_per_node * hosts.nodes
+        said = f"--gpus {self.gpus}: cluster {self.cluster} has"
+        if self.gpus > most:
+            raise InputError(f"{said} {most} GPUs")
+        if self.gpus > per_node and self.gpus % per_node:
+            whole = self.gpus // per_node * per_node
+            raise InputError(
+                f"{said} nodes of {per_node} GPUs: give at most {per_node} or whole nodes, "
+                f"e.g. {whole}"
+            )
+
+    def points(self, layouts: Sequence[Layout]) -> Points:
+        """The layouts as points.
+
+        Raises:
+            InputError: none of them can be predicted on this cluster.
+        """
+        n = len(layouts)
+        points = points_of_layouts(
+            layouts, [self.shape] * n, self.clusters, models=[self.model] * n,
+            clusters=[self.cluster] * n, framework=self.framework,
+        )  # fmt: skip
+        if not points.groups:
+            reason = points.note[0].removeprefix(f"cluster {self.cluster}: ")
+            raise InputError(f"--cluster {self.cluster}: {reason}")
+        return points
+
+    @cached_property
+    def on_one_gpu(self) -> Layout:
+        """The plainest layout."""
+        precision = self.precision or gpu_named(self.site.gpu).usual_precision
+        compiled = precision == "fp8" and self.engine in ENGINES  # which refuse it otherwise
+        stated: dict[str, Any] = {"compile": compiled, **self.setting}
+        return Layout(
+            seq_length=self.seq_length,
+            attention="math" if self.shape.family == "t5" else "flash2",
+            precision=precision,
+            engine=self.engine,
+            **stated,
+        )
 
 
 def candidates(search: Search) -> Iterator[Layout]:
     """Every layout that divides the GPUs and the batch and is not refused."""
-    shape, count, plain = search.shape, search.gpus, _on_one_gpu(search)
+    shape, count, plain = search.shape, search.gpus, search.on_one_gpu
     layers = shape.num_layers + shape.num_encoder_layers
     most_cp = max(search.seq_length // _FEWEST_TOKENS_A_RANK, 1)
     for tp, pp, cp in itertools.product(
@@ -50,9 +133,9 @@ def candidates(search: Search) -> Iterator[Layout]:
         if count % (tp * pp * cp) or pp > layers or shape.num_heads % tp:
             continue
         dp = count // (tp * pp * cp)
-        if search.global_batch_size % dp:
+        sequences, rest = divmod(search.batch, dp)
+        if rest:
             continue
-        sequences = search.global_batch_size // dp
         for micro_batch in powers_of_two(min(sequences, _MOST_MICRO_BATCH)):
             if sequences % micro_batch:
                 continue
@@ -72,21 +155,9 @@ def candidates(search: Search) -> Iterator[Layout]:
 
 def why_none(search: Search) -> str | None:
     """Why no layout at all is a candidate, None if only sizes and batch do not go together."""
-    plain = dataclasses.replace(_on_one_gpu(search), zero_stage=1)  # which no precision refuses
+    plain = dataclasses.replace(search.on_one_gpu, zero_stage=1)  # which no precision refuses
     reasons = itertools.chain(refusals(search.shape, plain), engine_refusals(search.shape, plain))
     return next(reasons, None)
-
-
-def _on_one_gpu(search: Search) -> Layout:
-    compiled = search.precision == "fp8" and search.engine in ENGINES  # which refuse it otherwise
-    stated: dict[str, Any] = {"compile": compiled, **search.setting}
-    return Layout(
-        seq_length=search.seq_length,
-        attention="math" if search.shape.family == "t5" else "flash2",
-        precision=search.precision,
-        engine=search.engine,
-        **stated,
-    )
 
 
 def _variants(search: Search, layout: Layout) -> Iterator[Layout]:
@@ -111,7 +182,9 @@ def _sharding(search: Search, layout: Layout) -> Iterator[tuple[ZeroStage, int |
     """ZeRO stages, and stage 3 inside a node with copies across nodes, as (stage, shard size)."""
     for zero in _ZERO:
         yield zero, None
-        inside = search.gpus_per_node // (layout.tp * layout.cp)  # other stages lie on other nodes
+        inside = search.site.gpus_per_node // (
+            layout.tp * layout.cp
+        )  # other stages lie on other nodes
         if zero == 3 and 1 < inside < layout.dp and layout.dp % inside == 0:
             yield zero, inside
         if layout.dp * layout.cp == 1 and _runs(

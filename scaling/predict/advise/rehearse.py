@@ -1,6 +1,7 @@
 """Let rehearsals decide whether layouts fit whose predicted memory lies near the capacity."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from scaling.predict.read.features import Points
 # Predicted need over capacity between which a prediction does not decide.
 NEAR = (0.8, 1.15)
 
-# Rows -> the bytes of each one's fullest rank, None where it was not rehearsed.
-Rehearse = Callable[[Sequence[int]], Sequence[float | None]]
+_Layouts = TypeVar("_Layouts")
+# Layouts (points, rows) -> peak bytes of each one's fullest rank, None where it was not rehearsed.
+Rehearse = Callable[[Sequence[_Layouts]], Sequence[float | None]]
 
 
 def none_rehearsed(rows: Sequence[object]) -> list[None]:
@@ -25,7 +27,7 @@ def predict_rehearsed(
     points: Points,
     calibration: Calibration | None,
     shown: Callable[[Prediction], Sequence[int]],
-    rehearse: Rehearse,
+    rehearse: Rehearse[int],
 ) -> Prediction:
     """The prediction, with all rows rehearsed that are shown and near the capacity.
 

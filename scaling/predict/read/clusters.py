@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scaling.cluster.hardware import GPUS, Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
+from scaling.layout.shapes import ModelShape
 
 # Share of a GPU's memory left by the driver and the CUDA context before the first tensor:
 # torch.cuda.get_device_properties reports 79.15 GiB of an 80 GiB A100, 39.4 of 40, and 31.7 of a
@@ -30,6 +31,14 @@ def site_clusters() -> dict[str, Cluster]:
     """The clusters of config/clusters.yaml, none if there is no such file."""
     path = config_file("clusters.yaml")
     return {} if path is None else _loaded(path.resolve(), path.stat().st_mtime_ns)
+
+
+def site_models() -> dict[str, ModelShape]:
+    """The models of config/models.yaml, none if there is no such file."""
+    from scaling.study.load import load_models
+
+    path = config_file("models.yaml")
+    return {} if path is None else load_models(path)
 
 
 @cache

@@ -1,0 +1,206 @@
+"""`scaling model` and `command`: what is understood of a model, and how a layout is started."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scaling.cli.options import AsJson, check_choice, count, print_json, warn
+from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.layout.axes import AXES, DEFAULTS
+from scaling.layout.engines import ENGINES, TRAINERS
+from scaling.layout.layout import Layout, refusals, replica_size
+
+if TYPE_CHECKING:
+    from scaling.layout.shapes import ModelShape
+    from scaling.study.config_json import ConfigModel
+    from scaling.study.point import Point
+
+PROGRAMS = (*ENGINES, *TRAINERS)
+MODEL_HELP = "A model of config/models.yaml, a config.json, its folder, a cached hub name."
+CLUSTER_HELP = "A cluster of config/clusters.yaml, or a GPU."
+SEQ_LENGTH = 4096
+
+
+def model(
+    path: Annotated[str, typer.Argument(metavar="PATH", help=MODEL_HELP)],
+    seq_length: Annotated[int, count("Tokens per sequence, for the FLOPs.")] = 4096,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is understood of a model: shape, parameters, FLOPs, what is left out and why."""
+    from scaling.layout.engines import engine_refusals
+    from scaling.layout.shapes import matmul_flops_per_token, model_flops_per_token
+    from scaling.study.ids import stored_fields
+
+    found = model_of(path, said="PATH")
+    shape = found.shape
+    facts: dict[str, Any] = {
+        "name": found.name,
+        "path": str(found.path),
+        "shape": stored_fields(shape),
+        "total_params": shape.total_params,
+        "active_params": shape.active_params,
+        "seq_length": seq_length,
+        "model_flops_per_token": model_flops_per_token(shape, seq_length),
+        "matmul_flops_per_token": matmul_flops_per_token(shape, seq_length),
+        "left_out": list(found.left_out),
+        "predict_only": list(engine_refusals(shape, Layout(seq_length=seq_length))),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    for line in (
+        f"{found.name}: {shape.total_params:,} parameters, {shape.active_params:,} for one token",
+        ", ".join(f"{name} {str(value).lower()}" for name, value in facts["shape"].items()),
+        f"{facts['model_flops_per_token']:.4g} FLOPs a token at {seq_length:,} tokens a sequence "
+        f"({facts['matmul_flops_per_token']:.4g} of matrix products)",
+        *(f"left out: {what}" for what in found.left_out),
+        *(f"predict only: {why}" for why in facts["predict_only"]),
+    ):
+        typer.echo(printable(line))
+
+
+def model_of(text: str, said: str = "--model") -> "ConfigModel":
+    """The model that a text of the command line means.
+
+    Raises:
+        InputError: it means none, or one that cannot be counted.
+    """
+    from scaling.predict.read.clusters import config_file, site_models
+    from scaling.study.config_json import ConfigModel, model_named
+
+    file, models = config_file("models.yaml"), site_models()
+    if (found := model_named(text, models, Path(), said)) is not None:
+        return found
+    if file is None or text not in models:
+        hint = did_you_mean(text[:60], models)
+        raise InputError(
+            f"{said} {shortened(text)}: not in config/models.yaml, and no config.json: {hint}"
+        )
+    return ConfigModel(path=file, name=text, shape=models[text], left_out=())
+
+
+def command(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="POINT|LAYOUT",
+            help="A point's JSON file, or axes: tp=2,zero_stage=1,micro_batch_size=1.",
+        ),
+    ],
+    program: Annotated[str, typer.Option("--as", help=f"One of {', '.join(PROGRAMS)}.")],
+    model: Annotated[str | None, typer.Option(help=f"Of a layout: {MODEL_HELP}")] = None,
+    gpus: Annotated[int | None, count("Of a layout.")] = None,
+    global_batch_size: Annotated[int | None, count("Of a layout: sequences per step.")] = None,
+    seq_length: Annotated[int, count("Of a layout.")] = SEQ_LENGTH,
+    cluster: Annotated[str, typer.Option(help=f"Of a layout: {CLUSTER_HELP}")] = "h100-80gb",
+    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = Path("launch"),
+    as_json: AsJson = False,
+) -> None:
+    """Print the command line and the files that start a layout with a program."""
+    from scaling.launch.point_files import read_point
+    from scaling.trainers.render import start_of
+
+    check_choice("--as", program, PROGRAMS)
+    if what.endswith(".json"):
+        point = read_point(Path(what))
+    elif model is None or gpus is None:
+        raise InputError(f"{shortened(what)}: a layout needs --model and --gpus")
+    else:
+        axes = axis_values(pairs_of(what))
+        point = point_of_axes(axes, model, cluster, gpus, seq_length, global_batch_size)
+    start = start_of(point, program, out)
+    for name, text in start.files.items():
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(dataclasses.asdict(start))
+        return
+    for reason in start.refused:
+        warn(reason)
+    for said in (*(f"wrote {out / name}" for name in start.files), *start.notes):
+        typer.echo(f"# {said}")
+    typer.echo(start.shell)
+
+
+def pairs_of(text: str) -> dict[str, str]:
+    """The names and values of `tp=2,zero_stage=1`; a value is empty if there is no `=`."""
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def axis_values(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of axes, which may be texts, each by the axis's kind.
+
+    Raises:
+        InputError: an axis or a value is wrong.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from scaling.study.problems import first_problem
+    from scaling.study.schema import Axes
+
+    values: dict[str, Any] = {}
+    for name, value in stated.items():
+        if name not in AXES or value == "":
+            hint = did_you_mean(name[:60], AXES)
+            raise InputError(f"{shortened(f'{name}={value}')}: no axis=value: {hint}")
+        values[name] = value
+        if isinstance(value, str) and AXES[name].kind is int and value.isdecimal():
+            values[name] = int(value)
+        if AXES[name].kind is bool and value in ("true", "false"):
+            values[name] = value == "true"
+    try:
+        TypeAdapter(Axes).validate_python(values)
+    except ValidationError as error:
+        text = ",".join(f"{name}={value}" for name, value in stated.items())
+        raise InputError(f"{shortened(text)}: {first_problem(error, Axes)}") from None
+    return values
+
+
+def point_of_axes(
+    axes: Mapping[str, Any],
+    model: str,
+    cluster: str,
+    gpus: int,
+    seq_length: int,
+    global_batch_size: int | None,
+) -> "Point":
+    """The point of a layout; without a batch each replica has one micro-batch a step.
+
+    Raises:
+        InputError: the ranks do not divide, or the model cannot have the layout.
+    """
+    replica, micro = replica_size({**DEFAULTS, **axes}), axes.get("micro_batch_size", 1)
+    dp, rest = divmod(gpus, replica)
+    accumulation, left = divmod(global_batch_size or micro * dp, max(micro * dp, 1))
+    said = ",".join(f"{name}={value}" for name, value in axes.items())
+    if rest or left or not dp:
+        raise InputError(
+            f"{shortened(said)}: --gpus {gpus} and --global-batch-size {global_batch_size} do not "
+            f"divide by {replica} ranks of a replica and micro_batch_size={micro}"
+        )
+    layout = Layout(**axes, dp=dp, gradient_accumulation_steps=accumulation, seq_length=seq_length)
+    found = model_of(model)
+    if reasons := list(refusals(found.shape, layout)):
+        raise InputError(f"{shortened(said)}: {reasons[0]}")
+    return point_of_layout(found.name, found.shape, layout, cluster)
+
+
+def point_of_layout(model: str, shape: "ModelShape", layout: Layout, cluster_name: str) -> "Point":
+    """The point of a layout on a cluster, as a study would have it.
+
+    Raises:
+        InputError: there is no such cluster.
+    """
+    from scaling.predict.read.clusters import cluster_named, site_clusters
+    from scaling.trainers.render import point_to_start
+
+    clusters = site_clusters()
+    cluster = clusters.get(cluster_name) or cluster_named(cluster_name, clusters)
+    return point_to_start(
+        model, shape, layout, cluster=cluster_name, gpu=cluster.gpu,
+        gpus_per_node=cluster.gpus_per_node,
+    )  # fmt: skip
