@@ -14,6 +14,7 @@ from typing import Any
 
 import scaling
 from scaling.cluster.node import host_name
+from scaling.cluster.processors import others_share
 from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
@@ -118,6 +119,11 @@ def _around_steps(run: FinishedRun, results: list[RankResult]) -> dict[str, Any]
         "energy_j": energy_j / steps if steps and energy_j is not None else None,
         "mean_power_w": _sum([result.mean_power_w for result in results]),
         "clock_hz": min(_stated(results, "clock_hz"), default=None),
+        "others_share": others_share(
+            (run.stacks[rank].host, result.processors)
+            for rank, result in run.results.items()
+            if rank in run.stacks and result.processors is not None
+        ),
         **_mean_time_spent(results),
     }
 

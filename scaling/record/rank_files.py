@@ -72,6 +72,7 @@ class RankResult:
     clock_hz: float | None = None
     throttled_share: float | None = None
     slowdown_share: float | None = None
+    processors: dict[str, Any] | None = None  # their use within the measured steps, by anybody
     # profiled seconds of a step by column of the row, null if unknown; None: not profiled
     spent: dict[str, float | None] | None = None
 

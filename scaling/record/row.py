@@ -177,6 +177,9 @@ class Row(PointColumns):
     clock_hz: float | None = None  # of the slowest device, mean over the measured steps
     throttled_share: float | None = None  # share of the time, of the device throttled most
     slowdown_share: float | None = None  # likewise by heat or hardware, without the power cap
+    # of the processors that the ranks wanted in the measured steps, what other processes took; on
+    # the host with the most
+    others_share: float | None = None
     startup_s: float | None  # from starting the ranks to the first step
     load_average: float | None = None  # of the first host, in the minute before the ranks start
     threads_per_rank: int | None = None  # on a CPU

@@ -104,6 +104,7 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
+        processors=runner.processors,
         **dataclasses.asdict(full.power),
     )
     if not full.times_s:

@@ -5,10 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from scaling.cluster.processors import Processors
 from scaling.record.bootstrap import StepsVerdict, is_check_due, judge_steps
 from scaling.record.extension import Extension, estimate_full_step
 from scaling.record.rank_files import RankFiles
@@ -78,6 +80,7 @@ class StepRunner:
     grad_norms: list[float | None] = field(default_factory=list)
     num_alloc_retries: int | None = None  # of the measured steps of every kind
     num_ooms: int | None = None
+    processors: dict[str, Any] | None = None  # their use within the longest series
 
     def run_full_steps(self, power: PowerLog | None) -> FullSteps:
         """Run as many full steps as the study asks for, or until their median is precise enough."""
@@ -231,6 +234,7 @@ class StepRunner:
         times: list[float] = []
         graphs_before = skipped_before = 0
         trouble_before: AllocatorTrouble | None = None
+        processors: Processors | None = None
         for step in range(first, first + len(counts)):
             self.beat(f"step {step} of {first + len(counts)}")
             batches = feed(step)
@@ -238,6 +242,7 @@ class StepRunner:
                 graphs_before = graphs_compiled() if self.point.layout.compile else 0
                 skipped_before = self.trainer.skipped_steps
                 trouble_before = allocator_trouble(self.device)
+                processors = Processors.read()
                 if power is not None:
                     power.start()
             self._align()  # no step includes another rank's drawing
@@ -251,6 +256,7 @@ class StepRunner:
                 if is_enough(times):
                     break
         self._note_trouble(since=trouble_before)
+        self._note_processors(since=processors)
         if self.point.layout.compile and graphs_compiled() > graphs_before:
             raise RuntimeError(
                 f"{graphs_compiled() - graphs_before} graphs were compiled within the measured "
@@ -272,6 +278,15 @@ class StepRunner:
         retries = now.num_alloc_retries - since.num_alloc_retries
         self.num_alloc_retries = (self.num_alloc_retries or 0) + retries
         self.num_ooms = (self.num_ooms or 0) + now.num_ooms - since.num_ooms
+
+    def _note_processors(self, since: Processors | None) -> None:
+        """Keep the use of processors in a series of measured steps if none was longer."""
+        if since is None:
+            return
+        on_gpu = self.device.type == "cuda"  # where one thread queues the work
+        use = since.until_now(1 if on_gpu else torch.get_num_threads())
+        if self.processors is None or use["seconds"] > self.processors["seconds"]:
+            self.processors = use
 
     def _feed(self, counts: Sequence[int]) -> Feed:
         """The batches of the next steps, which have so many micro-batches."""

@@ -1,6 +1,8 @@
 """The launcher and the real ranks, from the point's file to the row."""
 
 import dataclasses
+import os
+import subprocess
 import sys
 
 import pytest
@@ -35,6 +37,23 @@ def test_a_point_becomes_a_row(cold: Row) -> None:
     assert row.deepspeed_version is not None
     assert len(row.stack_fingerprint) == 12
     assert len(row.hosts) == 1
+
+
+def test_a_row_says_what_others_took_of_the_processors(study: Study) -> None:
+    """Two programs for each processor leave ranks on all of them a third or less."""
+    cpus = len(os.sched_getaffinity(0))
+    point = tiny_point(dp=cpus, warmup_steps=1, measured_steps=60)
+    spin = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(spin) for _ in range(2 * cpus)]
+    try:
+        row = measure(study.write(point), study.row_path)
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert row.outcome == "ok"
+    assert row.others_share is not None
+    assert 0.3 < row.others_share <= 1
 
 
 def test_a_kernel_that_is_missing_becomes_a_row(study: Study) -> None:

@@ -70,7 +70,7 @@ def size(**changes):
         "slowdown_share": None, "num_alloc_retries": None, "losses_agree": True, "mfu": 0.4,
         "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
-        "expected_loss": 0.004, "candidate": True, "load": 0.5,
+        "expected_loss": 0.004, "candidate": True, "load": 0.5, "others_share": None,
         "started_at": "2026-11-20T10:00:00Z", "stack_fingerprint": "data sheet",
     }  # fmt: skip
     return row | changes
@@ -89,9 +89,15 @@ def tables(*estimates, **rows):
 @pytest.mark.parametrize(
     ("changes", "item"),
     [
-        ({"load": 12.0}, ("bad", "The machine was busy: load 12 times the ranks' own threads")),
+        ({"load": 9.0, "others_share": 0.01}, ("good", "The machine was quiet")),
+        ({"others_share": 0.45},
+         ("bad", "The machine was busy: others took 45 % of the processors at 8 GPUs")),
+        ({"others_share": 0.06}, ("warn", "Something else ran on the machine: others took 6 % of "
+                                  "the processors at 8 GPUs")),
+        ({"load": 12.0}, ("bad", "The machine was busy: load 12 times the ranks' own threads "
+                          "before the start at 8 GPUs")),
         ({"load": 1.5}, ("warn", "Something else ran on the machine: load 1.5 times the ranks' "
-                         "own threads")),
+                         "own threads before the start at 8 GPUs")),
         ({"losses_agree": False}, ("bad", "The losses of this layout differ from those of the "
                                    "same training")),
         ({"mfu": 1.2}, ("bad", "MFU is 120 %, more than the device can give")),
@@ -112,6 +118,18 @@ def test_the_health_line_says_what_speaks_against_the_answer(changes, item):
     assert [state for state, _ in found] == sorted(
         (state for state, _ in found), key=("bad", "warn", "good").index
     )
+
+
+def test_a_machine_that_was_busy_at_a_size_beside_takes_the_verb():
+    """1 to 2 is slow because others ran at 2, so 1 is no answer; the step to 8 is far away."""
+    rows = [
+        size(world_size=count, others_share=share)
+        for count, share in ((1, 0.0), (2, 0.5), (4, 0.0), (8, 0.0))
+    ]
+    steps = [{"from_world_size": one, "to_world_size": 2 * one} for one in (1, 2, 4)]
+    told = tables(*rows, returns=steps)
+    states = [purchase.health(told, row)[0][0] for row in rows]
+    assert states == ["bad", "bad", "bad", "good"]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ with pooled as (
         max(predicted_rest_sigma) as rest_sigma,
         if(class = 3, max(fits_chance), if(ok_runs > 0, 1, null)) as fits_probability,
         max(load) as load,
+        max(others_share) as others_share,
         max(slowdown_share) as slowdown_share,
         max(num_alloc_retries) as num_alloc_retries,
         bool_and(losses_agree) as losses_agree,

@@ -30,7 +30,8 @@ from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
 DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
-BUSY, CROWDED = 2.0, 1.25  # load over own threads: red, amber
+BUSY = (0.05, 0.2)  # share of the processors that others took: amber, red (steps a quarter longer)
+LOADED = (1.25, 2.0)  # likewise load over own threads, for rows that do not state the share
 SLOWED = 0.1  # share of the time
 SURE = 0.99
 RUN_STEPS = 13  # of a run without a row: 3 steps of warm-up, 10 measured
@@ -215,21 +216,8 @@ def health(tables: Tables, size: Record) -> list[Item]:
 
 
 def _machine(tables: Tables, size: Record) -> list[Item]:
-    """Load, throttling, slow hosts and losses."""
-    items: list[Item] = []
-    loads = [
-        row["load"]
-        for row in tables["estimates"]
-        if row["world_size"] == size["world_size"] and row["candidate"] and row["load"]
-    ]
-    if loads:
-        load = f"load {significant(max(loads), 2)} times the ranks' own threads"
-        if max(loads) >= BUSY:
-            items.append(("bad", f"The machine was busy: {load}"))
-        elif max(loads) >= CROWDED:
-            items.append(("warn", f"Something else ran on the machine: {load}"))
-        else:
-            items.append(("good", "The machine was quiet"))
+    """Other programs, throttling, slow hosts and losses."""
+    items = _others(tables, size["world_size"])
     if (size["slowdown_share"] or 0) > SLOWED:
         share = percent(size["slowdown_share"])
         slowed = f"Heat or hardware slowed {tables.words['GPUs']} in {share} of the time"
@@ -247,6 +235,34 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
     if (size["mfu"] or 0) > 1:
         items.append(("bad", f"MFU is {percent(size['mfu'])}, more than the device can give"))
     return items
+
+
+def _others(tables: Tables, size: int) -> list[Item]:
+    """The most that others took of the processors, here and at the sizes one step away."""
+    steps = [(step["from_world_size"], step["to_world_size"]) for step in tables["returns"]]
+    near = {size}.union(*(step for step in steps if size in step))
+    rows = [row for row in tables["estimates"] if row["world_size"] in near and row["candidate"]]
+    if not (taken := [one for row in rows if (one := _taken(row))]):
+        return []
+    limits, _, told, at = max(taken)
+    told += f" at {tables.gpus(at)}"
+    if limits == 2:
+        return [("bad", f"The machine was busy: {told}")]
+    if limits == 1:
+        return [("warn", f"Something else ran on the machine: {told}")]
+    return [("good", "The machine was quiet")]
+
+
+def _taken(row: Record) -> tuple[int, float, str, int] | None:
+    """How many limits what others took exceeds, how much it is, a sentence, and the size."""
+    share, load = row["others_share"], row["load"]
+    if share is not None:
+        told = f"others took {percent(share)} of the processors"
+        return sum(share >= limit for limit in BUSY), share, told, row["world_size"]
+    if not load:
+        return None
+    told = f"load {significant(load, 2)} times the ranks' own threads before the start"
+    return sum(load >= limit for limit in LOADED), load, told, row["world_size"]
 
 
 def _evidence(tables: Tables, size: Record) -> list[Item]:
