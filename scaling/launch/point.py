@@ -37,7 +37,7 @@ from scaling.record.row import Outcome, Row
 from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
-from scaling.study.time_limits import STARTUP_S, point_limits
+from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _AMD_DRIVER = Path("/dev/kfd")
@@ -157,7 +157,7 @@ def _run(
         limits = Limits(
             limit_s=point.time_limit_s,
             hang_after_s=hang_after_s or usual_hang_after_s,
-            start_hang_after_s=hang_after_s or STARTUP_S,
+            start_hang_after_s=hang_after_s or MOST_STARTUP_S,
         )
         if point.layout.engine in TRAINERS:
             run = run_trainer(point, start, logs, files.directory, limits)

@@ -16,7 +16,7 @@ from scaling.layout.layout import Layout, idle_choices, refusals, replica_size
 from scaling.study.ids import DIGEST, LONG_DIGEST, point_id
 from scaling.study.point import Point, StudyKind
 from scaling.study.short_steps import is_worth_shortening
-from scaling.study.time_limits import STARTUP_S
+from scaling.study.time_limits import MOST_STARTUP_S
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
@@ -172,7 +172,8 @@ def _first_run(
         seed=measure.seed,
         warmup_steps=measure.warmup_steps,
         measured_steps=steps.at_most,
-        time_limit_s=measure.time_limit_s or STARTUP_S,  # replaced once step times are predicted
+        time_limit_s=measure.time_limit_s
+        or MOST_STARTUP_S,  # replaced once step times are predicted
         keep_trace=measure.keep_trace,
         gradient_clipping=measure.gradient_clipping,
         at_least_steps=None if steps.until is None else steps.at_least,

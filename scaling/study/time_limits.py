@@ -2,7 +2,9 @@
 
 # Seconds from an allocation to the first step, where no row tells: imports, connections, building.
 TYPICAL_STARTUP_S = 60.0
-STARTUP_S = 900.0  # the most: imports and connections of thousands of ranks, building, compiling
+MOST_STARTUP_S = (
+    900.0  # the most: imports and connections of thousands of ranks, building, compiling
+)
 HANG_AFTER_S = 300.0
 _MAX_SLOWDOWN = 3.0  # measured over predicted step time, beyond which the limit ends a point
 _SILENT_STEPS = 10.0
@@ -26,9 +28,9 @@ def point_limits(
     nothing is predicted.
     """
     if expected_step_s is None:
-        return stated_time_limit_s or STARTUP_S, HANG_AFTER_S
+        return stated_time_limit_s or MOST_STARTUP_S, HANG_AFTER_S
     steps_s = _MAX_SLOWDOWN * expected_step_s * (warmup_steps + measured_steps + _TRACED_STEPS)
-    limit_s = min(-((STARTUP_S + steps_s) // -_MINUTE_S) * _MINUTE_S, _LONGEST_S)
+    limit_s = min(-((MOST_STARTUP_S + steps_s) // -_MINUTE_S) * _MINUTE_S, _LONGEST_S)
     if stated_time_limit_s is not None:
         limit_s = min(limit_s, stated_time_limit_s)
     return limit_s, max(HANG_AFTER_S, _SILENT_STEPS * expected_step_s)
