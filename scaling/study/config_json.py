@@ -4,33 +4,26 @@ A family is a table: which key holds which field of a model. A family, or a key,
 number of weights in a way that `ModelShape` does not count is refused.
 """
 
+import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from scaling.errors import InputError, shortened
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import ModelEntry
-from scaling.study.families import (
-    DENSE,
-    FAMILIES,
-    ONLY,
-    REFUSED_FAMILIES,
-    REFUSED_KEYS,
-    Config,
-    WrongKey,
-    value_of,
-)
 from scaling.study.problems import SAFE, first_problem, quoted
 
 MAX_BYTES = 2_000_000
 FILE = "config.json"
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +98,7 @@ def read_config(path: Path) -> ConfigModel:
     try:
         for model_type in (whole.get("model_type"), config.get("model_type")):
             _refuse_family(str(model_type))
-        sizes, family = _sizes(config), config["model_type"]
+        sizes, family = _sizes_of(config), config["model_type"]
     except WrongKey as error:
         stated = f"={quoted(config[error.key])}" if config.get(error.key) is not None else ""
         inside = place if error.key in part else ""
@@ -145,38 +138,6 @@ def _object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _refuse_family(model_type: str) -> None:
-    for pattern, what in REFUSED_FAMILIES.items():
-        if re.match(pattern, model_type):
-            raise WrongKey("model_type", f"{what}, which cannot be counted here")
-
-
-def _sizes(config: Config) -> dict[str, Any]:
-    """The fields of a ModelEntry that the family's table finds."""
-    family = config.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise WrongKey("model_type", f"no family that can be counted: {', '.join(FAMILIES)}")
-    for key, what in REFUSED_KEYS.items():
-        if config.get(key):
-            raise WrongKey(key, f"{what}, which cannot be counted here")
-    for key, only in ONLY.get(family, {}).items():
-        if config.get(key) not in (None, only):
-            raise WrongKey(key, f"only {json.dumps(only)} can be counted here")
-    sizes = {field: value_of(config, source) for field, source in FAMILIES[family].items()}
-    if not sizes.get("windowed_layers"):
-        sizes |= {"window": None, "windowed_layers": None}
-    return {field: value for field, value in sizes.items() if value is not None}
-
-
-def _by_their_keys(problem: str, family: str) -> str:
-    """A sentence about fields of ours that says their keys."""
-    for field, source in FAMILIES[family].items():
-        if isinstance(source, str | tuple):
-            key = source if isinstance(source, str) else source[0]
-            problem = re.sub(rf"\b{field}=", f"{key}=", problem)
-    return problem
-
-
 def _name(config: Config, total_params: int) -> str:
     """A name for people and ids; it depends on the content only, never on the path."""
     for key in ("name", "_name_or_path"):
@@ -195,6 +156,154 @@ def _left_out(config: Config) -> Iterator[str]:
             yield f"{key}={config[key]}: the heads that predict further tokens"
     if config["model_type"] == "llama4_text" and (chunk := config.get("attention_chunk_size")):
         yield f"attention_chunk_size={chunk}: here all layers attend to all tokens"
-    dense = DENSE[config["model_type"]](config) if config["model_type"] in DENSE else []
+    table = catalogue()["families"][config["model_type"]]
+    dense = _dense_layers(config) if table.get("dense_layers") == {"by": "dense_layers"} else []
     if dense != list(range(len(dense))):
         yield f"the place of {len(dense)} dense layers between others: here they are the first"
+
+
+class WrongKey(Exception):
+    """A key whose value cannot be read, and why."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key, self.problem = key, problem
+
+
+@functools.cache
+def catalogue() -> dict[str, Any]:
+    """The content of families.yaml."""
+    loaded: dict[str, Any] = yaml.safe_load(
+        Path(__file__).with_name("families.yaml").read_text(encoding="utf-8")
+    )
+    return loaded
+
+
+def _sizes_of(config: Config) -> dict[str, Any]:
+    """The fields of a ModelEntry that the family's table finds.
+
+    Raises:
+        WrongKey: a key is missing, cannot be read, or says something that is not counted.
+    """
+    family, known = config.get("model_type"), catalogue()
+    if not isinstance(family, str) or family not in known["families"]:
+        names = ", ".join(known["families"])
+        raise WrongKey("model_type", f"no family that can be counted: {names}")
+    for key, what in known["refused_keys"].items():
+        if config.get(key):
+            raise WrongKey(key, f"{what}, which cannot be counted here")
+    for key, only in known["only"].get(family, {}).items():
+        if config.get(key) not in (None, only):
+            raise WrongKey(key, f"only {json.dumps(only)} can be counted here")
+    table = known["families"][family]
+    sizes = {field: _value(config, source) for field, source in table.items()}
+    if not sizes.get("windowed_layers"):
+        sizes |= {"window": None, "windowed_layers": None}
+    return {field: value for field, value in sizes.items() if value is not None}
+
+
+def _refuse_family(model_type: str) -> None:
+    """Refuse families whose layers cannot be counted.
+
+    Raises:
+        WrongKey: it is one of them.
+    """
+    for pattern, what in catalogue()["refused_families"].items():
+        if re.match(pattern, model_type):
+            raise WrongKey("model_type", f"{what}, which cannot be counted here")
+
+
+def _by_their_keys(problem: str, family: str) -> str:
+    """A sentence about fields of ours that says their keys."""
+    for field, source in catalogue()["families"][family].items():
+        if isinstance(source, str | list):
+            key = source if isinstance(source, str) else source[0]
+            problem = re.sub(rf"\b{field}=", f"{key}=", problem)
+    return problem
+
+
+def _value(config: Config, source: Any) -> Any:
+    """The value of a field, None if its key is missing and has no default."""
+    if isinstance(source, dict):
+        return source["is"] if "is" in source else _COMPUTED[source["by"]](config)
+    if source is None:
+        return None
+    key, default = (source, None) if isinstance(source, str) else source
+    value = config.get(key)
+    if value is None and isinstance(source, str):
+        raise WrongKey(key, "is missing")
+    return default if value is None else value
+
+
+def _count(config: Config, key: str, default: int | None = None, most: int = 10_000) -> int:
+    value = _value(config, key if default is None else [key, default])
+    if type(value) is not int or not 0 <= value <= most:
+        raise WrongKey(key, f"must be a whole number up to {most:,}")
+    return value
+
+
+def _numbers(config: Config, key: str) -> list[int] | None:
+    value = config.get(key)
+    if value is not None and not (isinstance(value, list) and all(type(n) is int for n in value)):
+        raise WrongKey(key, "must be a list of whole numbers")
+    return value
+
+
+def _windowed(config: Config, default: Callable[[int], int], switch: str | None = None) -> int:
+    """The layers that see a window: those of `layer_types`, else `default` of them."""
+    layers, kinds = _count(config, "num_hidden_layers"), config.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and len(kinds) == layers):
+        raise WrongKey("layer_types", f"must be a list of {layers} kinds, one a layer")
+    for kind in kinds or ():
+        if kind not in ("full_attention", "sliding_attention"):
+            raise WrongKey("layer_types", f"{quoted(kind)} cannot be counted here")
+    if config.get("sliding_window") is None or (switch and not config.get(switch)):
+        return 0
+    return default(layers) if kinds is None else kinds.count("sliding_attention")
+
+
+def _last_windowed(config: Config) -> int:
+    def default(layers: int) -> int:
+        return max(layers - _count(config, "max_window_layers", layers), 0)
+
+    return _windowed(config, default, "use_sliding_window")
+
+
+def _dense_layers(config: Config) -> list[int]:
+    """The layers without experts, of a family in which these need not be the first."""
+    layers = range(_count(config, "num_hidden_layers"))
+    if config["model_type"] == "llama4_text":
+        every = _count(config, "interleave_moe_layer_step", 1)
+        mixed = _numbers(config, "moe_layers")
+        return [n for n in layers if ((n + 1) % max(every, 1) if mixed is None else n not in mixed)]
+    every, named = _count(config, "decoder_sparse_step", 1), _numbers(config, "mlp_only_layers")
+    return [n for n in layers if n in (named or ()) or (n + 1) % max(every, 1)]
+
+
+def _unprojected_width(config: Config) -> int:
+    width = _count(config, "hidden_size", most=10**6)
+    if config.get("word_embed_proj_dim") not in (None, width):
+        raise WrongKey("word_embed_proj_dim", f"only hidden_size={width} can be counted here")
+    return width
+
+
+def _width_of_gpt2(config: Config) -> int:
+    return _count(config, "n_inner", 4 * _count(config, "n_embd", most=10**6), most=10**7)
+
+
+_COMPUTED: dict[str, Callable[[Config], Any]] = {
+    "all_windowed": lambda config: _windowed(config, lambda layers: layers),
+    "half_windowed": lambda config: _windowed(config, lambda layers: (layers + 1) // 2),
+    "last_windowed": _last_windowed,
+    "dense_layers": lambda config: len(_dense_layers(config)),
+    "number_of_experts": lambda config: _value(
+        config, "num_local_experts" if config.get("num_experts") is None else "num_experts"
+    ),
+    "balances_by_bias": lambda config: config.get("topk_method") == "noaux_tc",
+    "width_of_gpt2": _width_of_gpt2,
+    "unprojected_width": _unprojected_width,
+    # its look-up is shifted by two
+    "positions_of_opt": lambda config: _count(config, "max_position_embeddings", most=10**6) + 2,
+    "layers_of_t5": lambda config: _value(config, ["num_decoder_layers", config.get("num_layers")]),
+    "is_gated": lambda config: str(config.get("feed_forward_proj")).startswith("gated-"),
+}
