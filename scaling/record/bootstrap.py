@@ -46,21 +46,16 @@ def median_interval(values: Sequence[float]) -> MedianInterval:
     median = float(np.median(numbers))
     if len(numbers) == 1:
         return MedianInterval(median=median, low=None, high=None)
-    medians = resampled_medians(numbers, _RESAMPLES, np.random.default_rng(_SEED))
-    low, high = np.quantile(medians, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    random, length = np.random.default_rng(_SEED), block_length(numbers)
+    at_once = max(1, _AT_ONCE // len(numbers))
+    medians = [
+        np.median(numbers[drawn_blocks(len(numbers), length, count, random)], axis=1)
+        for at in range(0, _RESAMPLES, at_once)
+        if (count := min(at_once, _RESAMPLES - at))
+    ]
+    low, high = np.quantile(np.concatenate(medians), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     # blocks draw the first and last steps less often; keep the median inside all the same
     return MedianInterval(median=median, low=min(float(low), median), high=max(float(high), median))
-
-
-def resampled_medians(values: Values, count: int, random: np.random.Generator) -> Values:
-    """Draw `count` series of blocks, each as long as `values`; return their medians, (count,)."""
-    length = block_length(values)
-    medians = np.empty(count)
-    step = max(1, _AT_ONCE // len(values))
-    for at in range(0, count, step):
-        chosen = drawn_blocks(len(values), length, min(step, count - at), random)
-        medians[at : at + step] = np.median(values[chosen], axis=1)
-    return medians
 
 
 def drawn_blocks(
@@ -153,13 +148,12 @@ def judge_steps(step_times_s: Sequence[float], *, at_least: int, until: float) -
         until: the wanted precision: half the 95 % interval of the median over the median.
     """
     dropped = warm_up(step_times_s)
-    if dropped is None or len(step_times_s) - dropped < at_least:
-        return StepsVerdict(dropped=dropped or 0, steady=dropped is not None, precise=False)
-    interval = median_interval(step_times_s[dropped:])
-    if interval.low is None or interval.high is None:
-        return StepsVerdict(dropped=dropped, steady=True, precise=False)
-    half_width = (interval.high - interval.low) / 2
-    return StepsVerdict(dropped=dropped, steady=True, precise=half_width <= until * interval.median)
+    precise = False
+    if dropped is not None and len(step_times_s) - dropped >= at_least:
+        interval = median_interval(step_times_s[dropped:])
+        if interval.low is not None and interval.high is not None:
+            precise = (interval.high - interval.low) / 2 <= until * interval.median
+    return StepsVerdict(dropped=dropped or 0, steady=dropped is not None, precise=precise)
 
 
 def is_check_due(steps: int, at_least: int) -> bool:

@@ -16,7 +16,6 @@ from scaling.study.paths import StudyPaths
 
 _SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in ROWS])
 _PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
-_MAGIC = b"PAR1"
 _LARGE_BYTES = 4 << 20  # a larger file holds very many rows and is queried where it is
 
 
@@ -83,25 +82,24 @@ def create_rows(
         Files and rows that are not valid, in the order of their files.
     """
     unusable: list[Unusable] = []
-    files = list(_plausible(paths, unusable))
+    files = [path for path in paths if path.exists()]
     is_large = any(file.stat().st_size > _LARGE_BYTES for file in files)
     try:
         _judge(connection, _scan(files), series, schema, kind="view" if is_large else "table")
-    except (duckdb.Error, UnicodeDecodeError):  # the second quotes bytes that are no text
+    except (duckdb.Error, UnicodeError):  # the second quotes bytes that are no text
         connection.execute(f"drop table if exists {schema}.every_row")
         connection.register("read_rows", _read_each(files, unusable))
         _judge(connection, "from read_rows", series, schema, kind="table")
-    invalid = connection.sql(
-        f"select file, reason, row_number from {schema}.every_row where reason is not null"
-    ).fetchall()
-    unusable += [Unusable(Path(file), _one_line(reason), row) for file, reason, row in invalid]
-    told = {str(one.path) for one in unusable}
-    told |= {
-        name
-        for (name,) in connection.sql(f"select distinct file from {schema}.every_row").fetchall()
-    }
-    empty = [file for file in files if str(file) not in told and file.exists()]
-    unusable += [Unusable(file, "holds no row; a point leaves one") for file in empty]
+    invalid = f"select file, reason, row_number from {schema}.every_row where reason is not null"
+    for file, reason, row in connection.sql(invalid).fetchall():
+        unusable.append(Unusable(Path(file), _one_line(reason), row))
+    with_rows = connection.sql(f"select distinct file from {schema}.every_row").fetchall()
+    told = {str(one.path) for one in unusable} | {file for (file,) in with_rows}
+    unusable += [
+        Unusable(file, "holds no row; a point leaves one")
+        for file in files
+        if str(file) not in told and file.exists()
+    ]
     return sorted(unusable, key=lambda one: (one.path, one.row))
 
 
@@ -162,22 +160,25 @@ def _read_each(files: Iterable[Path], unusable: list[Unusable]) -> pa.Table:
     tables = [_PLACED.empty_table()]
     for file in files:
         try:
-            whole = pq.ParquetFile(file).read(use_threads=False)
+            with file.open("rb") as content:
+                whole = pq.ParquetFile(content).read(use_threads=False)
             table = whole.select([name for name in whole.column_names if name in COLUMNS])
             table = table.cast(pa.schema([_SCHEMA.field(name) for name in table.column_names]))
             table.validate(full=True)  # text that is no UTF-8
+            place = {"file": [str(file)] * len(table), "row_number": range(len(table))}
+            for name, values in place.items():
+                table = table.append_column(_PLACED.field(name), pa.array(values))
+            tables.append(table)
         except FileNotFoundError:
             continue
         except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                reason = f"cannot be read: {error.strerror}"
-                unusable.append(Unusable(file, reason, refused=True))
-            else:
-                reason = f"holds no row of this project: {_one_line(str(error))}"
-                unusable.append(Unusable(file, reason))
-            continue
-        table = table.append_column("file", pa.array([str(file)] * len(table), pa.string()))
-        tables.append(table.append_column("row_number", pa.array(range(len(table)), pa.int64())))
+            refused = isinstance(error, OSError) and error.errno is not None
+            reason = (
+                f"cannot be read: {error.strerror}"
+                if refused
+                else f"holds no row of this project: {_one_line(str(error))}"
+            )
+            unusable.append(Unusable(file, reason, refused=refused))
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -201,30 +202,6 @@ def row_files_in(folder: Path) -> Iterator[Path]:
         for path in folder.iterdir():
             if path.suffix == ".parquet" and not path.name.startswith(".") and path.is_file():
                 yield path
-
-
-def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path]:
-    """Yield the files that may be Parquet, by size and last bytes; report the others."""
-    for path in paths:
-        try:
-            with path.open("rb") as content:
-                size = content.seek(0, 2)
-                content.seek(max(0, size - 8))
-                end = content.read()
-        except FileNotFoundError:  # removed since it was listed, so that its point runs again
-            continue
-        except OSError as error:
-            unusable.append(Unusable(path, f"cannot be read: {error.strerror}", refused=True))
-            continue
-        if not str(path).isprintable():
-            unusable.append(Unusable(path, "has a name that cannot be printed"))
-            continue
-        if size == 0:
-            unusable.append(Unusable(path, "is empty; a point leaves one row of Parquet"))
-        elif size < 12 or end[4:] != _MAGIC or int.from_bytes(end[:4], "little") > size - 12:
-            unusable.append(Unusable(path, "is cut short, or no Parquet file"))
-        else:
-            yield path
 
 
 def _one_line(text: str) -> str:

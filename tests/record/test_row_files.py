@@ -59,9 +59,9 @@ def middle_gone(path: Path) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "empty": (lambda path: path.write_bytes(b""), "is empty; a point leaves one row of Parquet"),
-    "cut short": (halved, "is cut short, or no Parquet file"),
-    "text": (lambda path: path.write_text("hello, I am a row"), "is cut short, or no Parquet file"),
+    "empty": (lambda path: path.write_bytes(b""), "holds no row of this project: "),
+    "cut short": (halved, "holds no row of this project: "),
+    "text": (lambda path: path.write_text("hello, I am a row"), "holds no row of this project: "),
     "zeros within": (middle_gone, "holds no row of this project: "),
     "no rows": (
         lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path), "holds no row; a point"
@@ -111,9 +111,10 @@ def test_an_unreadable_file_is_named_and_stays(folder, monkeypatch, number):
         return really_open(path, *how, **more)
 
     monkeypatch.setattr(Path, "open", refuse)
-    (told,) = row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable
+    halved(file_of(folder, 1))  # so that each file is read alone, as the system refuses to scan one
+    told, _ = row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable
     assert told.reason == f"cannot be read: {os.strerror(number)}"
-    assert retry.set_unreadable_aside(folder.parent) == []
+    assert [one.path for one in retry.set_unreadable_aside(folder.parent)] == [file_of(folder, 1)]
     assert file_of(folder).exists()
 
 
@@ -153,7 +154,7 @@ def test_status_names_files_without_a_row_and_goes_on(folder, monkeypatch, capsy
         folders.status("s")
         told = capsys.readouterr()
         assert told.err.startswith("Its point runs again: ")
-        assert told.err.endswith(".parquet: is cut short, or no Parquet file\n")
+        assert ".parquet: holds no row of this project: " in told.err
         assert told.out.startswith("2 done · 0 running · 1 left of 3")
     for number in range(20):
         halved(shutil.copy(file_of(folder, 1), folder / f"more{number}.parquet"))
