@@ -35,7 +35,6 @@ SQL_TYPES = _SCALARS | {f"list[{kind}]": f"{of}[]" for kind, of in _SCALARS.item
 COLUMNS: Mapping[str, str] = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Row).items()}
 PROBE_COLUMNS = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).items()}
 
-_NOT_ABOVE_0 = 'not isfinite("{0}") or "{0}" <= 0'
 _TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
 _EXTENDED = ("extended_step_time_s", "extended_low_s", "extended_high_s")
 _POSITIVE = (*_TIMES, *_EXTENDED, "peak_flop_per_s")
@@ -51,28 +50,56 @@ _COUNTS = {
 MAX_COUNT = 10_000_000  # the largest size or degree, as in a study file
 _MAX_EXACT = 2**53  # exact in double precision: bytes, parameters, FLOPs, tokens
 _MAX_SECONDS, _MAX_AMOUNT = 1e9, 1e18
-_EXACT = ("_bytes", "_params", "_per_token", "_per_step")
+_EXACT = ("_bytes", "_params", "_per_token", "_per_step", "global_batch_size", "seed")
 _ID = "[A-Za-z0-9][A-Za-z0-9._+:-]*"
 # Words of other software, which our engines do not have.
 _OF_OTHERS = {"precision": ("mxfp8", "nvfp4"), "outcome": (OOM_OR_CRASH,)}
-_PRODUCTS = (
-    ("world_size", "tp", "pp", "cp", "dp"),
-    ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "dp"),
-)
 _ANY_BAD = "list_aggregate(list_transform({0}, lambda x: x is null or {1}), 'bool_or')"
-_OTHER_RULES = {
-    "step_time_kind = 'extended' and (step_time_s is not null or losses is not null)":
-        "step_time_kind=extended with what only full steps have",
-    "len(short_step_times_s) != len(short_accumulations)":
-        "short_step_times_s and short_accumulations are of unequal length",
-    _ANY_BAD.format("step_times_s", "not isfinite(x) or x <= 0"):
-        "step_times_s: each must be a finite number above 0",
-    "len(step_times_s) = 0": "step_times_s: is empty",
-    _ANY_BAD.format("losses", "not isfinite(x)"):
-        "losses: each must be a finite number; a training that diverged has no speed",
-    _ANY_BAD.format("grad_norms", "not isfinite(x) or x < 0"):
-        "grad_norms: each must be a finite number of at least 0",
-}  # fmt: skip
+_ABOVE_0, _AT_LEAST_0 = "must be a finite number above 0", "must be a finite number of at least 0"
+_NOT_ABOVE_0, _BELOW_0 = 'not isfinite("{0}") or "{0}" <= 0', 'not isfinite("{0}") or "{0}" < 0'
+# Condition of a violation, the column whose value the sentence shows (None: none), the sentence.
+_RULES: tuple[tuple[str, str | None, str], ...] = (
+    # as doubles, which are exact here and do not overflow
+    ("world_size::double != tp::double * pp * cp * dp", "world_size", "is not tp x pp x cp x dp"),
+    ("global_batch_size::double != micro_batch_size::double * gradient_accumulation_steps * dp",
+     "global_batch_size", "is not micro_batch_size x gradient_accumulation_steps x dp"),
+    ("tokens_per_step != global_batch_size::double * seq_length * if(family = 't5', 2, 1)"
+     " and (family is not null or series = 'measured')",
+     "tokens_per_step", "is not global_batch_size x seq_length"),
+    *(
+        (f"outcome != 'ok' and {name} is not null", None,
+         f"outcome=' || outcome || ' with {name}: only ok has numbers")
+        for name in (*_TIMES, *_EXTENDED, "step_times_s", "short_step_times_s", "losses")
+    ),
+    ("step_time_kind = 'extended' and (step_time_s is not null or losses is not null)",
+     None, "step_time_kind=extended with what only full steps have"),
+    ("len(short_step_times_s) != len(short_accumulations)",
+     None, "short_step_times_s and short_accumulations are of unequal length"),
+    (_ANY_BAD.format("step_times_s", "not isfinite(x) or x <= 0"),
+     None, "step_times_s: each must be a finite number above 0"),
+    ("len(step_times_s) = 0", None, "step_times_s: is empty"),
+    (_ANY_BAD.format("losses", "not isfinite(x)"),
+     None, "losses: each must be a finite number; a training that diverged has no speed"),
+    (_ANY_BAD.format("grad_norms", "not isfinite(x) or x < 0"),
+     None, "grad_norms: each must be a finite number of at least 0"),
+    *(
+        (f"{name} < {low} * 0.999999 or {name} > {high} * 1.000001",
+         name, f"lies outside its own {whose}")
+        for name, low, high, whose in (
+            (*_TIMES, "interval"),
+            (*_EXTENDED, "interval"),
+            ("step_time_s", "list_min(step_times_s)", "list_max(step_times_s)", "step_times_s"),
+        )
+    ),
+    # By the strict count of FLOPs: mfu counts causal attention in full and may rightly exceed 1 at
+    # long sequences.
+    *(
+        (f"matmul_flops_per_token::double * tokens_per_step / {name}"
+         " > peak_flop_per_s * world_size",
+         name, "would take more FLOP/s than peak_flop_per_s of every GPU")
+        for name in ("step_time_s", "extended_step_time_s")
+    ),
+)  # fmt: skip
 
 
 @functools.cache
@@ -144,40 +171,22 @@ def _rules() -> Rules:
     yield "zero_stage not between 0 and 3", _sentence("zero_stage", "must be 0, 1, 2 or 3")
     for name, (kind, _) in fields_of(Row).items():
         if kind == "int" and name != "zero_stage":
-            yield from _whole_number_rules(name)
+            least = 1 if name in _COUNTS else 0
+            most = _MAX_EXACT if name.endswith(_EXACT) else MAX_COUNT
+            yield f'"{name}" < {least}', _sentence(name, f"must be at least {least}")
+            yield f'"{name}" > {most}', _sentence(name, f"must be at most {most:,}")
         if kind == "float":
-            yield from _amount_rules(name)
-    for whole, *parts in _PRODUCTS:  # as doubles, which are exact here and do not overflow
-        product = " * ".join(f"{part}::double" for part in parts)
-        yield f"{whole}::double != {product}", _sentence(whole, f"is not {' x '.join(parts)}")
-    yield (
-        "tokens_per_step != global_batch_size::double * seq_length * if(family = 't5', 2, 1)"
-        " and (family is not null or series = 'measured')",
-        _sentence("tokens_per_step", "is not global_batch_size x seq_length"),
-    )
-    for name in (*_TIMES, *_EXTENDED, "step_times_s", "short_step_times_s", "losses"):
-        yield (
-            f"outcome != 'ok' and {name} is not null",
-            f"'outcome=' || outcome || ' with {name}: only ok has numbers'",
-        )
-    yield from ((wrong, f"'{sentence}'") for wrong, sentence in _OTHER_RULES.items())
-    for name, low, high, whose in (
-        ("step_time_s", "step_time_low_s", "step_time_high_s", "interval"),
-        ("extended_step_time_s", "extended_low_s", "extended_high_s", "interval"),
-        ("step_time_s", "list_min(step_times_s)", "list_max(step_times_s)", "step_times_s"),
-    ):
-        yield (
-            f"{name} < {low} * 0.999999 or {name} > {high} * 1.000001",
-            _sentence(name, f"lies outside its own {whose}"),
-        )
-    # By the strict count of FLOPs: mfu counts causal attention in full and may rightly exceed 1 at
-    # long sequences.
-    for name in ("step_time_s", "extended_step_time_s"):
-        yield (
-            f"matmul_flops_per_token::double * tokens_per_step / {name}"
-            " > peak_flop_per_s * world_size",
-            _sentence(name, "would take more FLOP/s than peak_flop_per_s of every GPU"),
-        )
+            if name in _POSITIVE:
+                yield _NOT_ABOVE_0.format(name), _sentence(name, _ABOVE_0)
+            elif name in _SIGNED:
+                yield f'not isfinite("{name}")', _sentence(name, "must be a finite number")
+            else:
+                yield _BELOW_0.format(name), _sentence(name, _AT_LEAST_0)
+            is_time = name.endswith("_s") and "_per_" not in name
+            limit = _MAX_SECONDS if is_time else _MAX_AMOUNT
+            yield f'abs("{name}") > {limit}', _sentence(name, f"must be at most {limit:.0e}")
+    for wrong, shown, wanted in _RULES:
+        yield wrong, f"'{wanted}'" if shown is None else _sentence(shown, wanted)
 
 
 def _probe_rules() -> Rules:
@@ -186,7 +195,7 @@ def _probe_rules() -> Rules:
     yield from _word_rules(Probe)
     for name, kind in PROBE_COLUMNS.items():
         if kind == "double":
-            yield _NOT_ABOVE_0.format(name), _sentence(name, "must be a finite number above 0")
+            yield _NOT_ABOVE_0.format(name), _sentence(name, _ABOVE_0)
         if kind == "bigint":
             yield f'"{name}" < 0', _sentence(name, "must be at least 0")
 
@@ -194,27 +203,6 @@ def _probe_rules() -> Rules:
 def _first_violation(rules: Rules) -> str:
     cases = " ".join(f"when {wrong} then {sentence}" for wrong, sentence in rules)
     return f"case {cases} end"
-
-
-def _whole_number_rules(name: str) -> Rules:
-    low = 1 if name in _COUNTS else 0
-    exact = name.endswith(_EXACT) or name in ("global_batch_size", "seed")
-    high = _MAX_EXACT if exact else MAX_COUNT
-    yield f'"{name}" < {low}', _sentence(name, f"must be at least {low}")
-    yield f'"{name}" > {high}', _sentence(name, f"must be at most {high:,}")
-
-
-def _amount_rules(name: str) -> Rules:
-    """Rules for seconds, joules, shares and rates."""
-    high = _MAX_SECONDS if name.endswith("_s") and "_per_" not in name else _MAX_AMOUNT
-    if name in _POSITIVE:
-        yield _NOT_ABOVE_0.format(name), _sentence(name, "must be a finite number above 0")
-    elif name in _SIGNED:
-        yield f'not isfinite("{name}")', _sentence(name, "must be a finite number")
-    else:
-        wrong = f'not isfinite("{name}") or "{name}" < 0'
-        yield wrong, _sentence(name, "must be a finite number of at least 0")
-    yield f'abs("{name}") > {high}', _sentence(name, f"must be at most {high:.0e}")
 
 
 def _word_rules(row_type: type) -> Rules:
