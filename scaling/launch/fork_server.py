@@ -43,31 +43,29 @@ _FORKED = multiprocessing.get_context("forkserver")  # it has one thread
 
 
 class Lines:
-    """A file of JSON lines; an OSError says that it cannot be used, or that others can write it."""
+    """A file of JSON lines, in a folder that only this user can use; else an OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read_bytes = path, 0
 
     def add(self, **record: Any) -> None:
         """Append a line."""
-        with self._open(os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
+        with self._open("ab") as file:
             file.write(json.dumps(record).encode() + b"\n")
 
     def new(self) -> list[dict[str, Any]]:
         """The lines since the last call."""
-        with self._open(os.O_RDONLY, "rb") as file:
+        with self._open("rb") as file:
             file.seek(self._read_bytes)
             whole, end, _ = file.read().rpartition(b"\n")
         self._read_bytes += len(whole + end)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def _open(self, flags: int, mode: str) -> Any:
-        handle = os.open(self._path, flags | os.O_NOFOLLOW, 0o600)
-        for found in (os.fstat(handle), self._path.parent.stat()):  # who writes here runs code
-            if found.st_uid != os.getuid() or found.st_mode & 0o077:
-                os.close(handle)
-                raise PermissionError(f"{self._path} is not this user's alone")
-        return os.fdopen(handle, mode)
+    def _open(self, mode: str) -> Any:
+        folder = self._path.parent.stat()
+        if folder.st_uid != os.getuid() or folder.st_mode & 0o077:  # who writes here runs code
+            raise PermissionError(f"{self._path.parent} is not this user's alone")
+        return self._path.open(mode)
 
 
 def runs(pid: int) -> bool:
@@ -98,13 +96,15 @@ def main() -> None:
     if counting.exitcode in (_NO_GPU, DIED):
         sys.exit("a forked process cannot use the GPUs here; ranks start as fresh processes")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    agent = _Agent(folder, slurm.node_number(os.environ))
+    agent = _Agent(folder)
     name = "localhost" if parent else host_name(os.environ)
     agent.said.add(name=name, gpus=counting.exitcode)
+    pause_s = 0.02 + int(os.environ.get("SLURM_STEP_NUM_NODES", "1")) / 500
     try:
-        while parent is None or os.getppid() == parent or agent.is_needed():
+        # a launcher may not have read yet how its ranks ended
+        while parent is None or os.getppid() == parent or agent.ranks or agent.launchers:
             agent.serve()
-            time.sleep(0.02 + slurm.nodes_of_step(os.environ) / 500)
+            time.sleep(pause_s)
     finally:
         agent.end()
     shutil.rmtree(folder, ignore_errors=True)  # the run was killed and cannot remove it
@@ -113,19 +113,21 @@ def main() -> None:
 class _Agent:
     """The ranks that run on one node, by order and number."""
 
-    def __init__(self, folder: Path, node: int) -> None:
-        self._node, self._kills_before = node, 0
-        self._orders, self.said = Lines(folder / "orders"), Lines(folder / f"node{node}")
+    def __init__(self, folder: Path) -> None:
+        self._node, self._kills_before = int(os.environ.get("SLURM_NODEID", "0")), 0
+        self._orders, self.said = Lines(folder / "orders"), Lines(folder / f"node{self._node}")
         self.ranks: dict[tuple[str, int], BaseProcess] = {}
-        self._launchers: dict[str, list[Any]] = {}  # by order
+        self.launchers: dict[str, list[Any]] = {}  # by order
 
     def serve(self) -> None:
         """Start and signal ranks as ordered since the last call, and report how ranks ended."""
         for line in self._orders.new():
-            if "signal" in line:
-                self._signal(line["order"], line["signal"])
-            else:
+            if "signal" not in line:
                 self._start(line)
+                continue
+            for (order, _), process in self.ranks.items():
+                if order == line["order"]:
+                    _kill(process, line["signal"])
         for (order, rank), process in list(self.ranks.items()):
             if (code := process.exitcode) is not None:
                 del self.ranks[order, rank]
@@ -133,21 +135,17 @@ class _Agent:
                 full = code == -signal.SIGKILL and oom_kills() > self._kills_before
                 self.said.add(order=order, rank=rank, code=code, out_of_memory=full)
         running = {order for order, _ in self.ranks}
-        for order, (space, pid) in list(self._launchers.items()):
+        for order, (space, pid) in list(self.launchers.items()):
             if space != pid_space() or runs(pid):
                 continue
             if order in running:
                 self._orders.add(order=order, signal=signal.SIGKILL)  # to all agents
             else:
-                del self._launchers[order]
-
-    def is_needed(self) -> bool:
-        """Whether ranks run, or a launcher that may not have read yet how its ranks ended."""
-        return bool(self.ranks or self._launchers)
+                del self.launchers[order]
 
     def _start(self, order: dict[str, Any]) -> None:
         name = order["order"]
-        self._launchers[name] = order["launcher"]
+        self.launchers[name] = order["launcher"]
         for local in range(order["per_node"]):
             rank = self._node * order["per_node"] + local
             process = _FORKED.Process(target=_run_rank, args=(order, rank, local))
@@ -155,11 +153,6 @@ class _Agent:
             self.ranks[name, rank] = process
         self.said.add(started=name)
         self._kills_before = oom_kills()
-
-    def _signal(self, order: str, number: int) -> None:
-        for (of, _), process in self.ranks.items():
-            if of == order:
-                _kill(process, number)
 
     def end(self) -> None:
         """Kill the ranks, and report them as ended from outside."""

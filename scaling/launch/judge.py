@@ -6,7 +6,7 @@ Ranks that fail, hang or exceed the time limit are killed. Evidence becomes outc
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from scaling.launch.not_measured import KilledFromOutside
@@ -164,17 +164,11 @@ _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2}
 # Messages of gloo, NCCL and torch's store when a peer is gone. SIGABRT is often a consequence of
 # that too: communication libraries abort then.
-_PEER_LOST_MESSAGES = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "connection was closed by the remote",
-    "remote process exited",
-    "ncclremoteerror",
-    "broken pipe",
-    "failed to recv, got 0 bytes",
-    "connection refused",
-    "gloo/transport",
-)
+_PEER_LOST = (
+    "connection closed by peer", "connection reset by peer", "connection was closed by the remote",
+    "remote process exited", "ncclremoteerror", "broken pipe", "failed to recv, got 0 bytes",
+    "connection refused", "gloo/transport",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +205,9 @@ def verdict(
     # the earliest failure explains the later ones, which mostly report a lost peer
     failures = sorted(evidence.failures.items(), key=lambda item: item[1].failed_at)
     with_cause = [item for item in failures if item[1].outcome != "error"]
-    first_hand = [item for item in failures if not _reports_lost_peer(item[1].message)]
+    first_hand = [
+        item for item in failures if not any(said in item[1].message.lower() for said in _PEER_LOST)
+    ]
     cause = (
         _out_of_memory(evidence, memory) or _killed(unexplained, _CRASHES) or _failed(with_cause)
     )
@@ -223,7 +219,7 @@ def verdict(
         or _exited_without_result(unexplained, last_error, started=evidence.beats.keys())
         or _failed(first_hand)
         or _killed(unexplained)
-        or _lost_peers(failures)
+        or _failed(failures, lost_peers=True)
         or _hang_or_timeout(evidence)
     )
 
@@ -258,20 +254,11 @@ def _killed(exits: Exits, signals: set[signal.Signals] | None = None) -> Verdict
     return None
 
 
-def _failed(failures: Failures) -> Verdict | None:
+def _failed(failures: Failures, *, lost_peers: bool = False) -> Verdict | None:
     for rank, failure in failures:
-        return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
+        message = f"rank {rank}: {failure.message}"
+        return Verdict(outcome=failure.outcome, message=message, lost_peers=lost_peers)
     return None
-
-
-def _lost_peers(failures: Failures) -> Verdict | None:
-    """The verdict if no rank knows more than that a peer is gone."""
-    found = _failed(failures)
-    return found and replace(found, lost_peers=True)
-
-
-def _reports_lost_peer(message: str) -> bool:
-    return any(phrase in message.lower() for phrase in _PEER_LOST_MESSAGES)
 
 
 def _exited_without_result(
@@ -307,11 +294,11 @@ def ranks_named(ranks: Sequence[int]) -> str:
     """Sorted ranks in words: `rank 3`, `ranks 0-2, 5`."""
     runs: list[list[int]] = []
     for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
         else:
-            runs.append([rank])
-    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+            runs.append([rank, rank])
+    text = ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
     return f"rank{'s' * (len(ranks) > 1)} {text}"
 
 

@@ -224,7 +224,7 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
     Without a stack (no rank got so far) the versions are the installed ones and the device is null.
     """
     columns: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Stack))
-    columns |= {name: _installed(name.removesuffix("_version")) for name in _PACKAGES}
+    columns |= {name: installed_version(name.removesuffix("_version")) for name in _PACKAGES}
     columns |= dataclasses.asdict(stack) if stack else {}
     del columns["host"]
     installed = columns.pop("kernel_packages") or {}
@@ -260,7 +260,8 @@ def git_commit(root: Path) -> str | None:
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 
-def _installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

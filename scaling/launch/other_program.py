@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import math
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from scaling.record.rank_files import RankFailure, RankResult, Report, Stack
 from scaling.study.point import Point
 from scaling.trainers.entries import Trainer, trainer_named, values_of
 from scaling.trainers.logs import LogReader, failure_of, steady_seconds
-from scaling.trainers.render import own_interpreter, render
+from scaling.trainers.render import render
 
 FEW_STEPS = 5  # a row with fewer is marked as not steady
 _OWN_RANKS_ONLY = ("TORCHDYNAMO_DISABLE", "DS_ACCELERATOR")  # variables for our own programs
@@ -30,14 +31,34 @@ _TAIL = 200_000  # bytes of a failed rank's log that are searched for the reason
 _STATED, _STAMPED = "trainer's log", "launcher's stamps of the log"
 
 
-class LogFiles:
-    """The judge's view of ranks that write logs only."""
+class LoggedRanks:
+    """Ranks that write logs only, and the judge's view of them."""
 
     def __init__(self, trainer: Trainer, world_size: int, logs: Path, steps: int) -> None:
-        self._trainer, self._world_size, self._logs, self._steps = trainer, world_size, logs, steps
+        self._trainer, self._logs, self._steps = trainer, logs, steps
         self.readers = [LogReader(trainer) for _ in range(world_size)]
         self._read = [0] * world_size  # bytes of each rank's log
-        self.exits: dict[int, RankExit] = {}
+        self._exits: dict[int, RankExit] = {}
+
+    def start(self, start: Starter, launch: Launch) -> Ranks:
+        """Start the ranks, which are then read as they run."""
+        self._ranks = start(launch)
+        return self
+
+    def exits(self) -> dict[int, RankExit]:
+        """See `Ranks`."""
+        self.poll()
+        self._exits = self._ranks.exits()
+        return self._exits
+
+    def signal(self, number: int) -> None:
+        """See `Ranks`; a signal for stacks would end these."""
+        if number != signal.SIGUSR1:
+            self._ranks.signal(number)
+
+    def kill(self) -> None:
+        """See `Ranks`."""
+        self._ranks.kill()
 
     def log(self, rank: int) -> Path:
         """The file of a rank's output."""
@@ -67,7 +88,7 @@ class LogFiles:
         """The ranks that ended well, once a log tells all steps: often one rank speaks for all."""
         self.poll()
         told_all = len(self.speaker.steps) >= self._steps
-        return frozenset(r for r, end in self.exits.items() if end.code == 0 and told_all)
+        return frozenset(r for r, end in self._exits.items() if end.code == 0 and told_all)
 
     def timed(self) -> frozenset[int]:
         """None: such programs have no steps under our profiler."""
@@ -75,7 +96,7 @@ class LogFiles:
 
     def read(self, kind: type[Report]) -> dict[int, Report]:
         """Why ranks failed, by their logs; nothing else is read here."""
-        failed = [rank for rank, end in self.exits.items() if end.code > 0]
+        failed = [rank for rank, end in self._exits.items() if end.code > 0]
         failures: dict[int, Any] = {rank: self._failure(rank) for rank in failed}
         return failures if kind is RankFailure else {}
 
@@ -84,7 +105,7 @@ class LogFiles:
         text = log.read_bytes()[-_TAIL:].decode(errors="replace") if log.exists() else ""
         found = failure_of(self._trainer, text)
         line = last_error(log) if found is None else found[1]
-        message = line or f"ended with exit code {self.exits[rank].code}; its log says no error"
+        message = line or f"ended with exit code {self._exits[rank].code}; its log says no error"
         at = log.stat().st_mtime if log.exists() else time.time()
         return RankFailure(outcome=found[0] if found else "error", message=message, failed_at=at)
 
@@ -92,25 +113,6 @@ class LogFiles:
     def speaker(self) -> LogReader:
         """The reader of the rank that tells most steps."""
         return max(self.readers, key=lambda reader: len(reader.steps))
-
-
-class _Watched:
-    """Ranks whose logs are read as they run; a signal for stacks would end them."""
-
-    def __init__(self, ranks: Ranks, files: LogFiles) -> None:
-        self._ranks, self._files = ranks, files
-
-    def exits(self) -> dict[int, RankExit]:
-        self._files.poll()
-        self._files.exits |= (ended := self._ranks.exits())
-        return ended
-
-    def signal(self, number: int) -> None:
-        if number != signal.SIGUSR1:
-            self._ranks.signal(number)
-
-    def kill(self) -> None:
-        self._ranks.kill()
 
 
 def run_trainer(
@@ -132,20 +134,23 @@ def run_trainer(
             environment.pop(name, None)
     environment["MASTER_PORT"] = str(random.randint(20_000, 32_000))  # below the ephemeral ones
     steps = point.warmup_steps + point.measured_steps
-    files = LogFiles(trainer, point.world_size, logs, steps)
-    launch = Launch(
-        own_interpreter(rendered.command), point, environment | rendered.environment, logs
-    )
-    run = run_ranks(launch, files, lambda asked: _Watched(start(asked), files), limits)
+    logged = LoggedRanks(trainer, point.world_size, logs, steps)
+    command = rendered.command
+    if command[:1] == ("python",):  # which may be none or another
+        command = (sys.executable, *command[1:])
+    launch = Launch(command, point, environment | rendered.environment, logs)
+    run = run_ranks(launch, logged, partial(logged.start, start), limits)
     if run.verdict.outcome != "ok":
         return run
-    files.poll()
-    return with_results(run, point, files)
+    logged.poll()
+    return _with_results(run, point, logged)
 
 
-def with_results(run: FinishedRun, point: Point, files: LogFiles) -> FinishedRun:
+def _with_results(run: FinishedRun, point: Point, logged: LoggedRanks) -> FinishedRun:
     """The run with what its log tells, or an error where the log contradicts the point."""
-    reader, layout = files.speaker, point.layout
+    from scaling.launch.make_row import installed_version  # late: it loads numpy and DuckDB
+
+    reader, layout = logged.speaker, point.layout
     reader.close()
     samples = layout.global_batch_size
     seconds, stated = steady_seconds(
@@ -157,37 +162,31 @@ def with_results(run: FinishedRun, point: Point, files: LogFiles) -> FinishedRun
     )
     losses = [step.values.get("loss") for step in reader.steps]
     norms = [step.values.get("grad_norm") for step in reader.steps]
-    if problem := _contradiction(reader, point) or _no_number(losses) or (
-        None if seconds else "its log tells the time of no ordinary step"
-    ):  # fmt: skip
+    bad = next((n for n, loss in enumerate(losses) if loss is not None and math.isnan(loss)), None)
+    problem = _contradiction(reader, point)
+    problem = problem or (None if bad is None else f"loss is not a number at step {bad}")
+    problem = problem or (None if seconds else "its log tells the time of no ordinary step")
+    if problem:
         return dataclasses.replace(run, verdict=Verdict(outcome="error", message=problem))
+    first = reader.steps[0]
+    age_s = 0.0 if first.stamp is None else time.perf_counter() - first.stamp
     result = RankResult(
         clock=_STATED if stated else _STAMPED,
         step_times_s=seconds,
         losses=_complete(losses),
         grad_norms=_complete(norms),
-        peak_memory_bytes=max((r.peak_bytes for r in files.readers if r.peak_bytes), default=None),
+        peak_memory_bytes=max((r.peak_bytes for r in logged.readers if r.peak_bytes), default=None),
         peak_reserved_bytes=None,
-        memory_meter=_STATED if any(reader.peak_bytes for reader in files.readers) else None,
-        first_step_at=_first_step_at(reader),
+        memory_meter=_STATED if any(reader.peak_bytes for reader in logged.readers) else None,
+        first_step_at=time.time() - age_s - first.values.get("seconds", 0.0),
         stopped="not_steady" if len(seconds) < FEW_STEPS else "asked",
     )
-    stack = Stack(
-        host=host_name(os.environ), torch_version=_version("torch"), deepspeed_version=None,
-        flash_attn_version=None, gpu_name=None, driver_version=None, cuda_version=None,
-        nccl_version=None,
-    )  # fmt: skip
+    torch = installed_version("torch") or "unknown"
+    stack = Stack(host=host_name(os.environ), torch_version=torch)
     ranks = range(point.world_size)
     return dataclasses.replace(
         run, results=dict.fromkeys(ranks, result), stacks=dict.fromkeys(ranks, stack)
     )
-
-
-def _first_step_at(reader: LogReader) -> float:
-    """When the first step began, in seconds since the epoch, as nearly as its log tells."""
-    first = reader.steps[0]
-    seen = time.perf_counter() if first.stamp is None else first.stamp
-    return time.time() - time.perf_counter() + seen - first.values.get("seconds", 0.0)
 
 
 def _contradiction(reader: LogReader, point: Point) -> str | None:
@@ -203,18 +202,6 @@ def _contradiction(reader: LogReader, point: Point) -> str | None:
     return None
 
 
-def _no_number(losses: Sequence[float | None]) -> str | None:
-    step = next((n for n, loss in enumerate(losses) if loss is not None and math.isnan(loss)), None)
-    return None if step is None else f"loss is not a number at step {step}"
-
-
 def _complete(values: Sequence[float | None]) -> list[float] | None:
     known = [value for value in values if value is not None]
     return known if known and len(known) == len(values) else None
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

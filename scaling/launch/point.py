@@ -12,7 +12,6 @@ from pathlib import Path
 
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import NvidiaGpu
 from scaling.launch.judge import Limits, Verdict
 from scaling.launch.not_measured import (
     KilledFromOutside,
@@ -27,8 +26,8 @@ from scaling.launch.other_program import run_trainer
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start import slurm
-from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.forked import choose_starter
 from scaling.launch.start.starter import Launch, Starter
 from scaling.layout.engines import TRAINERS
 from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
@@ -65,12 +64,16 @@ def measure(
     another process on this host still measures the point (its parent was killed), that process is
     waited for.
 
-    A copy of POINT and a folder for files are appended to `rank_command`, the program of one rank.
-    `start` starts the ranks, by default as `choose_starter` decides. `hang_after_s` seconds without
-    progress of any rank count as a hang; the default follows from the predicted step time and is
-    longer while ranks start. The row records `excluded`, the hosts that the allocation was to leave
-    out. With `implied`, a point whose twin with a smaller micro-batch ran out of memory is not
-    started, and its row has the reason.
+    Args:
+        point_path: the point's file.
+        row_path: the row to write.
+        rank_command: the program of one rank; a copy of the point and a folder are appended.
+        start: starts the ranks, by default as `choose_starter` decides.
+        hang_after_s: seconds without progress of any rank that count as a hang; by default they
+            follow from the predicted step time and are more while ranks start.
+        excluded: the hosts that the allocation was to leave out, for the row.
+        implied: whether a point is ruled out unstarted if its twin with a smaller micro-batch ran
+            out of memory.
 
     Raises:
         InputError: the point's file is missing or invalid. NodeLost: a node of the allocation was
@@ -78,8 +81,7 @@ def measure(
         stays to be measured. KilledFromOutside: somebody ended the ranks; no row was written.
         NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
         NotWritten: a file could not be written; the measurement is in the log. SystemExit: SIGINT,
-        SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no
-            row was written.
+        SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no row was written.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
@@ -97,21 +99,20 @@ def measure(
         mark_running(row_path, time_limit_s=point.time_limit_s),
     ):
         check_room(row_path.parent)
+        # imported late: they load numpy and DuckDB, and the ranks need not wait for them
         if implied and point.layout.micro_batch_size > 1:
-            from scaling.launch.implied import oom_twin
+            from scaling.launch.implied import implied_row
 
-            if (twin := oom_twin(point, row_path.parent)) is not None:
-                row = _implied_row(point, attempt, twin)
+            if (row := implied_row(point, attempt, row_path.parent)) is not None:
                 write_rows(row_path, [row])
                 return row
         start = start or choose_starter(os.environ)
         run = _run(point, rank_command, start, row_path, hang_after_s)
         ignore_signals()
-        # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
         from scaling.launch.make_row import row_of
 
         row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
-        lost = _is_the_clusters_fault(row.outcome) and _may_try_again(earlier)
+        lost = _is_to_run_elsewhere(row.outcome, earlier)
         path = retried(row_path, attempt) if lost else row_path
         try:
             write_rows(path, [row])
@@ -124,16 +125,6 @@ def measure(
                 f"{row.outcome}: {row.error_message} (attempt {attempt}); it is to run elsewhere"
             )
     return row
-
-
-def _implied_row(point: Point, attempt: int, twin: Row) -> Row:
-    """The row of a point that was not started, since its twin ran out of memory."""
-    from scaling.launch.make_row import row_of
-
-    message = f"implied: micro_batch_size={twin.micro_batch_size} ran out of memory"
-    judged = Verdict(outcome="oom", message=message)
-    run = FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
-    return dataclasses.replace(row_of(point, attempt, run), implied_by=twin.point_id)
 
 
 def _run(
@@ -183,15 +174,12 @@ def _run(
     return run
 
 
-def _is_the_clusters_fault(outcome: Outcome) -> bool:
-    """Whether another attempt may well succeed: a node was lost, or srun failed."""
+def _is_to_run_elsewhere(outcome: Outcome, earlier: Sequence[Path]) -> bool:
+    """Whether a node was lost or srun failed, and attempts remain after these earlier rows."""
     in_slurm = slurm.job_id(os.environ) is not None
-    return outcome == "node_failed" or (outcome == "launch_failed" and in_slurm)
-
-
-def _may_try_again(earlier: Sequence[Path]) -> bool:
-    """Whether such an attempt leaves no row yet; `earlier` are the rows of earlier attempts."""
-    from scaling.record.row_files import read_rows  # imported late too
+    if outcome != "node_failed" and not (outcome == "launch_failed" and in_slurm):
+        return False
+    from scaling.record.row_files import read_rows
 
     outcomes: list[str] = read_rows(earlier).table["outcome"].to_pylist()
     # with each final row that `scaling retry` moves, as many attempts begin again
@@ -237,22 +225,14 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     gpus, reason = node.nvidia_gpus()
     if not gpus and _AMD_DRIVER.exists():
         return None
-    needed = min(point.world_size, point.gpus_per_node)
-    shown = shown_devices(gpus, node.visible_devices(environment))
+    needed, shown = min(point.world_size, point.gpus_per_node), len(gpus)
+    # Slurm may show each rank one GPU of its own, so a list with entries does not limit the count.
+    # An empty list means no GPU. MIG slices are devices.
+    if (named := node.visible_devices(environment)) is not None:
+        slices = sum(entry.startswith("MIG-") for entry in named)
+        shown = slices if slices or not named else shown
     if shown >= needed:
         return None
     host = node.host_name(environment)
     text = f"{host} shows {shown} of the {needed} GPUs that the point needs on a node"
     return f"{text} ({reason})" if reason else text
-
-
-def shown_devices(gpus: Sequence[NvidiaGpu], named: Sequence[str] | None) -> int:
-    """The number of devices that ranks on this host can use.
-
-    `named` is CUDA_VISIBLE_DEVICES. Slurm may show each rank one GPU of its own, so a list with
-    entries does not limit the count. An empty list means no GPU. MIG slices are devices.
-    """
-    if named is None:
-        return len(gpus)
-    slices = sum(entry.startswith("MIG-") for entry in named)
-    return slices if slices or not named else len(gpus)

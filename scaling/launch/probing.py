@@ -19,8 +19,8 @@ from scaling.launch.not_measured import (
 )
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
-from scaling.launch.start.choose import choose_starter
 from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.forked import choose_starter
 from scaling.launch.start.starter import Launch, Starter
 from scaling.probe.plan import ProbePlan, Task
 from scaling.record.bootstrap import median_interval

@@ -31,12 +31,12 @@ class Stack:
 
     host: str
     torch_version: str
-    deepspeed_version: str | None  # null under the engine torch
-    flash_attn_version: str | None
-    gpu_name: str | None
-    driver_version: str | None
-    cuda_version: str | None
-    nccl_version: str | None
+    deepspeed_version: str | None = None  # null under the engine torch
+    flash_attn_version: str | None = None
+    gpu_name: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nccl_version: str | None = None
     liger_kernel_version: str | None = None
     # versions of all installed packages with kernels, by name, whether the layout uses them or not
     kernel_packages: dict[str, str] = field(default_factory=dict)

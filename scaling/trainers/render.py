@@ -1,9 +1,8 @@
-"""The command line and the files by which a program is told a layout: lists, never shell text."""
+"""The command line and the files by which a program is told a layout."""
 
 import dataclasses
 import json
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,25 +25,16 @@ FOLDER = Path("launch")  # where printed commands look for their files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """The command of one rank; `files` go into the folder that the command names."""
-
-    command: tuple[str, ...]
-    environment: dict[str, str]
-    files: dict[str, str]  # name -> content
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """The start of a layout with a program; `refused` says what the program cannot be told."""
 
     program: str
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # of one rank; it names the folder for the files
     environment: dict[str, str]
     files: dict[str, str]  # name -> content
-    notes: tuple[str, ...]
-    refused: tuple[str, ...]
-    shell: str  # what a person types
+    notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    shell: str  # what a person types to start all ranks of one machine, or of one of several
 
 
 def point_to_start(
@@ -67,19 +57,10 @@ def start_of(point: Point, program: str, folder: Path = FOLDER) -> Start:
     refused = tuple(engine_refusals(asked.shape, layout, asked.gradient_clipping))
     if program not in ENGINES:
         entry = trainer_named(program)
-        rendered = render(entry, asked, folder)
-        return Start(
-            program=program,
-            command=rendered.command,
-            environment=rendered.environment,
-            files=rendered.files,
-            notes=(f"{program}: {entry.untold}",) if entry.untold else (),
-            refused=refused,
-            shell=shell_text(rendered, asked),
-        )
+        notes = (f"{program}: {entry.untold}",) if entry.untold else ()
+        return dataclasses.replace(render(entry, asked, folder), notes=notes, refused=refused)
     words = ("scaling", "measure", str(folder / "point.json"), str(folder / "row.parquet"))
-    files = {"point.json": asked.to_json()}
-    notes: tuple[str, ...] = ()
+    files, notes = {"point.json": asked.to_json()}, ()
     if program == "deepspeed":
         settings = engine_module(program, "config").deepspeed_config(
             asked.shape, layout, asked.gradient_clipping
@@ -97,10 +78,10 @@ def start_of(point: Point, program: str, folder: Path = FOLDER) -> Start:
     )
 
 
-def render(trainer: Trainer, point: Point, folder: Path) -> Rendered:
-    """The command, environment and files for a point, whose files lie in `folder`."""
-    stated = values_of(point.shape, point.layout)
-    values = stated | _derived(point) | {"files": str(folder)}
+def render(trainer: Trainer, point: Point, folder: Path) -> Start:
+    """The start of a point with another program, whose files lie in `folder`."""
+    stated, derived = values_of(point.shape, point.layout), _derived(point)
+    values = stated | derived | {"files": str(folder)}
     words = list(trainer.command)
     for name, ways in trainer.flags.items():
         value, default = stated[name], default_of(name)
@@ -120,10 +101,20 @@ def render(trainer: Trainer, point: Point, folder: Path) -> Rendered:
                 environment[name] = filled(by_value[key])
         else:
             environment[name] = filled(text)
-    return Rendered(
-        command=tuple(filled(word) for word in words),
+    command = started = tuple(filled(word) for word in words)
+    if command[:1] == ("python",):
+        launcher = ["torchrun", "--nproc-per-node", str(derived["gpus_per_node"])]
+        if derived["nodes"] > 1:
+            launcher += ["--nnodes", str(derived["nodes"]), "--rdzv-backend", "c10d"]
+            launcher += ["--rdzv-endpoint", "FIRST-HOST:29500"]
+        started = (*launcher, *command[1:])
+    settings = [f"{name}={shlex.quote(text)}" for name, text in environment.items()]
+    return Start(
+        program=point.layout.engine,
+        command=command,
         environment=environment,
         files={name: filled(text) for name, text in trainer.files.items()},
+        shell=" ".join([*settings, shlex.join(started)]),
     )
 
 
@@ -145,22 +136,3 @@ def _derived(point: Point) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def own_interpreter(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command with this process's Python for `python`, which may be none or another."""
-    return (sys.executable, *command[1:]) if command[:1] == ("python",) else command
-
-
-def shell_text(rendered: Rendered, point: Point) -> str:
-    """The command to start all ranks of one machine, or of one of several."""
-    values = _derived(point)
-    started = list(rendered.command)
-    if started[:1] == ["python"]:
-        launcher = ["torchrun", "--nproc-per-node", str(values["gpus_per_node"])]
-        if values["nodes"] > 1:
-            launcher += ["--nnodes", str(values["nodes"]), "--rdzv-backend", "c10d"]
-            launcher += ["--rdzv-endpoint", "FIRST-HOST:29500"]
-        started = launcher + started[1:]
-    settings = [f"{name}={shlex.quote(text)}" for name, text in rendered.environment.items()]
-    return " ".join([*settings, shlex.join(started)])

@@ -2,15 +2,12 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scaling.launch import measure
 from scaling.launch.start.local import start_local
 from scaling.record.row import Row
-from scaling.study.point import Point
 from tests.points import tiny_point
 
 # The start of a stand-in for a rank; it speaks to the parent as a real one does.
@@ -39,7 +36,7 @@ measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
 class Study:
     """A study's folder with one point in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         self.rows = root / "results" / "tiny" / "rows"
         self.row_path = self.rows / "tiny.parquet"
@@ -47,21 +44,21 @@ class Study:
         self.logs = root / "logs" / "tiny" / "ranks" / "tiny"
         self.point_path = root / "results" / "tiny" / "points" / "tiny.json"
 
-    def write(self, point: Point) -> Path:
+    def write(self, point):
         self.point_path.parent.mkdir(parents=True, exist_ok=True)
         self.point_path.write_text(point.to_json())
         return self.point_path
 
-    def program(self, body: str) -> list[str]:
+    def program(self, body):
         """The command of a rank that does what `body` says."""
         path = self.root / "rank.py"
         path.write_text(PREAMBLE + body)
         return [sys.executable, str(path)]
 
-    def log(self, rank: int) -> str:
+    def log(self, rank):
         return (self.logs / f"rank{rank}.log").read_text()
 
-    def has_stacks(self, *functions: str, ranks: int = 1) -> bool:
+    def has_stacks(self, *functions, ranks=1):
         """Whether each rank left its stacks, with these functions in them."""
         if not all((self.logs / f"rank{rank}.log").exists() for rank in range(ranks)):
             return False
@@ -70,7 +67,7 @@ class Study:
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Study:
+def study(tmp_path):
     return Study(tmp_path)
 
 
@@ -78,13 +75,13 @@ TWO_RANKS = tiny_point(dp=2, zero_stage=1, warmup_steps=1, measured_steps=5)
 
 
 @pytest.fixture(scope="session")
-def cold(tmp_path_factory: pytest.TempPathFactory) -> Row:
+def cold(tmp_path_factory):
     """The row of TWO_RANKS, real ones of this machine that start from nothing."""
     study = Study(tmp_path_factory.mktemp("cold"))
     return measure(study.write(TWO_RANKS), study.row_path, start=start_local)
 
 
-def in_time(run: Callable[[float], Row], far_enough: Callable[[Row], object]) -> Row:
+def in_time(run, far_enough):
     """The row of a run within a time in which its ranks come far enough, on any machine."""
     for limit_s in (1.5, 6.0, 24.0, 96.0):
         row = run(limit_s)
@@ -97,10 +94,10 @@ Measure = Callable[..., Row]
 
 
 @pytest.fixture
-def measured(study: Study) -> Measure:
+def measured(study):
     """Measure a tiny point whose ranks do what `body` says."""
 
-    def run(body: str, *, hang_after_s: float = 60.0, **point: Any) -> Row:
+    def run(body, *, hang_after_s=60.0, **point):
         path = study.write(tiny_point(**({"measured_steps": 1} | point)))
         return measure(
             path,

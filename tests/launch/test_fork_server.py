@@ -7,9 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,15 +17,14 @@ from scaling.launch.fork_server import Lines
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.forked import AGENT, ForkedRanks, NoForkServer, start_on_fork_servers
 from scaling.launch.start.starter import Launch
-from scaling.record.row import Row
-from tests.launch.conftest import TWO_RANKS, Study, in_time
+from tests.launch.conftest import TWO_RANKS, in_time
 from tests.points import tiny_point
 from tests.processes import is_running, until, write_program, writers_of
 
 pytestmark = pytest.mark.ranks
 
 
-def start_agent(folder: Path) -> subprocess.Popen[bytes]:
+def start_agent(folder):
     """An agent on this machine, started as srun would start it on a node."""
     environment = {**rank_environment(tiny_point(), os.environ), "SLURMD_NODENAME": "localhost"}
     for name in ("orders", "node0"):
@@ -38,7 +35,7 @@ def start_agent(folder: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def server(tmp_path_factory):
     """The folder of an agent."""
     folder = tmp_path_factory.mktemp("server")
     agent = start_agent(folder)
@@ -48,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def forked(study: Study, server: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Row]:
+def forked(study, server, monkeypatch):
     """Measure a point on the fork server, as if this were an allocation of Slurm."""
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     study.logs.parent.mkdir(parents=True)
@@ -56,9 +53,7 @@ def forked(study: Study, server: Path, monkeypatch: pytest.MonkeyPatch) -> parti
     return partial(measure, row_path=study.row_path, start=start_on_fork_servers)
 
 
-def test_one_fork_server_trains_each_point_in_fresh_processes(
-    study: Study, forked: partial[Row], cold: Row
-) -> None:
+def test_one_fork_server_trains_each_point_in_fresh_processes(study, forked, cold):
     first = forked(study.write(TWO_RANKS))
     second = forked(study.write(TWO_RANKS))
 
@@ -67,10 +62,8 @@ def test_one_fork_server_trains_each_point_in_fresh_processes(
     assert first.stack_fingerprint == cold.stack_fingerprint
 
 
-def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(
-    study: Study, forked: partial[Row]
-) -> None:
-    def run(limit_s: float) -> Row:
+def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(study, forked):
+    def run(limit_s):
         point = tiny_point(dp=2, measured_steps=100_000, time_limit_s=limit_s)
         return forked(study.write(point))
 
@@ -81,9 +74,7 @@ def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(
     assert forked(study.write(tiny_point())).outcome == "ok"
 
 
-def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(
-    study: Study, forked: partial[Row]
-) -> None:
+def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(study, forked):
     threading.Thread(target=lambda: process_of(study, 1).kill()).start()
     row = forked(study.write(tiny_point(dp=2, measured_steps=100_000)))
 
@@ -91,13 +82,13 @@ def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(
     assert forked(study.write(tiny_point())).outcome == "ok"
 
 
-def process_of(study: Study, rank: int) -> psutil.Process:
+def process_of(study, rank):
     """The process of a rank, once it has said that it runs."""
     until(f"rank {rank} runs", lambda: list(study.logs.glob(f".run-*/rank{rank}.beat")))
     return psutil.Process(writers_of(study.logs)[study.logs / f"rank{rank}.log"])
 
 
-def test_ranks_end_with_the_process_that_ordered_them(study: Study, forked: partial[Row]) -> None:
+def test_ranks_end_with_the_process_that_ordered_them(study, forked):
     study.write(tiny_point(measured_steps=100_000))
     order = subprocess.Popen(
         [sys.executable, "-c", ORDER, str(study.point_path), str(study.row_path)],
@@ -119,7 +110,7 @@ measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
 
 
-def test_a_killed_fork_server_is_named_and_replaced(study: Study, forked: partial[Row]) -> None:
+def test_a_killed_fork_server_is_named_and_replaced(study, forked):
     path = study.write(tiny_point(measured_steps=100_000))
     threading.Thread(target=lambda: os.kill(process_of(study, 0).ppid(), signal.SIGKILL)).start()
     row = forked(path)
@@ -137,19 +128,15 @@ def test_a_killed_fork_server_is_named_and_replaced(study: Study, forked: partia
     ids=["killed", "preempted"],
 )
 def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
-    study: Study,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    number: signal.Signals,
-    said: str,
-) -> None:
+    study, monkeypatch, tmp_path, number, said
+):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     folder = study.logs.parent / ".hosts-1-0"
     folder.mkdir(mode=0o700, parents=True)
     agent = start_agent(folder)
     path = study.write(tiny_point(measured_steps=100_000))
 
-    def end() -> None:
+    def end():
         process_of(study, 0)
         agent.send_signal(number)
         agent.wait()
@@ -164,11 +151,11 @@ def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
         assert not study.row_path.exists()
 
 
-def test_the_process_that_forks_ranks_has_one_thread(study: Study, forked: partial[Row]) -> None:
+def test_the_process_that_forks_ranks_has_one_thread(study, forked):
     threads: list[int] = []
     path = study.write(tiny_point(measured_steps=100_000))
 
-    def look() -> None:
+    def look():
         rank = process_of(study, 0)
         parent = rank.parent()
         threads.append(0 if parent is None else parent.num_threads())
@@ -179,26 +166,15 @@ def test_the_process_that_forks_ranks_has_one_thread(study: Study, forked: parti
     assert threads == [1]
 
 
-@pytest.mark.parametrize("mode", [0o660, 0o604], ids=["group", "others"])
-def test_lines_that_others_could_have_written_or_read_are_refused(
-    tmp_path: Path, mode: int
-) -> None:
-    tmp_path.chmod(0o700)
-    lines = Lines(tmp_path / "orders")
-    lines.add(order="a")
-    assert lines.new() == [{"order": "a"}]
-    (tmp_path / "orders").chmod(mode)
-    with pytest.raises(PermissionError, match="not this user's alone"):
-        lines.new()
+@pytest.mark.parametrize("mode", [0o770, 0o704], ids=["group", "others"])
+def test_a_folder_that_others_may_use_is_refused(tmp_path, mode):
+    tmp_path.chmod(mode)
+    for use in (Lines.new, partial(Lines.add, order="a")):
+        with pytest.raises(PermissionError, match="not this user's alone"):
+            use(Lines(tmp_path / "orders"))
 
 
-def test_a_folder_that_a_group_may_write_to_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o770)
-    with pytest.raises(PermissionError, match="not this user's alone"):
-        Lines(tmp_path / "orders").add(order="a")
-
-
-def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
+def test_half_a_line_waits_for_its_end(tmp_path):
     tmp_path.chmod(0o700)
     lines = Lines(tmp_path / "orders")
     lines.add(order="a")
@@ -211,8 +187,8 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
 
 
 def test_the_environment_of_ranks_is_readable_by_their_user_only(
-    study: Study, server: Path, forked: partial[Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    study, server, forked, monkeypatch
+):
     monkeypatch.setenv("HF_TOKEN", "a secret")
     before = os.umask(0o002)
     try:
@@ -224,7 +200,7 @@ def test_the_environment_of_ranks_is_readable_by_their_user_only(
         assert file.stat().st_mode & 0o077 == 0
 
 
-def test_agents_with_too_few_gpus_get_no_order(tmp_path: Path) -> None:
+def test_agents_with_too_few_gpus_get_no_order(tmp_path):
     tmp_path.chmod(0o700)
     (tmp_path / "pid").write_text(str(os.getpid()))
     Lines(tmp_path / "node0").add(name="localhost", gpus=1)
@@ -234,9 +210,7 @@ def test_agents_with_too_few_gpus_get_no_order(tmp_path: Path) -> None:
     assert not (tmp_path / "orders").exists()
 
 
-def test_agents_that_never_served_are_not_started_again(
-    study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_agents_that_never_served_are_not_started_again(study, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     srun = "#!/bin/sh\necho tried >> $(/usr/bin/dirname $0)/tries\nexit 1\n"
     write_program(tmp_path / "srun", srun)
@@ -252,7 +226,7 @@ def test_agents_that_never_served_are_not_started_again(
     assert (tmp_path / "tries").read_text() == "tried\n"
 
 
-def test_folders_of_old_agents_are_removed(tmp_path: Path) -> None:
+def test_folders_of_old_agents_are_removed(tmp_path):
     folders = {name: tmp_path / f".hosts-{name}" for name in ("2-0", "3-0")}
     for folder in folders.values():
         folder.mkdir()

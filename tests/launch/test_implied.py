@@ -6,7 +6,7 @@ import pytest
 
 from scaling import __version__
 from scaling.launch import measure
-from scaling.launch.implied import oom_twin
+from scaling.launch.implied import implied_row
 from scaling.record.files import write_rows
 from scaling.study.ids import DIGEST, point_id
 from tests.points import tiny_point
@@ -68,7 +68,7 @@ def test_a_larger_micro_batch_is_not_started_and_says_why(study, ended):
 )
 def test_nothing_else_rules_a_point_out(study, ended, twin, outcome, changes):
     ended(twin, outcome, **changes)
-    assert oom_twin(sized(4), study.rows) is None
+    assert implied_row(sized(4), 1, study.rows) is None
 
 
 def test_it_is_started_all_the_same_if_asked(study, ended):

@@ -9,19 +9,15 @@ import psutil
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.start.choose import choose_starter
-from scaling.launch.start.forked import local_fork_server
-from scaling.record.row import Row
-from tests.launch.conftest import Study, in_time
+from scaling.launch.start.forked import choose_starter, local_fork_server
+from tests.launch.conftest import in_time
 from tests.points import tiny_point
 from tests.processes import until
 
 pytestmark = pytest.mark.ranks
 
 
-def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(study, monkeypatch):
     point = tiny_point(warmup_steps=1, measured_steps=5)
     logs = study.root / "logs" / "tiny"
     with local_fork_server(point, logs) as found:
@@ -41,8 +37,8 @@ def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
     assert again.hosts == row.hosts
 
 
-def _stacks_of_a_late_rank_hold(study: Study, function: str) -> bool:
-    def measured(limit_s: float) -> Row:
+def _stacks_of_a_late_rank_hold(study, function):
+    def measured(limit_s):
         late = tiny_point(measured_steps=100_000, time_limit_s=limit_s)
         return measure(study.write(late), study.row_path)
 
@@ -51,7 +47,7 @@ def _stacks_of_a_late_rank_hold(study: Study, function: str) -> bool:
     return study.has_stacks(function)
 
 
-def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
+def test_a_host_ends_by_itself_when_its_run_was_killed(study):
     study.write(tiny_point())
     run = subprocess.Popen([sys.executable, "-c", KEEPS, str(study.point_path), str(study.root)])
     place = study.root / "place"
@@ -79,9 +75,7 @@ with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as 
 """
 
 
-def test_ranks_start_from_nothing_where_that_is_asked_for(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_start_from_nothing_where_that_is_asked_for(study, monkeypatch):
     monkeypatch.setenv("SCALING_HOSTS", "0")
     with local_fork_server(tiny_point(), study.root) as found:
         assert found == {}

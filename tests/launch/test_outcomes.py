@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,10 +12,10 @@ from typer.testing import CliRunner
 from scaling.cli.verbs import app
 from scaling.launch import NodeLost, NotMeasured, measure
 from scaling.launch.start.local import start_local
-from scaling.launch.start.starter import Launch, LaunchError, Ranks
+from scaling.launch.start.starter import LaunchError
 from scaling.record.files import CannotWrite, write_rows
 from scaling.run.retry import set_aside
-from tests.launch.conftest import Measure, Study, in_time
+from tests.launch.conftest import in_time
 from tests.points import tiny_point
 from tests.processes import is_running, largest_file, until
 from tests.rows import row_of
@@ -25,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_timed_steps_are_not_lost_with_a_rank_that_ends_under_the_profiler(
-    measured: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    measured, tmp_path, monkeypatch
+):
     released = tmp_path / "released"
     monkeypatch.setenv("SUBMITIT_RELEASED", str(released))
     row = measured(
@@ -46,7 +45,7 @@ time.sleep(600)
     assert not released.exists()  # ranks that were killed may have left processes behind
 
 
-def test_the_first_failure_explains_the_others(measured: Measure) -> None:
+def test_the_first_failure_explains_the_others(measured):
     row = measured(
         """
 text = "peer is gone" if rank == 0 else "the cause"
@@ -58,9 +57,7 @@ sys.exit(1)
     assert row.error_message == "rank 1: the cause"
 
 
-def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(
-    measured: Measure,
-) -> None:
+def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(measured):
     row = measured("rank == 1 or time.sleep(600)", dp=2, hang_after_s=300.0, time_limit_s=600.0)
     assert row.outcome == "error"
     assert (
@@ -77,7 +74,7 @@ for step in range(10_000):
 """
 
 
-def test_ranks_that_still_get_further_at_the_limit_are_late(measured: Measure) -> None:
+def test_ranks_that_still_get_further_at_the_limit_are_late(measured):
     row = in_time(
         lambda limit_s: measured(STEPS_ON, time_limit_s=limit_s),
         lambda row: "rank 0" in str(row.error_message),
@@ -95,9 +92,7 @@ wait_for_ever()
 """
 
 
-def test_ranks_that_get_no_further_hang_and_leave_their_stacks(
-    measured: Measure, study: Study
-) -> None:
+def test_ranks_that_get_no_further_hang_and_leave_their_stacks(measured, study):
     said = "ranks 0-1: step 3 of 10"
     row = in_time(
         lambda limit_s: measured(WAITS_FOR_EVER, dp=2, hang_after_s=limit_s),
@@ -108,7 +103,7 @@ def test_ranks_that_get_no_further_hang_and_leave_their_stacks(
     assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
 
 
-def test_a_hang_names_the_rank_that_is_stopped(measured: Measure) -> None:
+def test_a_hang_names_the_rank_that_is_stopped(measured):
     body = f"{WAITS_FOR_EVER}".replace(
         "\nwait_for_ever()", "\nrank == 0 or os.kill(os.getpid(), signal.SIGSTOP)\nwait_for_ever()"
     )
@@ -120,14 +115,14 @@ def test_a_hang_names_the_rank_that_is_stopped(measured: Measure) -> None:
     assert (row.outcome, said in str(row.error_message)) == ("hang", True)
 
 
-def test_ranks_of_two_nodes_that_only_lost_each_other_run_on_other_nodes(study: Study) -> None:
+def test_ranks_of_two_nodes_that_only_lost_each_other_run_on_other_nodes(study):
     body = """
 files.write(rank, RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0))
 sys.exit(1)
 """
     path = study.write(tiny_point(dp=2, gpus_per_node=1, measured_steps=1))
 
-    def start(launch: Launch) -> Ranks:
+    def start(launch):
         here = dataclasses.replace(tiny_point(dp=2), gpus_per_node=2)
         return start_local(dataclasses.replace(launch, task=here))
 
@@ -137,46 +132,39 @@ sys.exit(1)
     assert not study.row_path.exists()
 
 
-def test_a_rank_that_dies_after_its_result_ends_no_other(
-    measured: Measure,
-) -> None:
+def test_a_rank_that_dies_after_its_result_ends_no_other(measured):
     body = "rank == 0 or time.sleep(3)\nfinish()\nrank == 1 or os.kill(os.getpid(), signal.SIGKILL)"
     assert measured(body, dp=2).outcome == "ok"
 
 
-def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(
-    measured: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(measured, monkeypatch):
     monkeypatch.setattr("scaling.launch.judge._EXIT_S", 0.5)
     assert measured("finish(); time.sleep(600)").outcome == "ok"
 
 
-def test_a_rank_that_cannot_import_was_not_launched(study: Study) -> None:
+def test_a_rank_that_cannot_import_was_not_launched(study):
     row = measure(
         study.write(tiny_point()),
         study.row_path,
         rank_command=[sys.executable, "-c", "import no_such_module"],
     )
     assert row.outcome == "launch_failed"
-    assert row.error_message is not None
     assert row.error_message.endswith("ModuleNotFoundError: No module named 'no_such_module'")
 
 
-def test_a_program_that_is_not_there_was_not_launched(study: Study) -> None:
+def test_a_program_that_is_not_there_was_not_launched(study):
     row = measure(study.write(tiny_point(dp=2)), study.row_path, rank_command=["/no/such/program"])
     assert row.outcome == "launch_failed"
-    assert row.error_message is not None
     assert "rank 0 could not be started" in row.error_message
 
 
-def test_more_ranks_than_a_node_holds_are_not_started_on_one(study: Study) -> None:
+def test_more_ranks_than_a_node_holds_are_not_started_on_one(study):
     row = measure(study.write(tiny_point(dp=4, gpus_per_node=2)), study.row_path)
     assert row.outcome == "launch_failed"
-    assert row.error_message is not None
     assert "needs more than one node of 2 GPUs" in row.error_message
 
 
-def test_what_a_rank_started_ends_with_it(measured: Measure, study: Study) -> None:
+def test_what_a_rank_started_ends_with_it(measured, study):
     row = measured(
         """
 import subprocess
@@ -190,7 +178,7 @@ finish()
     until("what was killed dies", lambda: not is_running(child))  # when it gets a core
 
 
-def test_a_rank_ended_from_outside_leaves_no_row(measured: Measure, study: Study) -> None:
+def test_a_rank_ended_from_outside_leaves_no_row(measured, study):
     with pytest.raises(NotMeasured, match="rank 1 was killed by SIGTERM") as told:
         measured("os.kill(os.getpid(), signal.SIGTERM) if rank == 1 else time.sleep(600)", dp=2)
     assert told.value.exit_code == os.EX_TEMPFAIL
@@ -198,10 +186,8 @@ def test_a_rank_ended_from_outside_leaves_no_row(measured: Measure, study: Study
 
 
 @pytest.mark.parametrize("raised", NotMeasured.__subclasses__(), ids=lambda kind: kind.__name__)
-def test_no_verdict_has_a_reason_and_an_exit_code_of_its_own(
-    raised: type[NotMeasured], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unsettled(*_: Path, **_options: object) -> None:
+def test_no_verdict_has_a_reason_and_an_exit_code_of_its_own(raised, monkeypatch):
+    def unsettled(*_, **_options):
         raise raised("for this \x1b reason")
 
     monkeypatch.setattr("scaling.launch.measure", unsettled)
@@ -209,13 +195,8 @@ def test_no_verdict_has_a_reason_and_an_exit_code_of_its_own(
     assert (said.exit_code, said.stderr) == (raised.exit_code, "p: for this \\x1b reason\n")
 
 
-def test_what_was_measured_is_told_where_the_disk_is_full(
-    measured: Measure,
-    study: Study,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def full(path: Path, _: object) -> None:
+def test_what_was_measured_is_told_where_the_disk_is_full(measured, study, monkeypatch, capsys):
+    def full(path, _):
         raise CannotWrite(f"{path}: cannot be written: No space left on device")
 
     monkeypatch.setattr("scaling.launch.point.write_rows", full)
@@ -227,18 +208,14 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
     assert list(study.rows.iterdir()) == []
 
 
-def test_where_a_row_has_no_room_nothing_is_measured_in_vain(
-    measured: Measure, study: Study
-) -> None:
+def test_where_a_row_has_no_room_nothing_is_measured_in_vain(measured, study):
     no_room = pytest.raises(NotMeasured, match="rows: has no room for a megabyte: File too large")
     with largest_file(100_000), no_room:
         measured("print('ran'); finish()")
     assert not study.logs.exists()
 
 
-def test_no_visible_gpu_leaves_no_row_in_a_job_and_an_error_elsewhere(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_visible_gpu_leaves_no_row_in_a_job_and_an_error_elsewhere(measured, study, monkeypatch):
     missing = "n3 shows 0 of the 1 GPUs"
     monkeypatch.setattr("scaling.launch.point.missing_devices", lambda *_: missing)
     row = measured("finish()")
@@ -251,10 +228,8 @@ def test_no_visible_gpu_leaves_no_row_in_a_job_and_an_error_elsewhere(
     assert list(study.rows.iterdir()) == []
 
 
-def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy(*_: object, **__: object) -> None:  # as on NFS while somebody has a file open
+def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(measured, study, monkeypatch):
+    def busy(*_, **__):  # as on NFS while somebody has a file open
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     with monkeypatch.context() as patched:
@@ -268,10 +243,8 @@ def test_files_that_cannot_be_removed_afterwards_cost_no_measurement(
     assert study.row_path.exists()
 
 
-def test_a_failed_launch_in_a_job_is_tried_three_times(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(launch: Launch) -> Ranks:
+def test_a_failed_launch_in_a_job_is_tried_three_times(study, monkeypatch):
+    def fails(launch):
         raise LaunchError("srun failed 3 times: Socket timed out")
 
     path = study.write(tiny_point(measured_steps=1))
@@ -284,9 +257,7 @@ def test_a_failed_launch_in_a_job_is_tried_three_times(
     assert study.row_path.exists()
 
 
-def test_only_attempts_that_lost_a_node_count_as_such(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_attempts_that_lost_a_node_count_as_such(measured, study, monkeypatch):
     monkeypatch.setattr("scaling.launch.ranks.lost_nodes", lambda *_, silent: ["n1 (down)"])
     point = tiny_point(measured_steps=1)
     for attempt in (1, 2):  # a user has had them repeated
@@ -302,15 +273,13 @@ def test_only_attempts_that_lost_a_node_count_as_such(
         assert set_aside(study.rows.parent, {"node_failed"}) == 1
 
 
-def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:
+def test_a_log_folder_that_cannot_be_made_is_named(measured, study):
     (study.root / "logs").write_text("in the way")
     with pytest.raises(NotMeasured, match=f"{study.root}/logs"):
         measured("finish()")
 
 
-def test_a_step_in_which_all_stood_still_is_no_measurement(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_in_which_all_stood_still_is_no_measurement(measured, study, monkeypatch):
     monkeypatch.setattr("scaling.launch.judge._SUSPENDED_S", -1.0)  # every look is one
     monkeypatch.setattr("scaling.launch.point._SUSPENDED_SHARE", 0.0)
     assert measured("finish([1.0, 1.0])", measured_steps=2).outcome == "ok"
@@ -322,8 +291,8 @@ def test_a_step_in_which_all_stood_still_is_no_measurement(
 
 @pytest.mark.parametrize(("body", "outcome"), [("finish()", "ok"), ("sys.exit(1)", "error")])
 def test_the_next_point_starts_early_only_if_all_ranks_ended_well(
-    measured: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, outcome: str
-) -> None:
+    measured, tmp_path, monkeypatch, body, outcome
+):
     released = tmp_path / "released"
     monkeypatch.setenv("SUBMITIT_RELEASED", str(released))
     assert measured(body).outcome == outcome

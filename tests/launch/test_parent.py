@@ -7,16 +7,14 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from scaling.launch import measure
 from scaling.record.files import write_rows
-from scaling.record.row import Row
 from scaling.record.running import mark_running
-from tests.launch.conftest import LAUNCHER, Measure, Study
+from tests.launch.conftest import LAUNCHER
 from tests.points import tiny_point
 from tests.processes import ended_pid, is_running, modules_after, until
 
@@ -25,13 +23,13 @@ pytestmark = pytest.mark.slow
 SLEEPING = "print('pid', os.getpid(), flush=True)\ntime.sleep(600)"
 
 
-def rank_pids(study: Study) -> list[int]:
+def rank_pids(study):
     words = [log.read_text().split() for log in sorted(study.logs.glob("rank*.log"))]
     return [int(said[1]) for said in words if len(said) == 2]
 
 
 @pytest.fixture
-def parent(study: Study) -> subprocess.Popen[bytes]:
+def parent(study):
     """A launcher whose two ranks sleep."""
     point = study.write(tiny_point(dp=2))
     command = [sys.executable, "-c", LAUNCHER, str(point), str(study.row_path)]
@@ -41,7 +39,7 @@ def parent(study: Study) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_killed_parent_leaves_no_ranks(parent: subprocess.Popen[bytes], study: Study) -> None:
+def test_a_killed_parent_leaves_no_ranks(parent, study):
     pids = rank_pids(study)
     parent.kill()
     parent.wait()
@@ -50,9 +48,7 @@ def test_a_killed_parent_leaves_no_ranks(parent: subprocess.Popen[bytes], study:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(
-    parent: subprocess.Popen[bytes], study: Study, number: signal.Signals
-) -> None:
+def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(parent, study, number):
     pids = rank_pids(study)
     assert study.marker.exists()
     parent.send_signal(number)
@@ -63,9 +59,7 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(
     assert list(study.rows.iterdir()) == []
 
 
-def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
-    parent: subprocess.Popen[bytes], study: Study
-) -> None:
+def test_the_marker_says_who_runs_the_point_and_how_long_it_may(parent, study):
     said = json.loads(study.marker.read_text())
     assert said["pid"] == parent.pid
     assert said["host"] == socket.gethostname()
@@ -75,9 +69,7 @@ def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
     parent.wait()
 
 
-def test_a_running_point_is_awaited_and_not_measured_twice(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_point_is_awaited_and_not_measured_twice(study, monkeypatch):
     point = study.write(tiny_point(dp=1, measured_steps=1))
     waited = study.root / "waited"  # by whoever comes second
     waits = "print('pid', os.getpid(), flush=True)\n"
@@ -86,7 +78,7 @@ def test_a_running_point_is_awaited_and_not_measured_twice(
     first = subprocess.Popen([*command, *study.program(waits)])
     until("the first one's rank runs", lambda: len(rank_pids(study)) == 1)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         waited.touch()
         time.sleep(seconds)
 
@@ -97,10 +89,8 @@ def test_a_running_point_is_awaited_and_not_measured_twice(
     assert row.outcome == "ok"
 
 
-def test_an_attempt_that_failed_while_it_was_waited_for_is_counted(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_: float) -> None:
+def test_an_attempt_that_failed_while_it_was_waited_for_is_counted(measured, study, monkeypatch):
+    def fails(_):
         study.marker.unlink()
         study.row_path.parent.joinpath("retried").mkdir()
         study.row_path.parent.joinpath("retried", "tiny.1.parquet").touch()
@@ -110,9 +100,7 @@ def test_an_attempt_that_failed_while_it_was_waited_for_is_counted(
         assert measured("finish()").attempt == 2
 
 
-def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(
-    measured: Measure, study: Study
-) -> None:
+def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(measured, study):
     study.marker.parent.mkdir(parents=True)
     left = {"pid": ended_pid(), "host": socket.gethostname(), "time_limit_s": 600}
     study.marker.write_text(json.dumps(left))
@@ -122,9 +110,9 @@ def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_was_measured_is_written_whatever_signal_comes_meanwhile(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    def write(path: Path, rows: list[Row]) -> None:
+    measured, study, monkeypatch, number
+):
+    def write(path, rows):
         write_rows(path, rows)
         os.kill(os.getpid(), number)
 
@@ -133,16 +121,14 @@ def test_what_was_measured_is_written_whatever_signal_comes_meanwhile(
     assert study.row_path.exists()
 
 
-def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(
-    measured: Measure, study: Study
-) -> None:
+def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(measured, study):
     measured("print('first'); finish()", dp=2)
     measured("print('second'); finish()")
     assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
     assert study.log(0).split() == ["second"]
 
 
-def test_a_row_outside_a_study_keeps_its_logs_beside_it(study: Study) -> None:
+def test_a_row_outside_a_study_keeps_its_logs_beside_it(study):
     measure(
         study.write(tiny_point()),
         study.root / "one.parquet",
@@ -151,9 +137,7 @@ def test_a_row_outside_a_study_keeps_its_logs_beside_it(study: Study) -> None:
     assert (study.root / "one.logs" / "rank0.log").exists()
 
 
-def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
-    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(measured, study, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # as Snakemake tells its jobs
     names = ("OMP_NUM_THREADS", "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
     measured(f"print([os.environ[name] for name in {names!r}]); finish()", dp=2)
@@ -165,5 +149,5 @@ def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
     assert row.threads_per_rank == 3
 
 
-def test_the_parent_imports_no_torch() -> None:
+def test_the_parent_imports_no_torch():
     assert not {"torch", "deepspeed"} & modules_after("import scaling.launch")

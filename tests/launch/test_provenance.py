@@ -2,7 +2,6 @@
 
 import dataclasses
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ STACK = Stack(
 )
 
 
-def test_the_fingerprint_forgets_the_host_and_knows_the_driver() -> None:
+def test_the_fingerprint_forgets_the_host_and_knows_the_driver():
     there = dataclasses.replace(STACK, host="node2")
     updated = dataclasses.replace(STACK, driver_version="575.0")
     here, same, other = (
@@ -31,7 +30,7 @@ def test_the_fingerprint_forgets_the_host_and_knows_the_driver() -> None:
     assert here == same != other
 
 
-def test_layouts_with_and_without_an_optional_kernel_share_a_fingerprint() -> None:
+def test_layouts_with_and_without_an_optional_kernel_share_a_fingerprint():
     plain = dataclasses.replace(STACK, kernel_packages={"liger-kernel": "0.8.5"})
     fused = dataclasses.replace(plain, liger_kernel_version="0.8.5")
     updated = dataclasses.replace(plain, kernel_packages={"liger-kernel": "0.8.6"})
@@ -42,15 +41,13 @@ def test_layouts_with_and_without_an_optional_kernel_share_a_fingerprint() -> No
     assert "kernel_packages" not in columns[0]
 
 
-def test_without_ranks_versions_are_the_installed_ones() -> None:
+def test_without_ranks_versions_are_the_installed_ones():
     columns = provenance_of(None)
     assert columns["deepspeed_version"]
     assert columns["gpu_name"] is None
 
 
-def test_an_installed_package_has_no_commit_of_a_surrounding_repository(
-    tmp_path: Path,
-) -> None:
+def test_an_installed_package_has_no_commit_of_a_surrounding_repository(tmp_path):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     inside = tmp_path / "site-packages"
     inside.mkdir()
@@ -58,7 +55,7 @@ def test_an_installed_package_has_no_commit_of_a_surrounding_repository(
     assert git_commit(tmp_path) is None  # a checkout without a commit
 
 
-def test_the_commit_of_a_checkout_is_its_head(tmp_path: Path) -> None:
+def test_the_commit_of_a_checkout_is_its_head(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
@@ -66,7 +63,7 @@ def test_the_commit_of_a_checkout_is_its_head(tmp_path: Path) -> None:
     assert git_commit(tmp_path) == head.stdout.strip()
 
 
-def write(root: Path, name: str, text: str) -> None:
+def write(root, name, text):
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -84,9 +81,7 @@ def write(root: Path, name: str, text: str) -> None:
     ],
     ids=["v2", "v2 in a container", "v1", "v1 joined", "v1 in a container", "none of its own"],
 )
-def test_oom_kills_are_read_where_the_kernel_counts_them(
-    tmp_path: Path, cgroup: str, counter: str
-) -> None:
+def test_oom_kills_are_read_where_the_kernel_counts_them(tmp_path, cgroup, counter):
     write(tmp_path, "proc/self/cgroup", cgroup)
     write(tmp_path, counter, "oom 9\nunder_oom 0\noom_kill 3\noom_group_kill 0\n")
     assert oom_kills(tmp_path) == 3

@@ -10,7 +10,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start import slurm
-from scaling.launch.start.choose import choose_starter, start_in_allocation
+from scaling.launch.start.forked import choose_starter, start_in_allocation
 from scaling.launch.start.local import start_local
 from scaling.launch.start.slurm import fork_servers_command, ranks_command, start_step
 from scaling.launch.start.starter import Launch, LaunchError, RankExit
@@ -18,9 +18,7 @@ from tests.points import tiny_point
 from tests.processes import until, write_program
 
 
-def test_neighbouring_ranks_share_a_node(
-    tmp_path: Path,
-) -> None:
+def test_neighbouring_ranks_share_a_node(tmp_path):
     point = tiny_point(dp=8, gpus_per_node=4)
     command = ranks_command(Launch([], point, {"SLURM_CPUS_PER_TASK": "6"}, tmp_path))
     assert command == [
@@ -43,9 +41,7 @@ def test_neighbouring_ranks_share_a_node(
 @pytest.mark.parametrize(
     ("text", "why"), [('"unclosed', "no closing quotation"), ("a\\", "no escaped character")]
 )
-def test_options_of_a_site_that_no_shell_reads_are_one_sentence(
-    tmp_path: Path, text: str, why: str
-) -> None:
+def test_options_of_a_site_that_no_shell_reads_are_one_sentence(tmp_path, text, why):
     launch = Launch([], tiny_point(), {"SRUN_ARGS": text}, tmp_path)
     sentence = f"SRUN_ARGS={text}: must be options of srun as a shell reads them: {why}"
     for command in (ranks_command, partial(fork_servers_command, place=tmp_path)):
@@ -55,7 +51,7 @@ def test_options_of_a_site_that_no_shell_reads_are_one_sentence(
 
 
 @pytest.fixture
-def fake_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fake_srun(tmp_path, monkeypatch):
     """An srun that says why it cannot; the file in which its calls are counted."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -67,9 +63,7 @@ def fake_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_a_step_that_cannot_be_created_is_tried_again_then_quoted(
-    tmp_path: Path, fake_srun: Path
-) -> None:
+def test_a_step_that_cannot_be_created_is_tried_again_then_quoted(tmp_path, fake_srun):
     with pytest.raises(LaunchError, match="srun failed 3 times: srun: error: Invalid node"):
         start_step(
             Launch(["rank"], tiny_point(), {"PATH": str(fake_srun.parent / "tools")}, tmp_path)
@@ -84,7 +78,7 @@ srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 7
 """
 
 
-def test_who_outlives_the_allocation_blames_no_point(tmp_path: Path, fake_srun: Path) -> None:
+def test_who_outlives_the_allocation_blames_no_point(tmp_path, fake_srun):
     srun = f"#!/bin/sh\necho called >> {fake_srun}\necho '{OVER}'\nexit 1\n"
     write_program(fake_srun.parent / "tools/srun", srun)
 
@@ -109,8 +103,8 @@ trap : TERM
     ("ends", "code"), [("kill -TERM 0; sleep 9", -signal.SIGTERM), ("kill -KILL $$", -9)]
 )
 def test_the_shell_of_a_rank_survives_a_signal_and_reports_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, code: int
-) -> None:
+    tmp_path, monkeypatch, ends, code
+):
     # the step may not have ended when its ranks are killed: then scancel is called
     for name, text in (("srun", SRUN_OF_ONE_TASK), ("scancel", "#!/bin/sh\n")):
         write_program(tmp_path / name, text)
@@ -134,9 +128,7 @@ exit 137
 """
 
 
-def test_a_step_that_is_killed_whole_for_its_memory_is_told_by_srun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_is_killed_whole_for_its_memory_is_told_by_srun(tmp_path, monkeypatch):
     write_program(tmp_path / "srun", SRUN_WHOSE_STEP_IS_KILLED)
     monkeypatch.setattr("scaling.launch.start.slurm._LISTING_LAG_S", 0.0)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -162,9 +154,7 @@ kill -KILL -- -$(cat {folder}/step.pid)
 """
 
 
-def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_are_killed_although_slurm_does_not_answer_at_once(tmp_path, monkeypatch):
     for name, text in (("srun", STARTS), ("scancel", ANSWERS_THE_THIRD_TIME)):
         write_program(tmp_path / name, text.format(folder=tmp_path))
     monkeypatch.setattr(slurm, "_SILENT_PAUSE_S", 0.01)
@@ -177,7 +167,7 @@ def test_ranks_are_killed_although_slurm_does_not_answer_at_once(
     assert (tmp_path / "asked").read_text() == "asked\n" * 3
 
 
-def test_fork_servers_ask_for_all_cores_of_their_nodes() -> None:
+def test_fork_servers_ask_for_all_cores_of_their_nodes():
     allocation = {"SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
     allocation["SLURM_JOB_CPUS_PER_NODE"] = "128(x3),64,72"  # more than all have is refused
     point = tiny_point(dp=16, gpus_per_node=8)
@@ -190,9 +180,7 @@ def test_fork_servers_ask_for_all_cores_of_their_nodes() -> None:
     )
 
 
-def test_ranks_are_a_step_in_an_allocation_and_local_processes_elsewhere(
-    fake_srun: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_are_a_step_in_an_allocation_and_local_processes_elsewhere(fake_srun, monkeypatch):
     assert choose_starter({}) is start_local
     assert choose_starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
     monkeypatch.setenv("PATH", "")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.judge import Evidence, HostMemory, Limits, verdict, watch
-from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 
@@ -16,34 +15,32 @@ from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 class Asleep:
     """A rank that runs until the watcher ends it; each second something may happen."""
 
-    def __init__(self, files: RankFiles, at: dict[int, Callable[[], None]]) -> None:
+    def __init__(self, files, at):
         self.now, self.ran, self.files, self.at = 0.0, 0.0, files, at
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         before = self.ran
         self.ran += max(seconds, 0.5)
         self.now += max(seconds, 0.5)
         for second in range(int(before) + 1, int(self.ran) + 1):
             self.at.get(second, lambda: None)()
 
-    def exits(self) -> dict[int, RankExit]:
+    def exits(self):
         return {}
 
-    def signal(self, number: int) -> None: ...
+    def signal(self, number): ...
 
-    def kill(self) -> None: ...
+    def kill(self): ...
 
 
 class SlowToSignal(Asleep):
     """Slurm takes its time to pass a signal on."""
 
-    def signal(self, number: int) -> None:
+    def signal(self, number):
         self.sleep(8.0)
 
 
-def test_ranks_that_step_until_the_limit_are_late(
-    tmp_path: Path,
-) -> None:
+def test_ranks_that_step_until_the_limit_are_late(tmp_path):
     files = RankFiles(tmp_path)
     steps = {at: lambda at=at: files.beat(0, f"step {at}") for at in range(3, 50, 3)}
     ranks = SlowToSignal(files, steps)
@@ -56,14 +53,12 @@ Watched = Callable[..., tuple[Evidence, float]]  # and when it was over
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    def run(
-        beats: dict[int, str], stopped_at: int = -1, stopped_s: float = 0.0
-    ) -> tuple[Evidence, float]:
+def watched(tmp_path):
+    def run(beats, stopped_at=-1, stopped_s=0.0):
         files = RankFiles(Path(tempfile.mkdtemp(dir=tmp_path)))
         events = {at: lambda doing=doing: files.beat(0, doing) for at, doing in beats.items()}
 
-        def stop() -> None:
+        def stop():
             ranks.now += stopped_s
 
         ranks = Asleep(files, {**events, stopped_at: stop})
@@ -80,7 +75,7 @@ def watched(tmp_path: Path) -> Watched:
     return run
 
 
-def test_ranks_may_be_silent_for_longer_until_they_have_done_a_step(watched: Watched) -> None:
+def test_ranks_may_be_silent_for_longer_until_they_have_done_a_step(watched):
     start = {1: "importing", 60: "building the model", 120: "step 0 of 9"}
     evidence, now = watched(start | {180: "step 1 of 9"})
     assert (evidence.stopped, evidence.beats) == ("late", {0: "step 1 of 9"})
@@ -95,14 +90,12 @@ def test_ranks_may_be_silent_for_longer_until_they_have_done_a_step(watched: Wat
     ("doing", "steps"),
     [("step 0 of 25", False), ("step 10 of 25", True), ("traced step 0", True), ("forked", False)],
 )
-def test_the_first_step_belongs_to_the_start(doing: str, steps: bool) -> None:
+def test_the_first_step_belongs_to_the_start(doing, steps):
     assert has_stepped(doing) is steps
 
 
 @pytest.mark.parametrize("stopped_s", [40.0, 5000.0])  # both longer than a hang
-def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(
-    watched: Watched, stopped_s: float
-) -> None:
+def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(watched, stopped_s):
     beats = {at: f"step {at}" for at in range(1, 150, 10)}
     evidence, now = watched(beats, stopped_at=50, stopped_s=stopped_s)
     assert evidence.suspensions_s == (pytest.approx(stopped_s, abs=2),)
@@ -111,7 +104,7 @@ def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(
     assert stopped_s + 165 < now < stopped_s + 180
 
 
-def test_a_limit_is_three_times_the_prediction_within_the_studys_bound() -> None:
+def test_a_limit_is_three_times_the_prediction_within_the_studys_bound():
     """The 65B model on 64 A100s: 25 steps of 93 s, which 900 s would have cut off."""
     limit_s, hang_after_s = point_limits(93.0, 5, 20, None)
     assert limit_s % 60 == 0
@@ -120,15 +113,13 @@ def test_a_limit_is_three_times_the_prediction_within_the_studys_bound() -> None
     assert point_limits(93.0, 5, 20, 3600.0) == (3600.0, 930.0)
 
 
-def test_a_beat_that_is_being_replaced_is_read_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beat_that_is_being_replaced_is_read_the_next_time(tmp_path, monkeypatch):
     files = RankFiles(tmp_path)
     for rank in (0, 1):
         files.beat(rank, "step 1")
     read = Path.read_text
 
-    def stale(path: Path) -> str:
+    def stale(path):
         if path.name == "rank1.beat":
             raise OSError(errno.ESTALE, "Stale file handle")
         return read(path)

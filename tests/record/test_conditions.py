@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 TABLE = pa.table({"x": [1, 2, 3], "name": ["a", "b;c", "d"], "times": [[1.0, 2.0], [3.0], None]})
 
 
-def chosen(condition: str | None) -> list[bool]:
+def chosen(condition):
     return rows_where(TABLE, condition, "t.csv", "--where").tolist()
 
 

@@ -18,7 +18,7 @@ GOOD = timed_row(some_point(2, tp=2), 2.0)
 NAN, INFINITE = float("nan"), float("inf")
 
 
-def reason_of(*rows: Row, series: str = "measured", **changes: typing.Any) -> str | None:
+def reason_of(*rows, series="measured", **changes):
     records = [{**dataclasses.asdict(one), **changes} for one in rows or (GOOD,)]
     nullable = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
     (reason,) = set(

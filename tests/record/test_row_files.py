@@ -38,22 +38,22 @@ POINTS = [some_point(size) for size in (1, 2, 4)]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Three rows of three points."""
     for one in POINTS:
         write_rows(tmp_path / "rows" / f"{one.point_id}.parquet", [timed_row(one, 2.0)])
     return tmp_path / "rows"
 
 
-def file_of(folder: Path, number: int = 0) -> Path:
+def file_of(folder, number=0):
     return folder / f"{POINTS[number].point_id}.parquet"
 
 
-def halved(path: Path) -> None:
+def halved(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def middle_gone(path: Path) -> None:
+def middle_gone(path):
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
 
@@ -180,7 +180,7 @@ CELLS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def mutated(draw: random.Random, good: dict[str, Any], content: bytes) -> bytes | pa.Table:
+def mutated(draw, good, content):
     """A row file as chance, an older version or an ill will leaves it."""
     if draw.random() < 0.5:
         changed = bytearray(content)

@@ -8,7 +8,7 @@ import pytest
 from scaling.layout.layout import Layout
 from scaling.study.point import Point
 from scaling.trainers.entries import axis_refusals, load_trainers
-from scaling.trainers.render import render, shell_text
+from scaling.trainers.render import render
 from tests.conftest import PROJECT
 from tests.shipped import MODELS
 
@@ -47,7 +47,7 @@ def test_a_value_with_spaces_or_shell_signs_stays_one_argument():
     entry = TRAINERS["hf"].model_copy(update={"command": command, "flags": {}})
     rendered = render(entry, point_of("llama3_8b", dp=2), Path("launch"))
     assert rendered.command == ("python", "my train.py", "$(touch x)", "1")
-    assert "'my train.py' '$(touch x)' 1" in shell_text(rendered, point_of("llama3_8b", dp=2))
+    assert "'my train.py' '$(touch x)' 1" in rendered.shell
 
 
 def test_a_variable_may_depend_on_an_axis():
@@ -67,9 +67,10 @@ def test_a_file_is_filled_in_as_the_command_is():
 
 def test_several_nodes_meet_at_the_first():
     point = point_of("llama3_8b", dp=16)
-    text = shell_text(render(TRAINERS["hf"], point, Path()), point)
-    assert text.startswith("torchrun --nproc-per-node 8 --nnodes 2 --rdzv-backend c10d")
+    assert render(TRAINERS["hf"], point, Path()).shell.startswith(
+        "torchrun --nproc-per-node 8 --nnodes 2 --rdzv-backend c10d"
+    )
     one = dataclasses.replace(point, layout=dataclasses.replace(point.layout, dp=4))
-    assert shell_text(render(TRAINERS["hf"], one, Path()), one).startswith(
+    assert render(TRAINERS["hf"], one, Path()).shell.startswith(
         "torchrun --nproc-per-node 4 -m scaling.train.hf_trainer"
     )

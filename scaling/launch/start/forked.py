@@ -1,8 +1,8 @@
-"""Start ranks on fork servers, which import torch and the engines once for all points.
+"""Choose how to start ranks, and start them on fork servers if there are any.
 
-`scaling run` keeps one on this machine while its Snakemake runs; points find its folder in
-`$SCALING_HOST`. In a Slurm allocation the first point starts one on each node, as a step that lives
-as long as the allocation.
+Fork servers import torch and the engines once for all points. `scaling run` keeps one on this
+machine while its Snakemake runs; points find its folder in `$SCALING_HOST`. In a Slurm allocation
+the first point starts one on each node, as a step that lives as long as the allocation.
 """
 
 import contextlib
@@ -15,13 +15,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scaling.launch.fork_server import DIED, Lines, pid_space, runs
 from scaling.launch.start import slurm, starter
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.starter import Launch, PointOrProbe, RankExit, Ranks
+from scaling.launch.start.local import start_local
+from scaling.launch.start.starter import Launch, PointOrProbe, RankExit, Ranks, Starter
 
 FORK_SERVER = "SCALING_HOST"  # names the folder of this run's fork server
 FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: no fork servers
@@ -149,21 +151,14 @@ def local_fork_server(point: PointOrProbe | None, logs: Path) -> Iterator[dict[s
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def start_on_local_fork_server(launch: Launch) -> Ranks:
-    """Have the fork server of this run start the ranks; raises as `ForkedRanks` does."""
-    if launch.nodes > 1:
-        raise NoForkServer("the fork server of this run serves one machine")
-    return ForkedRanks(Path(launch.environment[FORK_SERVER]), launch)
-
-
 def start_on_fork_servers(launch: Launch) -> Ranks:
     """Have the fork servers of this allocation start the ranks; raises as `ForkedRanks` does.
 
     They are started if they are missing, or if they have ended, as with the steps of a failed
     point. Those that never began to serve are not tried again.
     """
-    job, restarts = slurm.job_id(launch.environment), slurm.restart_count(launch.environment)
-    folder = launch.logs.parent / f".hosts-{job}-{restarts}"
+    restarts = launch.environment.get("SLURM_RESTART_COUNT", "0")
+    folder = launch.logs.parent / f".hosts-{slurm.job_id(launch.environment)}-{restarts}"
     if _serves(folder):
         with contextlib.suppress(OSError):  # they are about to end
             return ForkedRanks(folder, launch)
@@ -178,3 +173,33 @@ def start_on_fork_servers(launch: Launch) -> Ranks:
     except BaseException:
         step.terminate()
         raise
+
+
+def choose_starter(environment: Mapping[str, str]) -> Starter:
+    """How to start ranks here: as a step of a Slurm allocation, or as processes of this machine."""
+    if slurm.can_start_steps(environment):
+        return start_in_allocation
+    return start_here if FORK_SERVER in environment else start_local
+
+
+def start_in_allocation(launch: Launch) -> Ranks:
+    """Start ranks on the allocation's fork servers, unless `$SCALING_HOSTS=0`, or as a step."""
+    wanted = launch.environment.get(FORK_SERVERS_WANTED) != "0"
+    return (wanted and _forked(start_on_fork_servers, launch)) or slurm.start_step(launch)
+
+
+def start_here(launch: Launch) -> Ranks:
+    """Start ranks on the fork server of this run, which serves one machine, or as processes."""
+    fork = partial(ForkedRanks, Path(launch.environment[FORK_SERVER]))
+    return (launch.nodes == 1 and _forked(fork, launch)) or start_local(launch)
+
+
+def _forked(fork: Starter, launch: Launch) -> Ranks | None:
+    """The ranks if fork servers can start them, else None: fork servers know one program only."""
+    if list(launch.command[:3]) != [sys.executable, "-m", "scaling.train"]:
+        return None
+    try:
+        return fork(launch)
+    except (NoForkServer, OSError) as why:
+        print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
+        return None

@@ -124,24 +124,24 @@ def ask_queue(folder: Path) -> Queue:
     Positions follow Slurm's current priorities; backfilling may start a later job first.
     """
     asked_at = time.time()
-    done = _run_slurm("squeue", "--all", "--noheader", "--format=%A|%i|%P|%T|%D|%Q|%r|%S|%Z")
-    lines = [line.split("|", 8) for line in done.stdout.splitlines()] if done else []
+    done = _ask_slurm("squeue", "--all", "--noheader", "--format=%A|%i|%P|%T|%D|%Q|%r|%S|%Z")
+    lines = [line.split("|", 8) for line in done.stdout.splitlines()]
     jobs = [job for job in lines if len(job) == 9 and job[4].isdigit() and job[5].isdigit()]
     ours = []
     for _, name, partition, state, nodes, priority, reason, start, directory in jobs:
         if directory.strip() != str(folder):
             continue
-        if state == "PENDING" and reason.startswith(_NODES_AWAY):
+        waits = state == "PENDING"
+        if waits and reason.startswith(_NODES_AWAY):
             reason += _nodes_away(partition)
         rivals = [int(job[5]) for job in jobs if job[2] == partition and job[3] == "PENDING"]
-        ahead, waits = sum(rival > int(priority) for rival in rivals), state == "PENDING"
         ours.append(
             Queued(
                 job_id=name,
                 partition=partition,
                 nodes=int(nodes),
                 reason=reason if reason != "None" else "",
-                position=ahead + 1 if waits else None,
+                position=1 + sum(rival > int(priority) for rival in rivals) if waits else None,
                 waiting=len(rivals),
                 starts_at=start if waits and start[:1].isdigit() else None,
             )
@@ -149,7 +149,7 @@ def ask_queue(folder: Path) -> Queue:
     return Queue(
         jobs=tuple(sorted(ours, key=lambda job: job.position or len(jobs))),
         running=frozenset(job[0] for job in jobs if job[3] != "PENDING"),
-        answered=done is not None and done.returncode == 0,
+        answered=done.returncode == 0,
         asked_at=asked_at,
         slurm=_name_of_slurm(),
     )
@@ -163,18 +163,12 @@ def _name_of_slurm() -> str | None:
 def _nodes_away(partition: str) -> str:
     """The nodes of a partition that take no job, with their states and their reasons."""
     fields = "--format=%N is %T: %E"
-    answer = _ask_slurm("sinfo", "--list-reasons", "--noheader", f"--partition={partition}", fields)
-    return "".join(f"; {line.strip()}" for line in dict.fromkeys(answer.splitlines()))
+    done = _ask_slurm("sinfo", "--list-reasons", "--noheader", f"--partition={partition}", fields)
+    return "".join(f"; {line.strip()}" for line in dict.fromkeys(done.stdout.splitlines()))
 
 
-def _ask_slurm(*command: str) -> str:
-    """The output of a Slurm command; empty if Slurm is missing or does not answer."""
-    done = _run_slurm(*command)
-    return "" if done is None else done.stdout
-
-
-def _run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm command; None if it is missing or does not end."""
+def _ask_slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a Slurm command; it fails without output if it is missing or does not end."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_OF_THE_USER)}
     try:
         return subprocess.run(
@@ -182,7 +176,7 @@ def _run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
             errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return subprocess.CompletedProcess(command, 1, "", "")
 
 
 def job_id(environment: Mapping[str, str]) -> str | None:
@@ -190,24 +184,9 @@ def job_id(environment: Mapping[str, str]) -> str | None:
     return environment.get("SLURM_JOB_ID")
 
 
-def restart_count(environment: Mapping[str, str]) -> str:
-    """How often Slurm has restarted this job."""
-    return environment.get("SLURM_RESTART_COUNT", "0")
-
-
 def can_start_steps(environment: Mapping[str, str]) -> bool:
     """Whether this runs in an allocation, with srun at hand."""
     return job_id(environment) is not None and shutil.which("srun") is not None
-
-
-def node_number(environment: Mapping[str, str]) -> int:
-    """The index of this node in its step."""
-    return int(environment.get("SLURM_NODEID", "0"))
-
-
-def nodes_of_step(environment: Mapping[str, str]) -> int:
-    """The number of nodes of this step; 1 outside a step."""
-    return int(environment.get("SLURM_STEP_NUM_NODES", "1"))
 
 
 def ran_out_of_memory(log: Path) -> bool:
@@ -234,11 +213,11 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
         return []
-    answer = _ask_slurm(
+    done = _ask_slurm(
         "sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--all", "--format=%N %t"
     )
     # a node is listed once for each partition
-    states = dict(line.split() for line in answer.splitlines() if len(line.split()) == 2)
+    states = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
     return [
         f"{name} ({state})"
         for name, state in sorted(states.items())
@@ -284,27 +263,17 @@ def fork_servers_command(launch: Launch, place: Path) -> list[str]:
 
 def _srun(environment: Mapping[str, str], output: Path, *options: str) -> list[str]:
     """An srun that may use the whole allocation, also from inside another step."""
+    text = environment.get("SRUN_ARGS", "")
+    try:
+        of_site = shlex.split(text)
+    except ValueError as error:
+        sentence = f"must be options of srun as a shell reads them: {str(error).lower()}"
+        raise InputError(f"SRUN_ARGS={shortened(text)}: {sentence}") from None
     # srun replaces %t, and would replace the like in a folder's name
     folder = str(output.parent).replace("%", "%%")
     shared = (f"--output={folder}/{output.name}", "--input=none", "--overlap", "--mem=0")
     # where a site's sbatch exports nothing, steps would inherit that
-    return ["srun", *options, *shared, "--export=ALL", *_options_of_site(environment)]
-
-
-def _options_of_site(environment: Mapping[str, str]) -> list[str]:
-    """The words of `$SRUN_ARGS`.
-
-    Raises:
-        InputError: a quotation mark of it has no second one, or it ends in a backslash.
-    """
-    text = environment.get("SRUN_ARGS", "")
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise InputError(
-            f"SRUN_ARGS={shortened(text)}: must be options of srun as a shell reads them: "
-            f"{str(error).lower()}"
-        ) from None
+    return ["srun", *options, *shared, "--export=ALL", *of_site]
 
 
 def start_step(launch: Launch) -> Ranks:
@@ -383,8 +352,8 @@ class StepRanks:
                 self._srun.terminate()
                 return
             step = (self._folder / _STEP).read_text().strip()
-            done = _run_slurm("scancel", f"--signal={number}", step)
-            if (done is not None and done.returncode == 0) or time.monotonic() >= end:
+            done = _ask_slurm("scancel", f"--signal={number}", step)
+            if done.returncode == 0 or time.monotonic() >= end:
                 return
             time.sleep(_SILENT_PAUSE_S)
 
