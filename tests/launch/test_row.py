@@ -1,7 +1,6 @@
 """Measurements of ranks become one row."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -16,77 +15,58 @@ from tests.points import tiny_point
 
 
 def rank(**measured):
-    plain: dict[str, Any] = {
-        "clock": "cuda_event",
-        "step_times_s": [1.0, 2.0],
-        "losses": [5.0, 4.0],
-        "grad_norms": None,
-        "peak_memory_bytes": 10,
-        "peak_reserved_bytes": None,
-        "memory_meter": "cuda_allocator",
-        "first_step_at": 3.0,
-        "metered_steps": 2,
-    }
+    plain = {
+        "clock": "cuda_event", "step_times_s": [1.0, 2.0], "losses": [5.0, 4.0],
+        "grad_norms": None, "peak_memory_bytes": 10, "peak_reserved_bytes": None,
+        "memory_meter": "cuda_allocator", "first_step_at": 3.0, "metered_steps": 2,
+    }  # fmt: skip
     return RankResult(**(plain | measured))
 
 
-def row(*ranks):
-    run = FinishedRun(
-        verdict=Verdict(outcome="ok"),
-        results=dict(enumerate(ranks)),
-        stacks={},
-        started_at=1.0,
-        duration_s=9.0,
-    )
-    return row_of(tiny_point(dp=len(ranks)), 1, run)
+def ended(*ranks, stacks=(), verdict=Verdict(outcome="ok"), **more):  # noqa: B008
+    return FinishedRun(
+        verdict=verdict, results=dict(enumerate(ranks)), stacks=dict(enumerate(stacks)),
+        started_at=1.0, duration_s=9.0, **more,
+    )  # fmt: skip
 
 
-def test_a_step_lasts_as_long_as_on_its_slowest_rank():
-    found = row(rank(step_times_s=[1.0, 5.0]), rank(step_times_s=[2.0, 3.0]))
-    assert (found.step_times_s, found.step_time_s) == ([2.0, 5.0], 3.5)
+def row(*ranks, **more):
+    return row_of(tiny_point(dp=max(1, len(ranks))), 1, ended(*ranks, **more))
 
 
-def test_energy_is_that_of_a_step_over_all_devices_and_power_their_sum():
-    one = rank(energy_j=100.0, mean_power_w=50.0, clock_hz=2e9, throttled_share=0.0)
-    other = rank(energy_j=300.0, mean_power_w=150.0, clock_hz=1e9, throttled_share=0.5)
-    found = row(one, other)
-    assert (found.energy_j, found.mean_power_w) == (200.0, 200.0)  # two steps
-    assert (found.clock_hz, found.throttled_share) == (1e9, 0.5)
+SPENT = {"compute_s": 1.0, "exposed_comm_s": 2.0}
 
 
-def test_what_a_step_goes_to_is_the_mean_over_ranks():
-    found = row(
-        rank(spent={"compute_s": 1.0, "exposed_comm_s": 2.0}),
-        rank(spent={"compute_s": 2.0, "exposed_comm_s": 1.0}),
-    )
-    assert (found.compute_s, found.exposed_comm_s) == pytest.approx((1.5, 1.5))
-    assert found.profiled_slowdown is None  # idle time is not known
-    assert found.tp_comm_s is None
-
-
-def test_a_profiled_step_is_compared_with_the_timed_ones():
-    spent = {"compute_s": 2.0, "exposed_comm_s": 0.5, "idle_s": 0.5}
-    assert row(rank(spent=spent)).profiled_slowdown == pytest.approx(3.0 / 1.5)
-
-
-def test_what_one_rank_cannot_say_of_a_step_is_null():
-    known = {"compute_s": 1.0, "optimizer_s": 0.5}
-    found = row(rank(spent=known), rank(spent=known | {"optimizer_s": None}))
-    assert (found.compute_s, found.optimizer_s) == (1.0, None)
-    assert row(rank(spent=known)).optimizer_s == 0.5
-
-
-def test_memory_is_that_of_the_fullest_device():
-    one = rank(foreign_memory_bytes=0, library_memory_bytes=5)
-    found = row(one, rank(foreign_memory_bytes=7, library_memory_bytes=3), rank())
-    assert (found.foreign_memory_bytes, found.library_memory_bytes) == (7, 5)
-    assert row(rank()).foreign_memory_bytes is None
-
-
-def test_allocator_retries_are_those_of_the_rank_with_most():
-    found = row(rank(num_alloc_retries=0, num_ooms=0), rank(num_alloc_retries=7, num_ooms=1))
-    assert (found.num_alloc_retries, found.num_ooms) == (7, 1)
-    assert row(rank()).num_alloc_retries is None
+@pytest.mark.parametrize(
+    ("one", "other", "columns"),
+    [
+        ({"step_times_s": [1.0, 5.0]}, {"step_times_s": [2.0, 3.0]},  # of the slowest rank
+         {"step_times_s": [2.0, 5.0], "step_time_s": 3.5}),
+        # energy of a step over all devices, and the sum of their power; there are two steps
+        ({"energy_j": 100.0, "mean_power_w": 50.0, "clock_hz": 2e9, "throttled_share": 0.0},
+         {"energy_j": 300.0, "mean_power_w": 150.0, "clock_hz": 1e9, "throttled_share": 0.5},
+         {"energy_j": 200.0, "mean_power_w": 200.0, "clock_hz": 1e9, "throttled_share": 0.5}),
+        # the mean over ranks; without idle time a profiled step is compared with no other
+        ({"spent": SPENT}, {"spent": {"compute_s": 2.0, "exposed_comm_s": 1.0}},
+         {"compute_s": 1.5, "exposed_comm_s": 1.5, "profiled_slowdown": None, "tp_comm_s": None}),
+        ({"spent": SPENT | {"optimizer_s": 0.5}}, {"spent": SPENT | {"optimizer_s": None}},
+         {"compute_s": 1.0, "optimizer_s": None}),
+        ({"spent": {"compute_s": 2.0, "exposed_comm_s": 0.5, "idle_s": 0.5}}, None,
+         {"profiled_slowdown": 2.0}),
+        ({"spent": SPENT | {"optimizer_s": 0.5}}, None, {"optimizer_s": 0.5}),
+        # of the fullest device, and of the rank with most
+        ({"foreign_memory_bytes": 0, "library_memory_bytes": 5, "num_alloc_retries": 0},
+         {"foreign_memory_bytes": 7, "library_memory_bytes": 3, "num_alloc_retries": 7},
+         {"foreign_memory_bytes": 7, "library_memory_bytes": 5, "num_alloc_retries": 7}),
+        ({"num_ooms": 0, "foreign_memory_bytes": 7}, {"num_ooms": 1},
+         {"num_ooms": 1, "foreign_memory_bytes": 7}),
+        ({}, None, {"foreign_memory_bytes": None, "num_alloc_retries": None}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_ranks_measured_is_joined(one, other, columns):
+    found = row(rank(**one), *([] if other is None else [rank(**other)]))
+    assert {name: getattr(found, name) for name in columns} == columns
 
 
 def test_replicas_agree_unless_one_rank_knows_better():
@@ -95,36 +75,20 @@ def test_replicas_agree_unless_one_rank_knows_better():
     assert [each.replicas_agree for each in found] == [None, True, False]
 
 
-def test_the_start_is_timed_by_one_hosts_clock_only():
+@pytest.mark.parametrize(
+    ("hosts", "startup_s"), [(("node1", "node2"), 13.0), (("node2", "node3"), None)]
+)
+def test_the_start_is_timed_by_one_hosts_clock_only(hosts, startup_s):
     """The other host's is five minutes fast."""
-
-    def startup_s(*hosts):
-        run = FinishedRun(
-            verdict=Verdict(outcome="ok"),
-            results={0: rank(first_step_at=14.0), 1: rank(first_step_at=314.0)},
-            stacks={number: dataclasses.replace(STACK, host=host)
-                    for number, host in enumerate(hosts)},
-            started_at=1.0,
-            duration_s=9.0,
-            launched_on="node1",
-        )  # fmt: skip
-        return row_of(tiny_point(dp=2), 1, run).startup_s
-
-    assert startup_s("node1", "node2") == 13.0
-    assert startup_s("node2", "node3") is None
+    stacks = [dataclasses.replace(STACK, host=host) for host in hosts]
+    ranks = rank(first_step_at=14.0), rank(first_step_at=314.0)
+    assert row(*ranks, stacks=stacks, launched_on="node1").startup_s == startup_s
 
 
 def test_different_drivers_make_one_fingerprint_in_any_order():
     def of(*drivers):
-        run = FinishedRun(
-            verdict=Verdict(outcome="ok"),
-            results={number: rank() for number in range(len(drivers))},
-            stacks={number: dataclasses.replace(STACK, driver_version=driver)
-                    for number, driver in enumerate(drivers)},
-            started_at=1.0,
-            duration_s=9.0,
-        )  # fmt: skip
-        return row_of(tiny_point(dp=2), 1, run)
+        stacks = [dataclasses.replace(STACK, driver_version=driver) for driver in drivers]
+        return row(*(rank() for _ in drivers), stacks=stacks)
 
     mixed, turned, uniform = of("570.1", "550.2"), of("550.2", "570.1"), of("570.1", "570.1")
     assert mixed.driver_version == turned.driver_version == "550.2, 570.1"
@@ -134,17 +98,10 @@ def test_different_drivers_make_one_fingerprint_in_any_order():
 
 
 def test_what_a_suspension_may_have_lengthened_is_not_known():
-    ended = FinishedRun(
-        verdict=Verdict(outcome="ok"),
-        results={0: rank(energy_j=8.0, mean_power_w=2.0, spent={"idle_s": 1.0})},
-        stacks={0: STACK},
-        started_at=1.0,
-        duration_s=9.0,
-        launched_on=STACK.host,
-    )
+    one = rank(energy_j=8.0, mean_power_w=2.0, spent={"idle_s": 1.0})
     names = ("startup_s", "energy_j", "mean_power_w", "idle_s")
     whole, suspended = (
-        row_of(tiny_point(), 1, dataclasses.replace(ended, suspensions_s=seconds))
+        row(one, stacks=[STACK], launched_on=STACK.host, suspensions_s=seconds)
         for seconds in ((), (60.0,))
     )
     assert [getattr(whole, name) for name in names] == [2.0, 4.0, 2.0, 1.0]
@@ -160,14 +117,8 @@ def test_numbers_that_no_table_would_take_are_an_error_that_says_so():
     assert invalid_row_reasons(table_of([impossible])) == [None]  # so its point does not run again
 
 
-def test_a_failure_stands_among_the_steps_that_were_asked_for():
-    run = FinishedRun(
-        verdict=Verdict(outcome="oom", message="none left"),
-        results={},
-        stacks={},
-        started_at=1.0,
-        duration_s=9.0,
-    )
-    short = dataclasses.replace(tiny_point(), accumulation="short")
-    assert row_of(short, 1, run).step_time_kind == "extended"
-    assert row_of(tiny_point(), 1, run).step_time_kind == "measured"
+@pytest.mark.parametrize(("accumulation", "kind"), [("short", "extended"), ("full", "measured")])
+def test_a_failure_stands_among_the_steps_that_were_asked_for(accumulation, kind):
+    point = dataclasses.replace(tiny_point(), accumulation=accumulation)
+    run = ended(verdict=Verdict(outcome="oom", message="none left"))
+    assert row_of(point, 1, run).step_time_kind == kind

@@ -12,7 +12,7 @@ from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start import slurm
 from scaling.launch.start.forked import choose_starter, start_in_allocation
 from scaling.launch.start.local import start_local
-from scaling.launch.start.slurm import fork_servers_command, ranks_command, start_step
+from scaling.launch.start.slurm import fork_servers_command, lost_nodes, ranks_command, start_step
 from scaling.launch.start.starter import Launch, LaunchError, RankExit
 from tests.points import tiny_point
 from tests.processes import until, write_program
@@ -22,54 +22,33 @@ def test_neighbouring_ranks_share_a_node(tmp_path):
     point = tiny_point(dp=8, gpus_per_node=4)
     command = ranks_command(Launch([], point, {"SLURM_CPUS_PER_TASK": "6"}, tmp_path))
     assert command == [
-        "srun",
-        "--nodes=2",
-        "--ntasks=8",
-        "--ntasks-per-node=4",
-        "--distribution=block",
-        "--kill-on-bad-exit=0",
-        "--unbuffered",
-        "--cpus-per-task=6",
-        f"--output={tmp_path}/rank%t.log",
-        "--input=none",
-        "--overlap",
-        "--mem=0",
-        "--export=ALL",
-    ]
+        "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block",
+        "--kill-on-bad-exit=0", "--unbuffered", "--cpus-per-task=6",
+        f"--output={tmp_path}/rank%t.log", "--input=none", "--overlap", "--mem=0", "--export=ALL",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [('"unclosed', "no closing quotation"), ("a\\", "no escaped character")]
-)
-def test_options_of_a_site_that_no_shell_reads_are_one_sentence(tmp_path, text, why):
-    launch = Launch([], tiny_point(), {"SRUN_ARGS": text}, tmp_path)
-    sentence = f"SRUN_ARGS={text}: must be options of srun as a shell reads them: {why}"
+def test_options_of_a_site_that_no_shell_reads_are_one_sentence(tmp_path):
+    launch = Launch([], tiny_point(), {"SRUN_ARGS": '"unclosed'}, tmp_path)
+    said = 'SRUN_ARGS="unclosed: must be options of srun as a shell reads them: no closing quot'
     for command in (ranks_command, partial(fork_servers_command, place=tmp_path)):
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(InputError, match=said):
             command(launch)
-        assert str(refused.value) == sentence
 
 
 @pytest.fixture
-def fake_srun(tmp_path, monkeypatch):
-    """An srun that says why it cannot; the file in which its calls are counted."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    calls = tmp_path / "calls"
-    srun = f"#!/bin/sh\necho called >> {calls}\necho 'srun: error: Invalid node'\nexit 1\n"
-    write_program(tools / "srun", srun)
-    monkeypatch.setenv("PATH", str(tools))
+def path(tmp_path, monkeypatch):
+    """Programs of Slurm as shell scripts; the environment in which these are found."""
+    found = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    monkeypatch.setenv("PATH", found["PATH"])
     monkeypatch.setattr(slurm, "_LAUNCH_PAUSE_S", 0.0)
-    return calls
 
+    def write(**programs):
+        for name, text in programs.items():
+            write_program(tmp_path / name, text)
+        return found
 
-def test_a_step_that_cannot_be_created_is_tried_again_then_quoted(tmp_path, fake_srun):
-    with pytest.raises(LaunchError, match="srun failed 3 times: srun: error: Invalid node"):
-        start_step(
-            Launch(["rank"], tiny_point(), {"PATH": str(fake_srun.parent / "tools")}, tmp_path)
-        )
-
-    assert fake_srun.read_text() == "called\n" * 3
+    return write
 
 
 OVER = """\
@@ -78,16 +57,22 @@ srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 7
 """
 
 
-def test_who_outlives_the_allocation_blames_no_point(tmp_path, fake_srun):
-    srun = f"#!/bin/sh\necho called >> {fake_srun}\necho '{OVER}'\nexit 1\n"
-    write_program(fake_srun.parent / "tools/srun", srun)
-
-    with pytest.raises(KilledFromOutside, match="the allocation is over: srun: Check SLURM_JOB_ID"):
-        start_step(
-            Launch(["rank"], tiny_point(), {"PATH": str(fake_srun.parent / "tools")}, tmp_path)
-        )
-
-    assert fake_srun.read_text() == "called\n"
+@pytest.mark.parametrize(
+    ("printed", "error", "message", "calls"),
+    [
+        ("srun: error: Invalid node", LaunchError, "srun failed 3 times: srun: error: Invalid", 3),
+        # who outlives the allocation blames no point
+        (OVER, KilledFromOutside, "the allocation is over: srun: Check SLURM_JOB_ID", 1),
+    ],
+)
+def test_a_step_that_cannot_be_created_is_tried_again_while_the_job_lives(
+    tmp_path, path, printed, error, message, calls
+):
+    srun = f"#!/bin/sh\necho called >> {tmp_path}/calls\necho '{printed}'\nexit 1\n"
+    environment = path(srun=srun)
+    with pytest.raises(error, match=message):
+        start_step(Launch(["rank"], tiny_point(), environment, tmp_path))
+    assert (tmp_path / "calls").read_text() == "called\n" * calls
 
 
 SRUN_OF_ONE_TASK = """\
@@ -102,14 +87,9 @@ trap : TERM
 @pytest.mark.parametrize(
     ("ends", "code"), [("kill -TERM 0; sleep 9", -signal.SIGTERM), ("kill -KILL $$", -9)]
 )
-def test_the_shell_of_a_rank_survives_a_signal_and_reports_its_end(
-    tmp_path, monkeypatch, ends, code
-):
+def test_the_shell_of_a_rank_survives_a_signal_and_reports_its_end(tmp_path, path, ends, code):
     # the step may not have ended when its ranks are killed: then scancel is called
-    for name, text in (("srun", SRUN_OF_ONE_TASK), ("scancel", "#!/bin/sh\n")):
-        write_program(tmp_path / name, text)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    monkeypatch.setenv("PATH", environment["PATH"])
+    environment = path(srun=SRUN_OF_ONE_TASK, scancel="#!/bin/sh\n")
     step = start_step(Launch(["sh", "-c", ends], tiny_point(), environment, tmp_path))
     try:
         until("the rank ends", step.exits)
@@ -128,11 +108,9 @@ exit 137
 """
 
 
-def test_a_step_that_is_killed_whole_for_its_memory_is_told_by_srun(tmp_path, monkeypatch):
-    write_program(tmp_path / "srun", SRUN_WHOSE_STEP_IS_KILLED)
-    monkeypatch.setattr("scaling.launch.start.slurm._LISTING_LAG_S", 0.0)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    monkeypatch.setenv("PATH", environment["PATH"])
+def test_a_step_that_is_killed_whole_for_its_memory_is_told_by_srun(tmp_path, path, monkeypatch):
+    environment = path(srun=SRUN_WHOSE_STEP_IS_KILLED)
+    monkeypatch.setattr(slurm, "_LISTING_LAG_S", 0.0)
     step = start_step(Launch(["sh", "x"], tiny_point(), environment, tmp_path))
     until("the step ends", step.exits)
     assert step.exits() == {0: RankExit(-signal.SIGKILL, out_of_memory=True)}
@@ -154,13 +132,12 @@ kill -KILL -- -$(cat {folder}/step.pid)
 """
 
 
-def test_ranks_are_killed_although_slurm_does_not_answer_at_once(tmp_path, monkeypatch):
-    for name, text in (("srun", STARTS), ("scancel", ANSWERS_THE_THIRD_TIME)):
-        write_program(tmp_path / name, text.format(folder=tmp_path))
+def test_ranks_are_killed_although_slurm_does_not_answer_at_once(tmp_path, path, monkeypatch):
+    scancel = ANSWERS_THE_THIRD_TIME.format(folder=tmp_path)
+    environment = path(srun=STARTS.format(folder=tmp_path), scancel=scancel)
     monkeypatch.setattr(slurm, "_SILENT_PAUSE_S", 0.01)
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # it would ask back
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    step = start_step(Launch(["sleep", "600"], tiny_point(), dict(os.environ), tmp_path))
+    step = start_step(Launch(["sleep", "600"], tiny_point(), environment, tmp_path))
 
     step.kill()
 
@@ -180,8 +157,25 @@ def test_fork_servers_ask_for_all_cores_of_their_nodes():
     )
 
 
-def test_ranks_are_a_step_in_an_allocation_and_local_processes_elsewhere(fake_srun, monkeypatch):
+def test_ranks_are_a_step_in_an_allocation_and_local_processes_elsewhere(path, monkeypatch):
+    path(srun="#!/bin/sh\n")
     assert choose_starter({}) is start_local
     assert choose_starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
     monkeypatch.setenv("PATH", "")
     assert choose_starter({"SLURM_JOB_ID": "7"}) is start_local
+
+
+SINFO = """\
+#!/bin/sh
+[ "$3" = "--nodes=n[1-4]" ] && printf 'n1 alloc\\nn2 down*\\nn3 mix*\\nn3 mix*\\nn4 drng\\n'
+"""
+
+
+def test_a_node_that_is_down_is_lost_and_after_a_failure_a_silent_one(path, monkeypatch):
+    path(sinfo=SINFO)
+    inside = {"SLURM_JOB_NODELIST": "n[1-4]"}
+    assert lost_nodes(inside, silent=False) == ["n2 (down*)"]
+    assert lost_nodes(inside, silent=True) == ["n2 (down*)", "n3 (mix*)"]
+    assert lost_nodes({}, silent=True) == []
+    monkeypatch.setenv("PATH", "")
+    assert lost_nodes(inside, silent=True) == []

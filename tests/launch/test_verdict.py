@@ -1,7 +1,7 @@
 """The verdict on a run, by the evidence of its ranks."""
 
 import signal
-from typing import Any
+from signal import SIGABRT, SIGHUP, SIGKILL, SIGTERM, SIGUSR2
 
 import pytest
 
@@ -13,6 +13,12 @@ from scaling.record.rank_files import RankFailure
 
 ON_A_CPU = HostMemory(is_device=True)
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
+FULL = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
+OWN = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=301.0)
+BY_THE_KERNEL = RankExit(-SIGKILL, out_of_memory=True)
+LOST = RankExit(-SIGKILL, lost_with="its fork server on node3, which died")
+NO_ROOM = "rank 1 was killed by the kernel: out of memory on the host"
+NO_RESULT = "and no result: no line of its log is an error"
 
 
 def judge(*, exits=None, memory=ON_A_CPU, **known):
@@ -21,65 +27,84 @@ def judge(*, exits=None, memory=ON_A_CPU, **known):
         rank: end if isinstance(end, RankExit) else RankExit(end)
         for rank, end in (exits or {}).items()
     }
-    nothing: dict[str, Any] = {
-        "world_size": 2,
-        "exits": ends,
-        "beats": {0: "step 1", 1: "step 1"},
-        "finished": frozenset(),
-        "failures": {},
-        "stopped": None,
-        "silence_s": 0.0,
+    nothing = {
+        "world_size": 2, "exits": ends, "beats": {0: "step 1", 1: "step 1"},
+        "finished": frozenset(), "failures": {}, "stopped": None, "silence_s": 0.0,
         "longest_silence_s": 2.0,
-    }
+    }  # fmt: skip
     return verdict(Evidence(**(nothing | known)), {}.get, memory)
 
 
-def test_every_result_is_ok_even_if_a_rank_then_aborts():
-    assert judge(exits={0: 0, 1: -signal.SIGABRT}, finished={0, 1}).outcome == "ok"
-
-
-@pytest.mark.parametrize("stopped", [None, "late", "silent"])
-def test_what_was_timed_is_ok_whatever_ends_the_ranks_under_the_profiler(stopped):
-    full = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
-    found = judge(
-        exits={0: 1, 1: 1}, failures={0: full, 1: GONE}, timed=frozenset({0, 1}), stopped=stopped
-    )
-    assert found == Verdict(outcome="ok")
-
-
-def test_sigkill_while_the_kernels_oom_killer_struck_is_oom():
-    judged = judge(exits={1: RankExit(-signal.SIGKILL, out_of_memory=True)}, failures={0: GONE})
-    assert judged.outcome == "oom"
-    assert judged.message == "rank 1 was killed by the kernel: out of memory on the host"
-
-
-def test_host_memory_is_not_the_memory_of_a_gpu():
-    killed = {1: RankExit(-signal.SIGKILL, out_of_memory=True)}
-    judged = judge(exits=killed, failures={0: GONE}, memory=HostMemory())
-    assert judged.outcome == "error"
-    assert judged.message == "rank 1 was killed by the kernel: out of memory on the host"
+@pytest.mark.parametrize(
+    ("known", "outcome", "message"),
+    [
+        # whatever happens once all results or times are there
+        ({"exits": {0: 0, 1: -SIGABRT}, "finished": {0, 1}}, "ok", None),
+        ({"exits": {0: -SIGTERM, 1: -SIGTERM}, "finished": {0, 1}}, "ok", None),
+        *(
+            ({"exits": {0: 1, 1: 1}, "failures": {0: FULL, 1: GONE}, "timed": frozenset({0, 1}),
+              "stopped": stopped}, "ok", None)
+            for stopped in (None, "late", "silent")
+        ),
+        # host memory is the device's on a CPU only
+        ({"exits": {1: BY_THE_KERNEL}, "failures": {0: GONE}}, "oom", NO_ROOM),
+        ({"exits": {1: BY_THE_KERNEL}, "failures": {0: GONE}, "memory": HostMemory()},
+         "error", NO_ROOM),
+        ({"exits": {0: -SIGTERM, 1: BY_THE_KERNEL}}, "oom", NO_ROOM),
+        # an abort is often the second death
+        ({"exits": {0: -SIGABRT, 1: 1}, "failures": {1: FULL}},
+         "oom", "rank 1: CUDA out of memory"),
+        ({"exits": {0: -SIGABRT}}, "error", "rank 0 was killed by SIGABRT"),
+        # a silent death comes before the failures of its peers
+        ({"exits": {0: 1, 1: 3}, "failures": {0: GONE}},
+         "error", f"rank 1 ended with exit code 3 {NO_RESULT}"),
+        ({"exits": {0: 1, 1: 0}, "failures": {0: GONE}},
+         "error", f"rank 1 ended with exit code 0 {NO_RESULT}"),
+        ({"exits": {0: 1, 1: -SIGABRT}, "failures": {0: GONE}},
+         "error", "rank 1 was killed by SIGABRT"),
+        # a failure that blames a peer is not the cause
+        ({"exits": {0: 1, 1: 1}, "failures": {0: GONE, 1: OWN}},
+         "error", "rank 1: ValueError: no such layer"),
+        # neither a preemption beside a cause
+        ({"exits": {0: -SIGTERM, 1: 1}, "failures": {1: FULL}},
+         "oom", "rank 1: CUDA out of memory"),
+        ({"exits": {0: LOST, 1: LOST}},
+         "error", "rank 0 was lost with its fork server on node3, which died"),
+        # a shell's code beyond all signals is an exit code
+        ({"exits": {0: exit_code_from_shell(255)}},
+         "error", f"rank 0 ended with exit code 255 {NO_RESULT}"),
+        ({"exits": {0: exit_code_from_shell(139)}}, "error", "rank 0 was killed by SIGSEGV"),
+        # ranks that hang: those that are behind, that never spoke, and that do not answer
+        ({"world_size": 7, "stopped": "silent", "silence_s": 30.0,
+          "beats": {0: "step 5", 1: "step 5", 2: "step 4", 4: "step 5"}}, "hang",
+         "no rank got further for 30 s (last heard of rank 2: step 4; ranks 0-1, 4: step 5; never "
+         "heard of ranks 3, 5-6); the ranks' logs hold their stacks"),
+        ({"stopped": "silent", "silence_s": 30.0, "mute": frozenset({1})}, "hang",
+         "no rank got further for 30 s (last heard of ranks 0-1: step 1); rank 1 did not answer; "
+         "the ranks' logs hold their stacks"),
+        # other programs have no stacks
+        ({"stopped": "silent", "silence_s": 30.0, "mute": frozenset({0, 1})}, "hang",
+         "no rank got further for 30 s (last heard of ranks 0-1: step 1); the ranks' logs hold "
+         "their stacks"),
+        ({"stopped": "silent", "silence_s": 300.0, "beats": {}}, "hang",
+         "no rank got further for 300 s (no rank was ever heard of); the ranks' logs hold their "
+         "stacks"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_run_is_judged_by_its_cause(known, outcome, message):
+    judged = judge(**known)
+    assert (judged.outcome, judged.message, judged.lost_peers) == (outcome, message, False)
 
 
 @pytest.mark.parametrize("is_device", [False, True], ids=["gpu", "cpu"])
 def test_a_jobs_memory_limit_says_nothing_about_the_layout(is_device):
-    judged = judge(
-        exits={0: 1, 3: RankExit(-signal.SIGKILL, out_of_memory=True)},
-        failures={0: GONE},
-        memory=HostMemory(is_device=is_device, limit_bytes=2 * 2**30),
-    )
-    assert judged == Verdict(
+    memory = HostMemory(is_device=is_device, limit_bytes=2 * 2**30)
+    assert judge(exits={0: 1, 3: BY_THE_KERNEL}, failures={0: GONE}, memory=memory) == Verdict(
         outcome="error",
         message="the job's memory limit (--mem, 2 GiB) killed rank 3; set slurm: mem_mb",
         memory_limit_bytes=2 * 2**30,
     )
-
-
-def test_an_abort_is_often_the_second_death():
-    cause = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
-    judged = judge(exits={0: -signal.SIGABRT, 1: 1}, failures={1: cause})
-    assert judged == Verdict(outcome="oom", message="rank 1: CUDA out of memory")
-    alone = judge(exits={0: -signal.SIGABRT})
-    assert alone == Verdict(outcome="error", message="rank 0 was killed by SIGABRT")
 
 
 @pytest.mark.parametrize(
@@ -99,82 +124,15 @@ def test_at_the_limit_a_silence_much_longer_than_any_before_is_a_hang(
     assert judged.outcome == outcome
 
 
-def test_a_hang_names_the_ranks_that_are_behind_and_those_that_never_spoke():
-    beats = {0: "step 5", 1: "step 5", 2: "step 4", 4: "step 5"}
-    message = judge(world_size=7, stopped="silent", silence_s=30.0, beats=beats).message
-    assert message == (
-        "no rank got further for 30 s (last heard of rank 2: step 4; ranks 0-1, 4: step 5; never "
-        "heard of ranks 3, 5-6); the ranks' logs hold their stacks"
-    )
-
-
-def test_a_hang_names_the_ranks_that_do_not_answer():
-    message = judge(stopped="silent", silence_s=30.0, mute=frozenset({1})).message
-    assert message == (
-        "no rank got further for 30 s (last heard of ranks 0-1: step 1); rank 1 did not answer; "
-        "the ranks' logs hold their stacks"
-    )
-    of_other_programs = judge(stopped="silent", silence_s=30.0, mute=frozenset({0, 1})).message
-    assert "answer" not in of_other_programs
-
-
 def test_ranks_that_only_lost_their_peers_are_told_from_others():
     assert judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: GONE}).lost_peers
-    own = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=2.0)
-    assert not judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: own}).lost_peers
-    assert not judge(exits={0: 1, 1: -signal.SIGKILL}, failures={0: GONE}).lost_peers
-
-
-def test_ranks_never_heard_of_are_said_to_be():
-    message = judge(stopped="silent", silence_s=300.0, beats={}).message
-    assert "no rank was ever heard of" in message
-
-
-def test_a_silent_death_comes_before_the_failures_of_its_peers():
-    for end in (3, 0, -signal.SIGABRT):
-        judged = judge(exits={0: 1, 1: end}, failures={0: GONE})
-        assert judged.outcome == "error"
-        assert judged.message.startswith("rank 1 ")
-
-
-def test_a_failure_that_blames_a_peer_is_not_the_cause():
-    cause = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=301.0)
-    assert judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: cause}).message == (
-        "rank 1: ValueError: no such layer"
-    )
     alone = judge(exits={0: 1, 1: 0}, failures={0: GONE}, finished={1})
-    assert alone.message == "rank 0: Connection closed by peer"
-    assert alone.lost_peers
+    assert (alone.message, alone.lost_peers) == ("rank 0: Connection closed by peer", True)
+    assert not judge(exits={0: 1, 1: -SIGKILL}, failures={0: GONE}).lost_peers
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2], ids=lambda number: number.name
-)
+@pytest.mark.parametrize("number", [SIGTERM, SIGHUP, SIGUSR2], ids=lambda number: number.name)
 def test_a_rank_that_somebody_ended_is_no_verdict_whatever_its_peers_saw(number):
     with pytest.raises(KilledFromOutside, match=f"rank 1 was killed by {number.name}"):
         judge(exits={0: 1, 1: -number}, failures={0: GONE})
-
-
-def test_a_preemption_after_every_result_or_beside_a_cause_changes_nothing():
-    ended = {0: -signal.SIGTERM, 1: -signal.SIGTERM}
-    assert judge(exits=ended, finished=frozenset({0, 1})).outcome == "ok"
-    full = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
-    assert judge(exits={0: -signal.SIGTERM, 1: 1}, failures={1: full}).outcome == "oom"
-    by_the_kernel = RankExit(-signal.SIGKILL, out_of_memory=True)
-    assert judge(exits={0: -signal.SIGTERM, 1: by_the_kernel}).outcome == "oom"
-
-
-def test_a_host_that_was_killed_is_told_from_a_rank_that_was():
-    lost = RankExit(-signal.SIGKILL, lost_with="its fork server on node3, which died")
-    assert judge(exits={0: lost, 1: lost}) == Verdict(
-        outcome="error",
-        message="rank 0 was lost with its fork server on node3, which died",
-    )
-
-
-def test_a_shells_code_beyond_all_signals_is_an_exit_code():
-    assert (
-        judge(exits={0: exit_code_from_shell(255)}).message
-        == "rank 0 ended with exit code 255 and no result: no line of its log is an error"
-    )
-    assert exit_code_from_shell(143) == -signal.SIGTERM
+    assert exit_code_from_shell(128 + signal.SIGTERM) == -SIGTERM

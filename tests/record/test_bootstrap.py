@@ -1,4 +1,4 @@
-"""The interval of a median, against values whose true median is known."""
+"""The interval of a median, on values with a known one; when to stop, on series that settle."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.record import bootstrap
-from scaling.record.bootstrap import block_length, median_interval
+from scaling.record.bootstrap import (
+    block_length,
+    is_check_due,
+    judge_steps,
+    median_interval,
+    warm_up,
+)
 
 times = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=30)
 
@@ -86,3 +92,39 @@ def test_a_hundred_thousand_steps_take_little_memory_at_once(monkeypatch):
     median_interval(list(np.random.default_rng(3).normal(10, 1, size=100_000)))
     assert max(drawn) <= 2**20
     assert sum(drawn) == 41 * 100_000
+
+
+NOISE = np.random.default_rng(7).standard_normal(60)
+
+
+def test_steps_that_settle_lose_what_came_before_they_did():
+    settling = 1 + 0.5 * np.exp(-np.arange(60) / 4) + 0.01 * NOISE
+    assert 8 <= warm_up(settling) <= 20
+    assert warm_up([9.0, *(1 + 0.01 * NOISE)]) >= 1
+
+
+def test_steps_that_only_make_noise_lose_few():
+    kept = [
+        warm_up(1 + 0.01 * np.random.default_rng(seed).standard_normal(30)) for seed in range(50)
+    ]
+    assert np.median([dropped for dropped in kept if dropped is not None]) <= 2
+    assert sum(dropped is None for dropped in kept) <= 3
+
+
+@pytest.mark.parametrize("slope", [0.01, -0.01])
+def test_steps_that_drift_are_never_steady(slope):
+    drifting = 1 + slope * np.arange(40) + 0.005 * NOISE[:40]
+    assert warm_up(drifting) is None
+    assert not judge_steps(list(drifting), at_least=5, until=0.5).enough
+
+
+def test_steps_suffice_once_half_their_interval_is_narrow_enough():
+    times = 1 + 0.01 * NOISE
+    assert judge_steps(list(times), at_least=5, until=0.01).enough
+    assert not judge_steps(list(times), at_least=5, until=0.001).enough
+    assert not judge_steps(list(times[:4]), at_least=5, until=0.5).enough
+
+
+def test_the_ranks_ask_at_the_least_and_then_ever_more_rarely():
+    looks = [steps for steps in range(1, 60) if is_check_due(steps, 20)]
+    assert looks == [20, 22, 24, 26, 28, 30, 33, 36, 39, 42, 46, 50, 55]
