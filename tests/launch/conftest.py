@@ -1,13 +1,11 @@
 """A study of one point, measured by stand-ins for ranks or by real ones."""
 
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from scaling.launch import measure
 from scaling.launch.start.local import start_local
-from scaling.record.row import Row
 from tests.points import tiny_point
 
 # The start of a stand-in for a rank; it speaks to the parent as a real one does.
@@ -90,20 +88,13 @@ def in_time(run, far_enough):
     return row
 
 
-Measure = Callable[..., Row]
-
-
 @pytest.fixture
 def measured(study):
     """Measure a tiny point whose ranks do what `body` says."""
 
     def run(body, *, hang_after_s=60.0, **point):
         path = study.write(tiny_point(**({"measured_steps": 1} | point)))
-        return measure(
-            path,
-            study.row_path,
-            rank_command=study.program(body),
-            hang_after_s=hang_after_s,
-        )
+        command = study.program(body)
+        return measure(path, study.row_path, rank_command=command, hang_after_s=hang_after_s)
 
     return run

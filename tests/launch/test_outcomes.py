@@ -45,26 +45,33 @@ time.sleep(600)
     assert not released.exists()  # ranks that were killed may have left processes behind
 
 
-def test_the_first_failure_explains_the_others(measured):
-    row = measured(
-        """
+FAILS = """
 text = "peer is gone" if rank == 0 else "the cause"
 files.write(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
 sys.exit(1)
-""",
-        dp=2,
-    )
-    assert row.error_message == "rank 1: the cause"
+"""
+DIES_AFTERWARDS = """
+rank == 0 or time.sleep(3)
+finish()
+rank == 1 or os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(measured):
-    row = measured("rank == 1 or time.sleep(600)", dp=2, hang_after_s=300.0, time_limit_s=600.0)
-    assert row.outcome == "error"
-    assert (
-        row.error_message
-        == "rank 1 ended with exit code 0 and no result: no line of its log is an error"
-    )
-    assert row.duration_s < 200  # it is not told by the hang of the other
+@pytest.mark.parametrize(
+    ("body", "outcome", "message"),
+    [
+        (FAILS, "oom", "rank 1: the cause"),
+        # a rank that ends well without a result does not keep the others until they hang
+        ("rank == 1 or time.sleep(600)", "error",
+         "rank 1 ended with exit code 0 and no result: no line of its log is an error"),
+        (DIES_AFTERWARDS, "ok", None),
+    ],
+    ids=["the first failure", "no result", "dies after its result"],
+)  # fmt: skip
+def test_the_cause_of_the_end_is_the_outcome(measured, body, outcome, message):
+    row = measured(body, dp=2, hang_after_s=300.0, time_limit_s=600.0)
+    assert (row.outcome, row.error_message) == (outcome, message)
+    assert row.duration_s < 200
 
 
 STEPS_ON = """
@@ -72,47 +79,38 @@ for step in range(10_000):
     files.beat(rank, f"step {step}")
     time.sleep(0.05)
 """
-
-
-def test_ranks_that_still_get_further_at_the_limit_are_late(measured):
-    row = in_time(
-        lambda limit_s: measured(STEPS_ON, time_limit_s=limit_s),
-        lambda row: "rank 0" in str(row.error_message),
-    )
-    assert row.outcome == "timeout"
-    said = "the time limit passed while ranks ran (last heard of rank 0: step"
-    assert said in str(row.error_message)
-
-
 WAITS_FOR_EVER = """
 def wait_for_ever():
     time.sleep(600)
 files.beat(rank, "step 3 of 10")
+{0}
 wait_for_ever()
 """
 
 
-def test_ranks_that_get_no_further_hang_and_leave_their_stacks(measured, study):
-    said = "ranks 0-1: step 3 of 10"
+def test_ranks_that_still_get_further_at_the_limit_are_late(measured):
+    said = "the time limit passed while ranks ran (last heard of rank 0: step"
     row = in_time(
-        lambda limit_s: measured(WAITS_FOR_EVER, dp=2, hang_after_s=limit_s),
+        lambda limit_s: measured(STEPS_ON, time_limit_s=limit_s),
         lambda row: said in str(row.error_message),
     )
-    assert row.outcome == "hang"
-    assert said in str(row.error_message)
-    assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
+    assert (row.outcome, said in row.error_message) == ("timeout", True)
 
 
-def test_a_hang_names_the_rank_that_is_stopped(measured):
-    body = f"{WAITS_FOR_EVER}".replace(
-        "\nwait_for_ever()", "\nrank == 0 or os.kill(os.getpid(), signal.SIGSTOP)\nwait_for_ever()"
-    )
-    said = "rank 1 did not answer"
+@pytest.mark.parametrize(
+    ("stops", "said"),
+    [
+        ("", "ranks 0-1: step 3 of 10"),
+        ("rank == 0 or os.kill(os.getpid(), signal.SIGSTOP)", "rank 1 did not answer"),
+    ],
+)
+def test_ranks_that_get_no_further_hang_and_leave_their_stacks(measured, study, stops, said):
     row = in_time(
-        lambda limit_s: measured(body, dp=2, hang_after_s=limit_s),
+        lambda limit_s: measured(WAITS_FOR_EVER.format(stops), dp=2, hang_after_s=limit_s),
         lambda row: said in str(row.error_message),
     )
-    assert (row.outcome, said in str(row.error_message)) == ("hang", True)
+    assert (row.outcome, said in row.error_message) == ("hang", True)
+    assert all("wait_for_ever" in study.log(rank) for rank in ((0,) if stops else (0, 1)))
 
 
 def test_ranks_of_two_nodes_that_only_lost_each_other_run_on_other_nodes(study):
@@ -132,36 +130,24 @@ sys.exit(1)
     assert not study.row_path.exists()
 
 
-def test_a_rank_that_dies_after_its_result_ends_no_other(measured):
-    body = "rank == 0 or time.sleep(3)\nfinish()\nrank == 1 or os.kill(os.getpid(), signal.SIGKILL)"
-    assert measured(body, dp=2).outcome == "ok"
-
-
 def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(measured, monkeypatch):
     monkeypatch.setattr("scaling.launch.judge._EXIT_S", 0.5)
     assert measured("finish(); time.sleep(600)").outcome == "ok"
 
 
-def test_a_rank_that_cannot_import_was_not_launched(study):
-    row = measure(
-        study.write(tiny_point()),
-        study.row_path,
-        rank_command=[sys.executable, "-c", "import no_such_module"],
-    )
+@pytest.mark.parametrize(
+    ("layout", "command", "message"),
+    [
+        ({}, [sys.executable, "-c", "import no_such_module"],
+         "ModuleNotFoundError: No module named 'no_such_module'"),
+        ({"dp": 2}, ["/no/such/program"], "rank 0 could not be started"),
+        ({"dp": 4, "gpus_per_node": 2}, ["any"], "needs more than one node of 2 GPUs"),
+    ],
+)  # fmt: skip
+def test_a_program_that_cannot_start_was_not_launched(study, layout, command, message):
+    row = measure(study.write(tiny_point(**layout)), study.row_path, rank_command=command)
     assert row.outcome == "launch_failed"
-    assert row.error_message.endswith("ModuleNotFoundError: No module named 'no_such_module'")
-
-
-def test_a_program_that_is_not_there_was_not_launched(study):
-    row = measure(study.write(tiny_point(dp=2)), study.row_path, rank_command=["/no/such/program"])
-    assert row.outcome == "launch_failed"
-    assert "rank 0 could not be started" in row.error_message
-
-
-def test_more_ranks_than_a_node_holds_are_not_started_on_one(study):
-    row = measure(study.write(tiny_point(dp=4, gpus_per_node=2)), study.row_path)
-    assert row.outcome == "launch_failed"
-    assert "needs more than one node of 2 GPUs" in row.error_message
+    assert message in row.error_message
 
 
 def test_what_a_rank_started_ends_with_it(measured, study):

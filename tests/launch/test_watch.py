@@ -2,12 +2,11 @@
 
 import errno
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge import Evidence, HostMemory, Limits, verdict, watch
+from scaling.launch.judge import HostMemory, Limits, verdict, watch
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 
@@ -33,23 +32,14 @@ class Asleep:
     def kill(self): ...
 
 
-class SlowToSignal(Asleep):
-    """Slurm takes its time to pass a signal on."""
-
-    def signal(self, number):
-        self.sleep(8.0)
-
-
 def test_ranks_that_step_until_the_limit_are_late(tmp_path):
     files = RankFiles(tmp_path)
     steps = {at: lambda at=at: files.beat(0, f"step {at}") for at in range(3, 50, 3)}
-    ranks = SlowToSignal(files, steps)
+    ranks = Asleep(files, steps)
+    ranks.signal = lambda number: ranks.sleep(8.0)  # Slurm takes its time to pass a signal on
     limits = Limits(limit_s=20.0, hang_after_s=30.0, start_hang_after_s=90.0)
     evidence = watch(ranks, files, 1, limits, clock=lambda: ranks.now, sleep=ranks.sleep)
     assert verdict(evidence, {}.get, HostMemory()).outcome == "timeout"
-
-
-Watched = Callable[..., tuple[Evidence, float]]  # and when it was over
 
 
 @pytest.fixture
@@ -62,14 +52,8 @@ def watched(tmp_path):
             ranks.now += stopped_s
 
         ranks = Asleep(files, {**events, stopped_at: stop})
-        evidence = watch(
-            ranks,
-            files,
-            1,
-            Limits(limit_s=200.0, hang_after_s=30.0, start_hang_after_s=90.0),
-            clock=lambda: ranks.now,
-            sleep=ranks.sleep,
-        )
+        limits = Limits(limit_s=200.0, hang_after_s=30.0, start_hang_after_s=90.0)
+        evidence = watch(ranks, files, 1, limits, clock=lambda: ranks.now, sleep=ranks.sleep)
         return evidence, ranks.now
 
     return run
