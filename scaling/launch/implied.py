@@ -16,7 +16,7 @@ from scaling.study.point import Point
 def implied_row(point: Point, attempt: int, rows: Path) -> Row | None:
     """The row of a point that need not start: with a smaller micro-batch it ran out of memory.
 
-    All else is equal, the software and the cluster too. None if no row in `rows` says so.
+    All else is equal, the software and the cluster too. None if no row in `rows` shows it.
     """
     here, layout = provenance_of(None), point.layout
     sequences = layout.micro_batch_size * layout.gradient_accumulation_steps
