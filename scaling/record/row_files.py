@@ -173,12 +173,9 @@ def _read_each(files: Iterable[Path], unusable: list[Unusable]) -> pa.Table:
             continue
         except (pa.ArrowException, OSError, ValueError) as error:
             refused = isinstance(error, OSError) and error.errno is not None
-            reason = (
-                f"cannot be read: {error.strerror}"
-                if refused
-                else f"holds no row of this project: {_one_line(str(error))}"
-            )
-            unusable.append(Unusable(file, reason, refused=refused))
+            problem = "cannot be read" if refused else "holds no row of this project"
+            reason = getattr(error, "strerror", None) or _one_line(str(error))
+            unusable.append(Unusable(file, f"{problem}: {reason}", refused=refused))
     return pa.concat_tables(tables, promote_options="default")
 
 

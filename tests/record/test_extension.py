@@ -10,7 +10,7 @@ COUNTS = [4, 6, 8]
 Steps = tuple[list[int], list[float]]
 
 
-def steps(rounds, *, fixed=0.3, each=0.1, noise=0.0, seed=0, bend=0.0, drift=0.0):
+def steps(rounds, *, fixed=0.3, each=0.1, noise=0.0, seed=0, bend=0.0, drift=0.0) -> Steps:
     random = np.random.default_rng(seed)
     counts = COUNTS * rounds
     times = [
@@ -37,7 +37,7 @@ def test_an_80_percent_interval_holds_the_truth_in_four_of_five():
     assert 0.72 <= held / 200 <= 0.9
 
 
-def alike_steps(seed, *, rounds=12, alike=0.7, noise=0.02):
+def alike_steps(seed, *, rounds=12, alike=0.7, noise=0.02) -> Steps:
     """Rounds in the turns that points take, and seconds whose noise outlasts a step (AR(1))."""
     random = np.random.default_rng(seed)
     counts = shuffled_rounds(COUNTS, rounds, seed)

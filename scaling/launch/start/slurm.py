@@ -156,7 +156,8 @@ def ask_queue(folder: Path) -> Queue:
 
 
 def _name_of_slurm() -> str | None:
-    name = re.search(r"^ClusterName\s*=\s*(\S+)", _ask_slurm("scontrol", "show", "config"), re.M)
+    config = _ask_slurm("scontrol", "show", "config").stdout
+    name = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.M)
     return None if name is None else name[1]
 
 
