@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--tied", choices=("true", "false"), default="false")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="sdpa")
+    parser.add_argument("--deepspeed", help="its configuration file")
     parser.add_argument("--fsdp", choices=("2", "3"))
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--compile", action="store_true")
@@ -87,7 +88,7 @@ def main() -> None:
         use_cache=False,
     )
     config._attn_implementation = asked.attention
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"deepspeed": asked.deepspeed}
     if asked.fsdp:
         more["fsdp"] = "full_shard" if asked.fsdp == "3" else "shard_grad_op"
         more["fsdp_config"] = {
@@ -98,6 +99,10 @@ def main() -> None:
         }
     if not torch.cuda.is_available():
         more |= {"use_cpu": True, "ddp_backend": "gloo"}
+        import deepspeed
+
+        # without this DeepSpeed compiles a shared-memory all-reduce for inference in each rank
+        vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,

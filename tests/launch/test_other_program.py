@@ -123,9 +123,10 @@ hf_trainer.main()
     ("layout", "ends", "outcome"),
     [
         ({"dp": 2, "zero_stage": 0}, "well", "ok"),
+        ({"dp": 2, "zero_stage": 2}, "well", "ok"),
         ({"dp": 2, "zero_stage": 3, "activation_checkpointing": "full"}, "well", "ok"),
-        ({"dp": 1, "zero_stage": 0}, "well", "ok"),
-        ({"dp": 1, "zero_stage": 3}, "well", "ok"),
+        ({"dp": 2, "zero_stage": 3}, "FSDP2", "ok"),
+        ({"dp": 1, "zero_stage": 1}, "well", "ok"),
         ({"dp": 2, "zero_stage": 0}, "oom", "oom"),
         ({"dp": 2, "zero_stage": 0}, "kill", "error"),
     ],
@@ -138,6 +139,8 @@ def test_transformers_trainer_is_measured_and_judged(
     (tmp_path / "faulty.py").write_text(HF)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     entries = yaml.safe_load((PROJECT / "config" / "trainers.yaml").read_text())
+    if ends == "FSDP2":
+        entries["hf"]["flags"]["zero_stage"] = {3: ["--fsdp", "3"]}
     arguments = entries["hf"]["command"][3:]
     entries["hf"]["command"] = [sys.executable, str(tmp_path / "faulty.py"), ends, *arguments]
     (tmp_path / "config" / "trainers.yaml").write_text(yaml.safe_dump({"hf": entries["hf"]}))

@@ -39,7 +39,8 @@ def test_the_command_of_a_program(trainer, golden):
     assert list(axis_refusals(trainer, point.shape, point.layout)) == []
     rendered = render(TRAINERS[trainer], point, Path("launch"))
     lines = [f"{name}={text}" for name, text in rendered.environment.items()]
-    golden(f"command_{trainer}.txt", "\n".join([*lines, *rendered.command]) + "\n")
+    files = [f"{name}:\n{text}" for name, text in rendered.files.items()]
+    golden(f"command_{trainer}.txt", "\n".join([*lines, *rendered.command, *files]) + "\n")
 
 
 def test_a_value_with_spaces_or_shell_signs_stays_one_argument():
