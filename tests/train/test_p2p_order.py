@@ -1,17 +1,20 @@
-"""Messages of stages meet their receivers, in order, in every schedule of engine torch.
+"""Messages of stages meet their receivers, in order, in every schedule of both engines.
 
-Each rank of a pipeline runs in this process, and its exchanges return at once. Its posts and waits
-are then played against the others as NCCL does: two ranks share a queue, in which a send meets a
-receive, and only the operations of one batch may pass each other.
+Each rank of a torch pipeline runs in this process, and its exchanges return at once. DeepSpeed's
+ranks post what its schedules tell them to. Posts and waits are then played against each other as
+NCCL does. Two ranks share a queue, in which a send meets a receive, and only the operations of one
+batch may pass each other.
 """
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 import torch.distributed as dist
+from deepspeed.runtime.pipe import schedule
 from torch.distributed.pipelining import schedules
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -146,6 +149,41 @@ def test_every_message_of_a_schedule_arrives(
     logs = [log_of(point, rank, monkeypatch) for rank in range(pp)]
     assert all(log.events for log in logs)
     assert stuck(logs) == []
+
+
+def log_of_deepspeed(kind: str, micro_batches: int, pp: int, rank: int) -> Log:
+    """The acts of a rank of DeepSpeed: 1F1B sends and receives one by one, DualPipeV in batches.
+
+    A message's elements stand for its number among those of its kind.
+    """
+    numbers: Counter[tuple[object, ...]] = Counter()
+    units: list[list[tuple[int, bool, int]]] = []
+    queued: list[tuple[int, bool, int]] = []
+    of_kind = {"1f1b": schedule.TrainSchedule, "dualpipev": schedule.DualPipeVSchedule}[kind]
+    for command in itertools.chain(*of_kind(micro_batches, pp, rank).steps()):
+        name, phase = type(command).__name__, getattr(command, "phase", 0)
+        if name.startswith(("Send", "Recv")):
+            sends, is_gradient = name.startswith("Send"), name.endswith("Grad")
+            # downstream is the next rank, and in the second half of a V the one before
+            forward = (sends != is_gradient) != (phase == 1)
+            numbers[sends, is_gradient, phase] += 1
+            message = 4 * numbers[sends, is_gradient, phase] + 2 * phase + is_gradient
+            queued.append((rank + (1 if forward else -1), sends, message))
+        if queued and (kind == "1f1b" or name == "CommitP2P"):
+            units.append(queued)
+            queued = []
+    assert not queued
+    return made(*units)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 8])
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["1f1b", "dualpipev"])
+def test_every_message_of_a_schedule_of_deepspeed_arrives(kind: str, pp: int, rounds: int) -> None:
+    for micro_batches in (rounds * pp, rounds * pp + 1):
+        logs = [log_of_deepspeed(kind, micro_batches, pp, rank) for rank in range(pp)]
+        assert all(log.events for log in logs)
+        assert stuck(logs) == []
 
 
 def made(*units: list[tuple[int, bool, int]]) -> Log:
