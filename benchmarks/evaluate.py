@@ -231,9 +231,9 @@ def _none(*parts: Any, **_: Any) -> np.ndarray:
     return np.zeros(len(f))
 
 
-def _data_sheet(group: Group, nodes: np.ndarray, efficiency: float) -> tuple[np.ndarray, ...]:
-    """Bytes/s of a node's NICs in a ring pass and in an all-reduce, whatever was measured."""
-    return (np.full(len(nodes), links.node_link(group) * efficiency),) * 2
+def _data_sheet(group: Group, nodes: np.ndarray, efficiency: float) -> np.ndarray:
+    """Bytes/s of a node's NICs whatever was measured."""
+    return np.full(len(nodes), links.node_link(group) * efficiency)
 
 
 def _equal(f: Features, _: object) -> Stages:
@@ -274,7 +274,9 @@ MECHANISMS: Mapping[str, Without] = {
     "gradients reduced late": Without(stack={"reduces_late": False}),
     "gradient overlap": Without(start={"dp_exposed": 1.0}),
     "ZeRO-3 copies": _constant(step, _COPIED_BYTES=0.0),
-    "measured bus bandwidth": Without(code=((communication, "transport_of", _data_sheet),)),
+    "measured bus bandwidth": Without(
+        code=((communication, "tp_bus", _data_sheet), (communication, "ring_bus", _data_sheet))
+    ),
     "pipeline stalls over EFA": Without(code=((step, "expected_stall_s", _none),)),
     "stalls near full memory": Without(code=((step, "_allocator_stall_s", _none),)),
     "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),

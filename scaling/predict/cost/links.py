@@ -46,19 +46,22 @@ def ring_latency_s(ranks: Ranks) -> Floats:
     return node_hops * RING_NODE_HOP_S + (ranks.size - ranks.nodes) * RING_LINK_HOP_S
 
 
-def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats, Floats]:
-    """Bytes/s of a node's NICs in a ring pass and in an all-reduce over `nodes`, (n,) each.
+def ring_bus(group: Group, nodes: Floats, efficiency: float) -> Floats:
+    """Bytes/s of a node's NICs in a ring through all GPUs of so many nodes, (n,)."""
+    return np.minimum(node_link(group) * efficiency, tp_bus(group, nodes, efficiency))
 
-    Both are the NICs times `efficiency`. A measured bus bandwidth is that of all-reduces,
-    interpolated as logarithm over logarithm, and no ring is faster.
+
+def tp_bus(group: Group, nodes: Floats, efficiency: float) -> Floats:
+    """Bytes/s of a node's NICs in all-reduces over so many nodes, (n,).
+
+    The measured bus bandwidth, interpolated as logarithm over logarithm; else the NICs times
+    `efficiency`.
     """
-    ring: Floats = np.full(len(nodes), node_link(group) * efficiency)
     measured = group.cluster.bus_bytes_per_s
     if measured is None or not any(count > 1 for count in measured):
-        return ring, ring
+        return np.full(len(nodes), node_link(group) * efficiency)
     at, rate = np.log2(list(measured)), np.log(list(measured.values()))
-    bus = np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
-    return np.minimum(ring, bus), bus
+    return np.asarray(np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate)))
 
 
 def link(gpu: Gpu, ranks: Floats | float) -> Floats:

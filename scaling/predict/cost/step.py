@@ -158,13 +158,16 @@ def _dp_comm_s(
     """Seconds of data-parallel traffic that nothing hides, (n,).
 
     A share of once-a-step traffic is exposed, or all of it where gradients are reduced after the
-    last backward. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer,
+    last backward. An all-reduce that hides behind the last backward (torch's DDP, bucket by bucket)
+    costs what is longer. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer,
     so neither hides the other in full: their p-norm counts.
     """
+    hidden = group.stack.hides_without_zero & (f.pp == 1) & (f.zero_stage == 0)
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
-    if group.stack.hides_without_zero:
-        late = late & (f.pp > 1)
-    once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    backward = pipeline / f.accumulation * (2 + f.full) / (3 + f.full)
+    beyond = _p_norm(traffic.gradients, backward) - backward
+    exposed = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    once_a_step = np.where(hidden, beyond, exposed)
     gathering = traffic.gathering * f.accumulation
     copied = np.where(
         f.zero_stage >= 3, _COPIED_BYTES * traffic.stage_weights * f.accumulation, 0.0

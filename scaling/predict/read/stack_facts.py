@@ -54,7 +54,8 @@ class Stack:
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
     all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
-    hides_without_zero: bool = False  # except that those without ZeRO are hidden after all
+    # except that without ZeRO and pipelines they are reduced during the last backward (DDP)
+    hides_without_zero: bool = False
     # the host's hooks around the modules of a layer under ZeRO-3, forward and backward
     zero_3_hooks_s: float = 0.0
     zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
