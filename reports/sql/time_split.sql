@@ -8,6 +8,7 @@
 -- share_from, share_to: where the part lies in the stack, ratios of the step.
 -- hidden_share: communication hidden behind compute, as a share of the profiled step; null if
 -- unknown.
+-- host_bound: whether the host's launches and hooks bound the predicted step; null if measured.
 with bubbles as (
     select sizes.cell_id, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
     from (select cell_id from sizes where compute_s is not null) as sizes
@@ -38,7 +39,7 @@ same_step as (
 predicted as (
     select
         sizes.setting_id, sizes.world_size, sizes.layout_name, 'predicted' as series,
-        null::double as hidden_s,
+        null::double as hidden_s, host_bound,
         unnest([
             {'part_order': 0, 'part': 'compute',
                 'seconds': gemm_s + attention_s + elementwise_s + head_s + optimizer_s},
@@ -69,7 +70,7 @@ select
     if(series = 'predicted', null, sum(length) over step) as profiled_s,
     coalesce(sum(length) over parts_before, 0) / sum(length) over step as share_from,
     (coalesce(sum(length) over parts_before, 0) + length) / sum(length) over step as share_to,
-    hidden_s / sum(length) over step as hidden_share
+    hidden_s / sum(length) over step as hidden_share, host_bound
 from parts
 window step as (partition by setting_id, world_size, series),
     parts_before as (

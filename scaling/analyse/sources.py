@@ -58,6 +58,7 @@ _PREDICTION = {
     "predicted_rest_sigma": "double",
     "parameters_from": "varchar",
     "calibrated_until": "varchar",
+    "host_bound": "boolean",
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }

@@ -5,7 +5,7 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.predict.cost.interval import CALIBRATED, Z_80, learned_errors
-from scaling.predict.cost.links import transport_of
+from scaling.predict.cost.links import ring_bus, tp_bus
 from scaling.predict.cost.model import followed_half, predict
 from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
 from scaling.predict.read.parameters import PARAMETERS
@@ -119,6 +119,6 @@ def test_a_measured_bus_is_the_rate_of_all_reduces_and_bounds_rings():
     )
     table = table_of({"cluster": "here", "dp": 32})
     (group,) = points_of(as_table(table), clusters={"here": measured}).groups
-    ring, reducing = transport_of(group, np.array([2.0, 4.0]), 0.5)
-    assert ring == pytest.approx([200e9, 150e9])
-    assert reducing == pytest.approx([300e9, 150e9])
+    nodes = np.array([2.0, 4.0])
+    assert ring_bus(group, nodes, 0.5) == pytest.approx([200e9, 150e9])
+    assert tp_bus(group, nodes, 0.5) == pytest.approx([300e9, 150e9])

@@ -18,13 +18,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
-def norms_of_then():
-    """The engines' plain norm was a chain of operators when these rows were measured."""
+def engines_of_then():
+    """When these rows were measured the plain norm was a chain of operators.
+
+    DeepSpeed's ZeRO-3 called 5,500 Python functions a layer and micro-batch, today 2,900.
+    """
     with pytest.MonkeyPatch.context() as patch:
         then = {
             name: dataclasses.replace(stack, fused_norms=False)
             for name, stack in stacks.OWN_STACKS.items()
         }
+        deepspeed = then[stacks.OWN_FRAMEWORK]
+        then[stacks.OWN_FRAMEWORK] = dataclasses.replace(deepspeed, zero_3_hooks=5.5)
         patch.setattr(stacks, "OWN_STACKS", then)
         stacks._stack_of.cache_clear()
         yield
@@ -50,11 +55,30 @@ def test_steps_of_an_h100_are_predicted_from_its_data_sheet(rows):
     assert off.max() < 0.15  # ZeRO-3's hooks and the optimizer on the host are among them
 
 
-def test_h100_memory_peaks_are_predicted_within_an_eighth(rows):
+def test_all_steps_of_an_h100_lie_in_their_intervals(rows):
+    found, seen = predict(points(rows)), observed_of(rows).step_time_s
+    assert ((found.low < seen) & (seen < found.high)).all()
+
+
+def test_zero3_under_deepspeed_was_bound_by_the_host(rows):
+    zero3 = [stage == 3 for stage in rows.rows["zero_stage"].to_pylist()]
+    deepspeed = [engine == "deepspeed" for engine in rows.rows["engine"].to_pylist()]
+    assert predict(points(rows)).host_bound.tolist() == list(
+        map(all, zip(zero3, deepspeed, strict=True))
+    )
+
+
+def test_h100_memory_peaks_are_predicted_within_a_twelfth(rows):
     found, seen = predict(points(rows)).memory_bytes, observed_of(rows).peak_memory_bytes
     off = np.abs(found / seen - 1)
-    assert off.max() < 0.125
+    assert off.max() < 0.08
     assert off.mean() < 0.03
+
+
+def test_compiled_memory_peaks_of_an_h100_are_predicted_within_a_twentieth(rows):
+    compiled = np.array(rows.rows["compile"].to_pylist())
+    found, seen = predict(points(rows)).memory_bytes, observed_of(rows).peak_memory_bytes
+    assert np.abs(found / seen - 1)[compiled].max() < 0.05
 
 
 def test_half_of_the_rows_teach_the_other_half(rows):

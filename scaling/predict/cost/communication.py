@@ -19,8 +19,8 @@ from scaling.predict.cost.links import (
     Ranks,
     link,
     node_link,
-    ring_latency_s,
     ring_bus,
+    ring_latency_s,
     ring_pass,
     tp_bus,
 )

@@ -43,7 +43,8 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     recomputed = f.full * 1.0 + f.selective * group.stack.selective_share
     scores_recomputed = (f.full | f.selective) * 1.0
     hbm = hbm_bytes_per_s(group)
-    host = p["host_layer_s"] + np.where(f.zero_stage >= 3, group.stack.zero_3_hooks_s, 0.0)
+    hooks = np.where(f.zero_stage >= 3, group.stack.zero_3_hooks, 0.0)
+    host = p["host_layer_s"] * (1 + hooks)
     gemm = _gemm_s(f, p, recomputed)
     elementwise = _elementwise_s(group, f, p, recomputed, hbm)
     if has_experts(f):

@@ -17,7 +17,7 @@ from scaling.predict.cost.memory import (
 )
 from scaling.predict.cost.own_pipelines import ONE_F_ONE_B
 from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma
-from scaling.predict.cost.step import TIME_TERMS, step_of
+from scaling.predict.cost.step import TIME_TERMS, bound_by_host, step_of
 from scaling.predict.read.calibration import HALVED, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Features, Group, Points
 from scaling.predict.read.parameters import TIME
@@ -82,6 +82,11 @@ class Prediction:
     def likely_oom(self) -> Flags:
         """Whether the need is likely above the capacity, so that any other point is preferred."""
         return np.asarray(self.fits_chance < _UNLIKELY)
+
+    @property
+    def host_bound(self) -> Flags:
+        """Whether the host's launches and hooks bound the step, not the GPU's work."""
+        return bound_by_host(self.time_terms)
 
     @property
     def memory_margin(self) -> Floats:

@@ -52,6 +52,7 @@ def prediction_table(
     for part in PARTS:
         columns[f"predicted_{part}_sigma"] = real(getattr(prediction, f"{part}_sigma"))
     columns |= {name: real(values) for name, values in prediction.time_terms.items()}
+    columns["host_bound"] = pa.array(prediction.host_bound, pa.bool_(), mask=unpredicted)
     columns["predicted_tokens_per_s"] = real(points.tokens_per_step / prediction.step_time_s)
     columns["parameters_from"] = pa.array(prediction.parameters_from.tolist(), pa.string())
     from_sheet = prediction.parameters_from == "data sheet"

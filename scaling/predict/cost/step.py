@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.arrays import Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
     LayerTime,
@@ -22,9 +22,9 @@ from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import Stages, stages_of
 from scaling.predict.read.features import Features, Group
 
+_ON_GPU = ("gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s")
 TIME_TERMS = (
-    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
-    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "stall_s",
+    *_ON_GPU, "host_s", "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "stall_s",
 )  # fmt: skip
 
 # Judgement, because no published table tells these apart:
@@ -146,6 +146,16 @@ def _slots(
     )
 
 
+def bound_by_host(terms: Mapping[str, Floats]) -> Flags:
+    """Whether the slowest stage's host takes longer than its GPU, (n,).
+
+    Then launches make the stage longer than the GPU's work by more than the smooth maximum of two
+    equal times does.
+    """
+    on_gpu = sum(terms[name] for name in _ON_GPU)
+    return np.asarray(terms["host_s"] > (2 ** (1 / _SHARPNESS) - 1) * on_gpu)
+
+
 def _p_norm(a: Floats, b: Floats) -> Floats:
     """A smooth maximum of two times."""
     large = np.maximum(a, b)
@@ -158,9 +168,9 @@ def _dp_comm_s(
     """Seconds of data-parallel traffic that nothing hides, (n,).
 
     A share of once-a-step traffic is exposed, or all of it where gradients are reduced after the
-    last backward. An all-reduce that hides behind the last backward (torch's DDP, bucket by bucket)
-    costs what is longer. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer,
-    so neither hides the other in full: their p-norm counts.
+    last backward. An all-reduce during the last backward (torch's DDP) costs what is longer than
+    that. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer, so
+    neither hides the other in full: their p-norm counts.
     """
     hidden = group.stack.hides_without_zero & (f.pp == 1) & (f.zero_stage == 0)
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))

@@ -28,18 +28,20 @@ def low_precision_costs(precision: Strings, compiled: Flags, stack: Stack) -> di
     """Bytes per element of casts, weight copies and saved inputs, (n,) each, by Features' names.
 
     With `low_precision_weights` the 8-bit copies replace the 16-bit weight. A stack that
-    `casts_as_read` keeps no copy, and everything in 16 bits unless it is compiled.
+    `casts_as_read` keeps no copy, and everything in 16 bits. Compiled it keeps nothing that is
+    cast: Inductor computes norms and products of gates again.
     """
 
     def by_precision(table: Mapping[str, float], default: float) -> Floats:
         return np.array([table.get(name, default) for name in precision.tolist()], np.float64)
 
     if stack.casts_as_read:
+        low = np.isin(precision, LOW_PRECISIONS)
         moved = np.where(compiled, _OWN_CAST_BYTES_COMPILED, _OWN_CAST_BYTES)
         return {
-            "cast_bytes": np.where(np.isin(precision, LOW_PRECISIONS), moved, 0.0),
+            "cast_bytes": np.where(low, moved, 0.0),
             "copy_bytes": np.zeros(len(precision)),
-            "saved_bytes": np.where(compiled, by_precision(_SAVED_BYTES, 2.0), 2.0),
+            "saved_bytes": np.where(compiled & low, 0.0, 2.0),
         }
     copies = by_precision(_COPY_BYTES, 0.0)
     replaced = stack.low_precision_weights & np.isin(precision, ["fp8", "mxfp8"])

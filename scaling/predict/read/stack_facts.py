@@ -56,8 +56,8 @@ class Stack:
     all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
     # except that without ZeRO and pipelines they are reduced during the last backward (DDP)
     hides_without_zero: bool = False
-    # the host's hooks around the modules of a layer under ZeRO-3, forward and backward
-    zero_3_hooks_s: float = 0.0
+    # the host's work on a layer's hooks under ZeRO-3, over that to launch the layer's kernels
+    zero_3_hooks: float = 0.0
     zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
     node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, by the source
 
