@@ -10,6 +10,8 @@
 -- share_of_best: mean of tokens_per_s over that of the best.   p_best: probability of being the best.
 -- close: one of several with p_best above 5 %.   expected_loss: what choosing it costs, a ratio.
 -- advised: the layout to use at the size (scaling/analyse/decision.py).
+-- measure_next: worth a run before all others if the size is too close to call
+-- (scaling/analyse/next_points.py).   run_gpu_hours: of one more run.
 -- position: 1 is the fastest; failures follow.   place: order in a chart: the advised one, other
 -- candidates, predictions, failures.   slot: its colour, 1 to 6; 7 is the grey of all others.
 -- fits_probability: 1 if it ran; null where unknown.   outcome: ok if a repeat ran, else the
@@ -18,11 +20,14 @@
 -- health of its runs, see `measurements` and `hosts`; the rate is corrected for slow hosts.
 with rated as (
     select
-        cells.* exclude (mean_log_rate, log_sigma, common_sigma, layout_sigma, size_sigma, rest_sigma),
-        drawn_cells.* exclude (cell_id, candidate, close, advised),
+        cells.* exclude (
+            mean_log_rate, log_sigma, common_sigma, layout_sigma, size_sigma, rest_sigma, duration_s
+        ),
+        drawn_cells.* exclude (cell_id, candidate, close, advised, measure_next),
         coalesce(candidate, false) as candidate,
         coalesce(close, false) as close,
         coalesce(advised, false) as advised,
+        coalesce(measure_next, false) as measure_next,
         row_number() over size as position,
         row_number() over chart as place
     from cells

@@ -6,6 +6,7 @@
 -- close_layouts: with a probability above 5 % of being the best, 1 where one is clearly the best;
 -- close_names: the likeliest first.   fastest_*: the candidate with the highest mean rate.
 -- runner_up_*: the fastest candidate besides the advised layout; runner_up_share: of its rate.
+-- next_points, next_gpu_hours: what to measure next, if the size is too close to call.
 -- tried, failed: layouts.   slowest_share: of the slowest candidate.
 -- speed_up, efficiency: against the advised layout of the smallest size, of the rate and of the
 -- rate per GPU.   ideal_tokens_per_s: at the rate per GPU of the smallest size.
@@ -25,6 +26,8 @@ with of_sizes as (
             as runner_up_layout_name,
         max(tokens_per_s) filter (where candidate and not advised) as runner_up_tokens_per_s,
         min(share_of_best) filter (where candidate) as slowest_share,
+        count(*) filter (where measure_next) as next_points,
+        sum(run_gpu_hours) filter (where measure_next) as next_gpu_hours,
         count(*) filter (where class < 3) as tried,
         count(*) filter (where class < 3 and outcome != 'ok') as failed
     from estimates
@@ -63,7 +66,7 @@ advised as (
 select
     advised.* exclude (
         lines, speaks, leads, candidate, close, advised, position, place, layout_lines, outcome,
-        error_message, ok_runs
+        error_message, ok_runs, measure_next
     ),
     if(lag(stretch) over by_size is distinct from stretch, lines, null) as label,
     of_sizes.* exclude (setting_id, world_size, runner_up_tokens_per_s),

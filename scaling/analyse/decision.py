@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scaling.analyse.posterior import Integers, share_of_best
+from scaling.analyse.posterior import Integers, shares_of_best
 from scaling.arrays import Flags, Floats
 
 GIVE_UP = 0.02  # expected loss that a layout may have to save a change of layout
@@ -54,10 +54,9 @@ def advise(rates: Floats, layout: Integers, size: Integers, may: Flags) -> dict[
     """
     losses = np.full((int(size.max(initial=-1)) + 1, int(layout.max(initial=-1)) + 1), np.nan)
     cells = np.full(losses.shape, -1)
-    for number in np.unique(size[may]):
-        at = np.flatnonzero(may & (size == number))
-        losses[number, layout[at]] = 1 - share_of_best(rates[at]).mean(axis=1)
-        cells[number, layout[at]] = at
+    place = size[may], layout[may]
+    losses[place] = 1 - shares_of_best(rates, size, may)[may].mean(axis=1)
+    cells[place] = np.flatnonzero(may)
     chosen = enumerate(decide(losses)) if losses.size else ()
     return {number: int(cells[number, one]) for number, one in chosen if one is not None}
 

@@ -1,27 +1,70 @@
-"""Hosts whose runs are slower than the noise allows: each becomes an unknown of the posterior."""
+"""Slow hosts, by their runs or by their probes: each becomes an unknown of the posterior."""
 
+import math
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from scaling.analyse.posterior import USUAL_NOISE, Integers
 from scaling.arrays import Floats
+from scaling.record.probe_row import Probe, fields_asked
 
 FEWEST_RUNS = 3  # on a host, each compared with others
 SLOWER = 0.02  # a smaller difference is nobody's fault
 SURE = 0.99  # probability that no host is named by chance
+# Healthy GPUs of one kind differ too: power limits and silicon spread SGEMM by 8 % on average and
+# by 22 % at most over five clusters (Sinha et al., Not All GPUs Are Created Equal, SC 2022). This
+# does not explain a whole node that is 1.2 x slower than the median of its peers.
+SLOW_FROM = 1.2
 _MAD = 1.4826  # standard deviations in a median absolute deviation
 _MEDIAN = 1.2533  # standard error of a median over that of a mean
 
 
 @dataclass(frozen=True, slots=True)
 class SlowHost:
-    """A named host: ln of its rate over that of others (below 0), and its runs compared."""
+    """A named host. slowdown: its time over that of others.   count: runs, or probes, compared.
+
+    kind: of probe; None if its runs are slow.
+    """
 
     host: str
-    effect: float
-    runs: int
+    slowdown: float
+    count: int
+    kind: str | None = None
+
+    @property
+    def effect(self) -> float:
+        """What it adds to ln tokens/s, below 0."""
+        return -math.log(self.slowdown)
+
+
+def slow_in_probes(probes: Iterable[Probe]) -> list[SlowHost]:
+    """The hosts whose median slowdown at a kind of work is at least `SLOW_FROM`, worst first.
+
+    The median is over tasks, so that a single disturbed probe has no effect. Messages between two
+    hosts count for each by its best pair, because a healthy host is slow only beside a slow one.
+    """
+    asked = attrgetter(*fields_asked())
+    best: dict[tuple[str, str, Any], float] = {}
+    for one in probes:
+        for host in (one.host, one.peer_host):
+            if host is not None and one.slowdown is not None:
+                task = host, one.kind, asked(one)
+                best[task] = min(best.get(task, np.inf), one.slowdown)
+    of_kind: dict[tuple[str, str], list[float]] = {}
+    for (host, kind, _), slowdown in best.items():
+        of_kind.setdefault((host, kind), []).append(slowdown)
+    slow = [
+        SlowHost(host, median, len(slowdowns), kind)
+        for (host, kind), slowdowns in of_kind.items()
+        if (median := statistics.median(slowdowns)) >= SLOW_FROM
+    ]
+    return sorted(slow, key=attrgetter("effect"))
 
 
 def slow_in_runs(log_rates: Floats, groups: Integers, hosts: pa.ListArray) -> list[SlowHost]:
@@ -35,18 +78,15 @@ def slow_in_runs(log_rates: Floats, groups: Integers, hosts: pa.ListArray) -> li
         groups: runs of one group do the same work: a layout at a size, or by its ratio a size.
         hosts: names of the hosts of each run.
     """
-    from scipy.special import stdtrit  # takes a quarter of a second, needed only with rows
+    from scipy.special import ndtri  # takes a quarter of a second, needed only with rows
 
-    names = hosts.flatten().dictionary_encode()
-    lengths = hosts.value_lengths().fill_null(0).to_numpy()
+    names, lengths = hosts.flatten().dictionary_encode(), hosts.value_lengths().fill_null(0)
     on_host = np.zeros((len(names.dictionary), len(hosts)), dtype=bool)
-    on_host[names.indices.to_numpy(), np.repeat(np.arange(len(hosts)), lengths)] = True
-    left = np.ones(len(log_rates), dtype=bool)
-    found: list[SlowHost] = []
+    on_host[names.indices.to_numpy(), np.repeat(np.arange(len(hosts)), lengths.to_numpy())] = True
     sure = 1 - (1 - SURE) / max(len(on_host), 1)
+    left, found = np.ones(len(log_rates), dtype=bool), []
     while len(on_host) > 1 and left.any():
-        noise = _noise(log_rates[left], groups[left])
-        worst: tuple[float, int, float, int] | None = None
+        candidates = []
         for host, on in enumerate(on_host):
             off = ~on & left
             others = np.bincount(groups[off], minlength=int(groups.max()) + 1)
@@ -59,26 +99,22 @@ def slow_in_runs(log_rates: Floats, groups: Integers, hosts: pa.ListArray) -> li
             residuals = log_rates[compared] - means[of] / others[of]
             effect = float(np.median(residuals))
             single = np.sqrt(np.mean(1 + 1 / others[of]))  # of a residual, per noise of a run
-            own = max(_MAD * float(np.median(np.abs(residuals - effect))), USUAL_NOISE * single)
-            # by the noise of all runs, which the host itself may spread, or by its own residuals
-            least = min(noise * single * stdtrit(1e6, sure), own * stdtrit(count - 1, sure))
-            surprise = -effect / (_MEDIAN * least / np.sqrt(count))
-            if effect < -SLOWER and surprise > 1 and (worst is None or surprise > worst[0]):
-                worst = surprise, host, effect, count
-        if worst is None:
+            noise = _noise((log_rates - effect * on)[left], groups[left])  # without the host's part
+            surprise = -effect * np.sqrt(count) / (_MEDIAN * noise * single * ndtri(sure))
+            if effect < -SLOWER and surprise > 1:
+                candidates.append((surprise, host, effect, count))
+        if not candidates:
             break
-        _, host, effect, count = worst
-        found.append(SlowHost(names.dictionary[host].as_py(), effect, count))
+        _, host, effect, count = max(candidates)
+        found.append(SlowHost(names.dictionary[host].as_py(), math.exp(-effect), count))
         left &= ~on_host[host]
-    return sorted(found, key=lambda one: one.effect)
+    return sorted(found, key=attrgetter("effect"))
 
 
 def _noise(log_rates: Floats, groups: Integers) -> float:
     """A robust standard deviation of runs about the mean of their group."""
     counts = np.bincount(groups)[groups]
     centred = log_rates - np.bincount(groups, log_rates)[groups] / counts
-    several = counts > 1
-    if not several.any():
-        return np.inf
-    scaled = np.abs(centred[several]) * np.sqrt(counts[several] / (counts[several] - 1))
-    return max(_MAD * float(np.median(scaled)), USUAL_NOISE / 2)
+    scaled = np.abs(centred) * np.sqrt(counts / np.maximum(counts - 1, 1))
+    several = scaled[counts > 1]
+    return max(_MAD * float(np.median(several)), USUAL_NOISE / 2) if len(several) else np.inf

@@ -239,9 +239,13 @@ def _fill_predicted(
     )
 
 
-def share_of_best(rates: Floats) -> Floats:
-    """Draws of each rate as a share of the best of its size, (cells of the size, draws)."""
-    return np.asarray(np.exp(rates - rates.max(axis=0)))
+def shares_of_best(rates: Floats, size: Integers, candidate: Flags) -> Floats:
+    """Draws of each rate over that of its size's best candidate, (cells, draws); else NaN."""
+    shares = np.full_like(rates, np.nan)
+    for number in np.unique(size[candidate]):
+        here = size == number
+        shares[here] = np.exp(rates[here] - rates[here & candidate].max(axis=0))
+    return shares
 
 
 def best_of(rates: Floats) -> Floats:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse import drawn, layout_words, losses
-from scaling.analyse import slow_hosts as slow
 from scaling.analyse.catalogue import attach_catalogue, make_table, set_variables
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
@@ -43,11 +42,10 @@ Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes on
 # draws are made together, as the table `drawn_cells`, so the others need only that.
 Make = Callable[[duckdb.DuckDBPyConnection], "pa.Table | dict[str, pa.Table]"]
 COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
-    "slow_hosts": (("compared_probes",), slow.slow_host_table),
     "losses": (("planned_points",), losses.compared_losses),
     "layout_words": (("layout_choices", "settings"), layout_words.layout_words),
     "drawn_cells": (
-        ("cells", "runs", "matched_pairs", "engine_pairs", "slow_hosts"),
+        ("cells", "runs", "matched_pairs", "engine_pairs"),
         drawn.drawn_tables,
     ),
     **{name: (("drawn_cells",), None) for name in drawn.SCHEMAS if name != "drawn_cells"},

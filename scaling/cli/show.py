@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
+from scaling.analyse.hosts import SLOW_FROM, SlowHost
 from scaling.cluster.hardware import Cluster
 from scaling.errors import counted, grouped_reasons, printable
 from scaling.predict.advise.spend import Spend
@@ -163,7 +163,7 @@ def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
     for host in slow:
         say(
             f"  {printable(host.host)} takes {host.slowdown:.2f} times as long as the median host "
-            f"for {printable(host.kind)} ({counted(host.probes, 'probe')})"
+            f"for {printable(host.kind)} ({counted(host.count, 'probe')})"
         )
     if not slow and any(row.slowdown is not None for row in rows):
         say(f"no host takes {SLOW_FROM:g} times as long as the median host, or longer")

@@ -144,7 +144,7 @@ def probe(
     ] = None,
 ) -> None:
     """Measure what a cluster's GPUs, memory and links reach, and name slow hosts."""
-    from scaling.analyse.slow_hosts import slow_hosts
+    from scaling.analyse.hosts import slow_in_probes
     from scaling.cli import show
     from scaling.launch import NotMeasured, ignore_signals
     from scaling.launch.probing import probe as probed
@@ -157,7 +157,7 @@ def probe(
             typer.echo(f"probe: {printable(str(why))}", err=True)
         raise typer.Exit(why.exit_code) from None
     with _printing_may_fail():
-        show.show_probes(rows, slow_hosts(rows))
+        show.show_probes(rows, slow_in_probes(rows))
 
 
 @contextlib.contextmanager

@@ -50,6 +50,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "sizes": (
         *_CELL, *_LAYOUT, "label", "stretch", "candidates", "close_layouts", "close_names",
+        "next_points", "next_gpu_hours",
         "efficiency", "hours_per_token", "hours_per_token_low", "hours_per_token_high",
         "gpu_hours_per_token", "global_batch_size", "tokens_per_step", "started_at",
         "stack_fingerprint",

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import Z80, Z95
-from scaling.analyse.hosts import SlowHost, slow_in_runs
-from scaling.analyse.slow_hosts import slow_hosts
+from scaling.analyse.hosts import SlowHost, slow_in_probes, slow_in_runs
 from scaling.cluster.hardware import gpu_named
 from scaling.record.files import retried_rows, write_text_if_changed
 from scaling.record.probe_row import Probe
@@ -149,7 +148,7 @@ class Sweep:
         for one in self.slow_in_runs:
             if (slower := math.expm1(-one.effect)) >= MIN_SLOWDOWN:
                 slow.setdefault(
-                    one.host, f"its {one.runs} runs take {slower:.0%} longer than those elsewhere"
+                    one.host, f"its {one.count} runs take {slower:.0%} longer than those elsewhere"
                 )
         if slow:
             write_text_if_changed(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
@@ -238,7 +237,7 @@ def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
         return ()
     columns = [name for name in fields_of(Probe) if name in table.column_names]
     records = table.select(columns).to_pylist()
-    return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
+    return tuple(sorted({one.host for one in slow_in_probes(Probe(**one) for one in records)}))
 
 
 def _hosts_of_lost_attempts(paths: StudyPaths, point_id: str) -> set[str]:

@@ -245,3 +245,16 @@ def test_a_cpu_that_somebody_else_used_has_a_load_above_one(tabulated):
     one = point(layout(2), model="tiny", cluster="laptop", gpu="cpu")
     (found,) = tabulated([one], [ran(one, 100, load_average=5.0)])("estimates")
     assert found["load"] == pytest.approx(2.5)
+
+
+def test_a_tie_of_predictions_is_priced_as_the_runs_that_gain_most(tabulated, tmp_path):
+    """A run of 1,024 tokens a step at 100 tokens/s starts in 60 s and takes 13 steps."""
+    points = [some_point(8, zero_stage=stage) for stage in (0, 1, 2)]
+    unsure = {"predicted_layout_sigma": 0.1}
+    predict(tmp_path, points, (100, 100, 60), **unsure)
+    table = tabulated(points)
+    (size,) = table("sizes")
+    assert (size["close_layouts"], size["next_points"]) == (2, 1)  # which may decide already
+    assert size["next_gpu_hours"] == pytest.approx(8 * (60 + 13 * 1024 / 100) / 3600)
+    (chosen,) = [one for one in table("estimates") if one["measure_next"]]
+    assert chosen["close"]

@@ -64,6 +64,8 @@ def test_a_tie_is_too_close_to_call_and_the_advice_is_one_of_both(told):
     for size in told("sizes", "first"):
         assert size["close_layouts"] == 2
         assert size["expected_loss"] < 0.01
+        assert size["next_points"] == 2  # one more run of each, of 30 s
+        assert size["next_gpu_hours"] == pytest.approx(2 * size["world_size"] * 30 / 3600)
     assert len({size["layout"] for size in told("sizes", "first")}) == 1
 
 

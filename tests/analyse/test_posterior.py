@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.analyse.posterior import Cells, Runs, best_of, posterior, return_of, share_of_best
+from scaling.analyse.posterior import Cells, Runs, best_of, posterior, return_of, shares_of_best
 
 
 def runs_of(*cells, own=0.0, host=None):
@@ -39,7 +39,9 @@ def test_the_mean_of_the_draws_is_the_mean_of_the_runs(rates):
 def test_probabilities_add_up_and_a_share_is_at_most_one(rates):
     drawn = posterior(runs_of(*[[rate] for rate in rates]), Cells.without_predictions(len(rates)))
     assert best_of(drawn.rates).sum() == pytest.approx(1)
-    shares = share_of_best(drawn.rates)
+    shares = shares_of_best(
+        drawn.rates, np.zeros(len(drawn.rates)), np.full(len(drawn.rates), True)
+    )
     assert (shares <= 1).all()
     assert shares.max(axis=0) == pytest.approx(1)
 

@@ -62,18 +62,7 @@ def test_groups_of_neighbours_and_of_ranks_further_apart_are_not_pooled(probed):
     assert [(row["stride"], row["seconds"]) for row in found] == [(1, 1.0), (2, 3.0)]
 
 
-def test_a_host_that_lags_is_named_and_healthy_ones_are_not(probed):
-    found = probed(
-        *({"kind": "gemm", "host": host, "m": size, "n": size, "k": size, "seconds": 1.0,
-           "slowdown": slowdown, "precision": "bf16"}
-          for host, slowdown in (("a", 1.0), ("b", 1.15), ("c", 1.5)) for size in (64, 128))
-    )("slow_hosts")  # fmt: skip
-    assert [(row["host"], row["kind"], row["slowdown"]) for row in found] == [("c", "gemm", 1.5)]
-
-
-def test_a_study_without_probes_has_empty_tables(tmp_path):
+def test_a_study_without_probes_has_an_empty_table(tmp_path):
     write_points(tmp_path, Plan(points=(some_point(1),), refusals=()))
-    names = ("collectives", "slow_hosts")
-    tabulate_only(tmp_path, tmp_path / "sql", *names)
-    for name in names:
-        assert read(tmp_path / "tables" / f"{name}.parquet") == []
+    tabulate_only(tmp_path, tmp_path / "sql", "collectives")
+    assert read(tmp_path / "tables" / "collectives.parquet") == []

@@ -71,6 +71,7 @@ def size(**changes):
         "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5, "others_share": None,
+        "next_points": 0,
         "started_at": "2026-11-20T10:00:00Z", "stack_fingerprint": "data sheet",
     }  # fmt: skip
     return row | changes
@@ -170,16 +171,9 @@ def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
         "The advised layout is expected to cost 0.4 % of the rate."
     )
     assert purchase.too_close(tables(), size()) == ""
-    points = [
-        {"world_size": 8, "layout_name": name, "duration_s": seconds}
-        for name, seconds in (("a", 450.0), ("b", 900.0), ("c", 1.0))
-    ]
-    more = purchase.too_close(tables(*rows, statistics=points), size(close_layouts=2))
-    assert more.endswith(" One more run of each is 2 points and 3.00 GPU-hours.")
-    predicted = [row | {"series": "predicted", "step_time_s": 30.0} for row in rows]
-    new = purchase.too_close(tables(*predicted), size(close_layouts=2))
-    # 60 s of start-up and 13 steps of 30 s, on 8 GPUs, twice
-    assert new.endswith(" A run of each is 2 points and 2.00 GPU-hours.")
+    counted = size(close_layouts=2, next_points=2, next_gpu_hours=3.0)
+    more = purchase.too_close(tables(*rows), counted)
+    assert more.endswith(" Measuring 2 points next takes 3.00 GPU-hours.")
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ with pooled as (
         max(predicted_size_sigma) as size_sigma,
         max(predicted_rest_sigma) as rest_sigma,
         if(class = 3, max(fits_chance), if(ok_runs > 0, 1, null)) as fits_probability,
+        median(duration_s) as duration_s,
         max(load) as load,
         max(others_share) as others_share,
         max(slowdown_share) as slowdown_share,

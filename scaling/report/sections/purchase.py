@@ -5,11 +5,11 @@ The page's script makes the same choice when the reader changes tokens, price or
 """
 
 import datetime
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaling.analyse.decision import LEAST_FIT
+from scaling.errors import counted
 from scaling.layout.names import exact
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
@@ -26,7 +26,6 @@ from scaling.report.text import (
     significant,
     step_words,
 )
-from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
 DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
@@ -34,7 +33,6 @@ BUSY = (0.05, 0.2)  # share of the processors that others took: amber, red (step
 LOADED = (1.25, 2.0)  # likewise load over own threads, for rows that do not state the share
 SLOWED = 0.1  # share of the time
 SURE = 0.99
-RUN_STEPS = 13  # of a run without a row: 3 steps of warm-up, 10 measured
 _MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
     "measured": "Use", "extended": "Use", "published": "Published: use",
@@ -167,35 +165,13 @@ def too_close(tables: Tables, size: Record) -> str:
     more = size["close_layouts"] - len(named)
     named += [f"{more} more"] if more > 0 else []
     loss = percent(size["expected_loss"], 1)
-    return (
-        f"Too close to call: the best is {' or '.join(named)}. "
-        f"The advised layout is expected to cost {loss} of the rate.{_settled_by(tables, rows)}"
-    )
-
-
-def _settled_by(tables: Tables, rows: Sequence[Record]) -> str:
-    """The price of a run of each of these layouts, which settles a tie; else empty.
-
-    A run takes what the layout's runs took. A layout that never ran takes its start and the steps
-    of a study by default, as predicted.
-    """
-    wanted = {(row["world_size"], row["layout_name"]) for row in rows}
-    took: dict[tuple[int, str], list[float]] = {}
-    for point in tables["statistics"]:
-        key = point["world_size"], point["layout_name"]
-        if key in wanted and point["duration_s"]:
-            took.setdefault(key, []).append(point["duration_s"])
-    again = "One more run" if took.keys() == wanted else "A run"
-    for row in rows:
-        if row["series"] == "predicted" and row["step_time_s"]:
-            seconds = TYPICAL_STARTUP_S + RUN_STEPS * row["step_time_s"]
-            took.setdefault((row["world_size"], row["layout_name"]), [seconds])
-    if took.keys() != wanted:
-        return ""
-    hours = sum(size * statistics.median(took[size, name]) for size, name in wanted) / 3600
-    return (
-        f" {again} of each is {len(wanted)} points and {amount(hours)} {tables.words['GPU']}-hours."
-    )
+    said = f"Too close to call: the best is {' or '.join(named)}. "
+    said += f"The advised layout is expected to cost {loss} of the rate."
+    if not size["next_points"]:
+        return said
+    points = counted(size["next_points"], "point")
+    hours = f"{amount(size['next_gpu_hours'])} {tables.words['GPU']}-hours"
+    return f"{said} Measuring {points} next takes {hours}."
 
 
 def _returns(tables: Tables, size: int) -> str:
