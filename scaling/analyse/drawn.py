@@ -138,7 +138,7 @@ def _with_ends(name: str, values: Floats, level: float) -> dict[str, float]:
 
 
 def _with_median(draws: Floats) -> Floats:
-    return np.r_[np.median(draws), draws]
+    return np.append(np.median(draws), draws)
 
 
 def _noise(group: Group) -> Iterator[dict[str, Any]]:
@@ -153,7 +153,7 @@ def _hosts(group: Group) -> Iterator[dict[str, Any]]:
             slower = np.expm1(-group.hosts[number])
             yield {
                 "cluster": group.cluster, "host": one.host, "level": MEASURED_LEVEL, "runs": runs,
-                "named_by": "probes" if one.kind else "runs",
+                "named_by": "runs" if one.kind == "runs" else "probes",
                 **_with_ends("effect", _with_median(slower), MEASURED_LEVEL),
             }  # fmt: skip
 
@@ -161,7 +161,8 @@ def _hosts(group: Group) -> Iterator[dict[str, Any]]:
 def _steps_of(group: Group) -> Iterator[tuple[int, int, int, int]]:
     """The advised cells of neighbouring sizes, and these sizes."""
     for before, after in pairwise(group.advised):
-        yield before, after, *(int(group.sizes[group.size[cell]]) for cell in (before, after))
+        n0, n1 = group.sizes[group.size[[before, after]]].tolist()
+        yield before, after, n0, n1
 
 
 def _steps(group: Group, knee_share: float) -> Iterator[dict[str, Any]]:

@@ -29,13 +29,13 @@ _MEDIAN = 1.2533  # standard error of a median over that of a mean
 class SlowHost:
     """A named host. slowdown: its time over that of others.   count: runs, or probes, compared.
 
-    kind: of probe; None if its runs are slow.
+    kind: of probe, or "runs".
     """
 
     host: str
     slowdown: float
     count: int
-    kind: str | None = None
+    kind: str = "runs"
 
     @property
     def effect(self) -> float:
