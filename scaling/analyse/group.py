@@ -140,7 +140,7 @@ class Group:
         return chosen
 
     def cells_table(self) -> pa.Table:
-        """What the draws say of each cell."""
+        """The columns of `estimates` that follow from the draws."""
         drawn = ~np.isnan(self.rates[:, 0])
         mean = np.where(drawn, self.rates.mean(axis=1), self._mean)
         stated = np.sqrt((self._errors**2).sum(axis=1))  # of a prediction that is not drawn

@@ -39,7 +39,7 @@ class SlowHost:
 
     @property
     def effect(self) -> float:
-        """What it adds to ln tokens/s, below 0."""
+        """Its part of ln tokens/s, below 0."""
         return -math.log(self.slowdown)
 
 
