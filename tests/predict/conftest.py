@@ -16,7 +16,7 @@ from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.predict.read.stack_facts import Stack
+from scaling.predict.read.stacks import Stack
 from tests.predict import reference
 
 SHAPE = {

@@ -11,7 +11,7 @@ import torch
 from scaling.check.kernel_checks import SMALL, fused_kernels, kernel_lines
 from scaling.layout.axes import AXES
 from scaling.layout.kernels import ATTENTION, FUSED, Kernel, Package
-from scaling.predict.read.attention_costs import costed_as
+from scaling.predict.read.software import costed_as
 from scaling.probe.devices import prepare_task
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable

@@ -9,7 +9,7 @@ from scaling.layout.axes import ActivationCheckpointing
 from scaling.layout.partition import layer_cost, split_by_cost
 from scaling.predict.cost.experts import held_expert_params, routed_params
 from scaling.predict.read.features import Features
-from scaling.predict.read.stack_facts import Stack
+from scaling.predict.read.stacks import Stack
 
 _CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "selective", "full")
 

@@ -9,10 +9,10 @@ from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.predict.cost.links import link
-from scaling.predict.read.attention_costs import flash_gain
-from scaling.predict.read.cells import Cells
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
+from scaling.predict.read.columns import Cells
 from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.software import flash_gain
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb

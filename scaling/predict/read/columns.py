@@ -1,19 +1,21 @@
-"""Layouts as columns: every axis of a layout and every size of a model by its own name.
+"""Columns of axes and sizes as arrays, and a table's cells in their place.
 
 The columns follow from the tables `AXES` and `ModelShape`, so a new axis is read with no line here.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from scaling.arrays import Column, Flags, Strings
-from scaling.layout.axes import AXES, SETTING_AXES
-from scaling.layout.layout import Layout
+from scaling.arrays import Column, Flags, Floats, Strings
+from scaling.layout.axes import AXES
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.stacks import own_framework
+
+if TYPE_CHECKING:
+    from scaling.importing.reader import Table  # it loads duckdb
 
 # Sizes of a layout that are no axes.
 SIZES = ("world_size", "dp", "gradient_accumulation_steps", "seq_length")
@@ -25,70 +27,55 @@ UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and
 _PREDICTED_AS = {"compile": "with fused norms and nothing else of it"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """One value per point, (n,).
+class Cells:
+    """The columns of a checked table by name, (n,) each; a column that it lacks is empty."""
 
-    by_name: AXES, SIZES, SHAPE and `gpus_per_node`: words as they are, flags as booleans, numbers
-    as floats, NaN where unknown. A missing gpus_per_node is the cluster's. note: why a point cannot
-    be predicted, None if it can. assumptions: sentences about what was taken for granted.
-    """
-
-    model: Strings
-    cluster: Strings
-    framework: Strings
-    by_name: dict[str, Column]
-    note: Strings
-    assumptions: tuple[str, ...]
-    point_id: Strings | None
+    def __init__(self, table: "Table") -> None:
+        self.table = table
+        self.assumptions: list[str] = []
 
     def __len__(self) -> int:
-        return len(self.note)
+        return int(self.table.rows.num_rows)
 
-    @property
-    def setting(self) -> Strings:
-        """The choices on the axes that define the work, which candidates must share."""
-        choices = zip(*(self.by_name[name].tolist() for name in SETTING_AXES), strict=True)
-        return np.array(["|".join(map(str, row)) for row in choices], dtype=object)
+    def __contains__(self, name: str) -> bool:
+        return name in self.table.rows.column_names
 
+    def numbers(self, name: str, default: Floats | float = np.nan) -> Floats:
+        """A column of numbers or flags; NaN, or the default, for empty cells."""
+        if name not in self:
+            return np.broadcast_to(np.asarray(default, np.float64), (len(self),)).copy()
+        column = self.table.rows[name]
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return np.where(np.isnan(values), default, values)
 
-def columns_of_layouts(
-    layouts: Sequence[Layout],
-    shapes: Sequence[ModelShape],
-    *,
-    models: Sequence[str],
-    clusters: Sequence[str],
-    framework: str | None = None,
-    gpus_per_node: Sequence[float] | None = None,
-    point_id: Sequence[str] | None = None,
-) -> Columns:
-    """Columns of layouts, each with its model's shape and name and its cluster's name.
+    def words(self, name: str, default: Strings | str = "") -> Strings:
+        """A column of words; the default for empty cells."""
+        if name not in self:
+            return np.broadcast_to(np.asarray(default, object), (len(self),)).copy()
+        column = self.table.rows[name]
+        values = np.array(column.to_pylist(), dtype=object)
+        return np.where(column.is_null().to_numpy(), default, values)
 
-    `framework` is the software of all of them; by default each layout's engine.
-    """
-    n = len(layouts)
-    kinds = {name: axis.kind for name, axis in AXES.items()} | dict.fromkeys(SIZES, int)
-    by_name = {
-        name: as_column(kind, (getattr(one, name) for one in layouts))
-        for name, kind in kinds.items()
-    }
-    unique = {id(shape): shape for shape in shapes}  # most points share a few shapes
-    index_by_id = {key: index for index, key in enumerate(unique)}
-    index = np.array([index_by_id[id(shape)] for shape in shapes], dtype=np.int64)
-    for name in SHAPE:
-        sizes = np.array([getattr(shape, name) for shape in unique.values()], dtype=np.float64)
-        by_name[name] = sizes[index]
-    by_name["gpus_per_node"] = np.array(gpus_per_node or [np.nan] * n, dtype=np.float64)
-    frameworks = [framework or own_framework(each.engine) for each in layouts]
-    return Columns(
-        model=np.array(models, dtype=object),
-        cluster=np.array(clusters, dtype=object),
-        framework=np.array(frameworks, dtype=object),
-        by_name=by_name,
-        note=np.full(n, None, dtype=object),
-        assumptions=tuple(unpredicted_sentences(by_name)),
-        point_id=None if point_id is None else np.array(point_id, dtype=object),
-    )
+    def flags(self, name: str, default: Flags | bool = False) -> Flags:
+        """A column of true and false; the default for empty cells."""
+        return self.numbers(name, np.asarray(default, np.float64)) > 0
+
+    def choices(self, name: str, kind: type, default: Any) -> Column:
+        """A column of an axis with values of this kind; the default for empty cells."""
+        if kind is bool:
+            return self.flags(name, default)
+        if kind is int:
+            return self.numbers(name, np.nan if default is None else default)
+        return self.words(name, default)
+
+    def assume(self, name: str, rows: Flags, taken_as: str) -> None:
+        """Say what was assumed where rows leave a column empty."""
+        if rows.any():
+            self.assumptions.append(
+                f"{name} is not given in {int(rows.sum())} rows: taken as {taken_as}"
+            )
 
 
 def as_column(kind: type, values: Iterable[object]) -> Column:

@@ -11,15 +11,28 @@ from scaling.arrays import Column, Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.layout.axes import AXES, ROUTINGS
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
-from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import OWN_FRAMEWORK, UNNAMED_FRAMEWORK
+from scaling.predict.read.stacks import OWN_FRAMEWORK, UNNAMED_FRAMEWORK, Stack
 
 # Checkpointing of rows that do not state it, of software that recomputes what does not fit.
 AS_MEMORY_ASKS = "as memory asks"
 # Words of axes; Features hold their places, which compare a hundred times faster.
 WORDS = {name: (*(axis.values or ()), AS_MEMORY_ASKS) for name, axis in AXES.items()}
 SCHEDULES = AXES["pipeline_schedule"].values or ()
-
+# Short names of columns, and whether an axis has a value.
+_SHORT = {
+    "accumulation": "gradient_accumulation_steps",
+    "schedule": "pipeline_schedule",  # an index of SCHEDULES
+    "positions": "max_positions",  # learned: only of a gpt, whose matrices have biases
+    "head_norms": "query_key_norm",
+    "expert_ffn": "expert_ffn_hidden_size",
+}
+_IS = {
+    "ring": ("cp_style", "ring"),
+    "full": ("activation_checkpointing", "full"),
+    "selective": ("activation_checkpointing", "selective"),
+    "recomputes": ("activation_checkpointing", AS_MEMORY_ASKS),
+    "short_states": ("optimizer_precision", "bf16"),
+}
 
 _Values = TypeVar("_Values", Floats, Flags)
 
@@ -58,6 +71,11 @@ class Features:
     fused_cross_entropy: Flags
     sequence_parallel: Flags
     compile: Flags
+    ring: Flags  # cp passes keys and values around
+    full: Flags  # activation checkpointing
+    selective: Flags
+    recomputes: Flags  # what does not fit, because checkpointing was not stated
+    short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats  # of an activation
     bf16: Flags  # 16-bit tensors are bf16, also where GEMMs run in 8 or 4 bits
     cast_bytes: Floats  # moved to cast one element of a GEMM's input to 8 or 4 bits, else 0
@@ -76,11 +94,15 @@ class Features:
         self.columns, self.parent, self.index = columns, parent, index
 
     def __getattr__(self, name: str) -> Floats:
-        if name not in vars(self).get("columns", {}):
+        if name not in vars(self).get("columns", {}) and name not in {*_SHORT, *_IS}:
             raise AttributeError(name)
-        value = (
-            self.of_column(name) if self.parent is None else getattr(self.parent, name)[self.index]
-        )
+        if self.parent is not None:
+            value = getattr(self.parent, name)[self.index]
+        elif name in _IS:
+            axis, word = _IS[name]
+            value = self.of_column(axis) == WORDS[axis].index(word)
+        else:
+            value = self.of_column(_SHORT.get(name, name))
         vars(self)[name] = value
         return cast(Floats, value)
 
@@ -110,18 +132,10 @@ class Features:
             if (values != values[:1]).any():
                 yield places_among(values)
 
-    def _is(self, axis: str, word: str) -> Flags:
-        return np.asarray(self.of_column(axis) == WORDS[axis].index(word))
-
     @_derived
     def tokens(self) -> Floats:
         """Tokens of a micro-batch that a rank holds: cp ranks share a sequence."""
         return self.micro_batch_size * self.seq_length / self.cp
-
-    @_derived
-    def accumulation(self) -> Floats:
-        """Micro-batches of a replica in a step."""
-        return self.gradient_accumulation_steps
 
     @_derived
     def shard(self) -> Floats:
@@ -135,44 +149,14 @@ class Features:
         return np.where(self.pp > 1, np.clip(self.virtual_stages, 1.0, most), 1.0)
 
     @_derived
-    def schedule(self) -> Floats:
-        """The pipeline's schedule as an index of SCHEDULES."""
-        return self.pipeline_schedule
-
-    @_derived
     def imbalance(self) -> Floats:
         """Tokens of the fullest expert over the mean."""
         return np.array([*ROUTINGS.values()])[self.routing.astype(np.int64)]
 
     @_derived
-    def ring(self) -> Flags:
-        """Whether cp passes keys and values around."""
-        return self._is("cp_style", "ring")
-
-    @_derived
-    def full(self) -> Flags:
-        """Full activation checkpointing."""
-        return self._is("activation_checkpointing", "full")
-
-    @_derived
-    def selective(self) -> Flags:
-        """Selective activation checkpointing."""
-        return self._is("activation_checkpointing", "selective")
-
-    @_derived
-    def recomputes(self) -> Flags:
-        """Whether what does not fit is recomputed, because checkpointing was not stated."""
-        return self._is("activation_checkpointing", AS_MEMORY_ASKS)
-
-    @_derived
     def offload(self) -> Flags:
         """Whether optimizer state and update are on the host."""
-        return ~self._is("optimizer_offload", "none")
-
-    @_derived
-    def short_states(self) -> Flags:
-        """Whether master weights and moments are in 16 bits."""
-        return self._is("optimizer_precision", "bf16")
+        return np.asarray(self.optimizer_offload != WORDS["optimizer_offload"].index("none"))
 
     @_derived
     def num_layers(self) -> Floats:
@@ -240,21 +224,6 @@ class Features:
     def embeddings(self) -> Floats:
         """Vocabulary matrices held: 1 if tied."""
         return 2.0 - self.tied_embeddings
-
-    @_derived
-    def positions(self) -> Floats:
-        """Learned position vectors: only of a gpt, whose matrices have biases."""
-        return self.max_positions
-
-    @_derived
-    def head_norms(self) -> Floats:
-        """1 where each head's query and key are normalised."""
-        return self.query_key_norm
-
-    @_derived
-    def expert_ffn(self) -> Floats:
-        """Width of an expert's feed-forward."""
-        return self.expert_ffn_hidden_size
 
     @_derived
     def expert_share(self) -> Floats:

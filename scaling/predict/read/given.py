@@ -12,12 +12,16 @@ from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import AXES, DEFAULTS
 from scaling.layout.optional_parts import PART_SIZES, parts_of_kind
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.cells import Cells
 from scaling.predict.read.clusters import cluster_named, cluster_names
-from scaling.predict.read.columns import SHAPE, Columns, predictable_rows, unpredicted_sentences
+from scaling.predict.read.columns import SHAPE, Cells, predictable_rows
 from scaling.predict.read.features import AS_MEMORY_ASKS
-from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import OWN_STACKS, UNNAMED_FRAMEWORK, own_framework, stack_of
+from scaling.predict.read.stacks import (
+    OWN_STACKS,
+    UNNAMED_FRAMEWORK,
+    Stack,
+    own_framework,
+    stack_of,
+)
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
@@ -36,8 +40,11 @@ _MEASURED = ("outcome", "step_time_s", "peak_memory_bytes")
 
 def columns_of_table(
     table: "Table", *, models: Mapping[str, ModelShape] | None, clusters: Mapping[str, Cluster]
-) -> Columns:
-    """Complete a table, and note the rows that cannot be predicted.
+) -> tuple[dict[str, Column], Strings, list[str]]:
+    """A table's columns, completed; why a row cannot be predicted, else None; what was assumed.
+
+    Columns are those of AXES, SIZES and SHAPE and `gpus_per_node`, numbers NaN where unknown, and
+    model, cluster, framework and point_id, which only some tables have.
 
     Raises:
         InputError: no row's cluster is known.
@@ -67,31 +74,28 @@ def columns_of_table(
     usual["precision"] = np.array(train_in, dtype=object)
     cells.assume("precision", cells.words("precision") == "", "what their GPUs usually train in")
     cells.assume("attention", cells.words("attention") == "", str(DEFAULTS["attention"]))
-    by_name: dict[str, Column] = {
+    columns: dict[str, Column] = {
         name: cells.choices(name, axis.kind, usual.get(name, axis.default))
         for name, axis in AXES.items()
     }
     fsdp = cells.numbers("fsdp", 1.0)  # of Megatron-Bridge: the ranks that share everything
     shares = (fsdp > 1) & np.isnan(cells.numbers("zero_shard_size"))
-    by_name |= {
+    columns |= {
         **shape,
         **sizes,
+        "model": model,
+        "cluster": cluster,
+        "framework": framework,
         "seq_length": needed["seq_length"],
         "gpus_per_node": cells.numbers("gpus_per_node"),
-        "zero_stage": np.where(fsdp > 1, 3.0, by_name["zero_stage"]),
+        "zero_stage": np.where(fsdp > 1, 3.0, columns["zero_stage"]),
         "zero_shard_size": np.where(
-            shares, np.minimum(fsdp, sizes["dp"]), by_name["zero_shard_size"]
+            shares, np.minimum(fsdp, sizes["dp"]), columns["zero_shard_size"]
         ),
     }
-    return Columns(
-        model=model,
-        cluster=cluster,
-        framework=framework,
-        by_name=by_name,
-        note=note,
-        assumptions=(*cells.assumptions, *unpredicted_sentences(by_name)),
-        point_id=cells.words("point_id") if "point_id" in cells else None,
-    )
+    if "point_id" in cells:
+        columns["point_id"] = cells.words("point_id")
+    return columns, note, cells.assumptions
 
 
 def _usual_choices(

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.read.cells import Cells
+from scaling.predict.read.columns import Cells
 from scaling.predict.read.features import Group, Points
 
 if TYPE_CHECKING:

@@ -1,25 +1,29 @@
 """Points from a table or from layouts: arrays for the formulas, in groups of one stack each."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Column, Flags, Strings
-from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.layout.axes import AXES, V_SCHEDULES
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.layout.axes import AXES, SETTING_AXES, V_SCHEDULES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.attention_costs import attention_kernels
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
-from scaling.predict.read.columns import Columns, columns_of_layouts, predictable_rows
+from scaling.predict.read.columns import (
+    SHAPE,
+    SIZES,
+    as_column,
+    predictable_rows,
+    unpredicted_sentences,
+)
 from scaling.predict.read.features import SCHEDULES, WORDS, Features, Group, Points
 from scaling.predict.read.given import columns_of_table
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
-from scaling.predict.read.precisions import low_precision_costs, rates
-from scaling.predict.read.stack_facts import Stack
-from scaling.predict.read.stacks import OWN_STACKS, stack_of
+from scaling.predict.read.software import with_software
+from scaling.predict.read.stacks import OWN_STACKS, own_framework, stack_of
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
@@ -42,7 +46,8 @@ def points_of(
         InputError: no row's cluster is known.
     """
     known = site_clusters() if clusters is None else clusters
-    return _grouped(columns_of_table(table, models=models, clusters=known), known)
+    columns, note, assumptions = columns_of_table(table, models=models, clusters=known)
+    return _grouped(columns, note, assumptions, known)
 
 
 def points_of_layouts(
@@ -52,26 +57,52 @@ def points_of_layouts(
     *,
     models: Sequence[str],
     clusters: Sequence[str],
-    **more: Any,
+    framework: str | None = None,
+    gpus_per_node: Sequence[float] | None = None,
+    point_id: Sequence[str] | None = None,
 ) -> Points:
     """Points of layouts, each with its model's shape and name and its cluster's name.
 
-    `described` has clusters by name; the name of a GPU means its vendor's reference node. `more`:
-    framework, gpus_per_node, point_id (columns.py).
+    `described` has clusters by name; the name of a GPU means its vendor's reference node.
+    `framework` is the software of all layouts; by default each layout's engine. Without
+    `gpus_per_node` each cluster's counts.
 
     Raises:
         InputError: a cluster is unknown.
     """
-    columns = columns_of_layouts(layouts, shapes, models=models, clusters=clusters, **more)
-    return _grouped(columns, described)
+    n = len(layouts)
+    kinds = {name: axis.kind for name, axis in AXES.items()} | dict.fromkeys(SIZES, int)
+    columns = {
+        name: as_column(kind, (getattr(one, name) for one in layouts))
+        for name, kind in kinds.items()
+    }
+    unique = {id(shape): shape for shape in shapes}  # most points share a few shapes
+    index_by_id = {key: index for index, key in enumerate(unique)}
+    index = np.array([index_by_id[id(shape)] for shape in shapes], dtype=np.int64)
+    for name in SHAPE:
+        sizes = np.array([getattr(shape, name) for shape in unique.values()], dtype=np.float64)
+        columns[name] = sizes[index]
+    columns["gpus_per_node"] = np.array(gpus_per_node or [np.nan] * n, dtype=np.float64)
+    words = {
+        "model": models,
+        "cluster": clusters,
+        "framework": [framework or own_framework(each.engine) for each in layouts],
+        **({} if point_id is None else {"point_id": point_id}),
+    }
+    columns |= {name: np.array(values, dtype=object) for name, values in words.items()}
+    return _grouped(columns, np.full(n, None, dtype=object), [], described)
 
 
-def _grouped(columns: Columns, clusters: Mapping[str, Cluster]) -> Points:
+def _grouped(
+    columns: dict[str, Column],
+    note: Strings,
+    assumptions: list[str],
+    clusters: Mapping[str, Cluster],
+) -> Points:
     """Points grouped by software and cluster, with what both add to the columns."""
-    note = columns.note.copy()
-    rows_by_stack = _rows_by_stack(columns.framework, columns.cluster)
+    rows_by_stack = _rows_by_stack(columns["framework"], columns["cluster"])
     cluster_by_name: dict[str, Cluster] = {}
-    gpus_per_node = columns.by_name["gpus_per_node"].copy()
+    gpus_per_node = columns["gpus_per_node"].copy()
     for (_, name), rows in rows_by_stack:
         usable = rows[predictable_rows(note[rows])]
         if usable.size:
@@ -80,19 +111,18 @@ def _grouped(columns: Columns, clusters: Mapping[str, Cluster]) -> Points:
             per_node, domain = gpus_per_node[usable], gpu_named(cluster.gpu).link_domain
             per_node = np.where(np.isnan(per_node), cluster.gpus_per_node, per_node)
             gpus_per_node[usable] = per_node if domain is None else np.maximum(per_node, domain)
-    is_own = np.isin(columns.framework.astype(str), [*OWN_STACKS])
+    is_own = np.isin(columns["framework"].astype(str), [*OWN_STACKS])
     # other software (Megatron, FSDP) leaves experts whole where it deals them to ep ranks
-    whole = (columns.by_name["ep"] > 1) & ~is_own
-    etp = np.where(whole, 1.0, columns.by_name["tp"])
-    precision, attention = (
-        columns.by_name[name].astype(object) for name in ("precision", "attention")
-    )
-    more = {"gpus_per_node": gpus_per_node, "etp": etp}
-    f = Features({**columns.by_name, **more, **_places_of_words(columns.by_name)})
+    whole = (columns["ep"] > 1) & ~is_own
+    etp = np.where(whole, 1.0, columns["tp"])
+    numbers = {name: columns[name] for name in (*AXES, *SIZES, *SHAPE)}
+    more = {"gpus_per_node": gpus_per_node, "etp": etp, **_places_of_words(columns)}
+    f = Features({**numbers, **more})
     _note_misfits(f, note, is_own)
     for name, cluster in cluster_by_name.items():
-        _note_precisions(precision, np.flatnonzero(columns.cluster == name), cluster, note)
-    groups = []
+        rows = np.flatnonzero(columns["cluster"] == name)
+        _note_precisions(columns["precision"], rows, cluster, note)
+    groups, words = [], np.array([columns["precision"], columns["attention"]], dtype=object)
     for (framework, name), rows in rows_by_stack:
         usable = rows[predictable_rows(note[rows])]
         if usable.size:
@@ -110,12 +140,10 @@ def _grouped(columns: Columns, clusters: Mapping[str, Cluster]) -> Points:
                     # what is known of the software overrides what is known of the transport
                     start=defaults_for({**transport, **stack.defaults}),
                     rows=usable,
-                    features=_with_software(
-                        f.take(usable), precision[usable], attention[usable], gpu, stack
-                    ),
+                    features=with_software(f.take(usable), *words[:, usable], gpu, stack),
                 )
             )
-    assumptions = list(columns.assumptions)
+    assumptions = [*assumptions, *unpredicted_sentences(columns)]
     streams = np.where(f.num_encoder_layers > 0, 2.0, 1.0)  # shapes.py
     if pipelined := int(((streams > 1) & (f.pp > 1)).sum()):
         assumptions.append(
@@ -123,19 +151,20 @@ def _grouped(columns: Columns, clusters: Mapping[str, Cluster]) -> Points:
             "every stage sent both streams"
         )
     batch = f.micro_batch_size * f.accumulation * f.dp
+    choices = zip(*(columns[name].tolist() for name in SETTING_AXES), strict=True)
     return Points(
         groups=tuple(groups),
         note=note,
         assumptions=tuple(assumptions),
-        model=columns.model,
-        cluster=columns.cluster,
-        framework=columns.framework,
+        model=columns["model"],
+        cluster=columns["cluster"],
+        framework=columns["framework"],
         world_size=f.world_size,
         seq_length=f.seq_length,
         global_batch_size=batch,
         tokens_per_step=batch * f.seq_length * streams,
-        setting=columns.setting,
-        point_id=columns.point_id,
+        setting=np.array(["|".join(map(str, row)) for row in choices], dtype=object),
+        point_id=columns.get("point_id"),
     )
 
 
@@ -196,23 +225,3 @@ def _note_precisions(
             f"precision={name} has no published peak on gpu={gpu.name}, "
             f"which has {', '.join(gpu.peaks)}"
         )
-
-
-def _with_software(
-    f: Features, precision: Strings, attention: Strings, gpu: Gpu, stack: Stack
-) -> Features:
-    """The layouts with the kernels and rates that this software and GPU give them."""
-    heads = f.micro_batch_size * f.num_heads / f.tp
-    # LayerNorm (of models without a gated mlp) is one kernel in torch; Inductor makes one of any
-    fused_norm = f.fused_norm | f.compile | (f.mlp_inputs < 2) | stack.fused_norms
-    return Features(
-        {
-            **{name: f.of_column(name) for name in f.columns},
-            **attention_kernels(attention, heads, gpu, stack),
-            **low_precision_costs(precision, f.compile, stack),
-            **rates(precision, gpu),
-            "fused_norm": fused_norm,
-            "element_bytes": np.where(precision == "fp32", 4.0, 2.0),
-            "bf16": (precision != "fp32") & (precision != "fp16"),
-        }
-    )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from scaling.cluster.hardware import gpu_named
-from scaling.predict.read.attention_costs import flash_gain
+from scaling.predict.read.software import flash_gain
 
 
 def test_newer_flash_kernels_gain_on_newer_gpus_alone():
