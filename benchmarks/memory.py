@@ -95,11 +95,11 @@ def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
     """Yield the exact bytes of each point as they arrive; report failures and leave them out."""
     left = list(points)
     while left:
-        exact = rank_memories([(p, rank) for p in left for rank in stage_ranks(p.layout).values()])
+        exact = rank_memories((p, [*stage_ranks(p.layout).values()]) for p in left)
         try:
             while left:
                 began, point = time.monotonic(), left.pop(0)
-                ranks = [dataclasses.asdict(next(exact)) for _ in stage_ranks(point.layout)]
+                ranks = [dataclasses.asdict(one) for one in next(exact)]
                 yield {
                     "point_id": point.point_id,
                     "depth": depth,

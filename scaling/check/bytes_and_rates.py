@@ -42,8 +42,8 @@ def memory_lines(machine: Machine) -> Iterator[Line]:
         yield not_here(_MEMORY, "allocated memory of six layouts", "a CPU has no allocator to ask")
         return
     points = [machine.point(_USUAL | dict(layout), shape=_WIDE) for layout in _LAYOUTS]
-    exact = rank_memories((point, 0) for point in points)
-    for number, (point, memory) in enumerate(zip(points, exact, strict=True)):
+    exact = rank_memories((point, [0]) for point in points)
+    for number, (point, (memory,)) in enumerate(zip(points, exact, strict=True)):
         row = machine.measure(f"memory{number}", point)
         yield memory_line(point.layout.label, row, memory.peak_bytes)
 

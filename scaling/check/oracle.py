@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ FEW = 8  # replicas; larger numbers are extrapolated from this and twice this
 OWNERS = 10  # listed, the largest first
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal reports it
+# Points, ranks and numbers of steps -> the memory of each.
+Rehearse = Callable[[Sequence[tuple[Point, int, int]]], list[_Memory]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,39 +82,44 @@ def with_fewer_micro_batches(point: Point) -> Point:
     return _with(point, gradient_accumulation_steps=count)
 
 
-def rank_memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
-    """The memory of each of these ranks, in this order, each as soon as it is known.
+def rank_memories(
+    asked: Iterable[tuple[Point, Sequence[int]]],
+) -> Iterator[list[RankMemory]]:
+    """The memory of these ranks of each point, in this order, each as soon as it is known.
 
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
-    wanted = list(ranks)
-    if not wanted:
-        return
-    with rehearsals(wanted[0][0]) as memory_of:
-        for point, rank in wanted:
-            yield rank_memory(memory_of, point, rank)
+    wanted = list(asked)
+    if wanted:
+        with rehearsals(wanted[0][0]) as rehearse:
+            for point, ranks in wanted:
+                yield memories_of(rehearse, point, ranks)
 
 
-def rank_memory(
-    memory_of: Callable[[Point, int, int], _Memory],
-    point: Point,
-    rank: int,
-    *,
-    shallow: bool = False,
-) -> RankMemory:
-    """The memory of this rank, from a process that `rehearsals` started.
+def memories_of(
+    rehearse: Rehearse, point: Point, ranks: Sequence[int], *, shallow: bool = False
+) -> list[RankMemory]:
+    """The memory of these ranks of a point, from a process that `rehearsals` started.
 
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
     parts = [
-        (memory_of(smaller, rank, STEPS), weight * part)
+        (smaller, weight * part)
         for depth, weight in (_shallow_points(point) if shallow else [(point, 1.0)])
         for smaller, part in _rehearsed_points(depth)
     ]
-    stage = rank * point.layout.pp // point.layout.world_size
-    return RankMemory(rank=rank, stage=stage, **weighted_sum(parts))
+    held = iter(rehearse([(smaller, rank, STEPS) for rank in ranks for smaller, _ in parts]))
+    replica = point.layout.world_size // point.layout.pp
+    return [
+        RankMemory(
+            rank=rank,
+            stage=rank // replica,
+            **weighted_sum([(next(held), weight) for _, weight in parts]),
+        )
+        for rank in ranks
+    ]
 
 
 def weighted_sum(parts: list[tuple[_Memory, float]]) -> _Memory:
@@ -217,8 +224,8 @@ def _with(point: Point, **changes: Any) -> Point:
 
 
 @contextlib.contextmanager
-def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
-    """Run a process that rehearses; yields a function of a point, rank and number of steps."""
+def rehearsals(point: Point) -> Iterator[Rehearse]:
+    """Run a process that rehearses, as much at once as it has processors."""
     with (
         tempfile.TemporaryFile(mode="w+") as errors,  # an unread pipe would fill up
         subprocess.Popen(
@@ -231,23 +238,25 @@ def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
         ) as process,
     ):
 
-        def memory(point: Point, rank: int, steps: int) -> _Memory:
-            request = {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
+        def memories(asked: Sequence[tuple[Point, int, int]]) -> list[_Memory]:
+            requests = [
+                {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
+                for point, rank, steps in asked
+            ]
             assert process.stdin is not None
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.write(json.dumps(requests) + "\n")
                 process.stdin.flush()
             if answer := process.stdout.readline():
-                held: _Memory = json.loads(answer)["memory"]
-                return held
+                return [each["memory"] for each in json.loads(answer)]
             process.wait()
             errors.seek(0)
             last = " ".join(errors.read().strip().splitlines()[-3:])
-            raise RuntimeError(f"rank {rank} of {point.layout.label}: {last}")
+            raise RuntimeError(f"{asked[0][0].layout.label}: {last}")
 
         try:
-            yield memory
+            yield memories
         finally:
             process.kill()
             process.communicate()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import scaling
-from scaling.check.oracle import rank_memory, rehearsals, stage_ranks
+from scaling.check.oracle import memories_of, rehearsals, stage_ranks
 from scaling.layout.engines import ENGINES
 from scaling.predict.advise.rehearse import Rehearse
 from scaling.record.files import write_text
@@ -33,13 +33,13 @@ def rehearser(say: Callable[[str], None] | None) -> Iterator[Rehearse[Point]]:
     """
     left = MOST
     with contextlib.ExitStack() as process:
-        memory_of = None
+        rehearse = None
 
         def fullest_bytes(points: Sequence[Point]) -> Sequence[int | None]:
             return [_read(point) or _rehearse(point) for point in points]
 
         def _rehearse(point: Point) -> int | None:
-            nonlocal memory_of, left
+            nonlocal rehearse, left
             if say is None or left < 0 or memory_refusal(point) is not None:
                 return None
             left -= 1
@@ -48,12 +48,12 @@ def rehearser(say: Callable[[str], None] | None) -> Iterator[Rehearse[Point]]:
                 return None
             say(f"rehearsing {point.layout.world_size} GPUs, {point.layout.label}")
             try:
-                memory_of = memory_of or process.enter_context(rehearsals(point))
-                ranks = stage_ranks(point.layout).values()
-                parts = [rank_memory(memory_of, point, rank, shallow=True) for rank in ranks]
+                rehearse = rehearse or process.enter_context(rehearsals(point))
+                ranks = list(stage_ranks(point.layout).values())
+                parts = memories_of(rehearse, point, ranks, shallow=True)
             except (RuntimeError, OSError) as error:
                 say(f"not rehearsed: {error}")
-                memory_of = None
+                rehearse = None
                 return None
             peak = max(part.peak_bytes for part in parts)
             with contextlib.suppress(OSError):  # a home that cannot be written to

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli.options import print_table, warn
 from scaling.errors import InputError, counted, shortened
 from scaling.study.ids import stored_fields
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from scaling.study.point import Point
 
 _STAGES = ("first", "middle", "last")
-_WIDTH = 100  # columns at least: narrower terminals wrap lines, a narrower table would cut numbers
 
 
 def memory(
@@ -37,6 +36,7 @@ def memory(
     Needs no GPU, for any number of ranks. Does not see NCCL, kernel workspaces,
     fragmentation and memory that a side stream holds longer.
     """
+    from scaling.check.oracle import rank_memories, stage_ranks
     from scaling.train.rehearsal.limits import memory_refusal
 
     stages = ranks.split(",")
@@ -49,8 +49,11 @@ def memory(
     if not countable:
         raise InputError(f"{points[0].point_id}: {reasons[0]}")
     for reason, count in Counter(reason for reason in reasons if reason).items():
-        typer.echo(f"{count} of {counted(len(points), 'point')} left out: {reason}", err=True)
-    for point, ranks_memory in _memories(countable, stages):  # prints each as soon as it is known
+        warn(f"{count} of {counted(len(points), 'point')} left out: {reason}")
+    ranks_of = [stage_ranks(point.layout) for point in countable]
+    asked = [[found[stage] for stage in stages if stage in found] or [0] for found in ranks_of]
+    found = rank_memories(zip(countable, asked, strict=True))
+    for point, ranks_memory in zip(countable, found, strict=True):  # each as soon as it is known
         if as_json:
             facts = {"point_id": point.point_id, "layout": stored_fields(point.layout)}
             records = [dataclasses.asdict(rank) for rank in ranks_memory]
@@ -72,45 +75,23 @@ def _points(what: str, model: str | None) -> "list[Point]":
     return list(expand_grid(load_study(what, model=model)).points)
 
 
-def _memories(
-    points: "list[Point]", stages: Sequence[str]
-) -> "Iterator[tuple[Point, list[RankMemory]]]":
-    from scaling.check.oracle import rank_memories, stage_ranks
-
-    ranks = []
-    for point in points:
-        by_stage = stage_ranks(point.layout)
-        ranks.append([by_stage[stage] for stage in stages if stage in by_stage] or [0])
-    pairs = list(zip(points, ranks, strict=True))
-    counted = rank_memories((point, rank) for point, chosen in pairs for rank in chosen)
-    for point, chosen in pairs:
-        yield point, [next(counted) for _ in chosen]
-
-
 def _show(point: "Point", ranks: "list[RankMemory]", *, owners: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from scaling.cluster.hardware import GIB
 
-    console = Console(highlight=False)
-    console.width = max(console.width, _WIDTH)
-    console.print(f"{point.point_id}: peak GiB in a phase, and GiB after it", soft_wrap=True)
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    typer.echo(f"{point.point_id}: peak GiB in a phase, and GiB after it")
     phases = list(ranks[0].phases)
-    for name in ("rank", "stage", *phases, "peak"):
-        table.add_column(name, justify="right", no_wrap=True)
+    lines = []
     for rank in ranks:
-        sizes = [rank.phases[phase] for phase in phases]
+        sizes = (rank.phases[phase] for phase in phases)
         cells = [f"{of['peak_bytes'] / GIB:.2f}, {of['live_bytes'] / GIB:.2f}" for of in sizes]
         peak = f"{rank.peak_bytes / GIB:.2f} {rank.peak_phase}"
-        table.add_row(str(rank.rank), str(rank.stage), *cells, peak)
-    console.print(table)
+        lines.append((rank.rank, rank.stage, *cells, peak))
+    print_table(("rank", "stage", *phases, "peak"), lines)
     for rank in ranks if owners else ():
-        console.print(f"rank {rank.rank}, at the peak:")
+        typer.echo(f"rank {rank.rank}, at the peak:")
         for owner in rank.owners:
             tensors = counted(owner["tensors"], "tensor")
-            console.print(
+            typer.echo(
                 f"  {owner['bytes'] / GIB:8.2f} GiB  {tensors:>12}  {owner['phase']:<9}  "
                 f"{owner['made_by']}"
             )

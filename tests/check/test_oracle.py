@@ -13,8 +13,8 @@ from scaling.check import oracle
 from scaling.check.oracle import (
     STEPS,
     RankMemory,
+    memories_of,
     rank_memories,
-    rank_memory,
     rehearsals,
     stage_ranks,
     with_fewer_micro_batches,
@@ -34,7 +34,7 @@ from tests.train.conftest import lacking, skip_if_lacking
 
 pytestmark = pytest.mark.slow
 
-Memory = Callable[[Point, int, int], dict[str, Any]]  # of a rank after so many steps
+Memory = oracle.Rehearse
 Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
@@ -97,29 +97,29 @@ def memory() -> Iterator[Memory]:
 
 
 @pytest.fixture(scope="module")
-def told(memory: Memory) -> Iterator[Iterator[RankMemory]]:
+def told(memory: Memory) -> Iterator[Iterator[list[RankMemory]]]:
     """POINTS, then EXTRAPOLATED and SCHEDULED."""
-    ends = [(p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks]
+    ends = zip(POINTS, RANKS, strict=True)
     able = [point for point in SCHEDULED.values() if lacking(point) is None]
     same = contextlib.nullcontext(memory)
     with mock.patch.object(oracle, "rehearsals", return_value=same):
-        yield rank_memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *able])])
+        yield rank_memories([*ends, *((point, [0]) for point in [*EXTRAPOLATED, *able])])
 
 
 @pytest.fixture(scope="module")
-def exact(told: Iterator[RankMemory]) -> list[list[RankMemory]]:
-    return [[next(told) for _ in ranks] for ranks in RANKS]
+def exact(told: Iterator[list[RankMemory]]) -> list[list[RankMemory]]:
+    return [next(told) for _ in RANKS]
 
 
 @pytest.fixture(scope="module")
-def continued(exact: object, told: Iterator[RankMemory]) -> list[RankMemory]:
-    return list(told)
+def continued(exact: object, told: Iterator[list[RankMemory]]) -> list[RankMemory]:
+    return [memory for (memory,) in told]
 
 
 @pytest.fixture(scope="module")
 def walk(memory: Memory) -> Walk:
     """Memory of rank 0 of a point, walked as it is."""
-    return lambda point, steps: memory(point, 0, steps)
+    return lambda point, steps: memory([(point, 0, steps)])[0]
 
 
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
@@ -198,7 +198,7 @@ def test_two_shallow_models_tell_the_memory_of_a_deep_one(
 ) -> None:
     point = wide_point(dataclasses.replace(TINY, num_layers=layers), layout)
     assert len(oracle._shallow_points(point)) == 2
-    deep, told = (rank_memory(memory, point, 0, shallow=each) for each in (False, True))
+    (deep,), (told,) = (memories_of(memory, point, [0], shallow=each) for each in (False, True))
     assert told.peak_bytes == pytest.approx(deep.peak_bytes, rel=2e-3)
 
 
@@ -258,7 +258,7 @@ def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) 
     split = tiny_point(engine="torch", pp=2, pipeline_schedule="zbv")
     points = [LEARNED, LEARNED, split, tiny_point(shape=MIXTURE)]
     monkeypatch.setattr(memory_verb, "_points", lambda *_: points)
-    monkeypatch.setattr(oracle, "rank_memories", lambda asked: iter([RANK for _ in asked]))
+    monkeypatch.setattr(oracle, "rank_memories", lambda asked: iter([[RANK] for _ in asked]))
     monkeypatch.setattr(refusals, "version", lambda _: "2.11.0+cu130")
     result = CliRunner().invoke(app, ["memory", "study", "--json"])
     assert "2 of 4 points left out: routing: learned" in result.stderr

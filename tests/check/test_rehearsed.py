@@ -18,14 +18,14 @@ def ran(tmp_path, monkeypatch):
     """The ranks that were rehearsed, each of 7 bytes, in a home of this test's own."""
     ranks: list[int] = []
 
-    def memory(_, point, rank, *, shallow):
+    def memories(_, point, asked, *, shallow):
         assert shallow
-        ranks.append(rank)
-        return SimpleNamespace(peak_bytes=7 + rank)
+        ranks.extend(asked)
+        return [SimpleNamespace(peak_bytes=7 + rank) for rank in asked]
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(rehearsed, "rehearsals", lambda _: contextlib.nullcontext("process"))
-    monkeypatch.setattr(rehearsed, "rank_memory", memory)
+    monkeypatch.setattr(rehearsed, "memories_of", memories)
     return ranks
 
 
@@ -73,7 +73,7 @@ def test_a_failed_rehearsal_is_said_and_kept_nowhere(ran, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("rank 0: no torch")
 
-    monkeypatch.setattr(rehearsed, "rank_memory", fails)
+    monkeypatch.setattr(rehearsed, "memories_of", fails)
     said: list[str] = []
     assert bytes_of(POINT, say=said.append) == [None]
     assert said[-1] == "not rehearsed: rank 0: no torch"

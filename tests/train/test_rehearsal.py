@@ -100,20 +100,21 @@ FEW_AND_MANY = [  # the last of 4 and of 2048 ranks
 
 
 def rehearse(asked: Sequence[tuple[Point, int]], *, steps: int = 3) -> list[Answer]:
-    lines = [
-        json.dumps({"point": json.loads(point.to_json()), "rank": rank, "steps": steps})
+    requests = [
+        {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
         for point, rank in asked
     ]
     done = subprocess.run(
         [sys.executable, "-m", "scaling.train.rehearsal.rehearsal"],
-        input="\n".join(lines) + "\n",
+        input=json.dumps(requests) + "\n",
         capture_output=True,
         text=True,
         env=rank_environment(asked[0][0], os.environ),
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    answers: list[Answer] = json.loads(done.stdout)
+    return answers
 
 
 def asked_for(layout: dict[str, Any]) -> tuple[Point, int]:

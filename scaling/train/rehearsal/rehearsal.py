@@ -4,10 +4,11 @@ The unchanged engine runs on torch's fake tensors, which have a shape and no sto
 process group whose collectives return at once. So a laptop can run the steps of any rank of any
 layout, and count the rank's waits for the device and its memory.
 
-    echo '{"point": {...}, "rank": 0}' | python -m scaling.train.rehearsal.rehearsal
+    echo '[{"point": {...}, "rank": 0}]' | python -m scaling.train.rehearsal.rehearsal
 
-Each line of stdin names a point and a rank, and is answered by a line. torch and the engines keep
-state in globals, so each rehearsal is a process of its own, forked from one that has imported them.
+Each line of stdin lists points and ranks, and is answered by a line that lists their rehearsals.
+torch and the engines keep state in globals, so each rehearsal is a process of its own, forked from
+one that has imported them. Those of a line run at once, as many as there are processors.
 
 Every rank of every layout can be rehearsed except those that limits.py names. If a router assigns
 tokens by position, the counts of each expert are known, and are answered where a rank would read
@@ -21,6 +22,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -156,7 +158,7 @@ def _batches(point: Point) -> list[MicroBatch]:
 
 
 def main() -> None:
-    """Answer each line of stdin with a rehearsal."""
+    """Answer each line of stdin with the rehearsals that it lists."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # an engine may print
     warnings.simplefilter("ignore")  # about addresses, which fake tensors do not have
@@ -166,22 +168,38 @@ def main() -> None:
             engine_module(name, part)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # the first optimizer imports more modules
     gc.freeze()  # so that no child collects and copies these objects
+    most = len(os.sched_getaffinity(0))
     for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if not child:
-            _answer(request, answers)
-        if os.waitpid(child, 0)[1]:
-            sys.exit(f"the rehearsal of rank {request['rank']} failed")
+        requests, running = json.loads(line), 0
+        with contextlib.ExitStack() as stack:
+            texts = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in requests]
+            for request, text in zip(requests, texts, strict=True):
+                running = running if running < most else _waited(running)
+                running += 1
+                if not os.fork():
+                    _answer(request, text)
+            while running:
+                running = _waited(running)
+            for text in texts:
+                text.seek(0)
+            answers.write(f"[{', '.join(text.read() for text in texts)}]\n")
+        answers.flush()
 
 
-def _answer(request: dict[str, Any], answers: TextIO) -> NoReturn:
+def _waited(running: int) -> int:
+    """The number of rehearsals that run after one of them has ended."""
+    if os.wait()[1]:
+        sys.exit("a rehearsal failed")
+    return running - 1
+
+
+def _answer(request: dict[str, Any], text: TextIO) -> NoReturn:
     code = 1
     try:
         point = point_from_json(json.dumps(request["point"]))
         answer = rehearse(point, request["rank"], steps=request.get("steps", _STEPS))
-        answers.write(json.dumps(dataclasses.asdict(answer)) + "\n")
-        answers.flush()
+        json.dump(dataclasses.asdict(answer), text)
+        text.flush()
         code = 0
     except BaseException:
         traceback.print_exc()
