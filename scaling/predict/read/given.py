@@ -40,11 +40,11 @@ _MEASURED = ("outcome", "step_time_s", "peak_memory_bytes")
 
 def columns_of_table(
     table: "Table", *, models: Mapping[str, ModelShape] | None, clusters: Mapping[str, Cluster]
-) -> tuple[dict[str, Column], Strings, list[str]]:
-    """A table's columns, completed; why a row cannot be predicted, else None; what was assumed.
+) -> tuple[dict[str, Column], dict[str, Strings], Strings, list[str]]:
+    """A table's columns, completed; its names; why rows cannot be predicted; what was assumed.
 
-    Columns are those of AXES, SIZES and SHAPE and `gpus_per_node`, numbers NaN where unknown, and
-    model, cluster, framework and point_id, which only some tables have.
+    Columns are those of AXES, SIZES and SHAPE and `gpus_per_node`, numbers NaN where unknown. Names
+    are model, cluster, framework and point_id, which only some tables have.
 
     Raises:
         InputError: no row's cluster is known.
@@ -83,9 +83,6 @@ def columns_of_table(
     columns |= {
         **shape,
         **sizes,
-        "model": model,
-        "cluster": cluster,
-        "framework": framework,
         "seq_length": needed["seq_length"],
         "gpus_per_node": cells.numbers("gpus_per_node"),
         "zero_stage": np.where(fsdp > 1, 3.0, columns["zero_stage"]),
@@ -93,9 +90,10 @@ def columns_of_table(
             shares, np.minimum(fsdp, sizes["dp"]), columns["zero_shard_size"]
         ),
     }
+    names = {"model": model, "cluster": cluster, "framework": framework}
     if "point_id" in cells:
-        columns["point_id"] = cells.words("point_id")
-    return columns, note, cells.assumptions
+        names["point_id"] = cells.words("point_id")
+    return columns, names, note, cells.assumptions
 
 
 def _usual_choices(

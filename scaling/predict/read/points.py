@@ -46,8 +46,7 @@ def points_of(
         InputError: no row's cluster is known.
     """
     known = site_clusters() if clusters is None else clusters
-    columns, note, assumptions = columns_of_table(table, models=models, clusters=known)
-    return _grouped(columns, note, assumptions, known)
+    return _grouped(*columns_of_table(table, models=models, clusters=known), known)
 
 
 def points_of_layouts(
@@ -89,18 +88,19 @@ def points_of_layouts(
         "framework": [framework or own_framework(each.engine) for each in layouts],
         **({} if point_id is None else {"point_id": point_id}),
     }
-    columns |= {name: np.array(values, dtype=object) for name, values in words.items()}
-    return _grouped(columns, np.full(n, None, dtype=object), [], described)
+    named = {name: np.array(values, dtype=object) for name, values in words.items()}
+    return _grouped(columns, named, np.full(n, None, dtype=object), [], described)
 
 
 def _grouped(
     columns: dict[str, Column],
+    named: dict[str, Strings],
     note: Strings,
     assumptions: list[str],
     clusters: Mapping[str, Cluster],
 ) -> Points:
     """Points grouped by software and cluster, with what both add to the columns."""
-    rows_by_stack = _rows_by_stack(columns["framework"], columns["cluster"])
+    rows_by_stack = _rows_by_stack(named["framework"], named["cluster"])
     cluster_by_name: dict[str, Cluster] = {}
     gpus_per_node = columns["gpus_per_node"].copy()
     for (_, name), rows in rows_by_stack:
@@ -111,18 +111,17 @@ def _grouped(
             per_node, domain = gpus_per_node[usable], gpu_named(cluster.gpu).link_domain
             per_node = np.where(np.isnan(per_node), cluster.gpus_per_node, per_node)
             gpus_per_node[usable] = per_node if domain is None else np.maximum(per_node, domain)
-    is_own = np.isin(columns["framework"].astype(str), [*OWN_STACKS])
+    is_own = np.isin(named["framework"].astype(str), [*OWN_STACKS])
     # other software (Megatron, FSDP) leaves experts whole where it deals them to ep ranks
     whole = (columns["ep"] > 1) & ~is_own
     etp = np.where(whole, 1.0, columns["tp"])
-    numbers = {name: columns[name] for name in (*AXES, *SIZES, *SHAPE)}
+    precision, attention = (columns[name].astype(object) for name in ("precision", "attention"))
     more = {"gpus_per_node": gpus_per_node, "etp": etp, **_places_of_words(columns)}
-    f = Features({**numbers, **more})
+    f = Features({**columns, **more})
     _note_misfits(f, note, is_own)
     for name, cluster in cluster_by_name.items():
-        rows = np.flatnonzero(columns["cluster"] == name)
-        _note_precisions(columns["precision"], rows, cluster, note)
-    groups, words = [], np.array([columns["precision"], columns["attention"]], dtype=object)
+        _note_precisions(precision, np.flatnonzero(named["cluster"] == name), cluster, note)
+    groups = []
     for (framework, name), rows in rows_by_stack:
         usable = rows[predictable_rows(note[rows])]
         if usable.size:
@@ -140,7 +139,9 @@ def _grouped(
                     # what is known of the software overrides what is known of the transport
                     start=defaults_for({**transport, **stack.defaults}),
                     rows=usable,
-                    features=with_software(f.take(usable), *words[:, usable], gpu, stack),
+                    features=with_software(
+                        f.take(usable), precision[usable], attention[usable], gpu, stack
+                    ),
                 )
             )
     assumptions = [*assumptions, *unpredicted_sentences(columns)]
@@ -156,15 +157,15 @@ def _grouped(
         groups=tuple(groups),
         note=note,
         assumptions=tuple(assumptions),
-        model=columns["model"],
-        cluster=columns["cluster"],
-        framework=columns["framework"],
+        model=named["model"],
+        cluster=named["cluster"],
+        framework=named["framework"],
         world_size=f.world_size,
         seq_length=f.seq_length,
         global_batch_size=batch,
         tokens_per_step=batch * f.seq_length * streams,
         setting=np.array(["|".join(map(str, row)) for row in choices], dtype=object),
-        point_id=columns.get("point_id"),
+        point_id=named.get("point_id"),
     )
 
 
