@@ -8,4 +8,4 @@ from scaling.study.study import Study
 def fitting_plan(study: Study) -> Plan:
     """The points that `scaling plan` keeps, and its refusals."""
     planned = expand_grid(study)
-    return planning.fit(study, planned)[0] if study.mode == "measure" else planned
+    return planning.fit(study, planned) if study.mode == "measure" else planned

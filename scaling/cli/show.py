@@ -12,7 +12,6 @@ from rich.text import Text
 from scaling.analyse.hosts import SLOW_FROM, SlowHost
 from scaling.cluster.hardware import Cluster
 from scaling.errors import counted, grouped_reasons, printable
-from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
 from scaling.run.price import CHEAPEST, Price
@@ -29,7 +28,6 @@ MOST_REASONS = 6  # why probes failed
 def show_plan(
     study: Study,
     planned: Plan,
-    spend: Spend | None,
     probe_plan: ProbePlan | None,
     price: Price | None = None,
     cheapest: Price | None = None,
@@ -67,12 +65,10 @@ def show_plan(
         f"{longest}, {most:,.1f} {unit}-hours{nodes}, if every point reaches its time limit "
         f"and needs all {STARTUP_MINUTES} minutes allowed for its start and end"
     )
-    if spend is not None:
-        say(_describe_spend(spend))
-        for count, reason in grouped_reasons(spend.why_unpredicted):
-            say(f"  not predicted {count}: {printable(reason)}")
     if price is not None:
         console.print(_price_table(price, cheapest))
+        for count, reason in grouped_reasons(price.unpredicted):
+            say(f"  not predicted {count}: {printable(reason)}")
     if measure.is_guided:
         say(_describe_guidance(study))
     if measure.repeats.only and (runs := measure.repeats.at_most) > 1:
@@ -176,16 +172,3 @@ def _rate(row: Probe) -> tuple[float, str]:
     if row.copy_bytes_per_s is not None:
         return row.copy_bytes_per_s / 1e9, "GB/s read and written"
     return (row.bus_bytes_per_s or 0) / 1e9, "GB/s bus bandwidth"
-
-
-def _describe_spend(spend: Spend) -> str:
-    """The predicted cost, with the basis of each number."""
-    parts = [f"predicted {spend.gpu_hours:,.1f} GPU-hours of training steps"]
-    if spend.energy_j is not None:
-        parts.append(f"at most {spend.energy_j / 3.6e6:,.1f} kWh (every GPU at its TDP)")
-    if spend.usd is not None:
-        parts.append(f"{spend.usd:,.0f} USD at the cluster's price")
-    unknown = ""
-    if spend.unpredicted:
-        unknown = f"; {counted(spend.unpredicted, 'point')} cannot be predicted"
-    return ", ".join(parts) + f"; plus the start-up of each point{unknown}"

@@ -66,7 +66,7 @@ def plan(
         plan_writer.write_plan(planned)
     loaded, plan = planned.study, planned.plan
     prices = (price.price_of(loaded, plan), price.cheapest_price(loaded, plan))
-    show.show_plan(loaded, plan, planned.spend, planned.probe_plan, *prices)
+    show.show_plan(loaded, plan, planned.probe_plan, *prices)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")

@@ -17,7 +17,6 @@ from typing import Any
 
 from scaling.cluster.site import Slurm
 from scaling.errors import InputError, shortened
-from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record import files
 from scaling.run.retry import set_aside_for_memory
@@ -46,7 +45,6 @@ class StudyPlan:
     about: str  # the content of study.json
     folder: Path
     plan: Plan
-    spend: Spend | None
     probe_plan: ProbePlan | None
     made_from: str
 

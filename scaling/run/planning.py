@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 
 from scaling.check.rehearsed import rehearser
 from scaling.errors import InputError
-from scaling.predict.advise.rehearse import Rehearse, none_rehearsed
-from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
+from scaling.predict.advise.rehearse import Rehearse, memory_refusals, none_rehearsed
 from scaling.probe.plan import STARTUP_MINUTES, ProbePlan, probe_plan
 from scaling.run import predictions
 from scaling.run.choices import refusal_columns, setting_key
@@ -48,28 +47,23 @@ def plan_study(
     study = load_study(path, mode=mode, cluster=cluster)
     folder, about = study_folder(study, RESULTS), study_info_json(study)
     replication_queries(study)  # report a wrong name before anything runs
-    plan, spend, probe = expand_grid(study), None, None
+    plan, probe = expand_grid(study), None
     if study.mode == "measure":  # in a prediction, what does not fit is part of the answer
         with rehearser(say) as fullest_bytes:
-            plan, spend = fit(study, plan, fullest_bytes)
+            plan = fit(study, plan, fullest_bytes)
         probe = plan_probe(study, plan)
     return StudyPlan(
         study=study,
         about=about,
         folder=folder,
         plan=plan,
-        spend=spend,
         probe_plan=probe,
         made_from=made_from,
     )
 
 
-def fit(
-    study: Study, planned: Plan, fullest_bytes: Rehearse[Point] = none_rehearsed
-) -> tuple[Plan, Spend | None]:
-    """The plan of what can fit, with time limits, and what measuring it is predicted to cost.
-
-    Nothing is left out and there is no cost where nothing can be predicted.
+def fit(study: Study, planned: Plan, fullest_bytes: Rehearse[Point] = none_rehearsed) -> Plan:
+    """The plan of what can fit, with time limits; everything if nothing can be predicted.
 
     Raises:
         InputError: no point can fit.
@@ -77,7 +71,7 @@ def fit(
     measure, points = study.measure, list(planned.points)
     reasons: dict[int, str] = {}  # by row of the grid
     if study.is_predictable:
-        asked, prediction = predictions.predict_points(
+        _, prediction = predictions.predict_points(
             study,
             planned.points,
             rehearse=lambda rows: (
@@ -107,19 +101,9 @@ def fit(
     kept = {row: point for row, point in enumerate(points) if row not in reasons}
     if not kept:
         raise nothing_runs(study, refusals)
-    if not study.is_predictable:
-        return Plan(points=with_full_runs(study, list(kept.values())), refusals=refusals), None
-    ranked_s = predictions.ranking_times(prediction)
-    run = with_full_runs(study, list(kept.values()), [ranked_s[row] for row in kept])
-    counted = {  # repeats of contenders are added as needed
-        row: point
-        for row, point in zip(kept, run, strict=True)
-        if not (measure.repeats.only and point.repeat)
-    }
-    rows, run_s = list(counted), prediction.step_time_s.copy()
-    run_s[rows] = predictions.predict_run_s(study, list(counted.values()), run_s[rows])
-    spend = spend_of(asked, prediction, run_s=run_s, rows=rows)
-    return Plan(points=run, refusals=refusals), spend
+    ranked_s = predictions.ranking_times(prediction) if study.is_predictable else None
+    ranked = None if ranked_s is None else [ranked_s[row] for row in kept]
+    return Plan(points=with_full_runs(study, list(kept.values()), ranked), refusals=refusals)
 
 
 def _too_long(study: Study, point: Point) -> str | None:

@@ -32,12 +32,16 @@ _SIMULATIONS = 3  # of a guided sweep; their prices differ by about a third
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The predicted price of measuring a study, in GPU-hours."""
+    """The predicted price of measuring a study, in GPU-hours.
+
+    `unpredicted`: a reason for each point that cannot be predicted, and so is not counted.
+    """
 
     points: int
     step_gpu_hours: float
     startup_gpu_hours: float
     usd: float | None  # None if the cluster has no price
+    unpredicted: tuple[str, ...] = ()
 
     @property
     def gpu_hours(self) -> float:
@@ -77,6 +81,7 @@ def price_of(study: Study, planned: Grid) -> Price | None:
         step_gpu_hours=steps,
         startup_gpu_hours=startup,
         usd=usd_per_hour and usd_per_hour * (steps + startup),
+        unpredicted=tuple(points.note[~prediction.predicted].tolist()),
     )
 
 

@@ -11,7 +11,7 @@ from scaling.cli import show
 from scaling.cli.options import print_table
 from scaling.cli.verbs import app, main
 from scaling.errors import grouped_reasons
-from scaling.predict.advise.spend import Spend
+from scaling.run.price import Price
 from scaling.study.load import load_study
 from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
@@ -34,7 +34,7 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     planned = fitting_plan(study)
     (asked,) = [point.allocation for point in planned.points]
     assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
-    show.show_plan(study, planned, None, None)
+    show.show_plan(study, planned, None)
     said = capsys.readouterr().out
     assert f"at most 15 min 00 s, {hours}" in said
 
@@ -46,7 +46,7 @@ def test_repeats_that_only_contenders_get_are_not_counted_as_points(config, writ
     one = study_of(config, write_study, measure={"repeats": {"at_most": 1, "for": "contenders"}})
     shown = []
     for study in (once, few, one):
-        show.show_plan(study, fitting_plan(study), None, None)
+        show.show_plan(study, fitting_plan(study), None)
         shown.append(capsys.readouterr().out)
     on_top = "repeats of contenders come on top: up to 3 runs of a layout\n"
     assert shown[1] == shown[0] + on_top
@@ -56,7 +56,7 @@ def test_repeats_that_only_contenders_get_are_not_counted_as_points(config, writ
 def test_a_plan_of_nine_sizes_can_be_read_in_eighty_columns(capsys):
     """A line for each size: beside each other they would cut the models' names to three letters."""
     study = load_study(Path("config/studies/hardware_scaling.yaml"), Path("config"))
-    show.show_plan(study, fitting_plan(study), None, None)
+    show.show_plan(study, fitting_plan(study), None)
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("llama2_13b", "llama2_70b", "tinyllama_1b"))
     assert "│ 2048 GPUs │" in printed
@@ -95,24 +95,14 @@ def test_reasons_are_counted_without_their_numbers_the_most_frequent_first():
 
 def test_a_plan_says_why_points_cannot_be_predicted(config, write_study, capsys):
     study = load_study(write_study(), config)
-    spend = Spend(
-        points=1,
-        why_unpredicted=("bf16 has no peak", "bf16 has no peak"),
-        gpu_hours=1.0,
-        energy_j=None,
-        usd=None,
-    )
-    show.show_plan(study, fitting_plan(study), spend, None)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "2 points cannot be predicted not predicted 2: bf16 has no peak" in shown
-
-
-def test_a_reason_cannot_steer_the_terminal(config, write_study, capsys):
-    study = load_study(write_study(), config)
-    spend = Spend(points=1, why_unpredicted=("\x1b[2J",), gpu_hours=1.0, energy_j=None, usd=None)
-    show.show_plan(study, fitting_plan(study), spend, None)
+    price = Price(
+        points=1, step_gpu_hours=1.0, startup_gpu_hours=0.1, usd=None,
+        unpredicted=("bf16 has no peak", "bf16 has no peak", "\x1b[2J"),
+    )  # fmt: skip
+    show.show_plan(study, fitting_plan(study), None, price)
     shown = capsys.readouterr().out
-    assert "\x1b" not in shown
+    assert "not predicted 2: bf16 has no peak" in shown
+    assert "\x1b" not in shown  # no reason steers the terminal
     assert "[2J" in shown
 
 

@@ -34,10 +34,10 @@ def h100_rows() -> list[dict[str, Any]]:
 def h100_study(root: Path) -> Path:
     """The folder results/h100 under `root`: the study planned, and all its points measured."""
     study, folder = load_study(STUDY, PROJECT / "config"), root / "results" / "h100"
-    plan, spend = fit(study, expand_grid(study))
+    plan = fit(study, expand_grid(study))
     about = study_info_json(study)
     made = StudyPlan(
-        study=study, about=about, folder=folder, plan=plan, spend=spend, probe_plan=None,
+        study=study, about=about, folder=folder, plan=plan, probe_plan=None,
         made_from="",
     )  # fmt: skip
     write_plan(made)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaling.importing.reader import read_rows, read_table
-from scaling.predict.advise.spend import REFUSE_BELOW
+from scaling.predict.advise.rehearse import REFUSE_BELOW
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.validation import trial
 from scaling.predict.read.points import points_of

@@ -8,6 +8,7 @@ from scaling.predict.advise.candidates import Search
 from scaling.predict.advise.recommend import recommend
 from scaling.predict.advise.rehearse import (
     best_of_sizes,
+    memory_refusals,
     nearest_first,
     none_rehearsed,
     predict_rehearsed,
@@ -85,3 +86,13 @@ def test_layouts_that_a_rehearsal_excludes_make_room_for_others():
     near = [one.layout for one in predicted if 0 < one.memory_margin < 0.2]
     assert near
     assert {*near} <= {*asked}
+
+
+def test_hopeless_points_are_refused_with_the_memory_term_by_term(points):
+    found = points({"dp": 8, "zero_stage": 3}, {"dp": 1})
+    prediction = predict(found)
+    refused = memory_refusals(prediction)
+    assert list(refused) == [1]
+    assert prediction.likely_oom.tolist() == [False, True]
+    assert "GiB is" in refused[1]
+    assert "optimizer 75.3" in refused[1]  # 12 bytes x 6.74 billion parameters

@@ -29,7 +29,7 @@ def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(config, writ
     study = study_of(config, write_study, model="mini", tp=[1, 2], zero_stage=[1, 3], **choices)
     plan = grid.expand_grid(study)
     planned = StudyPlan(
-        study=study, about="", folder=tmp_path, plan=plan, spend=None, probe_plan=None,
+        study=study, about="", folder=tmp_path, plan=plan, probe_plan=None,
         made_from="",
     )  # fmt: skip
     plan_writer.write_plan(planned)

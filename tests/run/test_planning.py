@@ -64,12 +64,12 @@ def test_a_rehearsal_refuses_what_the_formulas_leave_undecided(config, write_stu
     near = {"micro_batch_size": 12, "global_batch_size": 96, "seq_length": 4096}
     study = study_of(config, write_study, model=["mini", "near"], **near)
     planned = grid.expand_grid(study)
-    assert len(planning.fit(study, planned)[0].points) == 2
-    kept, _ = planning.fit(study, planned, lambda points: [100e9 for _ in points])
+    assert len(planning.fit(study, planned).points) == 2
+    kept = planning.fit(study, planned, lambda points: [100e9 for _ in points])
     assert {point.model for point in kept.points} == {"mini"}
     (refused,) = kept.refusals
     assert refused.reason.startswith("rehearsed memory 96.2 GiB is")
-    kept, _ = planning.fit(study, planned, lambda points: [60e9 for _ in points])
+    kept = planning.fit(study, planned, lambda points: [60e9 for _ in points])
     assert len(kept.points) == 2
 
 
@@ -103,20 +103,10 @@ def test_a_point_longer_than_the_longest_job_is_refused(config, write_study, gpu
 def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):
     study = load_study(write_study(), config)
     planned = grid.expand_grid(study)
-    assert planning.fit(study, planned) == (planned, None)
+    assert planning.fit(study, planned) == planned
 
 
-def test_the_spending_is_hours_times_price_and_power(config, write_study):
-    study = study_of(config, write_study)
-    planned, spent = planning.fit(study, grid.expand_grid(study))
-    assert planned == fitting_plan(study)
-    assert spent.points == 1
-    assert spent.gpu_hours > 0
-    assert spent.usd == pytest.approx(2.0 * spent.gpu_hours)
-    assert spent.energy_j == pytest.approx(700 * 3600 * spent.gpu_hours)  # the TDP of an H100
-
-
-def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeypatch):
+def test_a_plan_is_predicted_once(config, write_study, monkeypatch):
     counts = []
 
     def counted(study, points, predict=predictions.predict_points, **named):

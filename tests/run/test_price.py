@@ -47,7 +47,7 @@ def test_a_guided_sweep_is_priced_by_rounds_on_rows_drawn_from_the_predictions(c
 
 def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
-    points, _ = planning.fit(study, grid.expand_grid(study))
+    points = planning.fit(study, grid.expand_grid(study))
     both = [point for point in points.points if point.accumulation == "both"]
     assert {point.world_size for point in both} == {8, 16}
     assert len(both) <= 4
@@ -70,7 +70,7 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     study = study_of(config, write_study, **GRID)
     plan = fitting_plan(study)
     own, cheap = price.price_of(study, plan), price.cheapest_price(study, plan)
-    show.show_plan(study, plan, None, None, own, cheap)
+    show.show_plan(study, plan, None, own, cheap)
     printed = capsys.readouterr().out
     assert cheap.gpu_hours < own.gpu_hours < 10  # so few are told with a decimal
     sentence = f"about {cheap.gpu_hours:.1f} GPU-hours instead of {own.gpu_hours:.1f}"

@@ -165,7 +165,7 @@ def test_what_every_run_imports_leaves_scipy_to_who_fits():
     """Half a second of each `scaling plan`, which Snakemake starts where a plan may be stale."""
     rooms = "scaling.run.planning, scaling.run.rounds, scaling.cli.show"
     loaded = modules_after(f"import {rooms}")
-    assert "scaling.predict.advise.spend" in loaded
+    assert "scaling.predict.advise.rehearse" in loaded
     assert not {"scipy", "torch"} & loaded
 
 

@@ -1,17 +1,20 @@
-"""Let rehearsals decide whether layouts fit whose predicted memory lies near the capacity."""
+"""Layouts that fit: rehearsals decide near the capacity, and far beyond it nothing is started."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from scaling.arrays import Flags
+from scaling.arrays import Flags, Floats
+from scaling.cluster.hardware import GIB
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
 
 # Predicted need over capacity between which a prediction does not decide.
 NEAR = (0.8, 1.15)
+# Chance to fit below which a point is not started unless the study measures what does not fit.
+REFUSE_BELOW = 0.02
 
 _Layouts = TypeVar("_Layouts")
 # Layouts (points, rows) -> peak bytes of each one's fullest rank, None where it was not rehearsed.
@@ -69,3 +72,23 @@ def best_of_sizes(points: Points, prediction: Prediction) -> list[int]:
     for row in np.argsort(seconds, kind="stable")[: int(prediction.fits.sum())].tolist():
         best.setdefault(tuple(values[row] for values in names), row)
     return [*best.values()]
+
+
+def memory_refusals(prediction: Prediction) -> dict[int, str]:
+    """Row -> why it is not worth starting: the memory it needs, term by term."""
+    ratio = prediction.need_bytes / prediction.capacity_bytes
+    refused = np.flatnonzero(prediction.predicted & (prediction.fits_chance < REFUSE_BELOW))
+    return {row: _reason(prediction, row, float(ratio[row])) for row in refused.tolist()}
+
+
+def _reason(prediction: Prediction, row: int, ratio: float) -> str:
+    def gib(values: Floats) -> str:
+        return f"{values[row] / GIB:z.1f}"  # z: a difference of floats is not -0.0
+
+    terms = {name.removesuffix("_bytes"): v for name, v in prediction.memory_terms.items()}
+    parts = ", ".join(f"{name} {gib(values)}" for name, values in terms.items())
+    kind = "rehearsed" if prediction.rehearsed[row] else "predicted"
+    return (
+        f"{kind} memory {gib(prediction.need_bytes)} GiB is {ratio - 1:.0%} more than the "
+        f"{gib(prediction.capacity_bytes)} GiB of a GPU ({parts} GiB, and fragmentation)"
+    )
