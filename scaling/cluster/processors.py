@@ -58,7 +58,7 @@ class Processors:
             "own": now.own - self.own,
             "used": now.used - self.used,
             "stolen": now.stolen - self.stolen,
-            "limited": limited and limited[1] - self.limited[1],
+            "limited": limited and self.limited and limited[1] - self.limited[1],
         }
 
 
@@ -85,14 +85,14 @@ def _taken(ranks: list[dict[str, Any]]) -> float:
 
     def from_ranks(used: float, cores: float) -> float:
         wanted = min(threads, cores)
-        return max(0.0, (used - own) / seconds - (cores - wanted)) / wanted
+        return float(max(0.0, (used - own) / seconds - (cores - wanted)) / wanted)
 
     cores, quota = ranks[0]["cores"], ranks[0]["quota"]
     shares = [from_ranks(max(rank["used"] for rank in ranks), cores)]
     if quota:
         shares.append(from_ranks(max(rank["limited"] for rank in ranks), min(cores, quota)))
     stolen = max(rank["stolen"] for rank in ranks) / seconds / min(threads, cores)
-    return min(1.0, max(shares) + stolen)
+    return float(min(1.0, max(shares) + stolen))
 
 
 def usable_cpus() -> tuple[int, ...]:
