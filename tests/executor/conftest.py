@@ -7,21 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from snakemake_executor_plugin_submitit import backoff, dispatch
-from snakemake_executor_plugin_submitit.allocations import Limits, WantedJob
+from snakemake_executor_plugin_submitit import dispatch, submitting
+from snakemake_executor_plugin_submitit.allocations import WantedJob
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
 from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.records import JobRecord, Records, digest_of, key_of
-from snakemake_executor_plugin_submitit.schedulers import JobId, Listed, Refused
+from snakemake_executor_plugin_submitit.schedulers import Listed, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 
 class Cluster:
     """Both sides of a scheduler: takes allocations, and is told what becomes of them."""
 
     gpus = None
-    largest_array = 1000
     forgets_jobs = True
 
     def __init__(self):
@@ -41,28 +41,24 @@ class Cluster:
     def longest_minutes(self, request):
         return self.longest
 
-    def send(self, batch, allocations, request, *, name, comment, minutes, gpus):
+    def send(self, batch, request, *, name, comment, gpus):
         self.asked += 1
         if self.refusal is not None:
             raise Refused(self.refusal, kind_of(self.refusal))
-        jobs = [str(100 + len(self.folders) + n) for n in range(len(allocations))]
-        for job, folder in zip(jobs, allocations, strict=True):
-            self.known[job] = state_of("PENDING")
-            self.folders[job] = folder
-            self.requests[job] = dict(request.options)
-        return [JobId(job) for job in jobs]
+        job = str(100 + len(self.folders))
+        self.known[job] = state_of("PENDING")
+        self.folders[job] = batch
+        self.requests[job] = dict(request.options)
+        return job
 
     def listed(self, uid=None):
         self.queries["squeue"] += 1
         if not self.answers:
             return None
         return [
-            Listed(
-                id=JobId(job), state=state, directory=str(Path.cwd()),
-                batch=self.folders[job].parent.name,
-            )
+            Listed(id=job, state=state, directory=str(Path.cwd()), batch=self.folders[job].name)
             for job, state in self.known.items()
-        ]  # fmt: skip
+        ]
 
     def accounted(self, jobs):
         return {}
@@ -71,7 +67,7 @@ class Cluster:
         return [] if self.answers else None
 
     def cancel(self, jobs):
-        self.cancelled += [each.job for each in jobs]
+        self.cancelled += jobs
         return self.answers
 
     def begin(self, job, number):
@@ -126,7 +122,7 @@ def clock(monkeypatch):
     """The clock's time: its one item."""
     now = [1000.0]
     ours = SimpleNamespace(monotonic=lambda: now[0])
-    for module in (backoff, dispatch):  # nobody else's time stands still
+    for module in (dispatch, submitting):  # nobody else's time stands still
         monkeypatch.setattr(module, "time", ours)
     return now
 
@@ -136,14 +132,16 @@ def run(tmp_path, cluster, monkeypatch):
     """A run of the executor; a second one finds what the first has written."""
     monkeypatch.chdir(tmp_path)
 
-    def start(**limits):
+    def start(outputs_are_complete=False, **settings):
         listener = Listener()
         dispatcher = Dispatcher(
             records=Records(tmp_path / "records"),
             scheduler=cluster,
-            limits=Limits(**{"latency_s": 0.0, **limits}),
+            settings=ExecutorSettings(**settings),
             listener=listener,
             directory=tmp_path,
+            latency_s=0.0,
+            outputs_are_complete=outputs_are_complete,
         )
         return dispatcher, listener
 

@@ -141,7 +141,7 @@ def test_an_endless_reason_to_wait_is_reported_once(run, cluster, tmp_path, reas
 
 
 def test_jobs_held_after_failed_launches_are_sent_anew_and_fail_in_the_end(run, cluster, tmp_path):
-    dispatcher, listener = run(restarts=1)
+    dispatcher, listener = run(max_restarts=1)
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
 
     for job in ("100", "101"):
@@ -229,7 +229,7 @@ def test_allocations_that_never_finish_a_point_are_given_up_in_the_end(
 def test_a_failure_before_the_worker_quotes_its_last_words(run, cluster, tmp_path):
     dispatcher, listener = run(pack=2)
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
-    log = cluster.folders["100"].parent / "100_0_log.out"
+    log = cluster.folders["100"] / "100_0_log.out"
     log.write_text("hello\na line of slurm_setup failed: module load cuda/99\n")
     cluster.known["100"] = state_of("FAILED")
     dispatcher.poll()
@@ -245,12 +245,12 @@ def test_a_missing_log_hints_that_the_folder_is_not_shared(run, cluster, tmp_pat
     dispatcher.poll()
 
     ((_, _, why),) = listener.take("failed")
-    batch = cluster.folders["100"].parent
+    batch = cluster.folders["100"]
     assert why == f"job 100 is FAILED: it has left no log; does its node see {batch}?"
 
 
 def test_every_interruption_of_a_job_counts_once_in_a_run(run, cluster, tmp_path):
-    dispatcher, listener = run(restarts=3)
+    dispatcher, listener = run(max_restarts=3)
     (job,) = wanted_jobs(tmp_path, "a")
     dispatcher.submit([job])
     # requeued twice by the scheduler, and then preempted for good
@@ -293,3 +293,21 @@ def test_an_existing_output_counts_as_finished(run, cluster, tmp_path, whole):
 
     told = ("succeeded", "a") if whole else ("failed", "a", "job 100 is FAILED")
     assert listener.take("succeeded", "failed") == [told]
+
+
+def test_a_host_that_fails_twice_is_excluded_and_named(run, cluster, tmp_path):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
+    for job in ("100", "101"):
+        why = "measure a found that nothing can run there"
+        write_json(cluster.folders[job] / "started.json", {})
+        write_json(cluster.folders[job] / "unusable.json", {"host": "n7", "why": why})
+        cluster.known[job] = state_of("FAILED")
+        dispatcher.poll()
+
+    assert [event[1] for event in listener.take("failed")] == []
+    assert cluster.requests["102"] == {"nodes": 1}  # after the first failure
+    assert cluster.requests["103"] == {"nodes": 1, "exclude": "n7"}
+    first, last = dispatcher.report()
+    assert first == f"n7 was excluded after 2 failures of its own: {why}"
+    assert last == "submitit: 4 allocations, 3 squeue calls"

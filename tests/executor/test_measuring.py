@@ -70,7 +70,7 @@ def test_a_point_that_could_not_be_judged_is_left_for_later(folder, why, monkeyp
         threading.Thread(target=end_once_it_trains, args=[folder], daemon=True).start()
 
     with pytest.raises(SystemExit, match=re.escape(f"job 0 {why}")):
-        Pack(str(folder), 0)()
+        Pack(folder, 0)()
 
     assert not list(folder.glob("*.finished*"))
     assert not list(folder.parent.glob("rows/*.parquet"))

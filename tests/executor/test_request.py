@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snakemake_executor_plugin_submitit.packing import packs_of
 from snakemake_executor_plugin_submitit.request import MARGIN_MIN, RequestError, together
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import submitit_parameters
+from snakemake_executor_plugin_submitit.submitting import packs_of
 
 from tests.processes import modules_after
 
@@ -19,13 +19,8 @@ def sbatch_file(**resources):
     """The text that submitit hands to sbatch for a pack of four."""
     from submitit.slurm.slurm import _make_sbatch_string
 
-    request = request_of("measure", resources)
-    parameters = submitit_parameters(
-        request,
-        name="measure p +3",
-        comment="snakemake in study, b",
-        minutes=4 * request.runtime_min + MARGIN_MIN,
-    )
+    request = request_of("measure", {**resources, "runtime": 4 * resources["runtime"]})
+    parameters = submitit_parameters(request, name="measure p +3", comment="snakemake in study, b")
     return _make_sbatch_string(command="exec python pack", folder="/shared/b", **parameters)
 
 
@@ -148,6 +143,7 @@ def test_snakemakes_own_names_of_resources_are_heeded(resources, threads, option
         ({"gpu": 3, "nodes": 2}, "gpu=3 and nodes=2 do not match"),
         ({"gpu": 1, "gpus_per_node": 1}, "gpu=1 and gpus_per_node or gres: give one"),
         ({"gpu_manufacturer": "amd"}, "use gpu_model or constraint"),
+        ({"clusters": "east"}, "set SLURM_CLUSTERS for the whole run"),
     ],
 )
 def test_resources_that_cannot_be_had_are_refused(resources, sentence):

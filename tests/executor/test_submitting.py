@@ -5,7 +5,7 @@ import json
 import pytest
 from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers import Refused
-from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of
 
 from tests.executor.conftest import wanted_jobs
 
@@ -32,7 +32,7 @@ def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
         dispatcher.poll()
 
     assert cluster.asked == 1 + 5  # at 0, 5, 15, 35 and 75 s, once for all ten
-    assert len(list((tmp_path / "records").glob("*/*/pack.json"))) == 1  # of the first
+    assert len(list((tmp_path / "records").glob("*/pack.json"))) == 1  # of the first
     cluster.refusal = None
     cluster.finish("100", 0)
     dispatcher.poll()
@@ -44,26 +44,8 @@ def test_a_pack_asks_for_no_more_time_than_the_scheduler_gives(run, cluster, tmp
     cluster.longest = 12
     dispatcher.submit(wanted_jobs(tmp_path, *"abc"))
 
-    packs = sorted((tmp_path / "records").glob("*/*/pack.json"))
+    packs = sorted((tmp_path / "records").glob("*/pack.json"))
     assert sorted(len(json.loads(pack.read_text())["items"]) for pack in packs) == [1, 2]
-
-
-def test_a_too_large_array_is_halved_until_it_is_taken(run, cluster, tmp_path, monkeypatch):
-    sizes, send = [], cluster.send
-
-    def at_most_two(batch, allocations, request, **how):
-        sizes.append(len(allocations))
-        cluster.refusal = "QOSMaxSubmitJobPerUserLimit" if len(allocations) > 2 else None
-        return send(batch, allocations, request, **how)
-
-    monkeypatch.setattr(cluster, "send", at_most_two)
-    dispatcher, _ = run(array=True)
-    dispatcher.submit(wanted_jobs(tmp_path, *"abcdefgh"))
-    for _ in range(4):
-        dispatcher.poll()
-
-    assert sizes[:3] == [8, 4, 2]
-    assert len(cluster.folders) == 8
 
 
 def test_unknown_refusals_are_sent_again(run, cluster, tmp_path, clock):
@@ -88,21 +70,23 @@ def test_unknown_refusals_are_sent_again(run, cluster, tmp_path, clock):
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        ("Batch job submission failed: Zero Bytes were transmitted or received", "away"),
-        ("Batch job submission failed: Socket timed out on send/recv operation", "away"),
-        ("Unable to contact slurm controller (connect failure)", "away"),
-        ("Slurm temporarily unable to accept job, sleeping and retrying; Socket timed out", "away"),
+        ("Batch job submission failed: Zero Bytes were transmitted or received", "later"),
+        ("Batch job submission failed: Socket timed out on send/recv operation", "later"),
+        ("Unable to contact slurm controller (connect failure)", "later"),
+        (
+            "Slurm temporarily unable to accept job, sleeping and retrying; Socket timed out",
+            "later",
+        ),
         ("Batch job submission failed: I/O error writing script/environment to file", "unknown"),
         ("Invalid authentication credential", "unknown"),
         (
             "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy (job submit limit)",
-            "busy",
+            "later",
         ),
         ("QOSMaxWallDurationPerJobLimit; Job violates accounting/QOS policy", "refused"),
         ("Batch job submission failed: Invalid qos specification", "refused"),
         ("Batch job submission failed: Requested node configuration is not available", "refused"),
         ("unrecognized option '--frobnicate'", "refused"),
-        ("Batch job submission failed: Invalid job array specification", "busy"),
         ("'east' can't be reached now, or it is an invalid entry for --cluster.", "unknown"),
     ],
 )
@@ -114,15 +98,14 @@ def test_an_unanswered_sbatch_is_sent_again_and_its_orphan_cancelled(run, cluste
     dispatcher, listener = run()
     send = cluster.send
 
-    def unanswered(batch, allocations, request, **named):
-        send(batch, allocations, request, **named)
+    def unanswered(batch, request, **named):
+        send(batch, request, **named)
         cluster.answers = False
-        raise Refused("Batch job submission failed: Zero Bytes were transmitted", "away")
+        raise Refused("Batch job submission failed: Zero Bytes were transmitted", "later")
 
     cluster.send = unanswered
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
-    orphan = cluster.folders["100"]
-    assert (orphan / "0.withdrawn").exists()
+    assert not cluster.folders["100"].exists()
     assert cluster.cancelled == []
     cluster.answers, cluster.send = True, send
     clock[0] += 10
@@ -130,9 +113,6 @@ def test_an_unanswered_sbatch_is_sent_again_and_its_orphan_cancelled(run, cluste
 
     assert cluster.cancelled == ["100"]
     assert listener.take("sent", "failed") == [("sent", "a", "101")]
-    cluster.known["100"] = state_of("CANCELLED")
-    dispatcher.tidy(keep_days=30)
-    assert not orphan.exists()
 
 
 def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, tmp_path, clock):
@@ -145,7 +125,7 @@ def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, t
 
     cluster.send = broken
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
-    assert (cluster.folders["100"] / "0.withdrawn").exists()
+    assert not cluster.folders["100"].exists()
     assert "No space left on device; 1 jobs wait" in listener.take("say")[0][1]
     cluster.send = send
     clock[0] += 5

@@ -15,7 +15,7 @@ def test_a_batch_is_removed_once_all_of_it_succeeded_and_snakemake_knows(run, cl
     dispatcher, _ = run(pack=2)
     jobs = wanted_jobs(tmp_path, "a", "b")
     dispatcher.submit(jobs)
-    batch: Path = cluster.folders["100"].parent
+    batch: Path = cluster.folders["100"]
     cluster.known["100"] = state_of("COMPLETING")
 
     def is_kept() -> bool:
@@ -37,7 +37,7 @@ def test_a_batch_is_removed_once_all_of_it_succeeded_and_snakemake_knows(run, cl
 def test_what_failed_is_removed_when_it_is_old_unless_it_may_yet_run(run, cluster, tmp_path, state):
     dispatcher, _ = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
-    batch = cluster.folders["100"].parent
+    batch = cluster.folders["100"]
     cluster.known["100"] = state_of(state)
     dispatcher.tidy(keep_days=3)
     assert batch.exists()
@@ -56,7 +56,8 @@ def test_what_a_user_keeps_beside_the_records_is_never_removed(tmp_path):
     data.parent.mkdir()
     data.touch()
     os.utime(data.parent, (0, 0))
-    being_made = records.open_batch()
+    being_made = records.new_batch()
+    being_made.mkdir()
 
     records.tidy([], keep_days=3)
 

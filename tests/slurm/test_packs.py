@@ -1,6 +1,5 @@
 """Points become allocations of a real Slurm."""
 
-import signal
 import stat
 
 import pytest
@@ -28,20 +27,6 @@ def test_points_of_equal_resources_share_an_allocation(study):
     assert ranks == [[[*place, job, "0,1"] for place in geometry]] * 3
 
 
-def test_equal_allocations_become_one_array_with_a_limit(study):
-    study.points(**{f"p{i}": {"seconds": 1} for i in range(8)})
-
-    run = study.start("--submitit-pack", "2", "--submitit-array", "2")
-    seen = []
-    until("it ends", lambda: seen.append(study.lab.queue()) or run.poll() is not None)
-
-    assert run.returncode == 0, study.said
-    assert len({job.split("_")[0] for job in study.jobs()}) == 1
-    assert len(study.jobs()) == 4
-    assert max(list(states.values()).count("RUNNING") for states in seen) <= 2
-    assert set(study.starts().values()) == {1}
-
-
 def test_no_more_allocations_are_in_flight_than_allowed(study):
     study.points(**{f"p{i}": {"seconds": 1} for i in range(6)})
 
@@ -50,8 +35,8 @@ def test_no_more_allocations_are_in_flight_than_allowed(study):
     in_flight = []
 
     def ended():
-        sent = len(list(folder.glob("*/*/pack.json")))  # before what has finished is counted
-        in_flight.append(sent - len(list(folder.glob("*/*/*.finished.json"))))
+        sent = len(list(folder.glob("*/pack.json")))  # before what has finished is counted
+        in_flight.append(sent - len(list(folder.glob("*/*.finished.json"))))
         return run.poll() is not None
 
     until("it ends", ended)
@@ -96,29 +81,15 @@ def test_a_point_starts_after_the_job_on_which_it_depends(study):
     assert (study.folder / "starts").read_text().split() == ["first", "a"]
 
 
-def test_names_and_comments_tell_a_human_what_a_job_is(study):
-    study.points(a={"seconds": 20}, b={"seconds": 20})
+def test_a_job_says_what_it_is_and_its_pickles_are_private(study):
+    study.points(a={"slurm_extra": "--no-requeue"}, b={"slurm_extra": "--no-requeue"})
 
-    run = study.start("--submitit-pack", "2")
-    study.wait_for_start("a")
+    assert study.run("--submitit-pack", "2", "--submitit-keep-folders") == 0, study.said
 
-    listed = study.lab.ask("squeue", "--noheader", "--format=%j|%k")
-    run.send_signal(signal.SIGINT)
-    run.wait(timeout=500)
-    name, comment = listed.strip().split("|")
-    assert name == "point a +1"
-    assert comment.startswith("snakemake in study, ")
-
-
-def test_a_job_has_the_sites_options_and_private_pickles(study):
-    study.points(a={"seconds": 0})
-    words = ("--submitit-name-prefix", "team-", "--submitit-comment", "grant 7")
-    kept = ("--submitit-keep-folders", "--submitit-no-requeue")
-    assert study.run(*words, *kept) == 0, study.said
     (job,) = study.jobs()
     told = study.lab.ask("scontrol", "show", "job", job)
-    assert "JobName=team-point" in told
-    assert "Comment=grant 7; snakemake in study" in told
+    assert "JobName=point a +1\n" in told
+    assert "Comment=snakemake in study, " in told
     assert "Requeue=0" in told
     (batch,) = (study.folder / ".snakemake/submitit").glob("2*")
     assert stat.S_IMODE(batch.stat().st_mode) == 0o700

@@ -27,13 +27,14 @@ def kill(run):
 
 
 def test_after_a_kill_jobs_are_taken_up_and_nothing_is_sent_twice(study):
-    study.points(**SIX)
-    run = study.start(*PACKED, "--submitit-array", "2")  # so that one of the three still waits
+    waiting = {"seconds": 3, "slurm_extra": "--begin=now+15"}
+    study.points(**{**SIX, "p4": waiting, "p5": waiting})
+    run = study.start(*PACKED)
     study.wait_for_start("p0", "p2")
     kill(run)
     jobs = study.jobs()
 
-    assert study.run(*PACKED, "--submitit-array", "2") == 0, study.said
+    assert study.run(*PACKED) == 0, study.said
 
     assert study.starts() == dict.fromkeys(SIX, 1)
     assert study.done() == set(SIX)

@@ -4,11 +4,8 @@
     executor        Snakemake's side of the plugin; nothing below knows of Snakemake
     dispatch        takes up jobs of an earlier run, submits the others, and finishes them
     submitting      turns waiting jobs into allocations
-    backoff         when to retry a request that was not taken
-    excluded_hosts  hosts on which nothing can run
     allocations     jobs that are wanted, who is told about them, and allocations in flight
     request         what one allocation needs
-    packing         which jobs share an allocation (pure)
     schedulers      by name; nothing else knows of any of them
     records         records on disk of what was submitted; removes old ones
     ownership       a lock that ends with its owner

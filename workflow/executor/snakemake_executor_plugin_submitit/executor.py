@@ -23,7 +23,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
-from .allocations import Limits, WantedJob
+from .allocations import WantedJob
 from .dispatch import Dispatcher
 from .ownership import OwnedElsewhere, Ownership, user_name
 from .records import JobRecord, Records, digest_of, key_of
@@ -42,12 +42,13 @@ class Executor(RemoteExecutor):
             names = ", ".join(SCHEDULERS)
             raise WorkflowError(f"--submitit-cluster {settings.cluster}: must be one of {names}")
         self._scheduler = SCHEDULERS[settings.cluster](settings)
-        if (why := self._scheduler.unusable()) is not None:
-            raise WorkflowError(why)
         if (wrong := too_small(settings)) is not None:
             raise WorkflowError(wrong)
-        if (sentence := self._scheduler.prepare()) is not None:
-            self.logger.warning(sentence)
+        try:
+            if (sentence := self._scheduler.prepare()) is not None:
+                self.logger.warning(sentence)
+        except RequestError as why:
+            raise WorkflowError(str(why)) from why
         try:
             self._ownership = Ownership()
             self._ownership.claim(
@@ -69,17 +70,11 @@ class Executor(RemoteExecutor):
         self._dispatcher = Dispatcher(
             records=Records(),
             scheduler=self._scheduler,
-            limits=Limits(
-                pack=settings.pack,
-                pack_minutes=settings.pack_minutes,
-                array=settings.array is not None,
-                max_allocations=settings.max_allocations,
-                latency_s=self.workflow.execution_settings.latency_wait,
-                outputs_are_complete=self.workflow.dag.ignore_incomplete,
-                restarts=settings.max_restarts,
-            ),
+            settings=settings,
             listener=self,
             directory=Path.cwd(),
+            latency_s=self.workflow.execution_settings.latency_wait,
+            outputs_are_complete=self.workflow.dag.ignore_incomplete,
         )
         self._tidy()
 

@@ -10,7 +10,6 @@ import json
 import os
 import pwd
 import socket
-import tempfile
 import threading
 import time
 import uuid
@@ -18,15 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 from .pack import write_json
 
 # Where records are kept: a folder that login and compute nodes share, as they share the directory.
 RECORDS = Path(".snakemake/submitit")
 CLAIMS = RECORDS / "index" / "owners"
 BEAT_S = 5.0  # the heartbeat of an owner
-SILENCE_S = 30.0  # after which an owner on another host is dead
+SILENCE_S = 30.0  # after which an owner that cannot be looked at is dead
 
 
 class OwnedElsewhere(RuntimeError):
@@ -39,7 +36,7 @@ class Claim:
 
     host: str
     pid: int
-    since_boot_s: float  # when it began: a clock that is set does not change this
+    began: str  # as the kernel counts it, so a clock that is set does not change it
     uid: int
     outputs: list[str]
 
@@ -54,10 +51,7 @@ class Claim:
 
     def runs(self) -> bool:
         """Whether the process on this host runs; another one may have got its pid."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            is_it = abs(_since_boot_s(self.pid) - self.since_boot_s) < 0.05
-            return is_it and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
-        return False
+        return began(self.pid) == self.began
 
 
 class Ownership:
@@ -79,10 +73,9 @@ class Ownership:
         """Claim these files.
 
         The claim is written before others are looked at: of two processes that start at once, at
-        least one sees the other. An owner on another host is watched until it shows a heartbeat or
-        has been silent for long enough; `say` announces the wait. Jobs of a dead owner are taken
-        up, if it is of this user. Otherwise it must have ended: `left_by` names the jobs of a user
-        in this directory that live, None if nobody knows.
+        least one sees the other. Jobs of a dead owner are taken up, if it is of this user.
+        Otherwise they must have ended: `left_by` names the jobs of a user in this directory that
+        live, None if nobody knows. `say` announces a wait for the heartbeat of another owner.
 
         Raises:
             OwnedElsewhere: another live process has claimed one of the files, or a dead one may
@@ -94,7 +87,7 @@ class Ownership:
         mine = Claim(
             host=socket.gethostname(),
             pid=os.getpid(),
-            since_boot_s=_since_boot_s(os.getpid()),
+            began=began(os.getpid()) or "",
             uid=os.getuid(),
             outputs=wanted,
         )
@@ -107,7 +100,7 @@ class Ownership:
             if path == self._file or not shared:
                 continue
             who = None
-            if self._lives(path, other, say):
+            if lives(path, other, say):
                 who = f"another {other} is"
             elif not may_act_for(other.uid) and (jobs := left_by(other.uid)) != []:
                 which = f"job {', '.join(jobs)}" if jobs else "what the scheduler cannot list now"
@@ -121,32 +114,16 @@ class Ownership:
             with contextlib.suppress(PermissionError):  # of another user, in a sticky folder
                 path.unlink(missing_ok=True)
 
-    def _lives(self, path: Path, other: Claim, say: Callable[[str], None]) -> bool:
-        if other.is_here:
-            return other.runs()
-        heard = _heard(path)
-        if server_time(path.parent) - heard >= SILENCE_S:
-            return False
-        say(f"looking for {SILENCE_S:g} s whether another {other} still lives")
-        end = time.monotonic() + SILENCE_S
-        while time.monotonic() < end and _heard(path) == heard:
-            time.sleep(0.2)
-        return _heard(path) not in (heard, 0.0)
-
     def _beat(self) -> None:
+        """Show others that this one lives."""
         while not self._released.wait(BEAT_S):
-            with contextlib.suppress(OSError):  # a file system that is briefly unavailable
-                self.heartbeat()
+            with contextlib.suppress(OSError):  # released, or the file system is briefly away
+                os.utime(self._file)
 
     @property
     def is_lost(self) -> bool:
         """Whether another process took this one for dead, after a long silence, and took over."""
         return self._claimed and not self._released.is_set() and not self._file.exists()
-
-    def heartbeat(self) -> None:
-        """Show owners on other hosts that this one lives."""
-        if self._file.exists():
-            os.utime(self._file)  # by the clock of the file server
 
     def release(self) -> None:
         """Give the claim up."""
@@ -165,14 +142,15 @@ def claims_in(folder: Path) -> Iterator[tuple[Path, Claim]]:
             yield path, Claim(**json.loads(path.read_text()))
 
 
-def claims_of(folder: Path, prefix: str) -> list[tuple[Path, Claim, bool]]:
-    """Claims of files whose names begin with `prefix`, and whether their owners live."""
-    now = server_time(folder)
-    return [
-        (path, each, each.runs() if each.is_here else now - _heard(path) < SILENCE_S)
-        for path, each in claims_in(folder)
-        if any(name.startswith(prefix) for name in each.outputs)
-    ]
+def lives(path: Path, claim: Claim, say: Callable[[str], None]) -> bool:
+    """Whether the owner of a claim runs; one that cannot be looked at must show a heartbeat."""
+    if claim.is_here:
+        return claim.runs()
+    say(f"looking for {SILENCE_S:g} s whether {claim} still lives")
+    heard, end = _heard(path), time.monotonic() + SILENCE_S
+    while (now := _heard(path)) == heard and time.monotonic() < end:
+        time.sleep(0.2)
+    return now not in (heard, None)
 
 
 def may_act_for(uid: int) -> bool:
@@ -193,23 +171,19 @@ def how_to_stop(claim: Claim) -> str:
     return "stop it" if may_act_for(claim.uid) else f"have {user_name(claim.uid)} stop it"
 
 
-def _heard(path: Path) -> float:
-    """When an owner was last heard of, by the file server's clock; 0 if it has released."""
+def began(pid: int) -> str | None:
+    """When a process of this host began, in ticks of the kernel; None if it has ended."""
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if facts[0] == "Z" else facts[19]
+
+
+def _heard(path: Path) -> float | None:
+    """When an owner was last heard of, by the file server's clock; None if it has released."""
     try:
         with path.open() as file:  # opening it makes a network file system ask its server
             return os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
-        return 0.0
-
-
-def server_time(folder: Path) -> float:
-    """The time by the clock of the file server, as of heartbeats; else by this host's."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:  # no such folder, or no room for a file
-        return time.time()
-
-
-def _since_boot_s(pid: int) -> float:
-    return psutil.Process(pid).create_time() - psutil.boot_time()
+        return None

@@ -64,26 +64,23 @@ class Job:
     """A running job of a pack, in a session of its own, so that a signal reaches all of it only."""
 
     def __init__(
-        self, folder: Path, number: int, item: Mapping[str, Any], pack: Mapping[str, Any],
-        environment: Mapping[str, str],
+        self, number: int, item: Mapping[str, Any], environment: Mapping[str, str],
+        directory: str, log: Path,
     ) -> None:  # fmt: skip
         self.number, self.item = number, item
         self.began = time.time()
-        self._folder = folder
-        self._withdrawn = folder / f"{number}.withdrawn"
         self._kills_before = oom_kills()
         self._polled_s = time.monotonic()
         self._ends_s = self._polled_s + item["limit_s"]  # not counting suspensions
-        self._looks_s = 0.0
         # on this machine, as it is polled often
         self._released = Path(tempfile.gettempdir()) / f"released-{uuid.uuid4().hex}"
-        with (folder / f"{number}.log").open("ab") as log:
+        with log.open("ab") as output:
             self.process = subprocess.Popen(
                 ["bash", "-c", item["command"]],
-                cwd=pack["directory"],
+                cwd=directory,
                 env={**environment, RELEASED: str(self._released)},
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -100,12 +97,7 @@ class Job:
         if now - self._polled_s > _SUSPENDED_S:
             self._ends_s += now - self._polled_s
         self._polled_s = now
-        if now >= self._ends_s:
-            return "time limit"
-        if now < self._looks_s:
-            return None
-        self._looks_s = now + _LOOK_EVERY_S
-        return "withdrawn" if self._withdrawn.exists() else None
+        return "time limit" if now >= self._ends_s else None
 
     def killed_for_memory(self, code: int) -> bool:
         """Whether the kernel ended it since its memory ran out, by its exit code."""
@@ -141,11 +133,11 @@ class Pack:
     """
 
     def __init__(
-        self, folder: str, max_restarts: int, context: AllocationContext | None = None
+        self, folder: Path, max_restarts: int, context: AllocationContext | None = None
     ) -> None:
-        self.folder = folder
-        self.max_restarts = max_restarts
-        self.context = context or AllocationContext()
+        self._folder = folder
+        self._max_restarts = max_restarts
+        self._context = context or AllocationContext()
         self._running: list[Job] = []  # in order of start; all but the last only write
         self._restarts, self._looks_s = 0, 0.0
 
@@ -154,32 +146,28 @@ class Pack:
 
         Raises:
             SystemExit: all of them failed, or the rest cannot run here and now.
-            OSError: a job's end could not be recorded as usual, as the disk is full.
+            OSError: a job's end could not be recorded, as the disk is full.
         """
-        folder = Path(self.folder)
-        restarts = self._restarts = self.context.restarts()
-        write_json(folder / "started.json", {"restarts": restarts, "host": os.uname().nodename})
-        pack: dict[str, Any] = json.loads((folder / "pack.json").read_text())
+        restarts = self._restarts = self._context.restarts()
+        started = {"restarts": restarts, "host": os.uname().nodename}
+        write_json(self._folder / "started.json", started)
+        pack: dict[str, Any] = json.loads((self._folder / "pack.json").read_text())
         left = pack.get("restarts")
-        if restarts > (self.max_restarts if left is None else min(left, self.max_restarts)):
+        if restarts > (self._max_restarts if left is None else min(left, self._max_restarts)):
             raise RuntimeError(f"given up: restarted {restarts} times")
         # submitit ignores SIGTERM, so a job would outlive a cancel
         signal.signal(signal.SIGTERM, self._terminated)
         if restarts:  # an earlier start may live on a node that was lost, until it looks
             time.sleep(_LOOK_EVERY_S)
         # what was left for later goes behind those that had no turn
-        turns = sorted((_times_returned(folder, n), n) for n in range(len(pack["items"])))
+        turns = sorted((self._times_returned(n), n) for n in range(len(pack["items"])))
         codes: list[int] = []
         try:
             for _, number in turns:
-                item = pack["items"][number]
-                if any(any(folder.glob(f"{number}.{end}*")) for end in ("finished", "withdrawn")):
-                    continue
-                if _has_finished(folder, number, pack):
-                    continue
-                self._start(folder, number, item, pack)
-                codes += self._wait(folder, for_the_next=True)
-            codes += self._wait(folder)
+                if self._is_wanted(number, pack):
+                    self._start(number, pack)
+                    codes += self._wait(for_the_next=True)
+            codes += self._wait()
         finally:  # also when a signal handler raised through the wait
             self._stop()
         if codes and all(codes):
@@ -191,36 +179,58 @@ class Pack:
         from submitit.helpers import DelayedSubmission
 
         self._stop()
-        return DelayedSubmission(Pack(self.folder, self.max_restarts, self.context))
+        return DelayedSubmission(Pack(self._folder, self._max_restarts, self._context))
 
-    def _start(
-        self, folder: Path, number: int, item: Mapping[str, Any], pack: Mapping[str, Any]
-    ) -> None:
+    def _times_returned(self, number: int) -> int:
+        try:
+            return (self._folder / f"{number}.returned").stat().st_size
+        except OSError:
+            return 0
+
+    def _is_wanted(self, number: int, pack: Mapping[str, Any]) -> bool:
+        """Whether a job has neither ended nor been withdrawn.
+
+        One that was killed after its outputs were there is finished now. Outputs of earlier runs
+        were removed before it was sent.
+        """
+        if any(any(self._folder.glob(f"{number}.{end}*")) for end in ("finished", "withdrawn")):
+            return False
+        named = pack["items"][number]["outputs"] if pack.get("outputs_are_complete") else ()
+        outputs = [Path(pack["directory"], name) for name in named]
+        if not outputs or not all(output.exists() for output in outputs):
+            return True
+        self._record(number, "ended", 0, max(output.stat().st_mtime for output in outputs))
+        return False
+
+    def _start(self, number: int, pack: Mapping[str, Any]) -> None:
+        item = pack["items"][number]
         environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"}
-        environment |= self.context.job_environment() | pack["environment"] | item["environment"]
-        job = Job(folder, number, item, pack, environment)
+        environment |= self._context.job_environment() | pack["environment"] | item["environment"]
+        job = Job(number, item, environment, pack["directory"], self._folder / f"{number}.log")
         self._running.append(job)
         facts = {"pid": job.process.pid, "host": os.uname().nodename, "began": job.began}
-        write_json(folder / f"{number}.running.json", facts)
+        write_json(self._folder / f"{number}.running.json", facts)
 
-    def _wait(self, folder: Path, *, for_the_next: bool = False) -> Iterator[int]:
+    def _wait(self, *, for_the_next: bool = False) -> Iterator[int]:
         """Finish jobs that end, until none runs or the next may start; yields exit codes."""
         while self._running:
             if for_the_next and len(self._running) == 1 and self._running[0].released():
                 return
             for job in list(self._running):
                 if (reason := job.why_over()) is not None:
-                    yield self._finish(folder, job, reason)
-            self._end_if_started_again(folder)
+                    yield self._finish(job, reason)
+            if time.monotonic() >= self._looks_s:
+                self._looks_s = time.monotonic() + _LOOK_EVERY_S
+                self._end_if_started_again()
+                for job in list(self._running):
+                    if (self._folder / f"{job.number}.withdrawn").exists():
+                        yield self._end(job)
             time.sleep(_POLL_S)
 
-    def _end_if_started_again(self, folder: Path) -> None:
+    def _end_if_started_again(self) -> None:
         """Kill everything at once if this allocation was started anew on another node."""
-        if time.monotonic() < self._looks_s:
-            return
-        self._looks_s = time.monotonic() + _LOOK_EVERY_S
         try:
-            newest = json.loads((folder / "started.json").read_text())["restarts"]
+            newest = json.loads((self._folder / "started.json").read_text())["restarts"]
         except (OSError, ValueError):
             return  # a shared file system is briefly unavailable
         if newest > self._restarts:
@@ -228,57 +238,54 @@ class Pack:
                 _signal(job.process.pid, signal.SIGKILL)
             raise SystemExit("this allocation was started again elsewhere")
 
-    def _finish(self, folder: Path, job: Job, reason: str) -> int:
+    def _end(self, job: Job) -> int:
+        """End a job and what it has left on other machines; returns its exit code."""
         had_released = job.released()
         code = job.end()
         self._running.remove(job)
         if code != 0 and not had_released:
-            self.context.kill_leftovers()
-        if reason == "withdrawn":
-            return code
+            self._context.kill_leftovers()
+        return code
+
+    def _finish(self, job: Job, reason: str) -> int:
+        code = self._end(job)
         if reason == "ended":
             if code == NOT_WRITTEN:
-                self._stop_early(folder, job.number, "could not write its results")
+                self._stop_early(job, "could not write its results")
             if code == UNUSABLE_HOST:
-                self._report_unusable(folder, job)
+                host = self._context.host()
+                why = f"{job.item.get('name', 'a job')} found that nothing can run there"
+                write_json(self._folder / "unusable.json", {"host": host, "why": why})
+                self._stop_early(job, f"cannot run on {host}")
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
-                self._give_back(folder, job.number)
+                time.sleep(OUR_TURN_S)  # somebody may be about to take the nodes away
+                if self._context.requeue():
+                    self._return(job)
+                    time.sleep(_REQUEUE_S)  # SIGTERM ends this process meanwhile
+                self._stop_early(job, "was ended from outside")
             if job.killed_for_memory(code):
                 reason = "memory limit"
             if code < 0 or code > 128:
                 time.sleep(1)  # if the allocation is ending, this process's signal is on its way
-        _finish(folder, job, reason, code)
+        self._record(job.number, reason, code, job.began)
         return code
 
-    def _give_back(self, folder: Path, number: int) -> None:
-        """Start nothing more after a job was ended from outside, and requeue the allocation.
+    def _record(self, number: int, reason: str, code: int, began: float) -> None:
+        how = {"code": code, "reason": reason, "began": began, "ended": time.time()}
+        write_json(self._folder / f"{number}.finished.json", how)
 
-        Somebody may be about to take the nodes away.
-        """
-        time.sleep(OUR_TURN_S)
-        if self.context.requeue():
-            self._return(folder, number)
-            time.sleep(_REQUEUE_S)  # SIGTERM ends this process meanwhile
-        self._stop_early(folder, number, "was ended from outside")
-
-    def _report_unusable(self, folder: Path, job: Job) -> None:
-        """Start nothing more on a host where nothing can run."""
-        host = self.context.host()
-        why = f"{job.item.get('name', 'a job')} found that nothing can run there"
-        write_json(folder / "unusable.json", {"host": host, "why": why})
-        self._stop_early(folder, job.number, f"cannot run on {host}")
-
-    def _stop_early(self, folder: Path, number: int, why: str) -> None:
+    def _stop_early(self, job: Job, why: str) -> None:
         """End the allocation; unfinished jobs are wanted as if they had not begun."""
-        self._return(folder, number)
-        raise SystemExit(f"job {number} {why}; it and the rest are left for later")
+        self._return(job)
+        raise SystemExit(f"job {job.number} {why}; it and the rest are left for later")
 
-    def _return(self, folder: Path, number: int) -> None:
+    def _return(self, job: Job) -> None:
         """Leave a job for later, and what still runs as if it had not begun."""
-        with contextlib.suppress(OSError), (folder / f"{number}.returned").open("a") as file:
-            file.write(".")  # a full disk loses a turn only
-        for each in [number, *(job.number for job in self._running)]:
-            (folder / f"{each}.running.json").unlink(missing_ok=True)
+        # a full disk loses a turn only
+        with contextlib.suppress(OSError), (self._folder / f"{job.number}.returned").open("a") as f:
+            f.write(".")
+        for each in [job, *self._running]:
+            (self._folder / f"{each.number}.running.json").unlink(missing_ok=True)
 
     def _stop(self) -> None:
         """End running jobs; those that only write may finish first and are finished then."""
@@ -287,36 +294,11 @@ class Pack:
             job = self._running.pop()
             released = job.released()
             if job.end(max(0.0, until - time.monotonic()) if released else 0.0) == 0 and released:
-                with contextlib.suppress(OSError):  # a full disk; it still counts as finished
-                    _finish(Path(self.folder), job, "ended", 0)
+                with contextlib.suppress(OSError):  # a full disk
+                    self._record(job.number, "ended", 0, job.began)
 
     def _terminated(self, number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
-
-
-def _finish(folder: Path, job: Job, reason: str, code: int) -> None:
-    """Record how a job ended.
-
-    On a full disk files can only be renamed. So a success is recorded by renaming the marker that
-    says the job was started, which keeps the job from being repeated. A failure may be due to the
-    full disk, so that job stays wanted.
-    """
-    how = {"code": code, "reason": reason, "began": job.began, "ended": time.time()}
-    try:
-        write_json(folder / f"{job.number}.finished.json", how)
-    except OSError:
-        if code == 0:
-            marker = folder / f"{job.number}.running.json"
-            marker.replace(folder / f"{job.number}.finished-without-a-record")
-        raise
-
-
-def _times_returned(folder: Path, number: int) -> int:
-    """How often a job was left for later by this allocation."""
-    try:
-        return (folder / f"{number}.returned").stat().st_size
-    except OSError:
-        return 0
 
 
 def oom_kills(root: Path = Path("/")) -> int:
@@ -344,21 +326,6 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""
-
-
-def _has_finished(folder: Path, number: int, pack: Mapping[str, Any]) -> bool:
-    """Whether a job was killed after its outputs were there and before it was finished.
-
-    Finishes it if so. Outputs of earlier runs were removed before it was sent.
-    """
-    named = pack["items"][number]["outputs"] if pack.get("outputs_are_complete") else ()
-    outputs = [Path(pack["directory"], name) for name in named]
-    if not outputs or not all(output.exists() for output in outputs):
-        return False
-    ended = max(output.stat().st_mtime for output in outputs)
-    how = {"code": 0, "reason": "ended", "began": ended, "ended": ended}
-    write_json(folder / f"{number}.finished.json", how)
-    return True
 
 
 def _signal(session: int, number: int) -> None:

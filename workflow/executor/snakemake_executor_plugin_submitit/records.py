@@ -1,15 +1,14 @@
 """Records on disk of what was submitted, which outlive kills, lost sessions and reboots.
 
-    <root>/<batch>/                        one call of the scheduler: its script, pickles and log
-    <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before it is sent
-    <root>/<batch>/<n>/started.json        written in the allocation: it runs
-    <root>/<batch>/<n>/<i>.running.json    job i was started, and where
-    <root>/<batch>/<n>/<i>.finished.json   job i ended, and how
-    <root>/<batch>/<n>/<i>.finished-...    job i succeeded, but the disk was full
-    <root>/<batch>/<n>/<i>.returned        job i was left for later; a byte for each time
-    <root>/<batch>/<n>/unusable.json       nothing can run on this host
-    <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted, or Snakemake knows its end
-    <root>/<batch>/<n>/<i>.log             what job i printed
+    <root>/<batch>/                    one allocation: its script, pickles and log
+    <root>/<batch>/pack.json           its jobs, written before it is sent
+    <root>/<batch>/started.json        written in the allocation: it runs
+    <root>/<batch>/<i>.running.json    job i was started, and where
+    <root>/<batch>/<i>.finished.json   job i ended, and how
+    <root>/<batch>/<i>.returned        job i was left for later; a byte for each time
+    <root>/<batch>/<i>.withdrawn       job i is no longer wanted, or Snakemake knows its end
+    <root>/<batch>/<i>.log             what job i printed
+    <root>/<batch>/unusable.json       nothing can run on this host
 
 The scheduler knows which batch a job of its belongs to. Snakemake's own record of a job's external
 id is not used: it is null under --rerun-incomplete, and a child Snakemake overwrites it.
@@ -24,10 +23,10 @@ import shlex
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .ownership import RECORDS, may_act_for
 from .pack import write_json
@@ -60,15 +59,13 @@ class JobEnd:
 
     code: int
     reason: str  # "ended", "time limit", or "memory limit"
-    began: float
-    ended: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """The place to which an earlier run has sent a job."""
 
-    allocation: Path
+    batch: Path
     number: int  # in the pack
     digest: str
     asked: str
@@ -99,18 +96,14 @@ class Records:
     def __init__(self, root: Path = RECORDS) -> None:
         self.root = root.absolute()
 
-    def open_batch(self) -> Path:
-        """A new folder for one call of the scheduler, with a unique name."""
+    def new_batch(self) -> Path:
+        """The folder of an allocation to come, with a unique name."""
         now = datetime.datetime.now(datetime.UTC)
-        batch = self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
-        self.root.mkdir(parents=True, exist_ok=True)
-        # its pickles are code that the scheduler runs as this user: nobody else may write them
-        batch.mkdir(mode=0o700)
-        return batch
+        return self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
 
     def write_pack(
         self,
-        allocation: Path,
+        batch: Path,
         items: Iterable[JobRecord],
         *,
         directory: Path,
@@ -119,7 +112,9 @@ class Records:
         restarts: int | None = None,
     ) -> None:
         """Record an allocation and its jobs, before it is submitted."""
-        allocation.mkdir()
+        self.root.mkdir(parents=True, exist_ok=True)
+        # its pickles are code that the scheduler runs as this user: nobody else may write them
+        batch.mkdir(mode=0o700)
         pack = {
             "directory": str(directory),
             "environment": dict(environment),
@@ -127,64 +122,45 @@ class Records:
             "restarts": restarts,
             "items": [asdict(item) for item in items],
         }
-        write_json(allocation / "pack.json", pack)
+        write_json(batch / "pack.json", pack)
 
-    def items(self, allocation: Path) -> list[dict[str, Any]] | None:
+    def items(self, batch: Path) -> list[dict[str, Any]] | None:
         """The jobs of an allocation as they were recorded; None without a record of this user."""
-        pack = _read(allocation / "pack.json") if _is_mine(allocation.parent) else None
+        pack = _read(batch / "pack.json") if _is_mine(batch) else None
         return None if pack is None else list(pack["items"])
 
     def places(self) -> dict[str, Place]:
         """The last place of each job, by its key, unless it was withdrawn there."""
         places: dict[str, Place] = {}
-        for allocation in (path for batch in self.batches() for path in sorted(batch.iterdir())):
-            withdrawn = self.withdrawn(allocation)
-            for number, item in enumerate(self.items(allocation) or ()):
+        for batch in self.batches():
+            withdrawn = self.marked(batch, "withdrawn")
+            for number, item in enumerate(self.items(batch) or ()):
                 places.pop(item["key"], None)
                 if number not in withdrawn:
                     places[item["key"]] = Place(
-                        allocation=allocation,
-                        number=number,
-                        digest=item["digest"],
-                        asked=item["asked"],
+                        batch=batch, number=number, digest=item["digest"], asked=item["asked"]
                     )
         return places
 
-    def folder_of(self, job: Listed) -> Path:
-        """The folder of the allocation that a job of the scheduler is."""
-        return self.root / job.batch / str(job.number)
+    def is_orphan(self, job: Listed) -> bool:
+        """Whether this is a live job of this directory that has nothing to run.
 
-    def orphans(self, listed: Iterable[Listed], unwanted: Collection[str]) -> list[Listed]:
-        """Live jobs of this directory that have nothing to run.
-
-        Their batch is unknown, `unwanted` or withdrawn, or all of it has finished and the job waits
-        to be started again.
+        Its batch is unknown or withdrawn, or all of it has finished and it waits to start again.
         """
-        found = []
-        for job in listed:
-            if not job.state.live or not _BATCH.fullmatch(job.batch):
-                continue
-            allocation = self.folder_of(job)
-            if self.items(allocation) is None:
-                is_known = allocation.parent.exists()
-                idle = job.directory == str(Path.cwd()) and not is_known
-            else:
-                stopped = self.withdrawn(allocation) - self.finished(allocation).keys()
-                idle = not self.unfinished(allocation) and (job.state.waits or bool(stopped))
-            if idle or job.batch in unwanted:
-                found.append(job)
-        return found
+        if not job.state.live or not _BATCH.fullmatch(job.batch):
+            return False
+        batch = self.root / job.batch
+        if self.items(batch) is None:
+            return job.directory == str(Path.cwd()) and not batch.exists()
+        stopped = self.marked(batch, "withdrawn") - self.finished(batch).keys()
+        return not self.unfinished(batch) and (job.state.waits or bool(stopped))
 
-    def restarts(self, allocation: Path) -> int | None:
+    def restarts(self, batch: Path) -> int | None:
         """How often an allocation was started again; None if it has not run at all."""
-        record = _read(allocation / "started.json")
+        record = _read(batch / "started.json")
         return None if record is None else int(record.get("restarts", 0))
 
-    def returned(self, allocation: Path) -> set[int]:
-        """Numbers of the jobs that were left for later."""
-        return set(_by_number(allocation, "returned"))
-
-    def withdraw(self, allocation: Path, numbers: Iterable[int]) -> None:
+    def withdraw(self, batch: Path, numbers: Iterable[int]) -> None:
         """Note that jobs are no longer wanted from there, or that Snakemake has recorded their end.
 
         An allocation ends a job that runs, and does not start one that waits.
@@ -192,60 +168,56 @@ class Records:
         for number in numbers:
             # a full disk: who withdraws what runs has it cancelled too
             with contextlib.suppress(OSError):
-                (allocation / f"{number}.withdrawn").touch()
+                (batch / f"{number}.withdrawn").touch()
 
-    def withdrawn(self, allocation: Path) -> set[int]:
-        """Numbers of the jobs of an allocation that were withdrawn."""
-        return set(_by_number(allocation, "withdrawn"))
+    def marked(
+        self, batch: Path, kind: Literal["running.json", "returned", "withdrawn"]
+    ) -> set[int]:
+        """Numbers of the jobs of an allocation that have a file of this kind."""
+        return set(_by_number(batch, kind))
 
-    def finished(self, allocation: Path) -> dict[int, JobEnd]:
+    def finished(self, batch: Path) -> dict[int, JobEnd]:
         """The jobs of an allocation that have ended, by their number in the pack.
 
         Lists the folder instead of checking each name, as NFS caches that a name was missing.
         """
-        jobs = {}
-        for number, path in _by_number(allocation, "finished.json").items():
-            if (record := _read(path)) is not None:
-                jobs[number] = JobEnd(**record)
-        for number, path in _by_number(allocation, "finished-without-a-record").items():
-            at = path.stat().st_mtime
-            jobs.setdefault(number, JobEnd(code=0, reason="ended", began=at, ended=at))
-        return jobs
+        read = {number: _read(path) for number, path in _by_number(batch, "finished.json").items()}
+        return {
+            number: JobEnd(code=record["code"], reason=record["reason"])
+            for number, record in read.items()
+            if record is not None
+        }
 
-    def began(self, allocation: Path) -> set[int]:
-        """Numbers of the jobs that were started, except those ended at once from outside."""
-        return set(_by_number(allocation, "running.json"))
-
-    def unusable(self, allocation: Path) -> tuple[str, str] | None:
+    def unusable(self, batch: Path) -> tuple[str, str] | None:
         """The host on which nothing can run and the reason; None if there is no such report."""
-        record = _read(allocation / "unusable.json")
+        record = _read(batch / "unusable.json")
         return None if record is None else (record["host"], record["why"])
 
-    def unfinished(self, allocation: Path) -> set[int]:
+    def unfinished(self, batch: Path) -> set[int]:
         """Numbers of the jobs that an allocation is running or has yet to run."""
-        ended = self.finished(allocation).keys() | self.withdrawn(allocation)
-        return set(range(len(self.items(allocation) or ()))) - ended
+        ended = self.finished(batch).keys() | self.marked(batch, "withdrawn")
+        return set(range(len(self.items(batch) or ()))) - ended
 
     def makes(self, job: Listed, prefix: str) -> bool:
         """Whether a job of the scheduler makes a file whose name begins with `prefix`."""
-        items = self.items(self.folder_of(job)) or ()
+        items = self.items(self.root / job.batch) or ()
         return any(name.startswith(prefix) for item in items for name in item["outputs"])
 
-    def log_of(self, allocation: Path, number: int) -> list[Path]:
+    def log_of(self, batch: Path, number: int) -> list[Path]:
         """Log files of a job and of its allocation."""
-        logs = [allocation / f"{number}.log", *sorted(allocation.parent.glob("*_log.out"))]
+        logs = [batch / f"{number}.log", *sorted(batch.glob("*_log.out"))]
         return [log for log in logs if log.exists()]
 
-    def last_words(self, allocation: Path, job: str) -> str | None:
+    def last_words(self, batch: Path, job: str) -> str | None:
         """The last line that an allocation printed, "" if it printed none; None without a log."""
         try:
-            text = (allocation.parent / f"{job}_0_log.out").read_text(errors="replace")
+            text = (batch / f"{job}_0_log.out").read_text(errors="replace")
         except OSError:
             return None
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
     def remove(self, batch: Path) -> None:
-        """Remove a batch."""
+        """Remove a batch. A job of it that was taken all the same is an orphan and runs nothing."""
         shutil.rmtree(batch, ignore_errors=True)  # a log held open on NFS stays
 
     def batches(self) -> list[Path]:
@@ -272,13 +244,9 @@ class Records:
 
     def _is_done(self, batch: Path) -> bool:
         """Whether Snakemake has recorded the end of all its jobs, and none has failed."""
-        allocations = [path for path in batch.iterdir() if path.is_dir()]
-        for allocation in allocations:
-            items, ends = self.items(allocation), self.finished(allocation).values()
-            failed = any(end.code != 0 for end in ends)
-            if items is None or failed or len(self.withdrawn(allocation)) < len(items):
-                return False
-        return bool(allocations)
+        items, ends = self.items(batch), self.finished(batch).values()
+        withdrawn = self.marked(batch, "withdrawn")
+        return items is not None and len(withdrawn) == len(items) and not any(e.code for e in ends)
 
 
 def _is_mine(batch: Path) -> bool:
@@ -288,9 +256,9 @@ def _is_mine(batch: Path) -> bool:
         return False
 
 
-def _by_number(allocation: Path, kind: str) -> dict[int, Path]:
+def _by_number(batch: Path, kind: str) -> dict[int, Path]:
     """The files of one kind, by the number of their job."""
-    return {int(path.name.split(".")[0]): path for path in allocation.glob(f"*.{kind}")}
+    return {int(path.name.split(".")[0]): path for path in batch.glob(f"*.{kind}")}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

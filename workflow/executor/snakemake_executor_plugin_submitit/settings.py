@@ -26,9 +26,6 @@ class ExecutorSettings(ExecutorSettingsBase):
     pack_minutes: Optional[int] = _option(
         None, "Longest time limit of one allocation; packs stay below it (default: no limit)."
     )
-    array: Optional[int] = _option(
-        None, "Submit equal allocations as one job array of which this many run at once."
-    )
     max_allocations: Optional[int] = _option(
         None, "Allocations that may wait or run at once; other jobs wait here (default: all)."
     )
@@ -36,12 +33,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         3,
         "How often a job may start again in one run, whatever interrupted it, before it fails.",
     )
-    no_requeue: bool = _option(
-        False,
-        "Do not let Slurm requeue an allocation (preempted, node lost); send its jobs again.",
-    )
-    name_prefix: str = _option("", "Prefix of the names of allocations.")
-    comment: str = _option("", "Text before the executor's own in an allocation's comment.")
     on_interrupt: Literal["cancel", "detach"] = _option(
         "cancel", "What Ctrl-C does: cancel the jobs, or detach so that the next run re-attaches."
     )
@@ -56,7 +47,7 @@ class ExecutorSettings(ExecutorSettingsBase):
 
 # The smallest value of each number; with none to send in flight, a run would wait for ever.
 _LEAST = {
-    "pack": 1, "pack_minutes": 1, "array": 1, "max_allocations": 1,
+    "pack": 1, "pack_minutes": 1, "max_allocations": 1,
     "max_restarts": 0, "keep_days": 0, "gpus": 0,
 }  # fmt: skip
 

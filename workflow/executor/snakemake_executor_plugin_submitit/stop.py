@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from .ownership import CLAIMS, Claim, claims_of, how_to_stop, may_act_for, user_name
+from .ownership import CLAIMS, Claim, claims_in, how_to_stop, lives, may_act_for, user_name
 from .records import Records
 from .schedulers import SCHEDULERS, Scheduler
 from .settings import ExecutorSettings
@@ -41,25 +41,32 @@ def stop(
     Returns:
         Whether all of it has ended.
     """
-    claims = claims_of(CLAIMS, prefix)
-    live = [owner for _, owner, lives in claims if lives]
+    claims = {
+        path: claim
+        for path, claim in claims_in(CLAIMS)
+        if any(name.startswith(prefix) for name in claim.outputs)
+    }
+    live = [owner for path, owner in claims.items() if lives(path, owner, say)]
     here = [owner for owner in live if owner.is_here]
-    _interrupt(here, say)
+    heeding = [owner for owner in here if _interrupt(owner, say)]
+    _wait_for(heeding, HEED_S)
     elsewhere = [owner for owner in live if owner not in here]
     for owner in elsewhere:
         say(f"{owner} makes these files: {how_to_stop(owner)} there")
     if elsewhere:  # they would send again what is cancelled here
         return False
     answered = _cancel(records, scheduler, prefix, say)
-    if running := [owner for owner in here if owner.runs()]:
+    if running := list(filter(Claim.runs, here)):
         say(f"waiting for {', '.join(map(str, running))} to end")
         _wait_for(running, PATIENCE_S)
-    for owner in filter(Claim.runs, running):
+    left = list(filter(Claim.runs, running))
+    for owner in left:
         say(f"{owner} has not ended yet")
-    theirs = {owner.uid for _, owner, _ in claims if not may_act_for(owner.uid)}
-    left = {uid: scheduler.left_in(Path.cwd(), uid) for uid in sorted(theirs)}
-    for uid, jobs in left.items():
+    jobs_left = False
+    for uid in {owner.uid for owner in claims.values() if not may_act_for(owner.uid)}:
+        jobs = scheduler.left_in(Path.cwd(), uid)
         answered &= jobs is not None
+        jobs_left |= bool(jobs)
         if jobs:
             say(
                 f"job {', '.join(jobs)}: sent from here by {user_name(uid)}, whose snakemake "
@@ -67,11 +74,10 @@ def stop(
             )
     if not answered:
         say("the scheduler does not answer: give the same command again")
-    ended = answered and not any(left.values()) and not any(map(Claim.runs, here))
-    if ended:
-        for path, _, _ in claims:
-            with contextlib.suppress(PermissionError):  # of another user, in a sticky folder
-                path.unlink(missing_ok=True)
+    ended = answered and not jobs_left and not left
+    for path in claims if ended else ():
+        with contextlib.suppress(PermissionError):  # of another user, in a sticky folder
+            path.unlink(missing_ok=True)
     return ended
 
 
@@ -83,26 +89,26 @@ def _cancel(
     if listed is None:  # perhaps there is no scheduler here
         return not records.batches()
     live = [job for job in listed if job.state.live]
-    doomed = [job for job in live if records.makes(job, prefix) or records.orphans([job], ())]
+    doomed = [job for job in live if records.makes(job, prefix) or records.is_orphan(job)]
     if not doomed:
         return True
-    say(f"cancelling {len(doomed)} allocations: {', '.join(job.id.job for job in doomed)}")
+    say(f"cancelling {len(doomed)} allocations: {', '.join(job.id for job in doomed)}")
     for job in doomed:
-        folder = records.folder_of(job)
-        records.withdraw(folder, records.unfinished(folder))
+        batch = records.root / job.batch
+        records.withdraw(batch, records.unfinished(batch))
     return scheduler.cancel([job.id for job in doomed])
 
 
-def _interrupt(owners: Sequence[Claim], say: Callable[[str], None]) -> None:
-    """Interrupt these; one that ignores it, as a script's background job does, sends no more."""
-    heeding = []
-    for owner in owners:
-        heeds = not _ignores_interrupts(owner.pid)
-        say(f"interrupting {owner}" if heeds else f"telling {owner} to send nothing more")
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(owner.pid, signal.SIGINT if heeds else signal.SIGTERM)
-        heeding += [owner] if heeds else []
-    _wait_for(heeding, HEED_S)
+def _interrupt(owner: Claim, say: Callable[[str], None]) -> bool:
+    """Interrupt an owner; one that ignores it, as a script's background job does, sends no more.
+
+    Returns whether it heeds an interrupt.
+    """
+    heeds = not _ignores_interrupts(owner.pid)
+    say(f"interrupting {owner}" if heeds else f"telling {owner} to send nothing more")
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.kill(owner.pid, signal.SIGINT if heeds else signal.SIGTERM)
+    return heeds
 
 
 def _ignores_interrupts(pid: int) -> bool:

@@ -1,190 +1,192 @@
 """Jobs that wait to be sent, and how they become allocations."""
 
+import dataclasses
 import tempfile
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
-from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
-from .backoff import Backoff
-from .excluded_hosts import ExcludedHosts
-from .packing import packs_of
+from .allocations import Allocation, Allocations, Listener, WantedJob
 from .records import Records
 from .request import Request
 from .schedulers import SENT_FROM, Refused, Scheduler
+from .settings import ExecutorSettings
 
+# A request that was not taken is sent again after so long, then after twice as long, and so on.
+_FIRST_S, _LONGEST_S = 5.0, 300.0
 # An unknown answer of the scheduler becomes final after this many in a row, about five minutes.
-MOST_TRIES = 7
+_MOST_TRIES = 7
+# One failure of a host may be the job's fault; two are the host's.
+_TOO_MANY = 2
+
+Job = TypeVar("Job")
 
 
 class Submitter:
     """Sends waiting jobs as far as there is room, and retries those that were not taken."""
 
     def __init__(
-        self, *, records: Records, scheduler: Scheduler, limits: Limits, listener: Listener,
-        directory: Path, in_flight: Allocations, excluded: ExcludedHosts,
+        self, *, records: Records, scheduler: Scheduler, settings: ExecutorSettings,
+        listener: Listener, directory: Path, in_flight: Allocations, outputs_are_complete: bool,
     ) -> None:  # fmt: skip
         self._records = records
         self._scheduler = scheduler
-        self._limits = limits
+        self._settings = settings
         self._listener = listener
         self._directory = directory
         self._open = in_flight
-        self._excluded = excluded
-        self.unwanted: set[str] = set()  # batches that may have been taken without an answer
-        self._backoff = Backoff()
+        self._outputs_are_complete = outputs_are_complete
+        self._tries: Counter[str] = Counter()  # by kind of request: so often not taken in a row
+        self._until_s: dict[str, float] = {}  # by kind of request: not to be sent before
         self._refusals: dict[str, str] = {}  # by request: final answers of the scheduler
         self._announced: set[str] = set()
-        self._waiting: list[WantedJob] = []
         self._closed = False
-        self._array = scheduler.largest_array if limits.array else 1  # allocations sent as one
-        self.allocations_sent = 0
-
-    def add(self, jobs: Iterable[WantedJob]) -> None:
-        """Queue jobs for the next `send`."""
-        self._waiting += jobs
+        self.waiting: list[WantedJob] = []
+        self.unusable: dict[str, list[str]] = {}  # by host: why nothing could run there
+        self.sent = 0  # allocations
 
     def close(self) -> None:
         """Send nothing more; safe to call in a signal handler."""
         self._closed = True
 
-    def clear(self) -> None:
-        """Forget waiting jobs."""
-        self._waiting.clear()
-
     def retry_now(self) -> None:
         """Retry what was not taken: something has ended, so there may be room."""
-        self._backoff.retry_now()
+        self._until_s.clear()
+
+    @property
+    def excluded(self) -> list[str]:
+        """Hosts that get nothing more."""
+        return sorted(host for host, whys in self.unusable.items() if len(whys) >= _TOO_MANY)
 
     def send(self) -> None:
-        """Send waiting jobs as far as there is room; the others go on waiting."""
+        """Send waiting jobs as far as there is room; the others go on waiting.
+
+        A job that failed in a pack waits until all of that has ended.
+        """
+        waiting, self.waiting = self.waiting, []
         if self._closed:
-            self._give_up()
+            for job in waiting:
+                self._listener.failed(job, "it was not sent: snakemake was told to end", [])
             return
-        waiting, self._waiting = self._waiting, []
         ready: list[WantedJob] = []
         for job in waiting:
-            (self._waiting if self._open.must_wait(job) else ready).append(job)
+            batch, _ = self._open.last_place.get(job.record.key, (None, 0))
+            (self.waiting if batch in self._open else ready).append(job)
         packs = packs_of(
-            ((self._scheduler.avoiding(job.request, self._excluded.names), job) for job in ready),
-            most=self._limits.pack,
+            ((self._scheduler.avoiding(job.request, self.excluded), job) for job in ready),
+            most=self._settings.pack,
             most_minutes=self._longest,
         )
-        while packs:
-            request, first = packs.pop(0)
-            gpus_each = request.gpus if self._scheduler.gpus is not None else 0
-            slots = self._open.free_slots(gpus_each)
-            if slots == 0 or self._backoff.must_wait(request.kind):
-                self._waiting += first
-                continue
-            array = [first]
-            most = self._array if slots is None else min(slots, self._array)
-            while len(array) < most and _next_fits(packs, request, first):
-                array.append(packs.pop(0)[1])
-            self._send(request, array, gpus_each)
+        for request, jobs in packs:
+            is_early = time.monotonic() < self._until_s.get(request.kind, 0.0)
+            if is_early or (gpus := self._room_for(request)) is None:
+                self.waiting += jobs
+            elif (message := self._refusals.get(request.key)) is not None:
+                self._refuse(jobs, message)
+            else:
+                self._send(request, jobs, gpus)
+
+    def _room_for(self, request: Request) -> tuple[int, ...] | None:
+        """The GPUs of this machine for one more allocation, none on a cluster; None: no room."""
+        live, most = self._open.live(), self._settings.max_allocations
+        if most is not None and len(live) >= most:
+            return None
+        if self._scheduler.gpus is None:
+            return ()
+        taken = {gpu for allocation in live for gpu in allocation.gpus}
+        free = [gpu for gpu in range(self._scheduler.gpus) if gpu not in taken]
+        return tuple(free[: request.gpus]) if len(free) >= request.gpus else None
 
     def _longest(self, request: Request) -> int | None:
         """Minutes that an allocation may ask for, by the user and by the scheduler."""
-        limits = (self._limits.pack_minutes, self._scheduler.longest_minutes(request))
+        limits = (self._settings.pack_minutes, self._scheduler.longest_minutes(request))
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _send(self, request: Request, packs: list[list[WantedJob]], gpus_each: int) -> None:
-        message = self._refusals.get(request.key)
-        if message is not None:
-            self._refuse(packs, message)
-            return
-        allocations: list[Allocation] = []
-        count, name = sum(map(len, packs)), packs[0][0].record.name
-        batch, was_sent = None, False
+    def _send(self, request: Request, jobs: list[WantedJob], gpus: tuple[int, ...]) -> None:
+        name = jobs[0].record.name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
+        batch = self._records.new_batch()
         try:
-            _try_to_write({output.parent for job in packs[0] for output in job.outputs})
-            batch = self._records.open_batch()
-            for number, jobs in enumerate(packs):
-                # on disk before it is sent: if this process dies in between, the next run finds it
-                folder = batch / str(number)
-                self._records.write_pack(
-                    folder,
-                    [job.record for job in jobs],
-                    directory=self._directory,
-                    environment=dict(request.environment),
-                    outputs_are_complete=self._limits.outputs_are_complete,
-                    restarts=min(self._limits.restarts_left(job.record.key) for job in jobs),
-                )
-                allocations.append(Allocation(folder=folder, id=None))
-                self._open.add(allocations[-1], gpus=gpus_each)
-            was_sent = True
-            ids = self._scheduler.send(
+            _try_to_write({output.parent for job in jobs for output in job.outputs})
+            # on disk before it is sent: if this process dies in between, the next run finds it
+            self._records.write_pack(
                 batch,
-                [allocation.folder for allocation in allocations],
-                request,
-                name=name if count == 1 else f"{name} +{count - 1}",
-                comment=f"{SENT_FROM} {self._directory.name}, {batch.name}",
-                minutes=request.minutes,
-                gpus=allocations[0].gpus,
+                [job.record for job in jobs],
+                directory=self._directory,
+                environment=dict(request.environment),
+                outputs_are_complete=self._outputs_are_complete,
+                restarts=min(map(self._open.restarts_left, jobs)),
             )
-        except (Refused, OSError) as problem:  # OSError: a full or unavailable file system
-            for allocation in allocations:
-                self._open.close(allocation)
-            if batch is not None:
-                if was_sent and (isinstance(problem, OSError) or problem.may_be_taken):
-                    self._withdraw(batch)
-                else:
-                    self._records.remove(batch)
-            self._keep_or_refuse(problem, request, packs)
+            comment = f"{SENT_FROM} {self._directory.name}, {batch.name}"
+            job_id = self._scheduler.send(batch, request, name=name, comment=comment, gpus=gpus)
+        except BaseException as problem:  # a full or unavailable file system too, and Ctrl-C
+            self._records.remove(batch)
+            if not isinstance(problem, (Refused, OSError)):
+                raise
+            self._keep_or_refuse(problem, request, jobs)
             return
-        except BaseException:  # Ctrl-C
-            if batch is not None:
-                self._withdraw(batch)
-            raise
-        self._backoff.reset(request.kind)
-        if self._limits.array:
-            self._array = min(2 * self._array, self._scheduler.largest_array)
-        self.allocations_sent += len(allocations)
-        for allocation, job_id, jobs in zip(allocations, ids, packs, strict=True):
-            allocation.id = job_id
-            content = jobs[0].record.name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
-            self._listener.say(f"job {allocation.job_id}: {content}, at most {request.minutes} min")
-            for number, job in enumerate(jobs):
-                self._open.hold(allocation, number, job)
-                self._listener.sent(job, allocation.job_id)
-
-    def _withdraw(self, batch: Path) -> None:
-        """Have a batch that may have been taken run nothing; it is cancelled when it is listed."""
-        self.unwanted.add(batch.name)
-        for pack in batch.glob("*/pack.json"):
-            self._records.withdraw(pack.parent, self._records.unfinished(pack.parent))
+        self._tries.pop(request.kind, None)
+        self.sent += 1
+        self._listener.say(f"job {job_id}: {name}, at most {request.minutes} min")
+        allocation = Allocation(batch=batch, id=job_id, gpus=gpus)
+        for number, job in enumerate(jobs):
+            self._open.hold(allocation, number, job)
+            self._listener.sent(job, job_id)
 
     def _keep_or_refuse(
-        self, problem: Refused | OSError, request: Request, packs: list[list[WantedJob]]
+        self, problem: Refused | OSError, request: Request, jobs: list[WantedJob]
     ) -> None:
         """Keep jobs that were not taken for a retry, or let them fail if that is hopeless."""
-        message = str(problem)
-        tries = self._backoff.count_refusal(request.kind)
-        if isinstance(problem, Refused):
-            # while allocations are in flight, an unknown message may be about a limit they use up
-            hopeless = problem.kind == "unknown" and tries >= MOST_TRIES and not len(self._open)
-            if problem.kind == "refused":
-                self._refusals[request.key] = message
-            if problem.kind == "refused" or hopeless:
-                self._backoff.reset(request.kind)
-                self._refuse(packs, message)
-                return
-            if problem.kind == "busy" and len(packs) > 1:  # each task counts as a job
-                self._array = len(packs) // 2
-                self._backoff.reset(request.kind)
+        message, kind = str(problem), problem.kind if isinstance(problem, Refused) else "later"
+        self._tries[request.kind] += 1
+        tries = self._tries[request.kind]
+        if kind == "refused":
+            self._refusals[request.key] = message
+        # while allocations are in flight, an unknown message may be about a limit they use up
+        if kind == "refused" or (
+            kind == "unknown" and tries >= _MOST_TRIES and not self._open.live()
+        ):
+            del self._tries[request.kind]
+            self._refuse(jobs, message)
+            return
+        wait_s = min(_LONGEST_S, _FIRST_S * 2 ** (tries - 1))
+        self._until_s[request.kind] = time.monotonic() + wait_s
         if message not in self._announced:
             self._announced.add(message)
-            self._listener.say(f"{message}; {sum(map(len, packs))} jobs wait until this passes")
-        self._waiting += [job for jobs in packs for job in jobs]
+            self._listener.say(f"{message}; {len(jobs)} jobs wait until this passes")
+        self.waiting += jobs
 
-    def _refuse(self, packs: list[list[WantedJob]], message: str) -> None:
-        for jobs in packs:
-            for job in jobs:
-                self._listener.failed(job, f"the scheduler refused it: {message}", [])
+    def _refuse(self, jobs: list[WantedJob], message: str) -> None:
+        for job in jobs:
+            self._listener.failed(job, f"the scheduler refused it: {message}", [])
 
-    def _give_up(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for job in waiting:
-            self._listener.failed(job, "it was not sent: snakemake was told to end", [])
+
+def packs_of(
+    waiting: Iterable[tuple[Request, Job]],
+    *,
+    most: int,
+    most_minutes: Callable[[Request], int | None],
+) -> list[tuple[Request, list[Job]]]:
+    """Pack jobs of one kind of request, at most `most` in a pack, in the order they came.
+
+    A pack's time limit, the sum of its jobs' limits and a margin, stays within `most_minutes` of
+    their request (None: no limit). A job that alone needs longer gets its own pack.
+    """
+    packs: dict[str, list[tuple[Request, list[Job]]]] = {}
+    for request, job in waiting:
+        alike = packs.setdefault(request.kind, [])
+        if alike:
+            so_far, jobs = alike[-1]
+            both = dataclasses.replace(
+                request, runtime_min=so_far.runtime_min + request.runtime_min
+            )
+            longest = most_minutes(request)
+            if len(jobs) < most and (longest is None or both.minutes <= longest):
+                alike[-1] = both, [*jobs, job]
+                continue
+        alike.append((request, [job]))
+    return [pack for alike in packs.values() for pack in alike]
 
 
 def _try_to_write(folders: Iterable[Path]) -> None:
@@ -197,9 +199,3 @@ def _try_to_write(folders: Iterable[Path]) -> None:
         if folder.is_dir():
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(1_000_000))
-
-
-def _next_fits(
-    packs: list[tuple[Request, list[WantedJob]]], request: Request, first: list[WantedJob]
-) -> bool:
-    return bool(packs) and packs[0][0].key == request.key and len(packs[0][1]) == len(first)

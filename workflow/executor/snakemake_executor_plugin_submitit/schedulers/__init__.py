@@ -7,7 +7,7 @@ here.
 from collections.abc import Callable
 from typing import Any
 
-from .base import SENT_FROM, JobId, Kind, Listed, Refused, Scheduler, State
+from .base import SENT_FROM, Kind, Listed, Refused, Scheduler, State
 from .local import LocalProcesses
 from .slurm import Slurm, request_of
 
@@ -18,6 +18,4 @@ SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
     "local": lambda settings: LocalProcesses(gpus=settings.gpus, request_of=request_of),
 }
 
-__all__ = [
-    "SCHEDULERS", "SENT_FROM", "JobId", "Kind", "Listed", "Refused", "Scheduler", "State",
-]  # fmt: skip
+__all__ = ["SCHEDULERS", "SENT_FROM", "Kind", "Listed", "Refused", "Scheduler", "State"]

@@ -6,60 +6,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from .. import pack
 from ..request import Request
 
 # Why a request was not taken:
 #   refused   it will never be taken as it is
-#   busy      it was not taken, but may be later, or with fewer jobs
-#   away      no answer: it may have been taken, and may be later
-#   unknown   an unknown message: it may have been taken, and may be later or never
-Kind = Literal["refused", "busy", "away", "unknown"]
+#   later     it was not taken, or nobody knows, but it may be later
+#   unknown   an unknown message: it may be taken later or never
+Kind = Literal["refused", "later", "unknown"]
 
 
 # Begins what a job's comment says of the directory and the batch that it was sent from.
 SENT_FROM = "snakemake in"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """An allocation as the scheduler sees it: the scheduler's own word, and why it waits."""
+    """An allocation as the scheduler sees it."""
 
-    word: str
-    reason: str = ""
+    text: str  # for people, with what to do about its end
+    reason: str = ""  # why it waits
     live: bool = True  # it waits, runs, or is being cleaned up
     waits: bool = False  # for its nodes, for the first time or again
     failed: bool = False  # it ended by itself with a failure
     preempted: bool = False  # its nodes were taken for another job
     stuck: bool = False  # it waits for something that the user should know about
     given_up: bool = False  # it could not be started, and waits for somebody to release it
-    out_of_memory: bool = False  # it ended by its own memory limit
-    by_whom: str = ""  # " by NAME", if somebody has cancelled it
-
-
-class JobId(NamedTuple):
-    """The scheduler's name of an allocation."""
-
-    job: str
-    clusters: str | None = None  # that it was sent to; None: the scheduler's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """A job as the scheduler lists it."""
 
-    id: JobId
+    id: str
     state: State
     directory: str  # that it was sent from
-    batch: str = ""  # the batch of a Snakemake's that it belongs to
-
-    @property
-    def number(self) -> int:
-        """Which allocation of its batch it is."""
-        _, is_array, number = self.id.job.partition("_")
-        return int(number) if is_array and number.isdigit() else 0
+    batch: str = ""  # of a Snakemake's that it is
 
 
 class Refused(RuntimeError):
@@ -69,28 +53,22 @@ class Refused(RuntimeError):
         super().__init__(message)
         self.kind = kind
 
-    @property
-    def may_be_taken(self) -> bool:
-        """Whether it may have been taken all the same."""
-        return self.kind in ("away", "unknown")
-
 
 class Scheduler(abc.ABC):
     """The place where allocations run."""
 
     gpus: int | None = None  # of this machine, to share out; None: the scheduler manages GPUs
-    largest_array: int = 1  # equal allocations that can be sent as one
     forgets_jobs: bool = False  # whether a job may live although the scheduler does not list it
 
     def __init__(self) -> None:
         self.queries: Counter[str] = Counter()
 
-    def unusable(self) -> str | None:
-        """Why nothing can be sent from here, as a sentence; None if it can."""
-        return None
-
     def prepare(self) -> str | None:
-        """Prepare this process to send from here; what the user should know, as a sentence."""
+        """Prepare this process to send from here; what the user should know, as a sentence.
+
+        Raises:
+            RequestError: nothing can be sent from here.
+        """
         return None
 
     @abc.abstractmethod
@@ -115,13 +93,12 @@ class Scheduler(abc.ABC):
 
     @abc.abstractmethod
     def send(
-        self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
-        comment: str, minutes: int, gpus: Sequence[int],
-    ) -> list[JobId]:  # fmt: skip
-        """Send the allocations of one batch; returns their ids in the same order.
+        self, batch: Path, request: Request, *, name: str, comment: str, gpus: Sequence[int]
+    ) -> str:
+        """Send the allocation of a batch; returns its id.
 
         Raises:
-            Refused: none was taken.
+            Refused: it was not taken.
         """
 
     @abc.abstractmethod
@@ -134,14 +111,14 @@ class Scheduler(abc.ABC):
         if listed is None:
             return None
         here = (each for each in listed if each.batch and each.directory == str(directory))
-        return [each.id.job for each in here if each.state.live]
+        return [each.id for each in here if each.state.live]
 
-    def accounted(self, jobs: Sequence[JobId]) -> dict[str, State]:
+    def accounted(self, jobs: Sequence[str]) -> dict[str, State]:
         """States of jobs that are listed no more, by id, as far as they are known."""
         return {}
 
     @abc.abstractmethod
-    def cancel(self, jobs: Sequence[JobId]) -> bool:
+    def cancel(self, jobs: Sequence[str]) -> bool:
         """End allocations and everything they run; whether the scheduler has taken it."""
 
 

@@ -11,11 +11,11 @@ import psutil
 
 from ..pack import Pack
 from ..request import Request
-from .base import JobId, Listed, Scheduler, State, pickle_by_value
+from .base import Listed, Scheduler, State, pickle_by_value
 
 
 class LocalProcesses(Scheduler):
-    """See `Scheduler`. One node, no job arrays."""
+    """See `Scheduler`. One node."""
 
     def __init__(
         self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any], int], Request]
@@ -39,15 +39,14 @@ class LocalProcesses(Scheduler):
         return None
 
     def send(
-        self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
-        comment: str, minutes: int, gpus: Sequence[int],
-    ) -> list[JobId]:  # fmt: skip
+        self, batch: Path, request: Request, *, name: str, comment: str, gpus: Sequence[int]
+    ) -> str:
         """See `Scheduler`."""
         import submitit
 
         executor = submitit.LocalExecutor(folder=batch)
         executor.update_parameters(
-            timeout_min=minutes,
+            timeout_min=request.minutes,
             signal_delay_s=30,
             stderr_to_stdout=True,
             gpus_per_node=len(gpus),
@@ -55,7 +54,7 @@ class LocalProcesses(Scheduler):
             **({"setup": list(request.setup)} if request.setup else {}),
         )
         pickle_by_value()
-        return [JobId(str(executor.submit(Pack(str(a), 0)).job_id)) for a in allocations]
+        return str(executor.submit(Pack(batch, 0)).job_id)
 
     def listed(self, uid: int | None = None) -> list[Listed] | None:
         """See `Scheduler`. A worker names the folder of its batch in its command line."""
@@ -67,18 +66,18 @@ class LocalProcesses(Scheduler):
             if words[-2:-1] == ["submitit.local._local"] and facts["uids"] is not None:
                 mine = facts["uids"].real == (os.getuid() if uid is None else uid)
                 if mine and facts["status"] != psutil.STATUS_ZOMBIE:
-                    job, batch = JobId(str(facts["pid"])), Path(words[-1].strip("'")).name
-                    state, directory = State("RUNNING"), str(facts["cwd"])
+                    job, batch = str(facts["pid"]), Path(words[-1].strip("'")).name
+                    state, directory = State(text="RUNNING"), str(facts["cwd"])
                     found.append(Listed(id=job, state=state, directory=directory, batch=batch))
         return found
 
-    def cancel(self, jobs: Sequence[JobId]) -> bool:
+    def cancel(self, jobs: Sequence[str]) -> bool:
         """See `Scheduler`. Jobs have sessions of their own and are ended with their parents."""
         processes: list[psutil.Process] = []
         alive = {each.id for each in self.listed() or []}
         for job in alive & set(jobs):
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                process = psutil.Process(int(job.job))
+                process = psutil.Process(int(job))
                 processes += [process, *process.children(recursive=True)]
         for process in processes:
             _signal(process, signal.SIGTERM)

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...request import Request, RequestError
@@ -29,12 +29,16 @@ _WORDS = {
     "slurm_dependency": "dependency",
     "constraint": "constraint",
     "qos": "qos",
-    "clusters": "clusters",
+}
+# Resources of other executors that cannot be asked for.
+_INSTEAD = {
+    "gpu_manufacturer": "use gpu_model or constraint",
+    "clusters": "set SLURM_CLUSTERS for the whole run",
 }
 _OTHERS = {"slurm_exclusive", "slurm_extra", "slurm_setup"}
 # Options that the executor itself sets; slurm_extra may have any other.
 _RESERVED = {
-    "array", "comment", "error", "job-name", "no-requeue", "open-mode", "output", "parsable",
+    "array", "clusters", "comment", "error", "job-name", "open-mode", "output", "parsable",
     "requeue", "signal", "time", "wait",
 }  # fmt: skip
 
@@ -111,8 +115,9 @@ def _refuse_unknown(rule: str, resources: Mapping[str, Any]) -> None:
 
     Any other resource is the rule's own.
     """
-    if "gpu_manufacturer" in resources:
-        raise RequestError(f"rule {rule}: resource gpu_manufacturer: use gpu_model or constraint")
+    for name, instead in _INSTEAD.items():
+        if name in resources:
+            raise RequestError(f"rule {rule}: resource {name}: {instead}")
     ours = {*_WORDS, *_OTHERS}
     for name in resources:
         if name.startswith("slurm_") and name not in ours:
@@ -155,29 +160,16 @@ def _extra(rule: str, text: str) -> dict[str, str | int | bool]:
     return options
 
 
-def excluded_entries(request: Request) -> list[str]:
-    """The entries of `--exclude`: names, and lists such as `node[1-3,7]`."""
-    text = str(dict(request.options).get("exclude", ""))
-    return re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
+def avoiding(request: Request, hosts: Sequence[str], nodes: Collection[str] = ()) -> Request:
+    """The same request, excluding these hosts too.
 
-
-def replace_excluded(request: Request, known: Mapping[str, str]) -> Request:
-    """The same request with some entries of `--exclude` replaced, or left out by an empty text."""
-    entries = excluded_entries(request)
-    if not known.keys() & set(entries):
-        return request
+    Hosts of the rule's own list that are not among `nodes` are left out: sbatch would refuse them.
+    Without `nodes` all count.
+    """
     options = dict(request.options)
-    options["exclude"] = ",".join(filter(None, (known.get(entry, entry) for entry in entries)))
-    if not options["exclude"]:
-        del options["exclude"]
-    return dataclasses.replace(request, options=tuple(sorted(options.items())))
-
-
-def avoiding(request: Request, hosts: Sequence[str]) -> Request:
-    """The same request, excluding these hosts too."""
-    if not hosts:
-        return request
-    options = dict(request.options)
-    own = [str(options["exclude"])] if "exclude" in options else []
-    options["exclude"] = ",".join([*own, *hosts])
+    # names, and lists such as node[1-3,7]
+    stated = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", str(options.pop("exclude", "")))
+    gone = set(request.excluded.split(",")) - set(nodes) if nodes else set()
+    if entries := [entry for entry in [*stated, *hosts] if entry not in gone]:
+        options["exclude"] = ",".join(entries)
     return dataclasses.replace(request, options=tuple(sorted(options.items())))

@@ -23,11 +23,10 @@ _GIVEN_UP = re.compile("^(launch.failed.requeued.held|JobHoldMaxRequeue)$")
 # Patterns in sbatch's messages; the first match counts, and no match means "unknown".
 _MEANINGS: tuple[tuple[Kind, str], ...] = (
     (
-        "away",
+        "later",
         "unable to contact|timed out|slurm_receive_msg|connection refused|zero bytes"
-        "|connect failure|standby mode",
+        "|connect failure|standby mode|submit job limit|SubmitJob|temporarily un|try again",
     ),
-    ("busy", "submit job limit|SubmitJob|temporarily un|try again|invalid job array"),
     (
         "refused",
         # one job asks for more than any may have: QOSMaxWallDurationPerJobLimit and its like
@@ -42,25 +41,24 @@ _MEANINGS: tuple[tuple[Kind, str], ...] = (
 
 
 def state_of(word: str, reason: str = "") -> State:
-    """The state for a word of Slurm's."""
+    """The state for a word of Slurm's; accounting's reason may be `CANCELLED by 1000`."""
+    text, given_up = word, _GIVEN_UP.search(reason) is not None
+    if given_up:
+        text = f"held: {reason}"
+    elif word == "OUT_OF_MEMORY":
+        text += ": the job's memory limit (--mem) killed it; ask for more mem_mb"
+    elif (uid := reason.partition("CANCELLED by ")[2]).isdigit():
+        text += f" by {user_name(int(uid))}"
     return State(
-        word,
-        reason,
+        text=text,
+        reason=reason,
         live=word not in _ENDED,
         waits=word in ("PENDING", "REQUEUED", "REQUEUE_HOLD"),
         failed=word == "FAILED",
         preempted=word == "PREEMPTED",
         stuck=_STUCK.search(reason) is not None,
-        given_up=_GIVEN_UP.search(reason) is not None,
-        out_of_memory=word == "OUT_OF_MEMORY",
-        by_whom=_by_whom(reason),
+        given_up=given_up,
     )
-
-
-def _by_whom(words: str) -> str:
-    """The user who cancelled a job, from accounting's `CANCELLED by 1000`."""
-    _, is_named, uid = words.partition("CANCELLED by ")
-    return f" by {user_name(int(uid))}" if is_named and uid.isdigit() else ""
 
 
 def kind_of(message: str) -> Kind:
@@ -69,11 +67,6 @@ def kind_of(message: str) -> Kind:
         if re.search(words, message, re.IGNORECASE):
             return kind
     return "unknown"
-
-
-def names_unknown_node(message: str) -> bool:
-    """Whether sbatch refuses for a node that is not there, be it to be used or left out."""
-    return "invalid node name" in message.lower()
 
 
 def minutes_of(limit: str) -> int | None:
