@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import dispatch, submitting
-from snakemake_executor_plugin_submitit.allocations import WantedJob
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
 from snakemake_executor_plugin_submitit.pack import write_json
-from snakemake_executor_plugin_submitit.records import JobRecord, Records, digest_of, key_of
+from snakemake_executor_plugin_submitit.records import Records, WantedJob, digest_of, key_of
 from snakemake_executor_plugin_submitit.schedulers import Listed, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
@@ -84,16 +83,16 @@ class Listener:
         self.events = []
 
     def prepare(self, job):
-        self.events.append(("prepare", job.record.name))
+        self.events.append(("prepare", job.name))
 
     def sent(self, job, job_id):
-        self.events.append(("sent", job.record.name, job_id))
+        self.events.append(("sent", job.name, job_id))
 
     def succeeded(self, job):
-        self.events.append(("succeeded", job.record.name))
+        self.events.append(("succeeded", job.name))
 
     def failed(self, job, why, logs):
-        self.events.append(("failed", job.record.name, why))
+        self.events.append(("failed", job.name, why))
 
     def say(self, sentence):
         self.events.append(("say", sentence))
@@ -152,12 +151,12 @@ def wanted_jobs(tmp_path, *names, command="true", **resources):
     request = request_of("r", {"runtime": 5, **resources})
     return [
         WantedJob(
+            name=name,
+            key=key_of("r", {"p": name}, []),
+            command=command,
+            digest=digest_of(command),
             request=request,
-            record=JobRecord(
-                name=name, key=key_of("r", {"p": name}, []), command=command,
-                digest=digest_of(command), limit_s=300, asked=digest_of(request.asked),
-            ),
-            outputs=(tmp_path / name,),
+            outputs=(str(tmp_path / name),),
         )
         for name in names
-    ]  # fmt: skip
+    ]

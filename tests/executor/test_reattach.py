@@ -62,7 +62,7 @@ def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_p
     cluster.finish("100", 0)
     (tmp_path / "a").touch()
     first.poll()
-    first.recorded(job.record.key)
+    first.recorded(job.key)
     second, listener = run()
     second.submit(wanted_jobs(tmp_path, "a"))
 

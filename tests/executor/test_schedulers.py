@@ -170,15 +170,13 @@ def test_jobs_are_sent_in_the_order_of_their_priorities():
     made = object.__new__(executor_module.Executor)
     made._dispatcher, made._handles_sigterm = SimpleNamespace(submit=sent.extend), True
     made._handle_sigterm = made.run_job_pre = lambda *_: None
-    made._wanted_job = lambda job: SimpleNamespace(
-        snakemake_job=job, record=SimpleNamespace(name=job.name)
-    )
+    made._wanted_job = lambda job: SimpleNamespace(snakemake_job=job, name=job.name)
     jobs = [
         SimpleNamespace(name=name, priority=at)
         for name, at in zip("abcd", (1, 3, 1, 9), strict=True)
     ]
     made.run_jobs(jobs)
-    assert [wanted.record.name for wanted in sent] == ["d", "b", "a", "c"]
+    assert [wanted.name for wanted in sent] == ["d", "b", "a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -186,8 +184,8 @@ def test_jobs_are_sent_in_the_order_of_their_priorities():
 )
 def test_an_error_of_snakemakes_own_leaves_allocations_running(error, left):
     made = object.__new__(executor_module.Executor)
-    made._settings, said = ExecutorSettings(), []
-    made.say = said.append
+    said = []
+    made.say, made._ownership = said.append, SimpleNamespace(is_lost=False)
     made._dispatcher = SimpleNamespace(detach=lambda: 2, cancel=lambda: 2)
     try:
         raise error

@@ -32,7 +32,7 @@ def sent(run, tmp_path, *names):
     dispatcher, _ = run()
     listed = wanted_jobs(tmp_path, *names)
     for job in listed:
-        object.__setattr__(job.record, "outputs", (f"results/{job.record.name}",))
+        object.__setattr__(job, "outputs", (f"results/{job.name}",))
     dispatcher.submit(listed)
 
 

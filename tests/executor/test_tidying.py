@@ -19,7 +19,7 @@ def test_a_batch_is_removed_once_all_of_it_succeeded_and_snakemake_knows(run, cl
     cluster.known["100"] = state_of("COMPLETING")
 
     def is_kept() -> bool:
-        dispatcher.tidy(keep_days=30)
+        dispatcher.tidy()
         return batch.exists()
 
     cluster.finish("100", 0)
@@ -27,7 +27,7 @@ def test_a_batch_is_removed_once_all_of_it_succeeded_and_snakemake_knows(run, cl
     cluster.finish("100", 1)
     assert is_kept()  # Snakemake has not recorded that they are done
     for job in jobs:
-        dispatcher.recorded(job.record.key)
+        dispatcher.recorded(job.key)
     assert is_kept()  # its worker may still write
     cluster.known["100"] = state_of("COMPLETED")
     assert not is_kept()
@@ -39,13 +39,13 @@ def test_what_failed_is_removed_when_it_is_old_unless_it_may_yet_run(run, cluste
     dispatcher.submit(wanted_jobs(tmp_path, "a"))
     batch = cluster.folders["100"]
     cluster.known["100"] = state_of(state)
-    dispatcher.tidy(keep_days=3)
+    dispatcher.tidy()
     assert batch.exists()
-    long_ago = time.time() - 3 * 86400 - 1
+    long_ago = time.time() - 30 * 86400 - 1
     for path in [*batch.rglob("*"), batch]:
         os.utime(path, (long_ago, long_ago))
 
-    dispatcher.tidy(keep_days=3)
+    dispatcher.tidy()
 
     assert batch.exists() == (state == "PENDING")
 
@@ -59,7 +59,7 @@ def test_what_a_user_keeps_beside_the_records_is_never_removed(tmp_path):
     being_made = records.new_batch()
     being_made.mkdir()
 
-    records.tidy([], keep_days=3)
+    records.tidy([])
 
     assert data.exists()
     assert being_made.exists()

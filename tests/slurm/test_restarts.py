@@ -151,22 +151,6 @@ def test_ctrl_c_cancels_our_jobs_and_no_others_and_the_next_run_finishes(study):
     assert study.starts()["p0"] <= 2
 
 
-def test_detached_jobs_live_on_and_are_taken_up(study):
-    study.points(**SIX)
-    detach = (*PACKED, "--submitit-on-interrupt", "detach")
-    run = study.start(*detach)
-    study.wait_for_start("p0", "p2", "p4")
-    run.send_signal(signal.SIGINT)
-    run.wait(timeout=500)
-    jobs = study.jobs()
-    assert set(study.lab.queue()) == jobs
-
-    assert study.run(*detach) == 0, study.said
-
-    assert study.starts() == dict.fromkeys(SIX, 1)
-    assert study.jobs() == jobs
-
-
 def test_a_second_snakemake_on_the_same_study_is_told_who_has_it(study):
     study.points(a={"seconds": 5})
     first = study.start(python=sys.executable)  # of which the pid is told

@@ -3,8 +3,7 @@
     settings        options of the user
     executor        Snakemake's side of the plugin; nothing below knows of Snakemake
     dispatch        takes up jobs of an earlier run, submits the others, and finishes them
-    submitting      turns waiting jobs into allocations
-    allocations     jobs that are wanted, who is told about them, and allocations in flight
+    submitting      turns waiting jobs into allocations, and holds those in flight
     request         what one allocation needs
     schedulers      by name; nothing else knows of any of them
     records         records on disk of what was submitted; removes old ones

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from .allocations import Allocation, Allocations, Listener, WantedJob
-from .records import JobEnd, Place, Records
+from .records import JobEnd, Place, Records, WantedJob
 from .schedulers import Listed, Scheduler, State
 from .settings import ExecutorSettings
-from .submitting import Submitter
+from .submitting import Allocation, Allocations, Listener, Submitter
 
 # An allocation that the scheduler no longer knows counts as lost after this.
 LOST_S = 60.0
@@ -62,7 +61,7 @@ class Dispatcher:
         Waits for an answer of the scheduler, without which a job might be sent twice.
         """
         listed: Sequence[Listed] = []
-        if self._places is None or any(job.record.key in self._places for job in jobs):
+        if self._places is None or any(job.key in self._places for job in jobs):
             while (answer := self._ask()) is None:
                 time.sleep(_ASK_AGAIN_S)
             listed = answer
@@ -73,7 +72,7 @@ class Dispatcher:
             living = {each.batch: each for each in sorted(listed, key=lambda each: each.state.live)}
             taken_up: Counter[str] = Counter()
             for job in jobs:
-                place = self._places.pop(job.record.key, None)
+                place = self._places.pop(job.key, None)
                 if place is not None:
                     found = living.get(place.batch.name)
                     if self._may_take_up(job, place, found):
@@ -81,7 +80,7 @@ class Dispatcher:
                         continue
                     self._records.withdraw(place.batch, [place.number])
                 if self._open.restarts_left(job) < 0:
-                    times = self._open.interrupted[job.record.key]
+                    times = self._open.interrupted[job.key]
                     self._listener.failed(job, f"it was interrupted {times} times in this run", [])
                     continue
                 self._listener.prepare(job)
@@ -97,14 +96,14 @@ class Dispatcher:
 
         One that waits for other resources than it needs now is sent anew.
         """
-        if place.digest != job.record.digest:
+        if place.item["digest"] != job.digest:
             return False
         end = self._records.finished(place.batch).get(place.number)
         if end is not None:
-            return end.code == 0 and all(output.exists() for output in job.outputs)
+            return end.code == 0 and job.outputs_exist()
         if found is None or not found.state.live:
             return False
-        return not found.state.waits or place.asked == job.record.asked
+        return not found.state.waits or place.item["asked"] == job.asked
 
     def _take_up(self, job: WantedJob, place: Place, found: Listed | None) -> str:
         """Wait for a job where it was sent; the scheduler's id of that."""
@@ -181,11 +180,11 @@ class Dispatcher:
             batch, number = place
             self._records.withdraw(batch, [number])
 
-    def tidy(self, keep_days: float) -> None:
+    def tidy(self) -> None:
         """Remove records that nobody needs any more."""
         with self._mutex:
             if (listed := self._scheduler.listed()) is not None:
-                self._records.tidy(listed, keep_days)
+                self._records.tidy(listed)
 
     def _finish(self, allocation: Allocation) -> None:
         """Finish the jobs whose ends are recorded.
@@ -223,17 +222,17 @@ class Dispatcher:
             allocation.pending.items(), key=lambda item: (item[0] in returned, item[0])
         ):
             not_to_blame = number not in began or (state is not None and state.preempted)
-            is_finished = self._is_finished(job)
+            is_finished = self._outputs_are_complete and job.outputs and job.outputs_exist()
             logs = self._records.log_of(batch, number)
             del allocation.pending[number]
             if is_finished:
                 self._listener.succeeded(job)
                 continue
             if not allocation.reattached:  # else it ended while nobody watched
-                self._open.interrupted[job.record.key] += 1 + (restarts or 0)
+                self._open.interrupted[job.key] += 1 + (restarts or 0)
             may_restart = self._open.restarts_left(job) >= 0
             if allocation.reattached or (not_to_blame and not never_ran and may_restart):
-                self._open.last_place.pop(job.record.key)  # it has not failed there
+                self._open.last_place.pop(job.key)  # it has not failed there
                 self._submitter.waiting.append(job)
             else:
                 self._listener.failed(job, why, logs)
@@ -257,11 +256,6 @@ class Dispatcher:
             allocation.ended_s = now
         is_certain = state is not None or not self._scheduler.forgets_jobs
         return now - allocation.ended_s >= (self._latency_s if is_certain else LOST_S)
-
-    def _is_finished(self, job: WantedJob) -> bool:
-        """Whether all outputs exist, in a workflow where that means that they are finished."""
-        exist = bool(job.outputs) and all(output.exists() for output in job.outputs)
-        return self._outputs_are_complete and exist
 
     def _blame_host(self, allocation: Allocation) -> None:
         """Count a failure of the host on which the allocation could run nothing."""
@@ -328,7 +322,7 @@ class Dispatcher:
 
 def _describe_end(end: JobEnd, job: WantedJob) -> str:
     if end.reason == "time limit":
-        return f"its time limit of {job.record.limit_s / 60:g} min was reached"
+        return f"its time limit of {job.limit_s / 60:g} min was reached"
     if end.reason == "memory limit":
         return "the job's memory limit (--mem) killed it; ask for more mem_mb"
     if end.code < 0:

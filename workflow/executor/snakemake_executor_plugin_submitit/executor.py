@@ -23,10 +23,9 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
-from .allocations import WantedJob
 from .dispatch import Dispatcher
 from .ownership import OwnedElsewhere, Ownership, user_name
-from .records import JobRecord, Records, digest_of, key_of
+from .records import Records, WantedJob, digest_of, key_of
 from .request import Request, RequestError, together
 from .schedulers import SCHEDULERS
 from .settings import too_small
@@ -94,7 +93,7 @@ class Executor(RemoteExecutor):
         # Snakemake passes a set; equal priorities by name, so that packs are reproducible
         wanted = sorted(
             map(self._wanted_job, jobs),
-            key=lambda wanted: (-wanted.snakemake_job.priority, wanted.record.name),
+            key=lambda wanted: (-wanted.snakemake_job.priority, wanted.name),
         )
         self._dispatcher.submit(wanted)
 
@@ -133,23 +132,20 @@ class Executor(RemoteExecutor):
             request = self._request(members, rule)
         except RequestError as mistake:
             raise WorkflowError(str(mistake)) from mistake
-        outputs = [output for member in members for output in member.output]
         command = self._command(members[0])
         if job.is_group():  # one after another, as each may need all of the allocation
             command = " && ".join(f"( {self._command(member)} )" for member in members)
         values = () if job.is_group() else job.wildcards_dict.values()
-        record = JobRecord(
+        return WantedJob(
             name=" ".join([rule, *values]),
             key=_key(job),
             command=command,
             digest=digest_of(" ".join(map(_what_runs, members)), request.excluded),
-            limit_s=60 * request.runtime_min,
-            asked=digest_of(request.asked),
+            request=request,
+            outputs=tuple(str(output) for member in members for output in member.output),
             environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
-            outputs=tuple(map(str, outputs)),
+            snakemake_job=job,
         )
-        paths = tuple(map(Path, outputs))
-        return WantedJob(request=request, record=record, outputs=paths, snakemake_job=job)
 
     def _command(self, job: Any) -> str:
         """The rule's own shell command; a child Snakemake for what only Snakemake can run.
@@ -202,18 +198,18 @@ class Executor(RemoteExecutor):
 
     def sent(self, wanted: WantedJob, job_id: str) -> None:
         """Have Snakemake mark the outputs as incomplete and wait."""
-        key = wanted.record.key
+        key = wanted.key
         info = SubmittedJobInfo(wanted.snakemake_job, external_jobid=job_id, aux={"key": key})
         self._infos[key] = info
         self.report_job_submission(info)
 
     def succeeded(self, wanted: WantedJob) -> None:
         """Have Snakemake check the outputs and go on."""
-        self.report_job_success(self._infos.pop(wanted.record.key))
+        self.report_job_success(self._infos.pop(wanted.key))
 
     def failed(self, wanted: WantedJob, why: str, logs: Sequence[Path]) -> None:
         """Have Snakemake remove the outputs, and retry the job if it may."""
-        info = self._infos.pop(wanted.record.key, None) or SubmittedJobInfo(wanted.snakemake_job)
+        info = self._infos.pop(wanted.key, None) or SubmittedJobInfo(wanted.snakemake_job)
         self.report_job_error(info, msg=f"{why}. ", aux_logs=[str(log) for log in logs])
 
     def say(self, sentence: str) -> None:
@@ -238,8 +234,7 @@ class Executor(RemoteExecutor):
         """Finish what has ended; yields what is still pending."""
         try:
             if self._ownership.is_lost:
-                self._settings.on_interrupt = "detach"  # the jobs belong to the other one now
-                raise WorkflowError(
+                raise WorkflowError(  # the jobs belong to the other one now
                     "this snakemake was silent for so long that another one has taken over"
                 )
             self._dispatcher.poll()
@@ -265,7 +260,7 @@ class Executor(RemoteExecutor):
         """
         error = sys.exc_info()[1]
         is_told = error is None or isinstance(error, (KeyboardInterrupt, SystemExit))
-        if self._settings.on_interrupt == "detach" or not is_told:
+        if self._ownership.is_lost or not is_told:
             count = self._left_running = self._dispatcher.detach()
             self.say(f"{count} jobs are left running; the same command re-attaches to them")
         else:
@@ -298,7 +293,7 @@ class Executor(RemoteExecutor):
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:
-            self._dispatcher.tidy(self._settings.keep_days)
+            self._dispatcher.tidy()
 
 
 def _members(job: Any) -> list[Any]:

@@ -24,33 +24,49 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from .ownership import RECORDS, may_act_for
 from .pack import write_json
+from .request import Request
 from .schedulers import Listed
 
-_DAY_S = 86400.0
+_KEEP_S = 30 * 86400.0  # for people to look at failures
 _BATCH = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")  # only such folders are ever removed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """One job in a pack, as written to pack.json.
-
-    A job with the same `digest` is unchanged, one with the same `asked` needs the same resources.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WantedJob:
+    """A job that Snakemake wants run. One with the same `digest` is unchanged."""
 
     name: str
-    key: str
+    key: str  # what it makes
     command: str
     digest: str
-    limit_s: float
-    asked: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    request: Request
     outputs: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    snakemake_job: Any = None
+
+    @property
+    def limit_s(self) -> float:
+        """Its time limit."""
+        return 60.0 * self.request.runtime_min
+
+    @property
+    def asked(self) -> str:
+        """Equal for jobs that need the same resources."""
+        return digest_of(self.request.asked)
+
+    def outputs_exist(self) -> bool:
+        """Whether all that it makes is there."""
+        return all(Path(output).exists() for output in self.outputs)
+
+
+# The facts of a job that pack.json has.
+_RECORDED = ("name", "key", "command", "digest", "limit_s", "asked", "environment", "outputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +83,7 @@ class Place:
 
     batch: Path
     number: int  # in the pack
-    digest: str
-    asked: str
+    item: Mapping[str, Any]  # the job as it was recorded
 
 
 def key_of(rule: str, wildcards: Mapping[str, str], outputs: Iterable[str]) -> str:
@@ -104,7 +119,7 @@ class Records:
     def write_pack(
         self,
         batch: Path,
-        items: Iterable[JobRecord],
+        jobs: Iterable[WantedJob],
         *,
         directory: Path,
         environment: Mapping[str, str],
@@ -120,7 +135,7 @@ class Records:
             "environment": dict(environment),
             "outputs_are_complete": outputs_are_complete,
             "restarts": restarts,
-            "items": [asdict(item) for item in items],
+            "items": [{name: getattr(job, name) for name in _RECORDED} for job in jobs],
         }
         write_json(batch / "pack.json", pack)
 
@@ -137,9 +152,7 @@ class Records:
             for number, item in enumerate(self.items(batch) or ()):
                 places.pop(item["key"], None)
                 if number not in withdrawn:
-                    places[item["key"]] = Place(
-                        batch=batch, number=number, digest=item["digest"], asked=item["asked"]
-                    )
+                    places[item["key"]] = Place(batch=batch, number=number, item=item)
         return places
 
     def is_orphan(self, job: Listed) -> bool:
@@ -228,17 +241,13 @@ class Records:
             return []
         return sorted(path for path in named if path.is_dir() and _is_mine(path))
 
-    def tidy(self, listed: Iterable[Listed], keep_days: float) -> None:
-        """Remove batches of which nothing is wanted, and those older than `keep_days` days.
-
-        Failures are kept so long, for people to look at. Records of jobs that may still run are
-        always kept.
-        """
+    def tidy(self, listed: Iterable[Listed]) -> None:
+        """Remove batches of which nothing is wanted, and old ones; never what may still run."""
         alive = {job.batch for job in listed if job.state.live}
         for batch in self.batches():
             with contextlib.suppress(FileNotFoundError):  # another run removes it too
                 newest = max(path.stat().st_mtime for path in [batch, *batch.rglob("*")])
-                is_old = time.time() - newest > keep_days * _DAY_S
+                is_old = time.time() - newest > _KEEP_S
                 if batch.name not in alive and (is_old or self._is_done(batch)):
                     self.remove(batch)
 

@@ -5,7 +5,7 @@ strings for types every call of `snakemake` fails.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
@@ -33,12 +33,6 @@ class ExecutorSettings(ExecutorSettingsBase):
         3,
         "How often a job may start again in one run, whatever interrupted it, before it fails.",
     )
-    on_interrupt: Literal["cancel", "detach"] = _option(
-        "cancel", "What Ctrl-C does: cancel the jobs, or detach so that the next run re-attaches."
-    )
-    keep_days: int = _option(
-        30, "Days after which records and logs of allocations with a failed job are removed."
-    )
     gpus: int = _option(0, "With cluster=local: GPUs of this machine for jobs.")
     keep_folders: bool = _option(
         False, "Keep the records and logs of allocations in which every job succeeded."
@@ -46,10 +40,7 @@ class ExecutorSettings(ExecutorSettingsBase):
 
 
 # The smallest value of each number; with none to send in flight, a run would wait for ever.
-_LEAST = {
-    "pack": 1, "pack_minutes": 1, "max_allocations": 1,
-    "max_restarts": 0, "keep_days": 0, "gpus": 0,
-}  # fmt: skip
+_LEAST = {"pack": 1, "pack_minutes": 1, "max_allocations": 1, "max_restarts": 0, "gpus": 0}
 
 
 def too_small(settings: ExecutorSettings) -> str | None:

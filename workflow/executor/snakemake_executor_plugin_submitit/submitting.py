@@ -1,15 +1,15 @@
-"""Jobs that wait to be sent, and how they become allocations."""
+"""Allocations in flight, and how jobs that wait become such."""
 
 import dataclasses
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from .allocations import Allocation, Allocations, Listener, WantedJob
-from .records import Records
+from .records import Records, WantedJob
 from .request import Request
 from .schedulers import SENT_FROM, Refused, Scheduler
 from .settings import ExecutorSettings
@@ -22,6 +22,69 @@ _MOST_TRIES = 7
 _TOO_MANY = 2
 
 Job = TypeVar("Job")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Allocation:
+    """One job of the scheduler, and the jobs of its pack that have not finished, by number.
+
+    `ended_s` is the monotonic time at which it was first seen to have ended, None while it lives.
+    """
+
+    batch: Path
+    id: str  # of the scheduler's job; "" if that has ended long ago
+    gpus: tuple[int, ...] = ()  # of this machine (cluster=local)
+    pending: dict[int, WantedJob] = field(default_factory=dict)
+    reattached: bool = False
+    ended_s: float | None = None
+
+
+class Allocations(dict[Path, Allocation]):
+    """Allocations in flight, by their batch, and the fate of jobs in this run.
+
+    One that has ended stays until the next poll begins, so that jobs which failed in it are sent
+    again together.
+    """
+
+    def __init__(self, restarts: int) -> None:
+        """Restarts: how often a job may be started again in a run, whatever interrupted it."""
+        super().__init__()
+        self.interrupted: Counter[str] = Counter()  # so often it was, by job
+        self.last_place: dict[str, tuple[Path, int]] = {}  # by job
+        self._restarts = restarts
+
+    def hold(self, allocation: Allocation, number: int, job: WantedJob) -> None:
+        """Note that an allocation holds a job, by its number in the pack."""
+        self[allocation.batch] = allocation
+        allocation.pending[number] = job
+        self.last_place[job.key] = allocation.batch, number
+
+    def live(self) -> list[Allocation]:
+        """Those that hold a job which has not finished."""
+        return [allocation for allocation in self.values() if allocation.pending]
+
+    def restarts_left(self, job: WantedJob) -> int:
+        """How often a job may still be started again; negative: never more."""
+        return self._restarts - self.interrupted[job.key]
+
+
+class Listener(Protocol):
+    """Is told how jobs fare."""
+
+    def prepare(self, job: WantedJob) -> None:
+        """Called before a job is sent anew, in the thread that called `submit`."""
+
+    def sent(self, job: WantedJob, job_id: str) -> None:
+        """The scheduler has taken the job, as part of its job `job_id`."""
+
+    def succeeded(self, job: WantedJob) -> None:
+        """The job's command exited with 0."""
+
+    def failed(self, job: WantedJob, why: str, logs: Sequence[Path]) -> None:
+        """The job failed; `why` is a sentence."""
+
+    def say(self, sentence: str) -> None:
+        """A sentence for the user."""
 
 
 class Submitter:
@@ -72,7 +135,7 @@ class Submitter:
             return
         ready: list[WantedJob] = []
         for job in waiting:
-            batch, _ = self._open.last_place.get(job.record.key, (None, 0))
+            batch, _ = self._open.last_place.get(job.key, (None, 0))
             (self.waiting if batch in self._open else ready).append(job)
         packs = packs_of(
             ((self._scheduler.avoiding(job.request, self.excluded), job) for job in ready),
@@ -105,14 +168,14 @@ class Submitter:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _send(self, request: Request, jobs: list[WantedJob], gpus: tuple[int, ...]) -> None:
-        name = jobs[0].record.name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
+        name = jobs[0].name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
         batch = self._records.new_batch()
         try:
-            _try_to_write({output.parent for job in jobs for output in job.outputs})
+            _try_to_write({Path(output).parent for job in jobs for output in job.outputs})
             # on disk before it is sent: if this process dies in between, the next run finds it
             self._records.write_pack(
                 batch,
-                [job.record for job in jobs],
+                jobs,
                 directory=self._directory,
                 environment=dict(request.environment),
                 outputs_are_complete=self._outputs_are_complete,
