@@ -44,22 +44,6 @@ def test_a_job_that_reappears_was_never_lost(run, cluster, tmp_path, clock):
     assert listener.take("failed") == []
 
 
-def test_a_scheduler_that_does_not_answer_is_no_news_and_is_said_once(run, cluster, tmp_path):
-    dispatcher, listener = run()
-    dispatcher.submit(wanted_jobs(tmp_path, "a"))
-    listener.take()
-    cluster.answers = False
-    for _ in range(3):
-        dispatcher.poll()
-    cluster.answers = True
-    dispatcher.poll()
-
-    assert [event[1] for event in listener.take("say", "failed")] == [
-        "the scheduler does not answer; jobs run on, and it will be asked again",
-        "the scheduler answers again",
-    ]
-
-
 def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, cluster, tmp_path):
     dispatcher, _ = run()
     dispatcher.poll()
@@ -70,23 +54,6 @@ def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, 
     dispatcher.poll()
 
     assert cluster.queries["squeue"] == 2
-
-
-def test_what_finished_counts_even_if_the_allocation_failed_afterwards(run, cluster, tmp_path):
-    dispatcher, listener = run(pack=3)
-    dispatcher.submit(wanted_jobs(tmp_path, "a", "b", "c"))
-    cluster.finish("100", 0)
-    cluster.finish("100", 1, code=3)
-    cluster.begin("100", 2)
-    cluster.known["100"] = state_of("NODE_FAIL")
-
-    dispatcher.poll()
-
-    assert listener.take("succeeded", "failed") == [
-        ("succeeded", "a"),
-        ("failed", "b", "job 100: exit code 3"),
-        ("failed", "c", "job 100 is NODE_FAIL"),
-    ]
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "NODE_FAIL"])
@@ -140,20 +107,6 @@ def test_an_endless_reason_to_wait_is_reported_once(run, cluster, tmp_path, reas
     assert listener.take("say") == [("say", f"job 100 waits: {reason}")]
 
 
-def test_jobs_held_after_failed_launches_are_sent_anew_and_fail_in_the_end(run, cluster, tmp_path):
-    dispatcher, listener = run(max_restarts=1)
-    dispatcher.submit(wanted_jobs(tmp_path, "a"))
-
-    for job in ("100", "101"):
-        cluster.known[job] = state_of("PENDING", "launch failed requeued held")
-        dispatcher.poll()
-        cluster.known[job] = state_of("CANCELLED")
-
-    assert cluster.cancelled == ["100", "101"]
-    why = "job 101 is held: launch failed requeued held"
-    assert listener.take("failed") == [("failed", "a", why)]
-
-
 def test_jobs_that_wait_for_their_turn_are_not_told_of(run, cluster, tmp_path):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
@@ -179,34 +132,6 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_said(run, cluster, tm
     ]  # fmt: skip
 
 
-def test_an_outside_cancel_costs_an_attempt_of_the_running_point_only(
-    run, cluster, tmp_path, clock
-):
-    dispatcher, listener = run(pack=3)
-    dispatcher.submit(wanted_jobs(tmp_path, "done", "runs", "waits"))
-    cluster.finish("100", 0)
-    cluster.begin("100", 1)
-    cluster.known["100"] = state_of("CANCELLED")
-    listener.take()
-    dispatcher.poll()
-
-    assert listener.take("sent", "failed") == [
-        ("failed", "runs", "job 100 is CANCELLED"),
-        ("sent", "waits", "101"),
-    ]
-
-
-def test_a_preempted_allocation_costs_no_attempt_of_anyone(run, cluster, tmp_path, clock):
-    dispatcher, listener = run(pack=2)
-    dispatcher.submit(wanted_jobs(tmp_path, "runs", "waits"))
-    cluster.begin("100", 0)
-    cluster.known["100"] = state_of("PREEMPTED")
-    listener.take()
-    dispatcher.poll()
-
-    assert listener.take("sent", "failed") == [("sent", "runs", "101"), ("sent", "waits", "101")]
-
-
 @pytest.mark.parametrize("word", ["CANCELLED", "FAILED"])
 def test_allocations_that_never_finish_a_point_are_given_up_in_the_end(
     run, cluster, tmp_path, word
@@ -224,18 +149,6 @@ def test_allocations_that_never_finish_a_point_are_given_up_in_the_end(
         *[("a", str(100 + n)) for n in range(4)],
         ("a", f"job 103 is {word}"),
     ]
-
-
-def test_a_failure_before_the_worker_quotes_its_last_words(run, cluster, tmp_path):
-    dispatcher, listener = run(pack=2)
-    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
-    log = cluster.folders["100"] / "100_0_log.out"
-    log.write_text("hello\na line of slurm_setup failed: module load cuda/99\n")
-    cluster.known["100"] = state_of("FAILED")
-    dispatcher.poll()
-
-    why = "job 100 is FAILED: a line of slurm_setup failed: module load cuda/99"
-    assert listener.take("failed") == [("failed", "a", why), ("failed", "b", why)]
 
 
 def test_a_missing_log_hints_that_the_folder_is_not_shared(run, cluster, tmp_path):
@@ -293,21 +206,3 @@ def test_an_existing_output_counts_as_finished(run, cluster, tmp_path, whole):
 
     told = ("succeeded", "a") if whole else ("failed", "a", "job 100 is FAILED")
     assert listener.take("succeeded", "failed") == [told]
-
-
-def test_a_host_that_fails_twice_is_excluded_and_named(run, cluster, tmp_path):
-    dispatcher, listener = run()
-    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
-    for job in ("100", "101"):
-        why = "measure a found that nothing can run there"
-        write_json(cluster.folders[job] / "started.json", {})
-        write_json(cluster.folders[job] / "unusable.json", {"host": "n7", "why": why})
-        cluster.known[job] = state_of("FAILED")
-        dispatcher.poll()
-
-    assert [event[1] for event in listener.take("failed")] == []
-    assert cluster.requests["102"] == {"nodes": 1}  # after the first failure
-    assert cluster.requests["103"] == {"nodes": 1, "exclude": "n7"}
-    first, last = dispatcher.report()
-    assert first == f"n7 was excluded after 2 failures of its own: {why}"
-    assert last == "submitit: 4 allocations, 3 squeue calls"

@@ -15,7 +15,6 @@ from snakemake_executor_plugin_submitit import pack as pack_module
 from snakemake_executor_plugin_submitit.pack import Pack
 from snakemake_executor_plugin_submitit.schedulers.slurm.allocation import (
     SlurmContext,
-    clean_environment,
 )
 
 from tests.processes import is_running, until, write_program
@@ -343,17 +342,6 @@ def test_a_pack_with_fewer_restarts_left_gives_up_sooner(pack, monkeypatch):
 
     with pytest.raises(RuntimeError, match="restarted 1 times"):
         Pack(folder, 3, SlurmContext())()
-
-
-def test_slurm_commands_ignore_the_users_format_variables(monkeypatch):
-    for name in ("SQUEUE_FORMAT", "SQUEUE_STATES", "SACCT_FORMAT", "SLURM_TIME_FORMAT"):
-        monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-
-    kept = clean_environment()
-
-    assert kept["SLURM_CONF"] == "/etc/slurm.conf"
-    assert not kept.keys() & {"SQUEUE_FORMAT", "SQUEUE_STATES", "SACCT_FORMAT", "SLURM_TIME_FORMAT"}
 
 
 def test_restarted_too_often_it_gives_up(pack, monkeypatch):

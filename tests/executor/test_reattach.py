@@ -1,10 +1,8 @@
 """A second run, and what the first one has sent."""
 
-import shutil
 import time
 
-from snakemake_executor_plugin_submitit.records import Records, digest_of
-from snakemake_executor_plugin_submitit.schedulers import Listed
+from snakemake_executor_plugin_submitit.records import digest_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
@@ -41,20 +39,6 @@ def test_a_job_taken_up_and_found_dead_is_sent_again(run, cluster, tmp_path):
     assert listener.take("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
 
 
-def test_unwatched_success_counts_though_slurm_forgot_the_job(run, cluster, tmp_path):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
-    cluster.finish("100", 0)
-    (tmp_path / "a").touch()
-    cluster.known.clear()
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "a"))
-
-    second.poll()
-
-    assert listener.take("succeeded", "failed") == [("succeeded", "a")]
-
-
 def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_path):
     first, _ = run()
     (job,) = wanted_jobs(tmp_path, "a")
@@ -67,46 +51,6 @@ def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_p
     second.submit(wanted_jobs(tmp_path, "a"))
 
     assert listener.take("sent") == [("sent", "a", "101")]
-
-
-def test_a_held_job_whose_points_have_all_finished_is_cancelled(run, cluster, tmp_path):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
-    cluster.finish("100", 0)
-    cluster.known["100"] = state_of("PENDING", "launch failed requeued held")
-    second, _ = run()
-    second.submit(wanted_jobs(tmp_path, "b"))
-
-    assert cluster.cancelled == ["100"]
-
-
-def test_a_job_of_an_unknown_batch_ends_before_its_points_are_resent(run, cluster, tmp_path):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
-    cluster.known["100"] = state_of("RUNNING")
-    shutil.rmtree(tmp_path / "records")  # as if a user had removed .snakemake
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "a"))
-    assert cluster.cancelled == ["100"]
-    assert listener.take("sent") == []
-    cluster.known["100"] = state_of("CANCELLED")
-
-    second.poll()
-
-    assert listener.take("sent") == [("sent", "a", "101")]
-
-
-def test_jobs_of_others_and_of_other_directories_are_left_alone(run, cluster, tmp_path):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
-    batch = cluster.folders["100"].name
-    records = Records(tmp_path / "elsewhere")
-    listed = [
-        Listed(id="7", state=state_of("RUNNING"), directory="/other", batch=batch),
-        Listed(id="8", state=state_of("RUNNING"), directory=str(tmp_path)),
-    ]
-
-    assert not any(map(records.is_orphan, listed))
 
 
 def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, cluster, tmp_path):

@@ -43,15 +43,6 @@ def stop(cluster, prefix):
     return said, ended
 
 
-def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):
-    sent(run, tmp_path, "one/a", "one/b")
-    sentences, ended = stop(cluster, "results/one/")
-    assert ended
-    assert sorted(cluster.cancelled) == ["100", "101"]
-    assert len(sentences) == 1
-    assert sentences[0] == "cancelling 2 allocations: 100, 101"
-
-
 def test_what_makes_other_files_runs_on(run, cluster, tmp_path):
     sent(run, tmp_path, "one/a")
     assert stop(cluster, "results/two/") == ([], True)

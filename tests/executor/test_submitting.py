@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from snakemake_executor_plugin_submitit.records import Records
-from snakemake_executor_plugin_submitit.schedulers import Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of
 
 from tests.executor.conftest import wanted_jobs
@@ -94,27 +92,6 @@ def test_what_sbatch_says_is_final_only_where_its_words_are_known(said, kind):
     assert kind_of(said) == kind
 
 
-def test_an_unanswered_sbatch_is_sent_again_and_its_orphan_cancelled(run, cluster, tmp_path, clock):
-    dispatcher, listener = run()
-    send = cluster.send
-
-    def unanswered(batch, request, **named):
-        send(batch, request, **named)
-        cluster.answers = False
-        raise Refused("Batch job submission failed: Zero Bytes were transmitted", "later")
-
-    cluster.send = unanswered
-    dispatcher.submit(wanted_jobs(tmp_path, "a"))
-    assert not cluster.folders["100"].exists()
-    assert cluster.cancelled == []
-    cluster.answers, cluster.send = True, send
-    clock[0] += 10
-    dispatcher.poll()
-
-    assert cluster.cancelled == ["100"]
-    assert listener.take("sent", "failed") == [("sent", "a", "101")]
-
-
 def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, tmp_path, clock):
     dispatcher, listener = run()
     send = cluster.send
@@ -133,22 +110,6 @@ def test_submission_waits_for_disk_space_and_orphans_run_nothing(run, cluster, t
 
     assert cluster.cancelled == ["100"]
     assert listener.take("sent", "failed") == [("sent", "a", "101")]
-
-
-def test_a_record_that_cannot_be_written_loses_no_job(run, cluster, tmp_path, clock, monkeypatch):
-    dispatcher, listener = run()
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Records, "write_pack", full)
-        dispatcher.submit(wanted_jobs(tmp_path, "a"))
-        assert cluster.asked == 0
-    clock[0] += 5
-    dispatcher.poll()
-
-    assert listener.take("sent", "failed") == [("sent", "a", "100")]
 
 
 def test_nothing_is_sent_whose_results_could_not_be_written(
@@ -184,22 +145,6 @@ def test_points_to_be_repeated_wait_for_the_end_of_their_pack(run, cluster, tmp_
     dispatcher.poll()
 
     assert listener.take("sent") == [("sent", name, "101") for name in "abc"]
-
-
-def test_told_to_end_it_sends_nothing_more_and_waits_for_what_is_in_flight(run, cluster, tmp_path):
-    dispatcher, listener = run(max_allocations=1)
-    dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
-    dispatcher.send_no_more()
-    dispatcher.poll()
-    cluster.finish("100", 0)
-    dispatcher.poll()
-
-    assert listener.take("sent", "succeeded", "failed") == [
-        ("sent", "a", "100"),
-        ("failed", "b", "it was not sent: snakemake was told to end"),
-        ("succeeded", "a"),
-    ]
-    assert cluster.asked == 1
 
 
 def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, tmp_path):

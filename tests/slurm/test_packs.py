@@ -4,8 +4,6 @@ import stat
 
 import pytest
 
-from tests.processes import until
-
 pytestmark = pytest.mark.slurm
 
 
@@ -25,25 +23,6 @@ def test_points_of_equal_resources_share_an_allocation(study):
     job = ranks[0][0][2]
     geometry = [["0", "0"], ["1", "0"], ["2", "1"], ["3", "1"]]
     assert ranks == [[[*place, job, "0,1"] for place in geometry]] * 3
-
-
-def test_no_more_allocations_are_in_flight_than_allowed(study):
-    study.points(**{f"p{i}": {"seconds": 1} for i in range(6)})
-
-    run = study.start("--submitit-max-allocations", "2", "--submitit-keep-folders")
-    folder = study.folder / ".snakemake/submitit"
-    in_flight = []
-
-    def ended():
-        sent = len(list(folder.glob("*/pack.json")))  # before what has finished is counted
-        in_flight.append(sent - len(list(folder.glob("*/*.finished.json"))))
-        return run.poll() is not None
-
-    until("it ends", ended)
-
-    assert run.returncode == 0, study.said
-    assert max(in_flight) in (1, 2)
-    assert len(study.jobs()) == 6
 
 
 def test_a_killed_point_leaves_the_rest_of_its_pack_alone(study):

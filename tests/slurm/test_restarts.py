@@ -27,7 +27,7 @@ def kill(run):
 
 
 def test_after_a_kill_jobs_are_taken_up_and_nothing_is_sent_twice(study):
-    waiting = {"seconds": 3, "slurm_extra": "--begin=now+15"}
+    waiting = {"seconds": 3, "slurm_extra": "--begin=now+10"}
     study.points(**{**SIX, "p4": waiting, "p5": waiting})
     run = study.start(*PACKED)
     study.wait_for_start("p0", "p2")
@@ -197,8 +197,9 @@ def test_a_run_is_stopped_for_good_though_its_snakemake_is_dead(study):
 def test_a_second_checkout_with_the_same_study_is_left_alone(study, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     other = LabStudy(study.lab, tmp_path / "other/study")
-    for checkout, seconds in ((study, 600), (other, 20)):
-        checkout.points(a={"seconds": seconds})
+    until_told = {"command": "until [ -e go ]; do sleep 0.2; done"}
+    for checkout in (study, other):
+        checkout.points(a=until_told)
         run = checkout.start(*PACKED)
         checkout.wait_for_start("a")
     try:
@@ -210,6 +211,7 @@ def test_a_second_checkout_with_the_same_study_is_left_alone(study, tmp_path, mo
         subprocess.run([*stop, "out/"], cwd=study.folder, check=True)
         until("our job ends", lambda: mine.job_id not in study.lab.queue())
         assert theirs.job_id in study.lab.queue()
+        (other.folder / "go").touch()
         assert run.wait(timeout=500) == 0, other.said
     finally:
         end(other.runs)

@@ -90,14 +90,18 @@ class RealStudy:
 
 
 @pytest.fixture
-def study(lab, project):
+def study(lab, tmp_path):
+    """In a folder whose name Slurm would replace by names of its own."""
     lab.start()
-    made = RealStudy(lab, project)
+    folder = tmp_path / "%j %x 100%"
+    folder.mkdir()
+    made = RealStudy(lab, copy_project(folder))
     yield made
     end(made.runs)
     jobs = list(lab.queue())
     if jobs:
         lab.ask("scancel", *jobs)
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_points_over_four_nodes_train_alike_in_shared_allocations(study):
@@ -115,25 +119,6 @@ def test_points_over_four_nodes_train_alike_in_shared_allocations(study):
     assert Counter(row["world_size"] for row in rows) == {2: 2, 4: 2}
     assert len(study.lab.submissions() - before) == 2
     assert (study.root / "results/real/report.html").exists()
-
-
-@pytest.mark.parametrize("hosts", [True, False])
-def test_a_folder_whose_name_slurm_would_replace_is_taken_as_it_is(lab, tmp_path, hosts):
-    lab.start()
-    (tmp_path / "%j %x 100%").mkdir()
-    study = RealStudy(lab, copy_project(tmp_path / "%j %x 100%"))
-    study.write({**STUDY, "layouts": [{"world_size": 2}]})
-    stand_in(study.root)
-
-    try:
-        assert study.start(hosts=hosts).wait(timeout=500) == 0, study.said
-    finally:
-        end(study.runs)
-
-    (row,) = study.rows()
-    assert row["outcome"] == "ok", row["error_message"]
-    assert [path.name for path in tmp_path.iterdir()] == ["%j %x 100%"]
-    assert (study.root / "logs/real/ranks" / row["point_id"] / "rank1.log").exists()
 
 
 def test_a_point_that_waits_for_drained_nodes_says_which_and_why(study):
