@@ -10,7 +10,7 @@ import pytest
 from snakemake_executor_plugin_submitit import dispatch, submitting
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
 from snakemake_executor_plugin_submitit.pack import write_json
-from snakemake_executor_plugin_submitit.records import Records, WantedJob, digest_of, key_of
+from snakemake_executor_plugin_submitit.records import WantedJob, digest_of, key_of
 from snakemake_executor_plugin_submitit.schedulers import Listed, Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
@@ -134,11 +134,9 @@ def run(tmp_path, cluster, monkeypatch):
     def start(outputs_are_complete=False, **settings):
         listener = Listener()
         dispatcher = Dispatcher(
-            records=Records(tmp_path / "records"),
             scheduler=cluster,
             settings=ExecutorSettings(**settings),
             listener=listener,
-            directory=tmp_path,
             latency_s=0.0,
             outputs_are_complete=outputs_are_complete,
         )

@@ -168,7 +168,7 @@ def test_a_number_with_which_nothing_would_ever_be_sent_is_refused(option, sente
 def test_jobs_are_sent_in_the_order_of_their_priorities():
     sent = []
     made = object.__new__(executor_module.Executor)
-    made._dispatcher, made._handles_sigterm = SimpleNamespace(submit=sent.extend), True
+    made._dispatcher, made._has_begun = SimpleNamespace(submit=sent.extend), True
     made._handle_sigterm = made.run_job_pre = lambda *_: None
     made._wanted_job = lambda job: SimpleNamespace(snakemake_job=job, name=job.name)
     jobs = [

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from snakemake_executor_plugin_submitit import ownership
@@ -39,7 +38,7 @@ def sent(run, tmp_path, *names):
 def stop(cluster, prefix):
     """Its output, and whether nothing runs any more."""
     said: list[str] = []
-    ended = stopping.stop(Records(Path("records")), cluster, prefix, said.append)
+    ended = stopping.stop(Records(), cluster, prefix, said.append)
     return said, ended
 
 

@@ -30,7 +30,7 @@ def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
         dispatcher.poll()
 
     assert cluster.asked == 1 + 5  # at 0, 5, 15, 35 and 75 s, once for all ten
-    assert len(list((tmp_path / "records").glob("*/pack.json"))) == 1  # of the first
+    assert len(list((tmp_path / ".snakemake/submitit").glob("*/pack.json"))) == 1  # of the first
     cluster.refusal = None
     cluster.finish("100", 0)
     dispatcher.poll()
@@ -42,7 +42,7 @@ def test_a_pack_asks_for_no_more_time_than_the_scheduler_gives(run, cluster, tmp
     cluster.longest = 12
     dispatcher.submit(wanted_jobs(tmp_path, *"abc"))
 
-    packs = sorted((tmp_path / "records").glob("*/pack.json"))
+    packs = sorted((tmp_path / ".snakemake/submitit").glob("*/pack.json"))
     assert sorted(len(json.loads(pack.read_text())["items"]) for pack in packs) == [1, 2]
 
 

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from .records import JobEnd, Place, Records, WantedJob
 from .schedulers import Listed, Scheduler, State
@@ -22,20 +21,17 @@ class Dispatcher:
     def __init__(
         self,
         *,
-        records: Records,
         scheduler: Scheduler,
         settings: ExecutorSettings,
         listener: Listener,
-        directory: Path,
         latency_s: float = 5.0,
         outputs_are_complete: bool = False,
     ) -> None:
-        """Set up for jobs that run in `directory`.
+        """A file written elsewhere is visible after `latency_s`.
 
-        A file written elsewhere is visible after `latency_s`. With `outputs_are_complete`, every
-        output that exists counts as finished.
+        With `outputs_are_complete`, every output that exists counts as finished.
         """
-        self._records = records
+        self._records = Records()
         self._scheduler = scheduler
         self._listener = listener
         self._latency_s = latency_s
@@ -43,8 +39,8 @@ class Dispatcher:
         self._mutex = threading.RLock()
         self._open = Allocations(settings.max_restarts)
         self._submitter = Submitter(
-            records=records, scheduler=scheduler, settings=settings, listener=listener,
-            directory=directory, in_flight=self._open, outputs_are_complete=outputs_are_complete,
+            records=self._records, scheduler=scheduler, settings=settings, listener=listener,
+            in_flight=self._open, outputs_are_complete=outputs_are_complete,
         )  # fmt: skip
         self._places: dict[str, Place] | None = None  # of jobs of earlier runs
         self._leaving: set[str] = set()  # cancelled jobs that may still run

@@ -24,11 +24,11 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from .dispatch import Dispatcher
-from .ownership import OwnedElsewhere, Ownership, user_name
-from .records import Records, WantedJob, digest_of, key_of
+from .ownership import Ownership, user_name
+from .records import WantedJob, digest_of, key_of
 from .request import Request, RequestError, together
 from .schedulers import SCHEDULERS
-from .settings import too_small
+from .settings import refuse_small
 
 
 class Executor(RemoteExecutor):
@@ -41,13 +41,9 @@ class Executor(RemoteExecutor):
             names = ", ".join(SCHEDULERS)
             raise WorkflowError(f"--submitit-cluster {settings.cluster}: must be one of {names}")
         self._scheduler = SCHEDULERS[settings.cluster](settings)
-        if (wrong := too_small(settings)) is not None:
-            raise WorkflowError(wrong)
-        try:
-            if (sentence := self._scheduler.prepare()) is not None:
-                self.logger.warning(sentence)
-        except RequestError as why:
-            raise WorkflowError(str(why)) from why
+        refuse_small(settings)
+        if (sentence := self._scheduler.prepare()) is not None:
+            self.logger.warning(sentence)
         try:
             self._ownership = Ownership()
             self._ownership.claim(
@@ -55,8 +51,6 @@ class Executor(RemoteExecutor):
                 self.say,
                 lambda uid: self._scheduler.left_in(Path.cwd(), uid),
             )
-        except OwnedElsewhere as owned:
-            raise WorkflowError(str(owned)) from owned
         except PermissionError as error:
             place = Path(error.filename).parent
             raise WorkflowError(
@@ -64,14 +58,12 @@ class Executor(RemoteExecutor):
                 f"its owner, {user_name(place.stat().st_uid)}, and `umask 002`"
             ) from error
         self._infos: dict[str, SubmittedJobInfo] = {}  # by job key, what Snakemake waits for
-        self._handles_sigterm = False
+        self._has_begun = False
         self._left_running = 0  # allocations
         self._dispatcher = Dispatcher(
-            records=Records(),
             scheduler=self._scheduler,
             settings=settings,
             listener=self,
-            directory=Path.cwd(),
             latency_s=self.workflow.execution_settings.latency_wait,
             outputs_are_complete=self.workflow.dag.ignore_incomplete,
         )
@@ -85,9 +77,10 @@ class Executor(RemoteExecutor):
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Submit all jobs that are ready now, by their rules' priorities."""
-        if not self._handles_sigterm:
+        if not self._has_begun:
             self._refuse_the_impossible()
-        self._handle_sigterm()
+            self._handle_sigterm()
+            self._has_begun = True
         for job in jobs:
             self.run_job_pre(job)
         # Snakemake passes a set; equal priorities by name, so that packs are reproducible
@@ -128,10 +121,7 @@ class Executor(RemoteExecutor):
     def _wanted_job(self, job: Any) -> WantedJob:
         members = _members(job)
         rule = job.groupid if job.is_group() else job.rule.name
-        try:
-            request = self._request(members, rule)
-        except RequestError as mistake:
-            raise WorkflowError(str(mistake)) from mistake
+        request = self._request(members, rule)
         command = self._command(members[0])
         if job.is_group():  # one after another, as each may need all of the allocation
             command = " && ".join(f"( {self._command(member)} )" for member in members)
@@ -268,9 +258,6 @@ class Executor(RemoteExecutor):
 
     def _handle_sigterm(self) -> None:
         """Make SIGTERM stop sending too: Snakemake itself lets running jobs finish."""
-        if self._handles_sigterm:
-            return
-        self._handles_sigterm = True
         snakemake_handler = signal.getsignal(signal.SIGTERM)
 
         def handle(number: int, frame: Any) -> None:

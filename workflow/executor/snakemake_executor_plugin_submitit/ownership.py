@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 from .pack import write_json
 
 # Where records are kept: a folder that login and compute nodes share, as they share the directory.
@@ -26,7 +28,7 @@ BEAT_S = 5.0  # the heartbeat of an owner
 SILENCE_S = 30.0  # after which an owner that cannot be looked at is dead
 
 
-class OwnedElsewhere(RuntimeError):
+class OwnedElsewhere(WorkflowError):
     """Somebody else makes some of the same files; the message is a whole sentence."""
 
 

@@ -5,11 +5,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 # For the start of the worker, and for the warning signal, which may come a minute early.
 MARGIN_MIN = 2
 
 
-class RequestError(ValueError):
+class RequestError(WorkflowError):
     """A resource that cannot be requested; the message is a whole sentence."""
 
 

@@ -7,6 +7,7 @@ strings for types every call of `snakemake` fails.
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 
@@ -43,13 +44,17 @@ class ExecutorSettings(ExecutorSettingsBase):
 _LEAST = {"pack": 1, "pack_minutes": 1, "max_allocations": 1, "max_restarts": 0, "gpus": 0}
 
 
-def too_small(settings: ExecutorSettings) -> str | None:
-    """A sentence about the first number that is too small; None if none is."""
+def refuse_small(settings: ExecutorSettings) -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        WorkflowError: the first such number, in one sentence.
+    """
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if value is not None and value < least:
-            return f"--submitit-{name.replace('_', '-')} {value}: must be at least {least}"
-    return None
+            option = f"--submitit-{name.replace('_', '-')}"
+            raise WorkflowError(f"{option} {value}: must be at least {least}")
 
 
 common_settings = CommonSettings(

@@ -87,28 +87,24 @@ class Listener(Protocol):
         """A sentence for the user."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Submitter:
     """Sends waiting jobs as far as there is room, and retries those that were not taken."""
 
-    def __init__(
-        self, *, records: Records, scheduler: Scheduler, settings: ExecutorSettings,
-        listener: Listener, directory: Path, in_flight: Allocations, outputs_are_complete: bool,
-    ) -> None:  # fmt: skip
-        self._records = records
-        self._scheduler = scheduler
-        self._settings = settings
-        self._listener = listener
-        self._directory = directory
-        self._open = in_flight
-        self._outputs_are_complete = outputs_are_complete
-        self._tries: Counter[str] = Counter()  # by kind of request: so often not taken in a row
-        self._until_s: dict[str, float] = {}  # by kind of request: not to be sent before
-        self._refusals: dict[str, str] = {}  # by request: final answers of the scheduler
-        self._announced: set[str] = set()
-        self._closed = False
-        self.waiting: list[WantedJob] = []
-        self.unusable: dict[str, list[str]] = {}  # by host: why nothing could run there
-        self.sent = 0  # allocations
+    records: Records
+    scheduler: Scheduler
+    settings: ExecutorSettings
+    listener: Listener
+    in_flight: Allocations
+    outputs_are_complete: bool  # every output that exists
+    waiting: list[WantedJob] = field(default_factory=list)
+    unusable: dict[str, list[str]] = field(default_factory=dict)  # by host: why nothing ran there
+    sent: int = 0  # allocations
+    _tries: Counter[str] = field(default_factory=Counter)  # by kind of request: not taken in a row
+    _until_s: dict[str, float] = field(default_factory=dict)  # by kind: not to be sent before
+    _refusals: dict[str, str] = field(default_factory=dict)  # by request: final answers
+    _announced: set[str] = field(default_factory=set)
+    _closed: bool = False
 
     def close(self) -> None:
         """Send nothing more; safe to call in a signal handler."""
@@ -131,15 +127,15 @@ class Submitter:
         waiting, self.waiting = self.waiting, []
         if self._closed:
             for job in waiting:
-                self._listener.failed(job, "it was not sent: snakemake was told to end", [])
+                self.listener.failed(job, "it was not sent: snakemake was told to end", [])
             return
         ready: list[WantedJob] = []
         for job in waiting:
-            batch, _ = self._open.last_place.get(job.key, (None, 0))
-            (self.waiting if batch in self._open else ready).append(job)
+            batch, _ = self.in_flight.last_place.get(job.key, (None, 0))
+            (self.waiting if batch in self.in_flight else ready).append(job)
         packs = packs_of(
-            ((self._scheduler.avoiding(job.request, self.excluded), job) for job in ready),
-            most=self._settings.pack,
+            ((self.scheduler.avoiding(job.request, self.excluded), job) for job in ready),
+            most=self.settings.pack,
             most_minutes=self._longest,
         )
         for request, jobs in packs:
@@ -153,49 +149,49 @@ class Submitter:
 
     def _room_for(self, request: Request) -> tuple[int, ...] | None:
         """The GPUs of this machine for one more allocation, none on a cluster; None: no room."""
-        live, most = self._open.live(), self._settings.max_allocations
+        live, most = self.in_flight.live(), self.settings.max_allocations
         if most is not None and len(live) >= most:
             return None
-        if self._scheduler.gpus is None:
+        if self.scheduler.gpus is None:
             return ()
         taken = {gpu for allocation in live for gpu in allocation.gpus}
-        free = [gpu for gpu in range(self._scheduler.gpus) if gpu not in taken]
+        free = [gpu for gpu in range(self.scheduler.gpus) if gpu not in taken]
         return tuple(free[: request.gpus]) if len(free) >= request.gpus else None
 
     def _longest(self, request: Request) -> int | None:
         """Minutes that an allocation may ask for, by the user and by the scheduler."""
-        limits = (self._settings.pack_minutes, self._scheduler.longest_minutes(request))
+        limits = (self.settings.pack_minutes, self.scheduler.longest_minutes(request))
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _send(self, request: Request, jobs: list[WantedJob], gpus: tuple[int, ...]) -> None:
         name = jobs[0].name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
-        batch = self._records.new_batch()
+        batch = self.records.new_batch()
         try:
             _try_to_write({Path(output).parent for job in jobs for output in job.outputs})
             # on disk before it is sent: if this process dies in between, the next run finds it
-            self._records.write_pack(
+            self.records.write_pack(
                 batch,
                 jobs,
-                directory=self._directory,
+                directory=Path.cwd(),
                 environment=dict(request.environment),
-                outputs_are_complete=self._outputs_are_complete,
-                restarts=min(map(self._open.restarts_left, jobs)),
+                outputs_are_complete=self.outputs_are_complete,
+                restarts=min(map(self.in_flight.restarts_left, jobs)),
             )
-            comment = f"{SENT_FROM} {self._directory.name}, {batch.name}"
-            job_id = self._scheduler.send(batch, request, name=name, comment=comment, gpus=gpus)
+            comment = f"{SENT_FROM} {Path.cwd().name}, {batch.name}"
+            job_id = self.scheduler.send(batch, request, name=name, comment=comment, gpus=gpus)
         except BaseException as problem:  # a full or unavailable file system too, and Ctrl-C
-            self._records.remove(batch)
+            self.records.remove(batch)
             if not isinstance(problem, (Refused, OSError)):
                 raise
             self._keep_or_refuse(problem, request, jobs)
             return
         self._tries.pop(request.kind, None)
         self.sent += 1
-        self._listener.say(f"job {job_id}: {name}, at most {request.minutes} min")
+        self.listener.say(f"job {job_id}: {name}, at most {request.minutes} min")
         allocation = Allocation(batch=batch, id=job_id, gpus=gpus)
         for number, job in enumerate(jobs):
-            self._open.hold(allocation, number, job)
-            self._listener.sent(job, job_id)
+            self.in_flight.hold(allocation, number, job)
+            self.listener.sent(job, job_id)
 
     def _keep_or_refuse(
         self, problem: Refused | OSError, request: Request, jobs: list[WantedJob]
@@ -208,7 +204,7 @@ class Submitter:
             self._refusals[request.key] = message
         # while allocations are in flight, an unknown message may be about a limit they use up
         if kind == "refused" or (
-            kind == "unknown" and tries >= _MOST_TRIES and not self._open.live()
+            kind == "unknown" and tries >= _MOST_TRIES and not self.in_flight.live()
         ):
             del self._tries[request.kind]
             self._refuse(jobs, message)
@@ -217,12 +213,12 @@ class Submitter:
         self._until_s[request.kind] = time.monotonic() + wait_s
         if message not in self._announced:
             self._announced.add(message)
-            self._listener.say(f"{message}; {len(jobs)} jobs wait until this passes")
+            self.listener.say(f"{message}; {len(jobs)} jobs wait until this passes")
         self.waiting += jobs
 
     def _refuse(self, jobs: list[WantedJob], message: str) -> None:
         for job in jobs:
-            self._listener.failed(job, f"the scheduler refused it: {message}", [])
+            self.listener.failed(job, f"the scheduler refused it: {message}", [])
 
 
 def packs_of(
