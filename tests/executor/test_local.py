@@ -95,16 +95,6 @@ def test_ctrl_c_ends_all_processes(study):
     assert not is_running(int((study.folder / "pid").read_text()))
 
 
-def test_jobs_of_a_group_run_one_after_another_in_one_allocation(study):
-    study.points(a="cat starts", b="cat starts")
-
-    assert study.run("--groups", "point=g", "--group-components", "g=2") == 0, study.said
-
-    seen = [(study.folder / f"out/{name}.txt").read_text().split() for name in "ab"]
-    assert sorted(map(len, seen)) == [1, 2]
-    assert "1 allocations" in study.said
-
-
 def test_what_a_rule_cannot_get_is_refused_before_anything_is_sent(study):
     study.points(a="true")
     asked = ("--set-resources", "needs_snakemake:gpu_manufacturer=nvidia")
@@ -123,6 +113,8 @@ def test_without_slurm_the_first_sentence_says_so(study, monkeypatch, tmp_path):
 
     assert "sbatch is not found" in study.said
     assert "Traceback" not in study.said
+    assert study.run("--submitit-cluster", "pbs") == 1
+    assert "--submitit-cluster pbs: must be one of slurm, local" in study.said
 
 
 def test_a_point_that_ends_on_a_full_disk_counts_and_is_not_run_again(study):

@@ -61,16 +61,6 @@ def test_each_job_is_finished_on_its_own_with_its_own_log(pack):
     assert [(folder / f"{n}.log").read_text() for n in range(3)] == ["one\n", "two\n", "hello\n"]
 
 
-def test_a_restarted_pack_goes_on_with_the_first_unfinished_job(pack, tmp_path):
-    folder = pack("echo a >> ran", "echo b >> ran", "echo c >> ran")
-    (folder / "0.finished.json").write_text("{}")
-    (folder / "2.withdrawn").touch()
-
-    assert Pack(folder, 0)() == 1
-
-    assert (tmp_path / "ran").read_text() == "b\n"
-
-
 @pytest.mark.parametrize(("outputs_are_complete", "ran"), [(True, "b\n"), (False, "a\nb\n")])
 def test_a_job_killed_after_its_output_is_not_repeated(pack, tmp_path, outputs_are_complete, ran):
     folder = pack("echo a >> ran", "echo b >> ran")
@@ -132,18 +122,6 @@ def test_a_withdrawn_job_is_ended_unfinished(pack):
 
     assert not (folder / "0.finished.json").exists()
     assert finished(folder, 1)["code"] == 0
-
-
-def test_sigterm_ends_the_job_and_leaves_it_wanted(pack):
-    folder = pack("echo $$ > child; sleep 300")
-    process = started(folder, folder / "0.running.json")
-    process.terminate()
-
-    assert process.wait(timeout=300) == 128 + signal.SIGTERM
-    assert not (folder / "0.finished.json").exists()
-    running = json.loads((folder / "0.running.json").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.killpg(running["pid"], 0)
 
 
 def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
@@ -221,41 +199,6 @@ def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
 
     assert not list(folder.glob("*.finished*"))
     assert not list(folder.glob("*.running.json"))  # both count as not begun
-
-
-@pytest.mark.parametrize(
-    ("ending", "why"),
-    [
-        ("exit 74", "could not write its results"),
-        ("exit 75", "was ended from outside"),
-        ("kill -TERM $$", "was ended from outside"),
-    ],
-)
-def test_a_job_without_a_verdict_stays_wanted_and_stops_the_pack(
-    pack, tmp_path, monkeypatch, ending, why
-):
-    monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.OUR_TURN_S", 0.0)
-    folder = pack("true", ending, "touch started")
-
-    with pytest.raises(SystemExit, match=f"job 1 {why}"):
-        Pack(folder, 0)()
-
-    assert finished(folder, 0)["code"] == 0
-    assert not list(folder.glob("1.finished*"))
-    assert not (folder / "1.running.json").exists()  # it counts as not begun
-    assert not (tmp_path / "started").exists()
-
-
-def test_where_nothing_can_run_nothing_more_starts_and_the_host_is_named(pack, tmp_path):
-    folder = pack("exit 76", "touch started")
-
-    with pytest.raises(SystemExit, match="job 0 cannot run on"):
-        Pack(folder, 0)()
-
-    unusable = json.loads((folder / "unusable.json").read_text())
-    assert unusable["host"] == os.uname().nodename
-    assert not list(folder.glob("*.finished*"))
-    assert not (tmp_path / "started").exists()
 
 
 def test_a_full_disk_stops_the_pack_and_leaves_its_jobs_wanted(pack, tmp_path, monkeypatch):
@@ -342,16 +285,6 @@ def test_a_pack_with_fewer_restarts_left_gives_up_sooner(pack, monkeypatch):
 
     with pytest.raises(RuntimeError, match="restarted 1 times"):
         Pack(folder, 3, SlurmContext())()
-
-
-def test_restarted_too_often_it_gives_up(pack, monkeypatch):
-    folder = pack("true")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
-
-    with pytest.raises(RuntimeError, match="restarted 3 times"):
-        Pack(folder, 2, SlurmContext())()
-
-    assert not (folder / "0.finished.json").exists()
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
-from snakemake_executor_plugin_submitit import ownership, stop
-from snakemake_executor_plugin_submitit.request import RequestError
-from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
+from snakemake_executor_plugin_submitit import ownership
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
@@ -118,38 +116,6 @@ def test_what_somebody_has_left_in_a_directory_is_told_by_squeue(command, slurm)
     assert "--user=2000" in calls.read_text().split()
 
 
-class Nowhere:
-    """A scheduler that somebody has made up."""
-
-    gpus, forgets_jobs = None, False
-
-    def __init__(self, settings):
-        self.queries = {"ask": settings.pack}
-
-    def listed(self):
-        return []
-
-    def prepare(self):
-        raise RequestError("the made-up scheduler is closed today")
-
-
-@pytest.mark.parametrize(
-    ("cluster", "sentence"),
-    [
-        ("made_up", "the made-up scheduler is closed today"),
-        ("pbs", "--submitit-cluster pbs: must be one of slurm, local, made_up"),
-    ],
-)
-def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
-    monkeypatch.setitem(SCHEDULERS, "made_up", Nowhere)
-    settings = ExecutorSettings(cluster=cluster)
-    made = object.__new__(executor_module.Executor)
-    made.workflow = SimpleNamespace(executor_settings=settings)
-
-    with pytest.raises(WorkflowError, match=sentence):
-        made.__post_init__()
-
-
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
@@ -208,18 +174,6 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(monkeypatch):
     job = SimpleNamespace(is_group=lambda: False, prepare=lambda: None, output=["results/out/a"])
     with pytest.raises(WorkflowError, match="results/out: cannot be written: Permission denied"):
         made.prepare(SimpleNamespace(snakemake_job=job))
-
-
-def test_what_was_sent_to_a_scheduler_of_ones_own_can_be_stopped(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    command = ["results/one/", "--cluster", "made_up"]
-    assert stop.main(command) == 2
-    assert capsys.readouterr().err == "made_up: allowed: local, slurm\n"
-
-    monkeypatch.setitem(SCHEDULERS, "made_up", Nowhere)
-
-    assert stop.main(command) == 0
-    assert not any(tmp_path.iterdir())
 
 
 def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypatch):

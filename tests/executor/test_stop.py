@@ -179,3 +179,5 @@ def test_an_owner_that_ignores_interrupts_is_told_at_once_to_send_nothing(cluste
 def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, capsys):
     assert stopping.main(["results/one/", "--cluster", "local"]) == 0
     assert capsys.readouterr().out == ""
+    assert stopping.main(["results/one/", "--cluster", "made_up"]) == 2
+    assert capsys.readouterr().err == "made_up: allowed: local, slurm\n"

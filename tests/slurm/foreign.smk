@@ -90,8 +90,8 @@ rule member:
         "member.{number}.txt",
     group:
         "both"
-    shell:
-        "echo $SLURM_JOB_ID > {output}"
+    shell:  # no two at once
+        "mkdir busy; sleep 1; rmdir busy; echo $SLURM_JOB_ID > {output}"
 
 
 rule group:
