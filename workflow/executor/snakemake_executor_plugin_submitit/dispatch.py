@@ -203,12 +203,12 @@ class Dispatcher:
         batch = allocation.batch
         began = self._records.marked(batch, "running.json")
         returned = self._records.marked(batch, "returned")
-        restarts = self._records.restarts(batch)
+        started = self._records.read(batch, "started.json")
         # an allocation that failed before its worker ran would fail again, so its jobs fail
-        never_ran = state is not None and state.failed and restarts is None
+        never_ran = state is not None and state.failed and started is None
         why = f"job {allocation.id} is {state.text if state else 'gone for an unknown reason'}"
         if never_ran:
-            words = self._records.last_words(batch, allocation.id)
+            words = self._records.last_words(batch)
             if words is None:
                 words = f"it has left no log; does its node see {batch}?"
             why += f": {words}" if words else ""
@@ -225,7 +225,7 @@ class Dispatcher:
                 self._listener.succeeded(job)
                 continue
             if not allocation.reattached:  # else it ended while nobody watched
-                self._open.interrupted[job.key] += 1 + (restarts or 0)
+                self._open.interrupted[job.key] += 1 + (started or {}).get("restarts", 0)
             may_restart = self._open.restarts_left(job) >= 0
             if allocation.reattached or (not_to_blame and not never_ran and may_restart):
                 self._open.last_place.pop(job.key)  # it has not failed there
@@ -255,9 +255,9 @@ class Dispatcher:
 
     def _blame_host(self, allocation: Allocation) -> None:
         """Count a failure of the host on which the allocation could run nothing."""
-        if (report := self._records.unusable(allocation.batch)) is None:
+        if (report := self._records.read(allocation.batch, "unusable.json")) is None:
             return
-        host, why = report
+        host, why = report["host"], report["why"]
         self._listener.say(f"job {allocation.id} could run nothing on {host}: {why}")
         before = self._submitter.excluded
         self._submitter.unusable.setdefault(host, []).append(why)

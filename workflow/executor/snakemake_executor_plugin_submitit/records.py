@@ -168,10 +168,9 @@ class Records:
         stopped = self.marked(batch, "withdrawn") - self.finished(batch).keys()
         return not self.unfinished(batch) and (job.state.waits or bool(stopped))
 
-    def restarts(self, batch: Path) -> int | None:
-        """How often an allocation was started again; None if it has not run at all."""
-        record = _read(batch / "started.json")
-        return None if record is None else int(record.get("restarts", 0))
+    def read(self, batch: Path, name: str) -> dict[str, Any] | None:
+        """What an allocation wrote into this file; None if it did not, or not to its end."""
+        return _read(batch / name)
 
     def withdraw(self, batch: Path, numbers: Iterable[int]) -> None:
         """Note that jobs are no longer wanted from there, or that Snakemake has recorded their end.
@@ -201,11 +200,6 @@ class Records:
             if record is not None
         }
 
-    def unusable(self, batch: Path) -> tuple[str, str] | None:
-        """The host on which nothing can run and the reason; None if there is no such report."""
-        record = _read(batch / "unusable.json")
-        return None if record is None else (record["host"], record["why"])
-
     def unfinished(self, batch: Path) -> set[int]:
         """Numbers of the jobs that an allocation is running or has yet to run."""
         ended = self.finished(batch).keys() | self.marked(batch, "withdrawn")
@@ -221,13 +215,11 @@ class Records:
         logs = [batch / f"{number}.log", *sorted(batch.glob("*_log.out"))]
         return [log for log in logs if log.exists()]
 
-    def last_words(self, batch: Path, job: str) -> str | None:
+    def last_words(self, batch: Path) -> str | None:
         """The last line that an allocation printed, "" if it printed none; None without a log."""
-        try:
-            text = (batch / f"{job}_0_log.out").read_text(errors="replace")
-        except OSError:
-            return None
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+        logs = [path.read_text(errors="replace").split("\n") for path in batch.glob("*_log.out")]
+        lines = [line.strip() for log in logs for line in log if line.strip()]
+        return (lines or [""])[-1] if logs else None
 
     def remove(self, batch: Path) -> None:
         """Remove a batch. A job of it that was taken all the same is an orphan and runs nothing."""
