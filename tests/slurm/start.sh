@@ -50,8 +50,10 @@ NODELIST="node[1-$NODES]"
 # listen on 127.0.0.11 but be called back on 127.0.0.1, the source address of its own connections: every step would fail.
 mark="# slurm-lab $SLURM_LAB"
 if [[ $(grep -cF "$mark" /etc/hosts) != $((NODES+1)) ]]; then
+  exec 8>/tmp/slurm-lab.lock; flock 8 # another cluster of this machine may write it too
   hosts=$(grep -vF "$mark" /etc/hosts)
   { echo "$hosts"; echo "127.0.0.1 slurmctl $mark"; for i in $(seq "$NODES"); do echo "127.0.0.1 node$i $mark"; done; } >/etc/hosts
+  exec 8>&-
 fi
 getent hosts "$(hostname)" | grep -Eq '^(127\.|::1)' || say "warning: $(hostname) is not a loopback name: srun from here would listen on its address"
 # GPUs: each needs a character device of its own (regular files and duplicates do not work); these are copies of /dev/null

@@ -45,6 +45,7 @@ if [[ $KEEP == 1 ]]; then
 else
   halt KILL "$PID/slurmdbd.pid" "$PID/mariadbd.pid" "$PID/munged.pid"
 fi
+exec 8>/tmp/slurm-lab.lock; flock 8
 hosts=$(grep -vF "# slurm-lab $SLURM_LAB" /etc/hosts) && echo "$hosts" >/etc/hosts
 rm -f "$SLURM_LAB"/munge.socket*
 [[ $KEEP == 1 ]] || rm -rf "$SLURM_LAB"/{etc,spool,sql,pid,dev,munge.seed,env.sh}
