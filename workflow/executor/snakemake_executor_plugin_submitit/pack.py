@@ -139,7 +139,6 @@ class Pack:
         self._max_restarts = max_restarts
         self._context = context or AllocationContext()
         self._running: list[Job] = []  # in order of start; all but the last only write
-        self._restarts, self._looks_s = 0, 0.0
 
     def __call__(self) -> int:
         """Run the jobs that are not finished; returns their number.
@@ -149,6 +148,7 @@ class Pack:
             OSError: a job's end could not be recorded, as the disk is full.
         """
         restarts = self._restarts = self._context.restarts()
+        self._looks_s = 0.0
         started = {"restarts": restarts, "host": os.uname().nodename}
         write_json(self._folder / "started.json", started)
         pack: dict[str, Any] = json.loads((self._folder / "pack.json").read_text())
@@ -179,7 +179,7 @@ class Pack:
         from submitit.helpers import DelayedSubmission
 
         self._stop()
-        return DelayedSubmission(Pack(self._folder, self._max_restarts, self._context))
+        return DelayedSubmission(self)
 
     def _times_returned(self, number: int) -> int:
         try:
@@ -301,31 +301,16 @@ class Pack:
         raise SystemExit(128 + number)
 
 
-def oom_kills(root: Path = Path("/")) -> int:
-    """Processes that the kernel has ended for lack of memory in this cgroup, or on this machine.
+def oom_kills() -> int:
+    """Processes of this machine that the kernel has ended for lack of memory, in any job.
 
     Only the rise between two calls means something. 0 if the kernel does not tell.
     """
-    own = [line.split(":", 2) for line in _text(root / "proc/self/cgroup").splitlines()]
-    at = root / "sys/fs/cgroup"
-    files = [at / path.lstrip("/") / "memory.events" for _, kinds, path in own if not kinds]
-    files += [
-        at / "memory" / path.lstrip("/") / "memory.oom_control"
-        for _, kinds, path in own
-        if "memory" in kinds.split(",")
-    ]
-    for file in [*files, at / "memory.events", root / "proc/vmstat"]:
-        for name, _, count in (line.partition(" ") for line in _text(file).splitlines()):
-            if name == "oom_kill":
-                return int(count)
-    return 0
-
-
-def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
-        return ""
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 def _signal(session: int, number: int) -> None:
