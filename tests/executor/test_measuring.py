@@ -34,12 +34,18 @@ def folder(tmp_path, request):
         f"{shlex.quote(sys.executable)} -m scaling measure {tmp_path}/point.json {tmp_path}/{row}"
     )
     items = [
-        {"command": command, "limit_s": 400, "environment": {}}
+        {"name": "p", "command": command, "limit_s": 400, "environment": {}, "outputs": []}
         for command in (measure, f"touch {tmp_path}/started")
     ]
     folder = tmp_path / "pack"
     folder.mkdir()
-    pack = {"directory": str(Path.cwd()), "environment": environment, "items": items}
+    pack = {
+        "directory": str(Path.cwd()),
+        "environment": environment,
+        "outputs_are_complete": False,
+        "restarts": 0,
+        "items": items,
+    }
     (folder / "pack.json").write_text(json.dumps(pack))
     return folder
 
@@ -70,7 +76,7 @@ def test_a_point_that_could_not_be_judged_is_left_for_later(folder, why, monkeyp
         threading.Thread(target=end_once_it_trains, args=[folder], daemon=True).start()
 
     with pytest.raises(SystemExit, match=re.escape(f"job 0 {why}")):
-        Pack(folder, 0)()
+        Pack(folder)()
 
     assert not list(folder.glob("*.finished*"))
     assert not list(folder.parent.glob("rows/*.parquet"))

@@ -28,8 +28,19 @@ def pack(tmp_path):
     """Write a pack of commands; returns its folder."""
 
     def write(*commands, limit_s=300, **environment):
-        items = [{"command": c, "limit_s": limit_s, "environment": {}} for c in commands]
-        text = json.dumps({"directory": str(tmp_path), "environment": environment, "items": items})
+        items = [
+            {"name": c, "command": c, "limit_s": limit_s, "environment": {}, "outputs": []}
+            for c in commands
+        ]
+        text = json.dumps(
+            {
+                "directory": str(tmp_path),
+                "environment": environment,
+                "outputs_are_complete": False,
+                "restarts": 3,
+                "items": items,
+            }
+        )
         folder = tmp_path / "pack"
         folder.mkdir()
         (folder / "pack.json").write_text(text)
@@ -42,7 +53,7 @@ def started(folder, awaited):
     """A process that runs the pack, once the file `awaited` is there."""
     code = (
         "import pathlib, sys; from snakemake_executor_plugin_submitit.pack import Pack;"
-        "Pack(pathlib.Path(sys.argv[1]), 0)()"
+        "Pack(pathlib.Path(sys.argv[1]))()"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
     until(f"{awaited.name} is there", awaited.exists)
@@ -56,7 +67,7 @@ def finished(folder, number):
 def test_each_job_is_finished_on_its_own_with_its_own_log(pack):
     folder = pack("echo one", "echo two >&2; exit 3", "echo $GREETING", GREETING="hello")
 
-    assert Pack(folder, 0)() == 3
+    assert Pack(folder)() == 3
 
     assert [finished(folder, n)["code"] for n in range(3)] == [0, 3, 0]
     assert [(folder / f"{n}.log").read_text() for n in range(3)] == ["one\n", "two\n", "hello\n"]
@@ -73,7 +84,7 @@ def test_a_job_killed_after_its_output_is_not_repeated(pack, tmp_path, outputs_a
     (folder / "0.running.json").write_text("{}")
     (tmp_path / "a.row").touch()
 
-    Pack(folder, 0)()
+    Pack(folder)()
 
     assert (tmp_path / "ran").read_text() == ran
     assert [finished(folder, n)["code"] for n in range(2)] == [0, 0]
@@ -82,7 +93,7 @@ def test_a_job_killed_after_its_output_is_not_repeated(pack, tmp_path, outputs_a
 def test_a_job_at_its_time_limit_ends_and_the_next_one_runs(pack, tmp_path):
     folder = pack("sleep 300 & echo $! > child; wait", "true", limit_s=4)
 
-    Pack(folder, 0)()
+    Pack(folder)()
 
     assert finished(folder, 0)["reason"] == "time limit"
     assert finished(folder, 0)["code"] != 0
@@ -102,7 +113,7 @@ def test_time_in_which_all_of_it_was_suspended_counts_against_no_limit(pack, tmp
     )
     monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.time", later)
 
-    Pack(folder, 0)()
+    Pack(folder)()
 
     assert (finished(folder, 0)["reason"], finished(folder, 0)["code"]) == ("ended", 0)
 
@@ -111,7 +122,7 @@ def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.GRACE_S", 0.5)
     folder = pack("trap '' TERM; while true; do sleep 0.1; done", "true", limit_s=4)
 
-    Pack(folder, 0)()
+    Pack(folder)()
 
     assert finished(folder, 0)["code"] == -signal.SIGKILL
 
@@ -119,7 +130,7 @@ def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
 def test_a_withdrawn_job_is_ended_unfinished(pack):
     folder = pack("touch pack/0.withdrawn; sleep 300", "true")
 
-    Pack(folder, 0)()
+    Pack(folder)()
 
     assert not (folder / "0.finished.json").exists()
     assert finished(folder, 1)["code"] == 0
@@ -148,7 +159,7 @@ def test_when_every_job_failed_so_did_the_allocation(pack):
     folder = pack("exit 3", "exit 4")
 
     with pytest.raises(SystemExit, match=r"all jobs of this pack failed, with exit codes \[3, 4\]"):
-        Pack(folder, 0)()
+        Pack(folder)()
 
     assert [finished(folder, n)["code"] for n in range(2)] == [3, 4]
 
@@ -160,7 +171,7 @@ WRITES = "touch $SUBMITIT_RELEASED; until [ -e go ]; do sleep 0.05; done; touch 
 def test_the_next_job_starts_while_a_released_one_writes(pack):
     folder = pack(WRITES, "[ ! -e written ]; code=$?; touch go; exit $code", "true")
 
-    assert Pack(folder, 0)() == 3
+    assert Pack(folder)() == 3
 
     assert [finished(folder, n)["code"] for n in range(3)] == [0, 0, 0]
 
@@ -172,7 +183,7 @@ def test_no_third_job_starts_while_one_writes(pack):
         "ls written",
     )
 
-    Pack(folder, 0)()
+    Pack(folder)()
 
     assert finished(folder, 2)["code"] == 0
 
@@ -196,7 +207,7 @@ def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
                   "touch ready; sleep 300")  # fmt: skip
 
     with pytest.raises(SystemExit, match="job 0 could not write its results"):
-        Pack(folder, 0)()
+        Pack(folder)()
 
     assert not list(folder.glob("*.finished*"))
     assert not list(folder.glob("*.running.json"))  # both count as not begun
@@ -213,7 +224,7 @@ def test_a_full_disk_stops_the_pack_and_leaves_its_jobs_wanted(pack, tmp_path, m
     monkeypatch.setattr(pack_module, "write_json", full)
     folder = pack("true", "touch started")
     with pytest.raises(OSError, match="No space left"):
-        Pack(folder, 0)()
+        Pack(folder)()
 
     assert not list(folder.glob("*.finished*"))
     assert not (tmp_path / "started").exists()
@@ -226,7 +237,7 @@ def test_a_job_that_was_left_for_later_runs_behind_those_that_had_no_turn(
     folder = pack("exit 75", "touch started")
     for _ in range(2):
         with pytest.raises(SystemExit, match="job 0 was ended from outside"):
-            Pack(folder, 0)()
+            Pack(folder)()
 
     assert finished(folder, 1)["code"] == 0
     assert (folder / "0.returned").read_text() == ".."
@@ -241,7 +252,7 @@ def test_a_worker_ends_once_its_allocation_was_started_again_elsewhere(pack, mon
     began = time.monotonic()
 
     with pytest.raises(SystemExit, match="started again elsewhere"):
-        Pack(folder, 3)()
+        Pack(folder)()
 
     assert time.monotonic() - began < 60
     assert not (folder / "0.finished.json").exists()
@@ -254,7 +265,7 @@ def test_a_launcher_that_the_memory_limit_killed_says_so(pack, monkeypatch, kill
     folder = pack("kill -KILL $$")
 
     with pytest.raises(SystemExit, match="all jobs of this pack failed"):
-        Pack(folder, 0)()
+        Pack(folder)()
 
     assert finished(folder, 0)["reason"] == reason
 
@@ -271,7 +282,7 @@ def test_a_pack_with_fewer_restarts_left_gives_up_sooner(pack, monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
 
     with pytest.raises(RuntimeError, match="restarted 1 times"):
-        Pack(folder, 3, SlurmContext())()
+        Pack(folder, SlurmContext())()
 
 
 @pytest.mark.parametrize("code", [0, 1])

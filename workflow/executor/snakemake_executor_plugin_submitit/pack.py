@@ -132,11 +132,8 @@ class Pack:
     machine writes its results, the next one starts; a third waits.
     """
 
-    def __init__(
-        self, folder: Path, max_restarts: int, context: AllocationContext | None = None
-    ) -> None:
+    def __init__(self, folder: Path, context: AllocationContext | None = None) -> None:
         self._folder = folder
-        self._max_restarts = max_restarts
         self._context = context or AllocationContext()
         self._running: list[Job] = []  # in order of start; all but the last only write
 
@@ -152,8 +149,7 @@ class Pack:
         started = {"restarts": restarts, "host": os.uname().nodename}
         write_json(self._folder / "started.json", started)
         pack: dict[str, Any] = json.loads((self._folder / "pack.json").read_text())
-        left = pack.get("restarts")
-        if restarts > (self._max_restarts if left is None else min(left, self._max_restarts)):
+        if restarts > pack["restarts"]:
             raise RuntimeError(f"given up: restarted {restarts} times")
         # submitit ignores SIGTERM, so a job would outlive a cancel
         signal.signal(signal.SIGTERM, self._terminated)
@@ -195,7 +191,7 @@ class Pack:
         """
         if any(any(self._folder.glob(f"{number}.{end}*")) for end in ("finished", "withdrawn")):
             return False
-        named = pack["items"][number]["outputs"] if pack.get("outputs_are_complete") else ()
+        named = pack["items"][number]["outputs"] if pack["outputs_are_complete"] else ()
         outputs = [Path(pack["directory"], name) for name in named]
         if not outputs or not all(output.exists() for output in outputs):
             return True
@@ -254,7 +250,7 @@ class Pack:
                 self._stop_early(job, "could not write its results")
             if code == UNUSABLE_HOST:
                 host = self._context.host()
-                why = f"{job.item.get('name', 'a job')} found that nothing can run there"
+                why = f"{job.item['name']} found that nothing can run there"
                 write_json(self._folder / "unusable.json", {"host": host, "why": why})
                 self._stop_early(job, f"cannot run on {host}")
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):

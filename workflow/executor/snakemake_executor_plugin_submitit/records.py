@@ -123,8 +123,8 @@ class Records:
         *,
         directory: Path,
         environment: Mapping[str, str],
-        outputs_are_complete: bool = False,
-        restarts: int | None = None,
+        outputs_are_complete: bool,
+        restarts: int,
     ) -> None:
         """Record an allocation and its jobs, before it is submitted."""
         self.root.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ class LocalProcesses(Scheduler):
             **({"setup": list(request.setup)} if request.setup else {}),
         )
         pickle_by_value()
-        return str(executor.submit(Pack(batch, 0)).job_id)
+        return str(executor.submit(Pack(batch)).job_id)
 
     def listed(self, uid: int | None = None) -> list[Listed] | None:
         """See `Scheduler`. A worker names the folder of its batch in its command line."""

@@ -117,9 +117,8 @@ class Slurm(Scheduler):
         executor.update_parameters(**parameters)
         pickle_by_value(allocation)
         self.queries["sbatch"] += 1
-        worker = Pack(batch, self._settings.max_restarts, SlurmContext())
         try:
-            job = executor.submit(worker)
+            job = executor.submit(Pack(batch, SlurmContext()))
         except (FailedJobError, FailedSubmissionError) as refusal:
             message = sentence(str(refusal))
             raise Refused(message, kind_of(message)) from refusal
