@@ -36,16 +36,6 @@ def slurm():
     return Slurm(ExecutorSettings())
 
 
-def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
-    command("squeue", b"1|RUNNING|N|/|\xe9t\xe9\n2|PENDING|N|/s|snakemake in s, batch-1\n")
-
-    first, second = slurm.listed()
-
-    assert (first.id, first.state.text, first.batch) == ("1", "RUNNING", "")
-    assert (second.id, second.state.text, second.batch) == ("2", "PENDING", "batch-1")
-    assert second.directory == "/s"
-
-
 def test_all_commands_speak_to_the_cluster_that_sbatch_is_told_of(command, slurm, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_CLUSTERS", "west")
@@ -233,13 +223,3 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == printed
     assert ran.returncode == (0 if uid is None else 1)
-
-
-def test_who_starts_it_inside_a_job_is_told_what_that_means(command, monkeypatch):
-    command("sbatch", b"")
-    # an allocation would inherit what srun refuses beside its own --mem
-    outer = {"SLURM_JOB_ID": "4711", "SLURM_MEM_PER_CPU": "100", "SLURM_CONF": "/etc/slurm.conf"}
-    for name, value in outer.items():
-        monkeypatch.setenv(name, value)
-    assert "runs inside job 4711" in (Slurm(ExecutorSettings()).prepare() or "")
-    assert outer.keys() & os.environ.keys() == {"SLURM_CONF"}

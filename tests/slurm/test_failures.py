@@ -19,25 +19,11 @@ FOUR = {f"p{i}": {"seconds": 0} for i in range(4)}
 FOUR["p1"] = {"command": "test -e again || { touch again; sleep 60; }"}
 STEADY = {f"p{i}": {"seconds": 2} for i in range(4)}
 PACK = ("--submitit-pack", "4")
-RETRY = (*PACK, "--config", "retries=2")
 
 
 def job_of(study):
     (job,) = study.lab.queue()
     return job
-
-
-def test_scancel_from_outside_is_retried(study):
-    study.points(**FOUR)
-    run = study.start(*RETRY)
-    study.wait_for_start("p1")
-    study.lab.ask("scancel", job_of(study))
-
-    assert run.wait(timeout=500) == 0, study.said
-
-    assert study.done() == set(FOUR)
-    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
-    assert "is CANCELLED" in study.said
 
 
 def test_without_retries_a_cancelled_point_is_left_to_the_next_run(study):
@@ -47,6 +33,7 @@ def test_without_retries_a_cancelled_point_is_left_to_the_next_run(study):
     study.lab.ask("scancel", job_of(study))
     assert run.wait(timeout=500) == 1
     assert study.done() == {"p0", "p2", "p3"}  # those that had not begun are no worse for it
+    assert "is CANCELLED by root" in study.said
 
     assert study.run(*PACK) == 0, study.said
 
@@ -134,8 +121,7 @@ def test_sbatchs_refusal_reaches_the_user_and_is_sent_once(study):
     assert "Invalid account or account/partition combination" in study.said
     assert study.done() == {"d"}
     assert study.said.count("refused") == 9  # three points, three attempts
-    folders = list((study.folder / ".snakemake/submitit").glob("*/pack.json"))
-    assert len(folders) <= 3  # but one call of sbatch for each request
+    assert "3 sbatch" in study.said  # but one call for each request
 
 
 def test_a_limit_on_submissions_is_waited_for(study):
