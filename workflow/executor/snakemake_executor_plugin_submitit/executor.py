@@ -27,7 +27,7 @@ from .dispatch import Dispatcher
 from .ownership import Ownership, user_name
 from .records import WantedJob, digest_of, key_of
 from .request import Request, RequestError, together
-from .schedulers import SCHEDULERS
+from .schedulers import SCHEDULERS, request_of
 from .settings import refuse_small
 
 
@@ -112,7 +112,7 @@ class Executor(RemoteExecutor):
         requests = []
         for job in members:
             known = {k: v for k, v in job.resources.items() if not isinstance(v, TBDString)}
-            requests.append(self._scheduler.request(job.rule.name, known, job.threads))
+            requests.append(request_of(job.rule.name, known, job.threads))
         request = together(name, requests)
         if (why := self._scheduler.impossible(request)) is not None:
             raise RequestError(f"rule {name}: {why}")

@@ -5,17 +5,25 @@ here.
 """
 
 from collections.abc import Callable
-from typing import Any
 
+from ..settings import ExecutorSettings
 from .base import SENT_FROM, Kind, Listed, Refused, Scheduler, State
 from .local import LocalProcesses
 from .slurm import Slurm, request_of
 
-# each is made from the executor's settings
-SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
+SCHEDULERS: dict[str, Callable[[ExecutorSettings], Scheduler]] = {
     "slurm": Slurm,
-    # the resources of rules are those of Slurm, wherever they run
-    "local": lambda settings: LocalProcesses(gpus=settings.gpus, request_of=request_of),
+    "local": LocalProcesses,
 }
 
-__all__ = ["SCHEDULERS", "SENT_FROM", "Kind", "Listed", "Refused", "Scheduler", "State"]
+# the resources of rules are those of Slurm, wherever they run
+__all__ = [
+    "SCHEDULERS",
+    "SENT_FROM",
+    "Kind",
+    "Listed",
+    "Refused",
+    "Scheduler",
+    "State",
+    "request_of",
+]

@@ -2,11 +2,11 @@
 
 import abc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from .. import pack
 from ..request import Request
@@ -70,14 +70,6 @@ class Scheduler(abc.ABC):
             RequestError: nothing can be sent from here.
         """
         return None
-
-    @abc.abstractmethod
-    def request(self, rule: str, wanted: Mapping[str, Any], threads: int = 1) -> Request:
-        """The request that a rule's resources and threads make.
-
-        Raises:
-            RequestError: a resource is missing, misspelt, of the wrong kind, or reserved.
-        """
 
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """The same request without these hosts; unchanged where there are no other hosts."""

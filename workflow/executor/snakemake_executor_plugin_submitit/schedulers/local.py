@@ -3,31 +3,23 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from ..pack import Pack
 from ..request import Request
+from ..settings import ExecutorSettings
 from .base import Listed, Scheduler, State, pickle_by_value
 
 
 class LocalProcesses(Scheduler):
     """See `Scheduler`. One node."""
 
-    def __init__(
-        self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any], int], Request]
-    ) -> None:
-        """`request_of` turns the resources of rules, which are a cluster's, into requests."""
+    def __init__(self, settings: ExecutorSettings) -> None:
         super().__init__()
-        self._request_of = request_of
-        self.gpus = gpus
-
-    def request(self, rule: str, wanted: Mapping[str, Any], threads: int = 1) -> Request:
-        """See `Scheduler`."""
-        return self._request_of(rule, wanted, threads)
+        self.gpus = settings.gpus
 
     def impossible(self, request: Request) -> str | None:
         """See `Scheduler`."""

@@ -1,7 +1,8 @@
 """Slurm: everything that the executor knows about it.
 
-scheduler   sbatch through submitit, and one squeue per poll for all jobs resources   resources of a
-rule -> options of sbatch (pure) allocation  what a pack asks of Slurm from inside
+`scheduler` calls sbatch by submitit, and squeue once per poll. `resources` turns a rule's resources
+into options of sbatch. `words` has the meaning of Slurm's messages. `allocation` is what a pack
+asks Slurm from inside.
 """
 
 from .resources import request_of

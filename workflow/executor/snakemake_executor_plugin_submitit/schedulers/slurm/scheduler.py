@@ -6,12 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...pack import Pack
 from ...request import MARGIN_MIN, Request, RequestError
+from ...settings import ExecutorSettings
 from ..base import SENT_FROM, Listed, Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
@@ -34,9 +35,9 @@ class Slurm(Scheduler):
 
     forgets_jobs = True
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: ExecutorSettings) -> None:
         super().__init__()
-        self._settings = settings  # ExecutorSettings
+        self._settings = settings
 
     def prepare(self) -> str | None:
         """See `Scheduler`. Inside a job, drops variables that would give others its shape."""
@@ -56,10 +57,6 @@ class Slurm(Scheduler):
             f"this Snakemake runs inside job {job}: the end or time limit of that job ends this "
             "Snakemake, but not the allocations that it has sent"
         )
-
-    def request(self, rule: str, wanted: Mapping[str, Any], threads: int = 1) -> Request:
-        """See `Scheduler`."""
-        return resources.request_of(rule, wanted, threads)
 
     @functools.cached_property
     def _site(self) -> tuple[set[str], dict[str, int | None]]:
