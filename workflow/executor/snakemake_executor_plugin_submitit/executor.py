@@ -273,10 +273,7 @@ class Executor(RemoteExecutor):
         for sentence in self._dispatcher.report():
             self.say(sentence)
         self._tidy()
-        if self._left_running:
-            self._ownership.abandon()
-        else:
-            self._ownership.release()
+        self._ownership.release(jobs_run_on=bool(self._left_running))
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:

@@ -127,14 +127,11 @@ class Ownership:
         """Whether another process took this one for dead, after a long silence, and took over."""
         return self._claimed and not self._released.is_set() and not self._file.exists()
 
-    def release(self) -> None:
-        """Give the claim up."""
+    def release(self, *, jobs_run_on: bool = False) -> None:
+        """Give the claim up, or leave it as that of a dead owner, whose jobs run on."""
         self._released.set()
-        self._file.unlink(missing_ok=True)
-
-    def abandon(self) -> None:
-        """Leave the claim as that of a dead owner, whose jobs run on."""
-        self._released.set()
+        if not jobs_run_on:
+            self._file.unlink(missing_ok=True)
 
 
 def claims_in(folder: Path) -> Iterator[tuple[Path, Claim]]:

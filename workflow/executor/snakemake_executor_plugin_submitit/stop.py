@@ -30,16 +30,10 @@ PATIENCE_S = 120.0  # for one that ignores that to see its allocations end
 def stop(
     records: Records, scheduler: Scheduler, prefix: str, say: Callable[[str], None] = print
 ) -> bool:
-    """Interrupt the owners on this host, then cancel what is left in flight.
+    """Interrupt the owners on this host, cancel what is left in flight; whether all has ended.
 
-    Args:
-        records: of what was sent.
-        scheduler: where its allocations were sent.
-        prefix: of the files that are no longer to be made, as Snakemake names them.
-        say: is told at once what is ended, what is waited for, and what could not be ended.
-
-    Returns:
-        Whether all of it has ended.
+    `prefix` begins the files that are no longer to be made, as Snakemake names them. `say` is told
+    at once what is ended, what is waited for, and what could not be ended.
     """
     claims = {
         path: claim
@@ -100,10 +94,7 @@ def _cancel(
 
 
 def _interrupt(owner: Claim, say: Callable[[str], None]) -> bool:
-    """Interrupt an owner; one that ignores it, as a script's background job does, sends no more.
-
-    Returns whether it heeds an interrupt.
-    """
+    """Interrupt an owner, or tell one that ignores it to send no more; whether it heeds."""
     heeds = not _ignores_interrupts(owner.pid)
     say(f"interrupting {owner}" if heeds else f"telling {owner} to send nothing more")
     with contextlib.suppress(ProcessLookupError):  # it has just ended
