@@ -169,7 +169,7 @@ class Records:
         return not self.unfinished(batch) and (job.state.waits or bool(stopped))
 
     def read(self, batch: Path, name: str) -> dict[str, Any] | None:
-        """What an allocation wrote into this file; None if it did not, or not to its end."""
+        """The content of an allocation's file; None if it was not written to its end."""
         return _read(batch / name)
 
     def withdraw(self, batch: Path, numbers: Iterable[int]) -> None:
