@@ -23,12 +23,12 @@ MAY_NAME = {
     "scaling/trainers/render.py": "its configuration, which `scaling command` writes",
     "scaling/launch/make_row.py": "the row's deepspeed_version",
     "scaling/launch/start/environment.py": "its tensor-parallel ranks need one queue",
-    "scaling/launch/other_program.py": "the row's deepspeed_version",
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
     "scaling/report/sections/runs.py": "its configuration, to copy",
     "scaling/report/tables.py": "the row's deepspeed_version",
     "scaling/train/device.py": "the row's deepspeed_version",
+    "scaling/train/hf_trainer.py": "its option of that name",
 }
 ROOMS = ("scaling/train/engines/deepspeed/", "scaling/predict/")  # predict: facts about stacks
 

@@ -103,7 +103,8 @@ class SelfAttention(Projections):
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary:
-            cosine, sine = local_rotary_table(self.cp, held, self.head_dim, x.device, x.dtype)
+            cp = (self.cp.size, self.cp.rank, self.cp.ring)
+            cosine, sine = local_rotary_table(cp, held, self.head_dim, x.device, x.dtype)
             if self.fused_rope:
                 query, key = fused.rotate(query, key, cosine, sine)
             else:
@@ -195,22 +196,26 @@ def rotary_table(seq_length: int, head_dim: int, device: torch.device) -> tuple[
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def local_rotary_table(
-    cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
+    cp: tuple[int, int, bool], held: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine of a cp rank's `held` positions, [held, head_dim / 2], cast once.
 
     Compiled layers read the tables. Otherwise the compiler would trace through the cache and
-    compute a cosine for every element.
+    compute a cosine for every element. `cp` is size, rank and ring: torch 2.11's compiler takes no
+    dataclass to a call that it leaves alone.
     """
     return _cached_rotary_table(cp, held, head_dim, device, dtype)
 
 
 @functools.lru_cache(maxsize=8)
 def _cached_rotary_table(
-    cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
+    cp: tuple[int, int, bool], held: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    cosine, sine = rotary_table(held * cp.size, head_dim, device)
-    return cp.shard(cosine, dim=0).to(dtype), cp.shard(sine, dim=0).to(dtype)
+    size, rank, ring = cp
+    place = ContextParallel(size=size, rank=rank, ring=ring)
+    tables = rotary_table(held * size, head_dim, device)
+    cosine, sine = (place.shard(table, dim=0).to(dtype) for table in tables)
+    return cosine, sine
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
