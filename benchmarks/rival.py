@@ -17,6 +17,8 @@ from scaling.layout.shapes import ModelShape
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 
+DRAWN = ("mean_power_w", "clock_hz", "throttled_share")
+
 
 def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[str, Any]:
     """Seconds of every measured step of a rank, peak memory, and what its device drew.
@@ -32,8 +34,8 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.peak_memory import peak_memory
-    from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
-    from scaling.train.measure.timing import stopwatch_of
+    from scaling.train.measure.power import PowerLog, meter_of
+    from scaling.train.measure.timing import Stopwatch
     from scaling.train.parallel.groups import Place
     from scaling.train.parallel.rendezvous import rendezvous
 
@@ -72,7 +74,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         optimizer.step()
         optimizer.zero_grad()
 
-    stopwatch = stopwatch_of(device)
+    stopwatch = Stopwatch(device)
     times = []
     for index in range(steps):
         batches = feed(index)
@@ -81,14 +83,11 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         if ranks > 1:
             torch.distributed.barrier()
         times.append(stopwatch.seconds_of(functools.partial(step, batches)))
-    drawn = UNMETERED if power is None else power.stop()
+    drawn = {} if power is None else power.stop()
     return {
         "step_times_s": times[point.warmup_steps :],
-        "peak_memory_bytes": peak_memory(device).allocated,
-        "energy_j": drawn.energy_j,
-        "mean_power_w": drawn.mean_power_w,
-        "clock_hz": drawn.clock_hz,
-        "throttled_share": drawn.throttled_share,
+        "peak_memory_bytes": peak_memory(device)["peak_memory_bytes"],
+        **{name: drawn.get(name) for name in ("energy_j", *DRAWN)},
     }
 
 

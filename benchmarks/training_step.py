@@ -64,7 +64,6 @@ SHAPES = {
     )
     for name, width in {"25m": 384, "50m": 576}.items()
 }  # fmt: skip
-DRAWN = ("mean_power_w", "clock_hz", "throttled_share")
 Turn = dict[str, Any]  # outcome, message, and what was measured if the outcome is ok
 
 
@@ -168,7 +167,7 @@ def _side(point: Point, turns: list[Turn]) -> dict[str, Any]:
         "mfu": None if rate is None or peak is None else flops * rate / peak,
         "peak_memory_bytes": max((turn["peak_memory_bytes"] for turn in done), default=None),
         "energy_j_of_a_step": sum(energy) / steps if energy and None not in energy else None,
-        **{name: _mean([turn[name] for turn in done]) for name in DRAWN},
+        **{name: _mean([turn[name] for turn in done]) for name in rival.DRAWN},
     }
 
 

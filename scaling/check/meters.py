@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from scaling.check.lines import Line, not_here, pass_or_fail
-from scaling.train.measure.power import Meter, Samples, power_use
-from scaling.train.measure.timing import stopwatch_of
+from scaling.train.measure.power import NvmlMeter, Sample, power_use
+from scaling.train.measure.timing import Stopwatch
 
 _SECTION = "meters"
 _CLOCK_S = 0.5
@@ -19,7 +19,7 @@ _CLOCK_TOLERANCE, _ENERGY_TOLERANCE = 0.01, 0.05  # ratios
 
 def clock_line(device: torch.device, busy: Callable[[], object]) -> Line:
     """Compare the stopwatch of training with the system's clock over half a second of work."""
-    watch, started = stopwatch_of(device), 0.0
+    watch, started = Stopwatch(device), 0.0
 
     def work() -> None:
         nonlocal started
@@ -42,7 +42,10 @@ def clocks_agree(name: str, seconds: float, system_s: float) -> Line:
 
 
 def energy_line(
-    meter: Meter | None, busy: Callable[[], object], *, clock: Callable[[], float] = time.monotonic
+    meter: NvmlMeter | None,
+    busy: Callable[[], object],
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Line:
     """Compare the energy counter with power integrated over five seconds of work."""
     name = "energy counter against power over time"
@@ -51,16 +54,17 @@ def energy_line(
     until = clock() + _BEFORE_S
     while clock() < until:
         busy()
-    samples, before, began = Samples(), meter.energy_j(), clock()
+    samples: list[tuple[float, Sample]] = []
+    before, began = meter.energy_j(), clock()
     now = began
     while now - began < _ENERGY_S:
-        samples.read(meter, now)
+        samples.append((now, meter.sample()))
         until = now + _SAMPLE_EVERY_S
         while clock() < until:
             busy()
         now = clock()
     after = meter.energy_j()
-    by_power = power_use(samples, counted_j=None, seconds=now - began).energy_j
+    by_power = power_use(samples, counted_j=None, seconds=now - began)["energy_j"]
     if before is None or after is None or not by_power:
         return not_here(_SECTION, name, "the device has no counter, or does not say its power")
     apart = abs((after - before) / by_power - 1)

@@ -12,7 +12,7 @@ import torch
 from scaling.probe.plan import Task
 from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
 from scaling.train.kernels.availability import require_attention
-from scaling.train.measure.power import Meter
+from scaling.train.measure.power import NvmlMeter
 
 _SAMPLE_S = 0.002  # shorter samples measure the clock and the launch
 _MAX_RUNS = 500  # in a sample
@@ -115,8 +115,9 @@ def time_samples(
     return samples
 
 
-def read_under_load(run: Callable[[], object], meter: Meter) -> dict[str, float | None]:
+def read_under_load(run: Callable[[], object], meter: NvmlMeter) -> dict[str, float | None]:
     """The clock (hertz) and power (watts) of a device that has runs queued; it is not drained."""
     for _ in range(_QUEUED_RUNS):
         run()
-    return {"clock_hz": meter.clock_hz(), "power_w": meter.power_w()}
+    sample = meter.sample()
+    return {name: sample[name] for name in ("clock_hz", "power_w")}

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from scaling.cluster.node import RankId
 from scaling.layout.engines import engine_module
@@ -22,11 +22,11 @@ from scaling.train.measure.peak_memory import (
     peak_memory,
 )
 from scaling.train.measure.power import PowerLog, meter_of
-from scaling.train.measure.timing import stopwatch_of
+from scaling.train.measure.timing import Stopwatch
 from scaling.train.model.expert_layer import expert_imbalance
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
-from scaling.train.stepping import FullSteps, StepRunner
+from scaling.train.stepping import StepRunner
 
 # The parent ends a late point itself. A collective's own timeout would hide the reason.
 _COLLECTIVE_MARGIN_S = 120.0
@@ -53,7 +53,7 @@ def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult
         groups = Groups(rank, point.layout, timeout_s=timeout_s)
         blueprint = make_blueprint(point, groups, device)
         trainer = build(blueprint, groups, functools.partial(files.beat, rank))
-        stopwatch = stopwatch_of(device)
+        stopwatch = Stopwatch(device)
         # not LOCAL_RANK: that is 0 for every rank that sees one GPU
         first = rank % int(os.environ["LOCAL_WORLD_SIZE"]) == 0
         beats = Beats(files, rank, every_s=FIRST_EVERY_S if first else OTHERS_EVERY_S)
@@ -67,17 +67,20 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
     meter = meter_of(device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
     first_step_at = time.time()
-    full, short = FullSteps(), None
+    full: dict[str, Any] = {"step_times_s": []}
+    short: dict[str, Any] = {}
     if point.accumulation != "short":
         full = runner.run_full_steps(power)
     full_steps = runner.steps_done
     if point.accumulation != "full":
         # after full steps one warm-up step is enough
-        short = runner.run_short_steps(warmup_steps=1 if full_steps else point.warmup_steps)
-        if not full_steps and not runner.is_linear(short):
+        warmup_steps = 1 if full_steps else point.warmup_steps
+        short, linear = runner.run_short_steps(warmup_steps=warmup_steps)
+        if not full_steps and not linear:
             full = runner.run_full_steps(power)
+        short["short_losses"] = runner.losses[full_steps:]
     # Only full steps from the first on train on the whole batch; the others are another training.
-    losses, other_losses = runner.losses[:full_steps], runner.losses[full_steps:]
+    losses = runner.losses[:full_steps]
     grad_norms = [norm for norm in runner.grad_norms[:full_steps] if norm is not None]
     # memory is read before the profiler's steps, whose events take memory too
     peak = peak_memory(device)
@@ -85,30 +88,18 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
     trainer, groups = runner.trainer, runner.groups
     result = RankResult(
         clock=runner.stopwatch.name,
-        step_times_s=full.times_s,
         losses=losses or None,
         grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
         replicas_agree=replicas_agree(trainer, groups, device),
-        warmup_steps=full.warmup_steps,
-        stopped=full.stopped if short is None or full.times_s else short.stopped,
-        metered_steps=full.metered_steps,
-        short_step_times_s=None if short is None else short.times_s,
-        short_accumulations=None if short is None else short.accumulations,
-        short_losses=None if short is None else other_losses,
-        peak_memory_bytes=peak.allocated,
-        peak_reserved_bytes=peak.reserved,
-        memory_meter=peak.meter,
-        num_alloc_retries=runner.num_alloc_retries,
-        num_ooms=runner.num_ooms,
         expert_imbalance=expert_imbalance(trainer.engine.module, groups.data_group),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
         processors=runner.processors,
-        **dataclasses.asdict(full.power),
+        **(peak | runner.trouble | short | full),
     )
-    if not full.times_s:
+    if not full["step_times_s"]:
         return result
     runner.files.keep(runner.rank, result)
-    spent = runner.run_traced_steps(max(full.times_s), first_step_at)
+    spent = runner.run_traced_steps(max(full["step_times_s"]), first_step_at)
     return dataclasses.replace(result, spent=spent)

@@ -22,8 +22,8 @@ from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.error_outcomes import require_finite
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
-from scaling.train.measure.peak_memory import AllocatorTrouble, allocator_trouble
-from scaling.train.measure.power import UNMETERED, PowerLog, PowerUse
+from scaling.train.measure.peak_memory import allocator_trouble
+from scaling.train.measure.power import PowerLog
 from scaling.train.measure.timing import Stopwatch
 from scaling.train.measure.window import split_step_time, unusable_reason
 from scaling.train.parallel.groups import Groups
@@ -34,30 +34,6 @@ _log = logging.getLogger(__name__)
 # and this many seconds.
 _TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
 _STARTUP_MARGIN_S = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullSteps:
-    """Full steps of this rank: seconds without the warm-up, which is only counted.
-
-    `metered_steps` are the steps that `power` covers, those later dropped as warm-up included.
-    """
-
-    times_s: list[float] = field(default_factory=list)
-    warmup_steps: int | None = None
-    stopped: Stopped | None = None
-    metered_steps: int | None = None
-    power: PowerUse = UNMETERED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortSteps:
-    """Short steps of this rank: seconds and micro-batches of each, and the fit over all ranks."""
-
-    times_s: list[float]
-    accumulations: list[int]
-    extension: Extension | None
-    stopped: Stopped
 
 
 @dataclass(slots=True)
@@ -78,12 +54,16 @@ class StepRunner:
     steps_done: int = 0
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float | None] = field(default_factory=list)
-    num_alloc_retries: int | None = None  # of the measured steps of every kind
-    num_ooms: int | None = None
+    trouble: dict[str, int] = field(default_factory=dict)  # of the measured steps of every kind
     processors: dict[str, Any] | None = None  # their use within the longest series
 
-    def run_full_steps(self, power: PowerLog | None) -> FullSteps:
-        """Run as many full steps as the study asks for, or until their median is precise enough."""
+    def run_full_steps(self, power: PowerLog | None) -> dict[str, Any]:
+        """Run as many full steps as the study asks for, or until their median is precise enough.
+
+        Returns:
+            Fields of this rank's result. `metered_steps` are those that its power covers, with the
+            steps that are dropped as warm-up later.
+        """
         point = self.point
         at_least = point.at_least_steps or point.measured_steps
         slowest: list[float] = []  # seconds of each measured step on its slowest rank
@@ -106,7 +86,7 @@ class StepRunner:
             is_enough=is_enough,
             power=power,
         )
-        power_use = UNMETERED if power is None else power.stop()
+        power_use = {} if power is None else power.stop()
         stopped: Stopped = "asked"
         dropped = 0
         if point.until is not None:
@@ -114,19 +94,22 @@ class StepRunner:
             dropped = self._rank_0_decides(final.dropped)
             stopped = "precise" if final.enough else "at_most"
             stopped = stopped if final.steady else "not_steady"
-        return FullSteps(
-            times_s=times[dropped:],
-            warmup_steps=point.warmup_steps + dropped,
-            stopped=stopped,
-            metered_steps=len(times),
-            power=power_use,
-        )
+        return {
+            "step_times_s": times[dropped:],
+            "warmup_steps": point.warmup_steps + dropped,
+            "stopped": stopped,
+            "metered_steps": len(times),
+            **power_use,
+        }
 
-    def run_short_steps(self, *, warmup_steps: int) -> ShortSteps:
+    def run_short_steps(self, *, warmup_steps: int) -> tuple[dict[str, Any], bool]:
         """Run rounds of short steps in random order, so that drift does not look like a slope.
 
         Args:
             warmup_steps: steps with the fewest micro-batches before the first round.
+
+        Returns:
+            Fields of this rank's result; whether step time is linear in micro-batches.
         """
         point = self.point
         counts = short_step_sizes(point.layout)
@@ -151,17 +134,14 @@ class StepRunner:
         stopped: Stopped = "asked"
         if point.until is not None:
             stopped = "precise" if self._is_precise(extension) else "at_most"
-        taken = turns[: len(times)]
-        return ShortSteps(times_s=times, accumulations=taken, extension=extension, stopped=stopped)
+        taken = {"short_step_times_s": times, "short_accumulations": turns[: len(times)]}
+        linear = bool(self._rank_0_decides(extension is not None and extension.linear))
+        return taken | {"stopped": stopped}, linear
 
     def _is_precise(self, extension: Extension | None) -> bool:
         until = self.point.until
         precise = extension is not None and until is not None and extension.half_width <= until
         return bool(self._rank_0_decides(precise))
-
-    def is_linear(self, short: ShortSteps) -> bool:
-        """Whether step time is linear in micro-batches; rank 0 decides for all."""
-        return bool(self._rank_0_decides(short.extension is not None and short.extension.linear))
 
     def run_traced_steps(
         self, slowest_s: float, first_step_at: float
@@ -233,7 +213,7 @@ class StepRunner:
         first_measured = first + warmup_steps
         times: list[float] = []
         graphs_before = skipped_before = 0
-        trouble_before: AllocatorTrouble | None = None
+        trouble_before: dict[str, int] = {}
         processors: Processors | None = None
         for step in range(first, first + len(counts)):
             self.beat(f"step {step} of {first + len(counts)}")
@@ -255,7 +235,8 @@ class StepRunner:
                 times.append(seconds)
                 if is_enough(times):
                     break
-        self._note_trouble(since=trouble_before)
+        for name, count in allocator_trouble(self.device).items():
+            self.trouble[name] = self.trouble.get(name, 0) + count - trouble_before[name]
         self._note_processors(since=processors)
         if self.point.layout.compile and graphs_compiled() > graphs_before:
             raise RuntimeError(
@@ -269,15 +250,6 @@ class StepRunner:
                 "is not enough for the loss scale to settle"
             )
         return times
-
-    def _note_trouble(self, since: AllocatorTrouble | None) -> None:
-        """Add what the allocator met in a series of measured steps."""
-        now = allocator_trouble(self.device)
-        if now is None or since is None:
-            return
-        retries = now.num_alloc_retries - since.num_alloc_retries
-        self.num_alloc_retries = (self.num_alloc_retries or 0) + retries
-        self.num_ooms = (self.num_ooms or 0) + now.num_ooms - since.num_ooms
 
     def _note_processors(self, since: Processors | None) -> None:
         """Keep the use of processors in a series of measured steps if none was longer."""

@@ -3,11 +3,12 @@
 import pytest
 
 from scaling.check.meters import clock_line, clocks_agree, energy_line
-from scaling.train.measure.timing import HostStopwatch
+from scaling.train.measure.power import SAMPLED, NvmlMeter, Sample
+from scaling.train.measure.timing import Stopwatch
 from tests.train.reference import CPU
 
 
-class Device:
+class Device(NvmlMeter):
     """Draws 300 W, while its clock moves with its work; its counter counts `counted` of that."""
 
     def __init__(self, counted: float | None, power: float | None = 300.0) -> None:
@@ -22,17 +23,8 @@ class Device:
     def energy_j(self) -> float | None:
         return None if self.counted is None else self.counted * 300.0 * self.now
 
-    def power_w(self) -> float | None:
-        return self.power
-
-    def clock_hz(self) -> float | None:
-        return None
-
-    def throttled(self) -> bool | None:
-        return None
-
-    def slowed_down(self) -> bool | None:
-        return None
+    def sample(self) -> Sample:
+        return dict.fromkeys(SAMPLED) | {"power_w": self.power}
 
 
 @pytest.mark.parametrize(
@@ -64,5 +56,5 @@ def test_clocks_that_differ_by_a_hundredth_fail(seconds: float, state: str) -> N
 def test_the_clock_of_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaling.check.meters._CLOCK_S", 0.01)
     line = clock_line(CPU, lambda: None)
-    assert HostStopwatch.name in line.name
+    assert Stopwatch(CPU).name in line.name
     assert line.value is not None

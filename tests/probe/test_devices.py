@@ -65,15 +65,11 @@ def test_clock_and_power_are_read_while_runs_are_queued():
     told = []
 
     class Metered:
-        def clock_hz(self):
-            told.append("clock")
-            return 1.75e9
-
-        def power_w(self):
-            told.append("power")
-            return 700.0
+        def sample(self):
+            told.append("sample")
+            return {"clock_hz": 1.75e9, "power_w": 700.0, "throttled_share": 1.0}
 
     record = read_under_load(lambda: told.append("run"), Metered())
     assert record == {"clock_hz": 1.75e9, "power_w": 700.0}
-    assert told[-3:] == ["run", "clock", "power"]
-    assert set(told[:-2]) == {"run"}
+    assert told[-2:] == ["run", "sample"]
+    assert set(told[:-1]) == {"run"}

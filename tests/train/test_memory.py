@@ -21,7 +21,7 @@ cpu = torch.device("cpu")
 before = peak_memory(cpu)
 torch.ones(64 * 2**20)  # 256 MiB, given back at once
 after = peak_memory(cpu)
-print(json.dumps([before.allocated, after.allocated, after.reserved, after.meter]))
+print(json.dumps([before["peak_memory_bytes"], *after.values()]))
 """
 
 REMEMBERED = """

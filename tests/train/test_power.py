@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.measure.power import UNMETERED, NvmlMeter, PowerLog, Samples, power_use
+from scaling.train.measure.power import SAMPLED, NvmlMeter, PowerLog, Sample, power_use
 
 
 class NvmlError(Exception):
@@ -56,7 +56,8 @@ def nvml(**answers: Any) -> types.SimpleNamespace:
 
 def test_nvmls_units_become_ours() -> None:
     meter = NvmlMeter(nvml(), "GPU-1")
-    assert (meter.energy_j(), meter.power_w(), meter.clock_hz()) == (5.0, 300.0, 1.98e9)
+    assert meter.energy_j() == 5.0
+    assert {"power_w": 300.0, "clock_hz": 1.98e9}.items() <= meter.sample().items()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,8 @@ def test_only_heat_and_hardware_count_as_a_slow_down(
     reasons: int, throttled: bool, slowed_down: bool
 ) -> None:
     meter = NvmlMeter(nvml(reasons=reasons), "GPU-1")
-    assert (meter.throttled(), meter.slowed_down()) == (throttled, slowed_down)
+    sample = meter.sample()
+    assert (sample["throttled_share"], sample["slowdown_share"]) == (throttled, slowed_down)
 
 
 @pytest.mark.parametrize("error", [NotSupported("Not Supported"), NvmlError("GPU is lost")])
@@ -83,11 +85,11 @@ def test_no_error_of_nvml_costs_a_row_and_its_reason_is_logged_once(
     missing = dict.fromkeys(("energy", "power", "clock", "reasons", "memory"), error)
     meter = NvmlMeter(nvml(**missing), "GPU-1")
     for _ in range(2):
-        assert (meter.energy_j(), meter.power_w(), meter.clock_hz()) == (None, None, None)
-        assert (meter.throttled(), meter.slowed_down(), meter.memory_used()) == (None,) * 3
+        assert (meter.energy_j(), meter.memory_used()) == (None, None)
+        assert meter.sample() == dict.fromkeys(SAMPLED)
     log = PowerLog(meter, clock=iter([0.0, 2.0]).__next__, every_s=3600)
     log.start()
-    assert log.stop() == UNMETERED
+    assert set(log.stop().values()) == {None}
     assert len(caplog.messages) == 5
     assert all(str(error) in message for message in caplog.messages)
 
@@ -104,13 +106,18 @@ def test_a_counter_that_fails_in_the_end_leaves_the_power_readings() -> None:
     log = PowerLog(NvmlMeter(nvml(energy=counter), "GPU-1"), clock=iter([0.0, 2.0]).__next__)
     log.start()
     found = log.stop()
-    assert (found.energy_j, found.mean_power_w) == (600.0, 300.0)
+    assert (found["energy_j"], found["mean_power_w"]) == (600.0, 300.0)
+
+
+def drawn(readings: list[tuple[float, float]]) -> list[tuple[float, Sample]]:
+    """Samples of a device that tells its power only."""
+    return [(at, dict.fromkeys(SAMPLED) | {"power_w": power}) for at, power in readings]
 
 
 def test_without_a_counter_power_over_time_is_the_energy() -> None:
     """100 W that rise to 300 W in two seconds and stay for one: 400 J + 300 J."""
-    samples = Samples(power=[(0.0, 100.0), (2.0, 300.0), (3.0, 300.0)])
-    assert power_use(samples, counted_j=None, seconds=3.0).energy_j == pytest.approx(700.0)
+    samples = drawn([(0.0, 100.0), (2.0, 300.0), (3.0, 300.0)])
+    assert power_use(samples, counted_j=None, seconds=3.0)["energy_j"] == pytest.approx(700.0)
 
 
 @given(
@@ -120,11 +127,12 @@ def test_without_a_counter_power_over_time_is_the_energy() -> None:
 def test_mean_power_lies_between_the_readings(
     readings: list[tuple[float, float]], seconds: float
 ) -> None:
-    found = power_use(Samples(power=sorted(readings)), counted_j=None, seconds=seconds)
+    found = power_use(drawn(sorted(readings)), counted_j=None, seconds=seconds)
     watts = [power for _, power in readings]
-    assert found.mean_power_w is not None
-    assert min(watts) - 1e-6 <= found.mean_power_w <= max(watts) + 1e-6
-    assert found.energy_j == pytest.approx(found.mean_power_w * seconds)
+    mean = found["mean_power_w"]
+    assert mean is not None
+    assert min(watts) - 1e-6 <= mean <= max(watts) + 1e-6
+    assert found["energy_j"] == pytest.approx(mean * seconds)
 
 
 def test_the_log_subtracts_two_readings_of_the_counter() -> None:
@@ -134,7 +142,7 @@ def test_the_log_subtracts_two_readings_of_the_counter() -> None:
     log = PowerLog(meter, clock=lambda: next(clock), every_s=3600)
     log.start()
     found = log.stop()
-    assert (found.energy_j, found.mean_power_w) == (500.0, 200.0)
+    assert (found["energy_j"], found["mean_power_w"]) == (500.0, 200.0)
 
 
 def test_too_short_steps_have_no_energy(
@@ -144,5 +152,5 @@ def test_too_short_steps_have_no_energy(
     meter = NvmlMeter(nvml(energy=lambda: next(counter)), "GPU-1")
     log = PowerLog(meter, clock=iter([10.0, 11.9]).__next__, every_s=3600)
     log.start()
-    assert log.stop() == UNMETERED
+    assert log.stop() == {}
     assert caplog.messages == ["no energy or clocks: 1.9 s are too few for NVML's readings"]

@@ -22,8 +22,7 @@ import dataclasses, pynvml
 from scaling.cluster.node import nvidia_gpus
 from scaling.train.measure.power import NvmlMeter
 meter = NvmlMeter(pynvml, "GPU-00000001-1111-2222-3333-444444444444")
-names = ("energy_j", "power_w", "clock_hz", "throttled", "slowed_down", "memory_used")
-said = {name: getattr(meter, name)() for name in names}
+said = {"energy_j": meter.energy_j(), "memory_used": meter.memory_used()} | meter.sample()
 gpus, why = nvidia_gpus()
 said |= {"gpus": [gpu.bus_id for gpu in gpus], "why": why}
 """
@@ -73,8 +72,8 @@ def ask(tmp_path: Path) -> Ask:
 def test_a_card_at_its_power_cap_is_read_through_nvmls_library(ask: Ask) -> None:
     said, _ = ask(READINGS)
     assert said == {
-        "energy_j": 7000.0, "power_w": 700.0, "clock_hz": 1.755e9, "throttled": True,
-        "slowed_down": False, "memory_used": 600 * 2**20,
+        "energy_j": 7000.0, "power_w": 700.0, "clock_hz": 1.755e9, "throttled_share": 1.0,
+        "slowdown_share": 0.0, "memory_used": 600 * 2**20,
         "gpus": ["0000:01:00.0", "0000:02:00.0"], "why": None,
     }  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,47 +14,29 @@ from scaling.train.measure.power import meter_of
 _WORTH_NAMING = GIB // 4  # a driver or a display holds a little of an idle GPU
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakMemory:
-    """Bytes. `reserved` is what the caching allocator took from the driver; a CPU has none."""
-
-    allocated: int
-    reserved: int | None
-    meter: str
-
-
-def peak_memory(device: torch.device) -> PeakMemory:
-    """The peak so far, building the model included: a layout must fit while it is built.
+def peak_memory(device: torch.device) -> dict[str, Any]:
+    """The row's columns of the peak so far, building the model included: it must fit too.
 
     On CUDA what the allocator handed out. On a CPU the largest resident set of the process, the
     interpreter and torch included. It is read from VmHWM, because getrusage's figure survives an
     exec and would show the parent's memory where that is larger.
     """
     if device.type == "cuda":
-        return PeakMemory(
-            allocated=torch.cuda.max_memory_allocated(device),
-            reserved=torch.cuda.max_memory_reserved(device),
-            meter="cuda_allocator",
-        )
-    return PeakMemory(allocated=_largest_resident_set(), reserved=None, meter="process_rss")
+        return {
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(device),
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+            "memory_meter": "cuda_allocator",
+        }
+    peak = _largest_resident_set()
+    return {"peak_memory_bytes": peak, "peak_reserved_bytes": None, "memory_meter": "process_rss"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorTrouble:
-    """Counts of the caching allocator: blocks freed to ask the driver again, and in vain."""
-
-    num_alloc_retries: int
-    num_ooms: int
-
-
-def allocator_trouble(device: torch.device) -> AllocatorTrouble | None:
-    """The counts since the process began; None on a CPU."""
+def allocator_trouble(device: torch.device) -> dict[str, int]:
+    """How often the allocator asked the driver again and ran out; empty on a CPU."""
     if device.type != "cuda":
-        return None
+        return {}
     counts = torch.cuda.memory_stats(device)
-    return AllocatorTrouble(
-        num_alloc_retries=counts["num_alloc_retries"], num_ooms=counts["num_ooms"]
-    )
+    return {name: counts[name] for name in ("num_alloc_retries", "num_ooms")}
 
 
 def foreign_memory(local_rank: int) -> int | None:

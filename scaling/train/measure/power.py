@@ -8,8 +8,7 @@ reason once.
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,84 +20,37 @@ SAMPLE_EVERY_S = 0.1  # NVML itself averages over about this long
 SHORTEST_S = 2.0
 
 
-class Meter(Protocol):
-    """Readings of one device. Each is None where the device does not support it."""
-
-    def energy_j(self) -> float | None:
-        """Joules since the driver was loaded."""
-
-    def power_w(self) -> float | None:
-        """Watts now."""
-
-    def clock_hz(self) -> float | None:
-        """The multiprocessors' clock now."""
-
-    def throttled(self) -> bool | None:
-        """Whether a power cap, heat or the hardware holds the clock down now."""
-
-    def slowed_down(self) -> bool | None:
-        """Whether heat or the hardware does, which a healthy device under full load does not."""
+Sample = dict[str, float | None]  # SAMPLED now; None where the device does not support it
+SAMPLED = ("power_w", "clock_hz", "throttled_share", "slowdown_share")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerUse:
-    """Energy and power of one device over some time. None where unknown."""
-
-    energy_j: float | None
-    mean_power_w: float | None
-    clock_hz: float | None
-    throttled_share: float | None  # ratio of samples, in [0, 1]
-    slowdown_share: float | None  # the same without the power cap
-
-
-UNMETERED = PowerUse(
-    energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None, slowdown_share=None
-)
-
-
-@dataclass(slots=True)
-class Samples:
-    """Readings of power (seconds, watts), clock (hertz) and throttling."""
-
-    power: list[tuple[float, float]] = field(default_factory=list)
-    clock: list[float] = field(default_factory=list)
-    throttled: list[bool] = field(default_factory=list)
-    slowed_down: list[bool] = field(default_factory=list)
-
-    def read(self, meter: Meter, at: float) -> None:
-        """Take one reading of each that the device supports."""
-        if (power := meter.power_w()) is not None:
-            self.power.append((at, power))
-        if (clock := meter.clock_hz()) is not None:
-            self.clock.append(clock)
-        if (throttled := meter.throttled()) is not None:
-            self.throttled.append(throttled)
-        if (slowed_down := meter.slowed_down()) is not None:
-            self.slowed_down.append(slowed_down)
-
-
-def power_use(samples: Samples, *, counted_j: float | None, seconds: float) -> PowerUse:
-    """Energy by the device's counter or, where it has none, by its power over time.
+def power_use(
+    samples: Sequence[tuple[float, Sample]], *, counted_j: float | None, seconds: float
+) -> dict[str, float | None]:
+    """The row's columns of one device: energy by its counter or, without one, by power over time.
 
     Power is interpolated linearly between readings; before the first and after the last it is taken
-    to be the mean.
+    to be the mean. All other columns are means of the samples.
 
     Args:
-        samples: readings within the time.
+        samples: the time of each in seconds, and its readings.
         counted_j: what the counter rose by, None where there is no counter.
         seconds: how long the time was.
     """
-    mean_power_w = _mean_over_time(samples.power) if counted_j is None else counted_j / seconds
+    known = {
+        name: [(at, value) for at, sample in samples if (value := sample[name]) is not None]
+        for name in SAMPLED
+    }
+    power_w = _mean_over_time(known["power_w"]) if counted_j is None else counted_j / seconds
     energy_j = counted_j
-    if counted_j is None and mean_power_w is not None:
-        energy_j = mean_power_w * seconds
-    return PowerUse(
-        energy_j=energy_j,
-        mean_power_w=mean_power_w,
-        clock_hz=float(np.mean(samples.clock)) if samples.clock else None,
-        throttled_share=float(np.mean(samples.throttled)) if samples.throttled else None,
-        slowdown_share=float(np.mean(samples.slowed_down)) if samples.slowed_down else None,
-    )
+    if counted_j is None and power_w is not None:
+        energy_j = power_w * seconds
+    means = {
+        name: float(np.mean([value for _, value in readings])) if readings else None
+        for name, readings in known.items()
+        if name != "power_w"
+    }
+    return {"energy_j": energy_j, "mean_power_w": power_w, **means}
 
 
 def _mean_over_time(readings: Sequence[tuple[float, float]]) -> float | None:
@@ -114,10 +66,11 @@ class PowerLog:
     """Reads a meter from a thread of its own between `start` and `stop`."""
 
     def __init__(
-        self, meter: Meter, *, clock: Callable[[], float], every_s: float = SAMPLE_EVERY_S
+        self, meter: "NvmlMeter", *, clock: Callable[[], float], every_s: float = SAMPLE_EVERY_S
     ) -> None:
         self._meter, self._clock, self._every_s = meter, clock, every_s
-        self._samples, self._over = Samples(), threading.Event()
+        self._samples: list[tuple[float, Sample]] = []
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._began: float | None = None
         self._counted: float | None = None
@@ -125,13 +78,11 @@ class PowerLog:
     def start(self) -> None:
         """Read the counter and begin to sample."""
         self._counted, self._began = self._meter.energy_j(), self._clock()
-        self._samples.read(self._meter, self._began)
+        self._samples.append((self._began, self._meter.sample()))
         self._thread.start()
 
-    def stop(self) -> PowerUse:
-        """Read the counter again and return the energy and power since `start`.
-
-        Nothing is known of less than SHORTEST_S.
+    def stop(self) -> dict[str, float | None]:
+        """Read the counter again; the row's columns since `start`, none in less than SHORTEST_S.
 
         Raises:
             RuntimeError: the log was not started.
@@ -141,17 +92,17 @@ class PowerLog:
         self._over.set()
         self._thread.join()
         after, now = self._meter.energy_j(), self._clock()
-        self._samples.read(self._meter, now)
+        self._samples.append((now, self._meter.sample()))
         seconds = now - self._began
         if seconds < SHORTEST_S:
             _log.warning("no energy or clocks: %.1f s are too few for NVML's readings", seconds)
-            return UNMETERED
+            return {}
         counted = None if self._counted is None or after is None else after - self._counted
         return power_use(self._samples, counted_j=counted, seconds=seconds)
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):
-            self._samples.read(self._meter, self._clock())
+            self._samples.append((self._clock(), self._meter.sample()))
 
 
 def meter_of(device: torch.device) -> "NvmlMeter | None":
@@ -199,27 +150,26 @@ class NvmlMeter:
         """NVML counts millijoules (Volta and later)."""
         return self._read("energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3)
 
-    def power_w(self) -> float | None:
-        """NVML reports milliwatts."""
-        return self._read("power", self._nvml.nvmlDeviceGetPowerUsage, 1e-3)
+    def sample(self) -> Sample:
+        """Power, the multiprocessors' clock, and 1.0 where something holds the clock down.
 
-    def clock_hz(self) -> float | None:
-        """NVML reports megahertz."""
-        sm = self._nvml.NVML_CLOCK_SM
-        return self._read("clock", lambda d: self._nvml.nvmlDeviceGetClockInfo(d, sm), 1e6)
+        A slow-down is by the hardware or heat. Throttled is also a device at its power cap, as a
+        healthy one under full load. Idling and a set clock are neither.
+        """
+        nvml = self._nvml
+        reasons = self._read("throttling", nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
 
-    def throttled(self) -> bool | None:
-        """Whether a power cap, the hardware or heat slows the clock; not idling or a set clock."""
-        return self._is_held_by(self._slowdowns | self._nvml.nvmlClocksThrottleReasonSwPowerCap)
+        def held(mask: int) -> float | None:
+            return None if reasons is None else float(bool(int(reasons) & mask))
 
-    def slowed_down(self) -> bool | None:
-        """Whether the hardware or heat does; the power cap is how fast a device may run."""
-        return self._is_held_by(self._slowdowns)
-
-    def _is_held_by(self, mask: int) -> bool | None:
-        read = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        reasons = self._read("throttling", read)
-        return None if reasons is None else bool(int(reasons) & mask)
+        return {
+            "power_w": self._read("power", nvml.nvmlDeviceGetPowerUsage, 1e-3),
+            "clock_hz": self._read(
+                "clock", lambda d: nvml.nvmlDeviceGetClockInfo(d, nvml.NVML_CLOCK_SM), 1e6
+            ),
+            "throttled_share": held(self._slowdowns | nvml.nvmlClocksThrottleReasonSwPowerCap),
+            "slowdown_share": held(self._slowdowns),
+        }
 
     def memory_used(self) -> int | None:
         """Bytes that processes hold; version 2, as version 1 also counts the driver's reserve."""
