@@ -10,11 +10,9 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scaling.analyse.decision import stretches
-from scaling.analyse.group import CELLS, MEASURED_LEVEL, RUNS, Group
-from scaling.analyse.hosts import SlowHost, slow_in_probes, slow_in_runs
+from scaling.analyse.group import MEASURED_LEVEL, Group, groups_of, of_setting
 from scaling.analyse.posterior import return_of
 from scaling.arrays import Flags, Floats
 from scaling.record.probe_row import Probe
@@ -72,18 +70,13 @@ where from_outcome = 'ok' and to_outcome = 'ok'
 
 def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
     """The tables of SCHEMAS."""
-    cells, runs, effects, engines = (
-        connection.sql(query).to_arrow_table() for query in (CELLS, RUNS, _EFFECTS, _ENGINES)
-    )
+    effects, engines = (connection.sql(query).to_arrow_table() for query in (_EFFECTS, _ENGINES))
     share = connection.execute("select knee_share from study.options").fetchall()[0][0]
-    named = _named_hosts(connection, runs)
+    rows = connection.sql("from study.probes where slowdown is not null").to_arrow_table()
     parts: dict[str, list[Any]] = {name: [] for name in SCHEMAS}
-    for setting in np.unique(cells["setting_id"].to_numpy()).tolist():
-        of_cells, of_runs, of_effects, of_engines = (
-            table.filter(table["setting_id"].to_numpy() == setting)
-            for table in (cells, runs, effects, engines)
-        )
-        group = Group(setting, of_cells, of_runs, named)
+    for group in groups_of(connection, [Probe(**row) for row in rows.to_pylist()]):
+        setting = group.setting
+        of_effects, of_engines = (of_setting(table, setting) for table in (effects, engines))
         effect_ids, index = np.unique(of_effects["effect_id"].to_numpy(), return_inverse=True)
         keys = {"setting_id": np.full(len(effect_ids), setting), "effect_id": effect_ids}
         parts["effect_ratios"].append(group.ratios(of_effects, index, keys))
@@ -101,34 +94,6 @@ def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
         name: pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts[name])])
         for name, schema in SCHEMAS.items()
     }
-
-
-def _named_hosts(
-    connection: duckdb.DuckDBPyConnection, runs: pa.Table
-) -> dict[str, list[SlowHost]]:
-    """By cluster the hosts that are slow by their runs, then those that are by probes alone."""
-    named: dict[str, list[SlowHost]] = {}
-    for cluster in sorted(runs["cluster"].unique().to_pylist()):
-        of_cluster = runs.filter(pc.equal(runs["cluster"], cluster))
-        rate, group = "log_rate", "cell_id"
-        if pc.count_distinct(of_cluster[group]).as_py() == len(of_cluster):  # no repeats
-            rate, group = "gap", "size_id"
-            of_cluster = of_cluster.filter(pc.is_valid(of_cluster[rate]))
-        groups = np.unique(of_cluster[group].to_numpy(), return_inverse=True)[1]
-        hosts = of_cluster["hosts"].combine_chunks()
-        named[cluster] = slow_in_runs(of_cluster[rate].to_numpy(), groups, hosts)
-    probes = connection.execute("from study.probes where slowdown is not null")
-    names = [column[0] for column in probes.description]
-    of_clusters: dict[str, list[Probe]] = {}
-    for record in probes.fetchall():
-        probe = Probe(**dict(zip(names, record, strict=True)))
-        of_clusters.setdefault(probe.cluster, []).append(probe)
-    for cluster, of in of_clusters.items():
-        known = named.setdefault(cluster, [])
-        for one in slow_in_probes(of):
-            if one.host not in {other.host for other in known}:
-                known.append(one)
-    return named
 
 
 def _with_ends(name: str, values: Floats, level: float) -> dict[str, float]:

@@ -1,14 +1,17 @@
 """One comparison group: the draws of its rates, its decision, and what to measure next."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy.sparse import csr_array
 
 from scaling.analyse.catalogue import Z80
 from scaling.analyse.decision import LEAST_FIT, advise
-from scaling.analyse.hosts import SlowHost
+from scaling.analyse.hosts import SlowHost, slow_in_probes, slow_in_runs
 from scaling.analyse.next_points import Estimates, Plan, next_points
 from scaling.analyse.posterior import (
     CLOSE,
@@ -21,6 +24,7 @@ from scaling.analyse.posterior import (
     shares_of_best,
 )
 from scaling.arrays import Flags, Floats
+from scaling.record.probe_row import Probe
 from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 MEASURED_LEVEL, PREDICTED_LEVEL = 0.95, 0.80
@@ -28,7 +32,7 @@ _PREDICTED = 3  # the class of predicted cells, see cells.sql
 _RUN_STEPS = 13  # of a run without a row: 3 steps of warm-up, 10 measured
 _DRAWS = 400  # that choose what to measure next, as in a sweep
 
-CELLS = """
+_CELLS = """
 select
     cell_id, setting_id, world_size, layout::varchar as layout, class, speaks, leads,
     mean_log_rate, log_sigma, coalesce(fits_probability, 1) as fits_probability,
@@ -38,7 +42,7 @@ from cells
 where mean_log_rate is not null
 order by setting_id, world_size, layout, class, stack_fingerprint
 """
-RUNS = """
+_RUNS = """
 select
     cell_id, setting_id, log_rate, own_sigma, hosts, cluster, log_rate - predicted_log_rate as gap,
     size_id
@@ -47,8 +51,46 @@ order by cell_id, log_rate, own_sigma
 """
 
 
+def groups_of(
+    connection: duckdb.DuckDBPyConnection, probes: Iterable[Probe] = ()
+) -> Iterator["Group"]:
+    """The comparison groups of the tables `cells` and `runs`; `probes` name slow hosts too."""
+    cells, runs = (connection.sql(query).to_arrow_table() for query in (_CELLS, _RUNS))
+    named = _named_hosts(runs, probes)
+    for setting in np.unique(cells["setting_id"].to_numpy()).tolist():
+        yield Group(setting, *(of_setting(table, setting) for table in (cells, runs)), named)
+
+
+def of_setting(table: pa.Table, setting: int) -> pa.Table:
+    """The rows of this setting."""
+    return table.filter(table["setting_id"].to_numpy() == setting)
+
+
+def _named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:
+    """By cluster the hosts that are slow by their runs, then those that are by probes alone."""
+    named: dict[str, list[SlowHost]] = {}
+    for cluster in sorted(runs["cluster"].unique().to_pylist()):
+        of_cluster = runs.filter(pc.equal(runs["cluster"], cluster))
+        rate, group = "log_rate", "cell_id"
+        if pc.count_distinct(of_cluster[group]).as_py() == len(of_cluster):  # no repeats
+            rate, group = "gap", "size_id"
+            of_cluster = of_cluster.filter(pc.is_valid(of_cluster[rate]))
+        groups = np.unique(of_cluster[group].to_numpy(), return_inverse=True)[1]
+        hosts = of_cluster["hosts"].combine_chunks()
+        named[cluster] = slow_in_runs(of_cluster[rate].to_numpy(), groups, hosts)
+    of_clusters: dict[str, list[Probe]] = {}
+    for probe in probes:
+        of_clusters.setdefault(probe.cluster, []).append(probe)
+    for cluster, of in of_clusters.items():
+        known = named.setdefault(cluster, [])
+        for one in slow_in_probes(of):
+            if one.host not in {other.host for other in known}:
+                known.append(one)
+    return named
+
+
 class Group:
-    """The cells of a setting, in the order of CELLS, and what their draws say.
+    """The cells of a setting, in the order of _CELLS, and what their draws say.
 
     rates: draws of ln tokens/s, (cells, draws).   shares: of the best candidate of the size.
     advised: the cell to use at each size, in rising order of the sizes.

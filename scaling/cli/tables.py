@@ -169,5 +169,6 @@ def compare(
     if after is None and split is None:
         raise InputError(f"{before}: to compare a study with itself, give --split 2026-11-20")
     at = None if split is None else split.isoformat()
-    records = side_by_side(Side(before, until=at), Side(after or before, since=at))
+    sql = local_or_shipped("reports/sql")
+    records = side_by_side(Side(before, until=at), Side(after or before, since=at), sql)
     comparison.show(records, as_json=as_json)

@@ -9,7 +9,7 @@ from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
 from scaling.report.page import comparison
 from scaling.study.grid import Plan
-from tests.analyse.conftest import some_point, tabulate_only
+from tests.analyse.conftest import SQL, read, some_point, tabulate_only
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import row
 
@@ -38,7 +38,7 @@ def test_faster_slower_and_within_noise_are_told_apart(study):
     rates = zip(points[:3], (110, 90, 101), strict=True)
     rows = [*(ran(one, rate, noise=0.02) for one, rate in rates), row(points[3], "oom")]
     after = study("b", *rows, points=points)
-    found = compare(Side(before), Side(after))
+    found = compare(Side(before), Side(after), SQL)
     assert verdicts(found) == {
         "zero0": "faster", "zero1": "slower", "zero2": "within noise", "zero3": "outcome changed",
     }  # fmt: skip
@@ -53,7 +53,7 @@ def test_difference_below_the_noise_of_runs_is_noise(study):
     before = study("a", *(ran(one, 100, noise=0.001) for one in points), points=points)
     rates = zip(points, (101.5, 98.5), strict=True)
     after = study("b", *(ran(one, rate, noise=0.001) for one, rate in rates), points=points)
-    assert set(verdicts(compare(Side(before), Side(after))).values()) == {"within noise"}
+    assert set(verdicts(compare(Side(before), Side(after), SQL)).values()) == {"within noise"}
 
 
 def test_studies_of_short_steps_are_compared_by_what_these_extend_to(study, capsys):
@@ -69,7 +69,7 @@ def test_studies_of_short_steps_are_compared_by_what_these_extend_to(study, caps
 
     before = study("a", extended(1.0), points=[point])
     after = study("b", extended(0.8), points=[point])
-    records = compare(Side(before), Side(after))
+    records = compare(Side(before), Side(after), SQL)
     assert [one["verdict"] for one in records] == ["faster"]
     comparison.show(records, as_json=False)
     assert "faster" in capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_what_stands_on_one_side_only_is_new_or_gone(study):
     one, other = some_point(1, zero_stage=0), some_point(1, zero_stage=1)
     before = study("a", ran(one, 100), points=[one])
     after = study("b", ran(other, 100), points=[other])
-    assert verdicts(compare(Side(before), Side(after))) == {"zero0": "gone", "zero1": "new"}
+    assert verdicts(compare(Side(before), Side(after), SQL)) == {"zero0": "gone", "zero1": "new"}
 
 
 def test_two_dates_of_one_study_are_set_side_by_side(study):
@@ -89,7 +89,7 @@ def test_two_dates_of_one_study_are_set_side_by_side(study):
         ran(points[1], 120, noise=0.01, started_at="2026-11-09T00:00:00Z"),
     ]
     both = study("a", *rows, points=points)
-    (found,) = compare(Side(both, until="2026-11-05"), Side(both, since="2026-11-05"))
+    (found,) = compare(Side(both, until="2026-11-05"), Side(both, since="2026-11-05"), SQL)
     assert (found["verdict"], found["ratio"]) == ("faster", pytest.approx(1.2))
 
 
@@ -101,18 +101,39 @@ def test_runs_of_two_software_stacks_are_not_averaged(study):
     ]  # fmt: skip
     before = study("a", *rows, points=points)
     after = study("b", ran(points[0], 101), points=points)
-    (found,) = compare(Side(before), Side(after))
+    (found,) = compare(Side(before), Side(after), SQL)
     assert (found["before_tokens_per_s"], found["before_runs"]) == (pytest.approx(100), 1)
     assert found["same_stack"] is True
-    (found,) = compare(Side(after), Side(before))
+    (found,) = compare(Side(after), Side(before), SQL)
     assert found["after_tokens_per_s"] == pytest.approx(100)
+
+
+def test_each_side_has_the_advice_of_its_report_and_a_change_is_said(study, tmp_path, capsys):
+    points = [some_point(1, zero_stage=stage) for stage in (0, 1, 2)]
+    sides = {}
+    for name, rates in (("a", (100, 90, 80)), ("b", (90, 100, 80))):
+        rows = [ran(one, rate, noise=0.001) for one, rate in zip(points, rates, strict=True)]
+        sides[name] = study(name, *rows, points=points)
+    found = compare(Side(sides["a"]), Side(sides["b"]), SQL)
+    for side, folder in zip(("before", "after"), sides.values(), strict=True):
+        told = {one["layout"] for one in found if one[f"{side}_advised"]}
+        tabulate_only(folder, tmp_path / f"sizes_{side}", "sizes")
+        assert told == {one["layout"] for one in read(folder / "tables" / "sizes.parquet")}
+    comparison.show(found, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    after, before = points[1].layout.label, points[0].layout.label
+    assert f"advised for tiny on 1 of h100: {after}, before {before}" in shown
 
 
 def test_words_of_a_study_do_not_steer_the_terminal(capsys):
     words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb"}
-    numbers = ("ratio", "same_stack", "before_outcome", "after_outcome")
-    rates = ("before_tokens_per_s", "after_tokens_per_s")
-    record = dict.fromkeys((*numbers, *rates)) | words | {"world_size": 8, "verdict": "new"}
+    sides = ("outcome", "tokens_per_s", "advised")
+    names = [f"{side}_{name}" for side in ("before", "after") for name in sides]
+    record = (
+        dict.fromkeys((*names, *comparison.SIZE, "ratio", "same_stack"))
+        | words
+        | {"world_size": 8, "verdict": "new"}
+    )
     comparison.show([record], as_json=False)
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("[i]\\x1b[/b]", "[bold]", "a\\tb"))

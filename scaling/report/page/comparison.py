@@ -11,6 +11,9 @@ from scaling.errors import printable
 from scaling.report.text import UNKNOWN, amount, listed, ratio
 
 MOST_ROWS = 60  # on the terminal; --json prints all
+SIZE = (
+    "model", "cluster", "world_size", "study_kind", "seq_length", "kept_batch_size", "kept_choices",
+)  # fmt: skip
 
 
 def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -38,9 +41,27 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
     console.print(table)
     if len(records) > MOST_ROWS:
         console.print(f"{MOST_ROWS} of {len(records)} layouts shown; --json has all")
+    for line in _advice(records):
+        console.print(line)
     counts = Counter(record["verdict"] for record in records)
     parts = [f"{count} {verdict}" for verdict, count in counts.most_common()]
     console.print(f"{len(records)} layouts: {listed(parts)}" if records else "Nothing to compare.")
+
+
+def _advice(records: list[dict[str, Any]]) -> list[str]:
+    """A line for each size at which the layout to use changed."""
+    advised: dict[tuple[Any, ...], dict[str, str]] = {}
+    for record in records:
+        for side in ("before", "after"):
+            if record[f"{side}_advised"]:
+                size = tuple(record[key] for key in SIZE)
+                advised.setdefault(size, {})[side] = printable(record["layout"])
+    return [
+        f"advised for {printable(model)} on {size} of {printable(cluster)}: {sides['after']}, "
+        f"before {sides['before']}"
+        for (model, cluster, size, *_), sides in advised.items()
+        if len(sides) == 2 and sides["before"] != sides["after"]
+    ]
 
 
 def _rate(outcome: str | None, tokens_per_s: float | None) -> str:
