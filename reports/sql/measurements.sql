@@ -18,6 +18,7 @@
 -- load: of the first host when the ranks started, over the most threads of one point there: above 1
 -- somebody else computed. Null on GPUs.
 -- others_share: of the processors that the ranks wanted in the measured steps, what others took.
+-- suspended_s: from outside, between measured steps.   longest_step: over the median step, a ratio.
 -- hosts: names of the nodes that it ran on; null for predictions.
 -- The layout's choice on each axis is in `statistics` and `estimates`.
 with observed as (
@@ -32,6 +33,7 @@ with observed as (
         if(is_extended, extended_low_s, step_time_low_s) as step_time_low_s,
         if(is_extended, extended_high_s, step_time_high_s) as step_time_high_s,
         list_aggregate(step_times_s, 'quantile_cont', 0.95) as step_time_p95_s,
+        list_max(step_times_s) / rows.step_time_s as longest_step, suspended_s,
         compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes, memory_meter, energy_j,
         mean_power_w, slowdown_share, others_share, num_alloc_retries, startup_s, hosts, duration_s,
         stack_fingerprint, started_at,

@@ -66,6 +66,7 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
             "error_message": run.verdict.message,
             "memory_limit_bytes": run.verdict.memory_limit_bytes,
             "duration_s": run.duration_s,
+            "suspended_s": sum(run.suspensions_s),
             "load_average": run.load_average,
             "threads_per_rank": threads if point.gpu == "cpu" else None,
             # each host once, in rank order; this one if no rank got so far

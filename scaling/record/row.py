@@ -184,6 +184,7 @@ class Row(PointColumns):
     load_average: float | None = None  # of the first host, in the minute before the ranks start
     threads_per_rank: int | None = None  # on a CPU
     duration_s: float  # of the whole point, with start-up and clean-up
+    suspended_s: float | None = None  # not in duration_s: suspended from outside, as by `scontrol`
 
     # provenance
     git_commit: str | None

@@ -32,8 +32,8 @@ _CELL = (
     "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "mfu",
     "model_flop_per_s_per_gpu", "step_time_s", "share_of_best", "share_low", "share_high", "p_best",
     "expected_loss", "fits_probability", "peak_memory_bytes", "predicted_memory_bytes",
-    "capacity_bytes", "single_run", "load", "others_share", "slowdown_share", "num_alloc_retries",
-    "losses_agree", "slow_hosts",
+    "capacity_bytes", "single_run", "load", "others_share", "suspended_s", "longest_step",
+    "slowdown_share", "num_alloc_retries", "losses_agree", "slow_hosts",
 )  # fmt: skip
 COLUMNS: dict[str, tuple[str, ...]] = {
     "settings": (

@@ -1,6 +1,7 @@
 """The estimates of layouts at their sizes, and the decision among them: worked by hand."""
 
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -215,10 +216,12 @@ def test_the_health_of_its_runs_stands_beside_an_estimate(tabulated):
     rows = [
         ran(
             one, 100 * math.exp(-0.2 * one.repeat), hosts=[f"node-{one.repeat}"],
-            slowdown_share=0.1 * one.repeat,
+            slowdown_share=0.1 * one.repeat, suspended_s=30.0 * one.repeat,
         )
         for one in slow
     ]  # fmt: skip
+    steps = [[one.step_time_s, one.step_time_s, 3 * one.step_time_s] for one in rows]
+    rows = [replace(one, step_times_s=of) for one, of in zip(rows, steps, strict=True)]
     table = tabulated(slow, rows)
     (host,) = table("hosts")
     assert (host["host"], host["named_by"], host["runs"]) == ("node-1", "runs", 4)
@@ -226,7 +229,8 @@ def test_the_health_of_its_runs_stands_beside_an_estimate(tabulated):
     for one in table("estimates"):
         assert one["slow_hosts"] == ["node-1"]
         assert one["tokens_per_s"] == pytest.approx(100, rel=0.02)
-        assert one["slowdown_share"] == 0.1
+        assert (one["slowdown_share"], one["suspended_s"]) == (0.1, 30.0)
+        assert one["longest_step"] == pytest.approx(3.0)
 
 
 def test_a_layout_with_allocator_retries_is_marked_and_never_advised(tabulated):

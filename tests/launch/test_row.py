@@ -107,6 +107,7 @@ def test_what_a_suspension_may_have_lengthened_is_not_known():
     assert [getattr(whole, name) for name in names] == [2.0, 4.0, 2.0, 1.0]
     assert [getattr(suspended, name) for name in names] == [None] * 4
     assert suspended.step_times_s == whole.step_times_s
+    assert (whole.suspended_s, suspended.suspended_s) == (0, 60.0)
 
 
 def test_numbers_that_no_table_would_take_are_an_error_that_says_so():

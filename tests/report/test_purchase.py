@@ -71,7 +71,7 @@ def size(**changes):
         "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5, "others_share": None,
-        "next_points": 0,
+        "next_points": 0, "suspended_s": 0.0, "longest_step": 1.1,
         "started_at": "2026-11-20T10:00:00Z", "stack_fingerprint": "data sheet",
     }  # fmt: skip
     return row | changes
@@ -93,6 +93,9 @@ def tables(*estimates, **rows):
         ({"load": 9.0, "others_share": 0.01}, ("good", "The machine was quiet")),
         ({"others_share": 0.45},
          ("bad", "The machine was busy: others took 45 % of the processors at 8 GPUs")),
+        ({"suspended_s": 7200.0}, ("warn", "Its runs were suspended for 2.00\u00a0hours")),
+        ({"longest_step": 12.0}, ("warn", "A step took 12 times the median: a rank or its host was "
+                                          "stopped")),
         ({"others_share": 0.06}, ("warn", "Something else ran on the machine: others took 6 % of "
                                   "the processors at 8 GPUs")),
         ({"load": 12.0}, ("bad", "The machine was busy: load 12 times the ranks' own threads "

@@ -43,6 +43,8 @@ with pooled as (
         median(duration_s) as duration_s,
         max(load) as load,
         max(others_share) as others_share,
+        max(suspended_s) as suspended_s,
+        max(longest_step) as longest_step,
         max(slowdown_share) as slowdown_share,
         max(num_alloc_retries) as num_alloc_retries,
         bool_and(losses_agree) as losses_agree,

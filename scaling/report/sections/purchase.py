@@ -32,6 +32,7 @@ DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 BUSY = (0.05, 0.2)  # share of the processors that others took: amber, red (steps a quarter longer)
 LOADED = (1.25, 2.0)  # likewise load over own threads, for rows that do not state the share
 SLOWED = 0.1  # share of the time
+STOPPED = 2.0  # of a step, over the median; the longest of 13 rows of an H100 is 1.23
 SURE = 0.99
 _MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
@@ -198,6 +199,13 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
         share = percent(size["slowdown_share"])
         slowed = f"Heat or hardware slowed {tables.words['GPUs']} in {share} of the time"
         items.append(("bad", slowed))
+    if size["suspended_s"]:
+        items.append(
+            ("warn", f"Its runs were suspended for {duration(size['suspended_s'] / 3600)}")
+        )
+    if (longest := size["longest_step"] or 0) > STOPPED:
+        told = f"A step took {significant(longest, 2)} times the median"
+        items.append(("warn", f"{told}: a rank or its host was stopped"))
     if tables["hosts"]:
         slowest = sorted(tables["hosts"], key=lambda row: -float(row["effect"]))
         slow = [f"{row['host']} {percent(row['effect'])}" for row in slowest[:_MOST_HOSTS]]
