@@ -104,7 +104,7 @@ def _cells_of(side: Side, sql_dir: Path) -> dict[tuple[Any, ...], list[_Cell]]:
 
 
 def _record(key: tuple[Any, ...], before: list[_Cell], after: list[_Cell]) -> dict[str, Any]:
-    one, other = min(itertools.product(before or [None], after or [None]), key=_rank)
+    one, other = min(itertools.product(before or (None,), after or (None,)), key=_rank)
     record = dict(zip(_KEYS, key, strict=True))
     for name, cell, cells in (("before", one, before), ("after", other, after)):
         rates = cell.rates if cell else None

@@ -58,7 +58,7 @@ def groups_of(
     cells, runs = (connection.sql(query).to_arrow_table() for query in (_CELLS, _RUNS))
     named = _named_hosts(runs, probes)
     for setting in np.unique(cells["setting_id"].to_numpy()).tolist():
-        yield Group(setting, *(of_setting(table, setting) for table in (cells, runs)), named)
+        yield Group(setting, of_setting(cells, setting), of_setting(runs, setting), named)
 
 
 def of_setting(table: pa.Table, setting: int) -> pa.Table:
