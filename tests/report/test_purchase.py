@@ -235,10 +235,12 @@ def test_a_layout_is_copied_as_the_command_of_each_other_program(program, said):
     assert "torchrun --nproc-per-node 8" in whole["file"]
 
 
-def test_a_program_that_cannot_be_told_a_layout_says_why_and_has_no_command():
+def test_a_command_is_shown_with_a_line_for_each_axis_that_the_program_cannot_be_told():
     run = runs(SETTING, ROW | {"tp": 2, "dp": 8}, programs=True)["Hugging Face Trainer"]
-    assert run["file"] == ""
-    assert run["lines"][0].startswith("hf cannot be told tp=2: the Trainer")
+    assert run["file"].startswith("torchrun --nproc-per-node 8 --nnodes 2 ")
+    assert [line.partition(":")[0] for line in run["lines"]] == [
+        "hf cannot be told tp=2", "hf cannot be told zero_shard_size=8",
+    ]  # fmt: skip
 
 
 def test_without_the_whole_shape_of_the_model_there_are_no_other_programs():

@@ -13,7 +13,7 @@ from scaling.report.tables import SHAPE, Record
 from scaling.trainers.entries import load_trainers, trainers_file
 from scaling.trainers.render import Start, point_to_start, start_of
 
-Run = dict[str, Any]  # `command`, `file`, and `lines`: what the program cannot be told, or notes
+Run = dict[str, Any]  # `command`, `file`, and `lines`: each axis that the program cannot be told, and notes
 
 _NAMES = {
     "megatron": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo",
@@ -52,11 +52,9 @@ def runs(setting: Record, row: Record, *, programs: bool) -> dict[str, Run]:
 
 
 def _run_of(start: Start) -> Run:
-    """The shell line and the files of a program; neither where it cannot be told the layout."""
-    if start.refused:
-        return Run(command="", file="", lines=start.refused)
+    """The shell line and the files of a program, and what of the layout they do not say."""
     files = "\n".join(f"# {name}\n{text}" for name, text in start.files.items())
-    return Run(command="", file=f"{start.shell}\n{files}", lines=start.notes)
+    return Run(command="", file=f"{start.shell}\n{files}", lines=(*start.refused, *start.notes))
 
 
 def shape_of(setting: Record) -> ModelShape | None:
