@@ -49,11 +49,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "error_message",
     ),
     "sizes": (
-        *_CELL, *_LAYOUT, "label", "stretch", "candidates", "close_layouts", "close_names",
-        "next_points", "next_gpu_hours",
-        "efficiency", "hours_per_token", "hours_per_token_low", "hours_per_token_high",
-        "gpu_hours_per_token", "global_batch_size", "tokens_per_step", "started_at",
-        "stack_fingerprint",
+        *_CELL, *_LAYOUT, "candidates", "close_layouts", "close_names", "next_points",
+        "next_gpu_hours", "efficiency", "hours_per_token", "hours_per_token_low",
+        "hours_per_token_high", "gpu_hours_per_token", "global_batch_size", "tokens_per_step",
+        "started_at", "stack_fingerprint",
     ),
     "returns": (
         "setting_id", "series", "level", "from_world_size", "to_world_size", "faster", "faster_low",

@@ -165,7 +165,7 @@ def test_a_run_is_copied(full):
     page = report.page
     run = page.locator(".selection:visible .size[open] .runs").first
     run.locator("summary").click()
-    block = run.locator(".run", has_text="DeepSpeed")
+    block = run.locator('.run:has(h3:text("DeepSpeed"))').first
     block.locator("button").click()
     page.wait_for_selector("button:text-is('Copied')")
     copied = page.evaluate("navigator.clipboard.readText()")

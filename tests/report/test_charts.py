@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.marks import SHAPES
+from scaling.report.charts.marks import SHAPES, SURFACE
 from scaling.report.charts.palette import COLOURS
-from scaling.report.charts.svg import draw, names_of, specifications
+from scaling.report.charts.svg import draw, names_of, shrunk, specifications
 from scaling.report.page.page import read_caption
 from scaling.report.tables import Tables
 from tests.report.conftest import REPORTS
@@ -86,6 +86,38 @@ def test_a_drawing_is_svg_with_labels_of_its_marks(drawings, full_tables):
     assert len(labels) == len(drawing.rows["rows"])
     assert all("tokens/s per GPU" in label and "95\u202f% interval" in label for label in labels)
     assert "{GPU" not in svg
+
+
+def test_each_advised_layout_has_a_line_over_the_plot_in_its_colour(drawings, full_tables):
+    """Names beside the marks would cross bands and each other."""
+    names = drawings["throughput_per_gpu"][0].rows["names"]
+    advised = {row["layout_name"] for row in full_tables.of(2)["sizes"]}
+    assert len({one["colour"] for one in names}) == len(names) == len(advised)
+    assert [one["above"] for one in names] == list(range(len(names), 0, -1))
+
+
+HALO = f'stroke="{SURFACE}" stroke-width="4" stroke-linejoin="round"'
+VEGA = f"""<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><g fill="none">
+<g class="a"><path d="M0,0h480v250h-480Z"/><text fill="red"/><g/></g>
+<g><line transform="translate(0,0)" x2="0" y2="4.0625" stroke="red" opacity="1"/></g>
+<g><text x="1.26" font-size="11px" fill="{SURFACE}" {HALO}>a</text>
+<text x="2" font-size="11px" fill="{SURFACE}" {HALO}>b</text></g>
+<g><text x="1.26" font-size="11px" fill="ink">a</text>
+<text x="2" font-size="11px" fill="ink">b</text></g>
+<g><path aria-label="8 GPUs" d="M0,0h1" fill="red"/>
+<path aria-label="X-axis of it" d="M0,0h2" fill="red"/></g>
+</g></svg>""".replace("\n", "")
+
+
+def test_a_shrunk_svg_says_once_what_siblings_share_and_draws_a_halo_with_its_text():
+    assert shrunk(VEGA) == (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><g fill="none">'
+        '<line y2="4.1" stroke="red"/>'
+        f'<g font-size="11px" fill="ink" {HALO} paint-order="stroke"><text x="1.3">a</text>'
+        '<text x="2">b</text></g>'
+        '<path aria-label="8 GPUs" d="M0,0h1" fill="red"/><path d="M0,0h2" fill="red"/>'
+        "</g></svg>"
+    )
 
 
 def test_a_measured_mark_is_filled_and_a_predicted_one_hollow_and_dashed(drawings):

@@ -47,7 +47,7 @@ def effect_rows(tables: Tables) -> list[Drawing]:
         top = clear[0]
         higher = "higher" if top["worth"] > 1 else "lower"
         title = f"With {top['name']} the rate is {percent(abs(top['worth'] - 1))} {higher}"
-    return [Drawing(title, {"rows": rows[:_MOST_EFFECTS]})]
+    return [Drawing(title, {"rows": rows[:_MOST_EFFECTS], "even": [{"ratio": 1}]})]
 
 
 def _choice(row: Record) -> str:
@@ -65,14 +65,14 @@ def factor_effects() -> alt.LayerChart:
         axis=alt.Axis(tickCount=5, format="~g", labelOverlap="greedy", labelSeparation=8),
     )  # fmt: skip
     return marks.finish(
-        base.mark_rule(color=marks.OTHER, aria=False).encode(
-            x=marks.fixed("XDatum", 1), **marks.UPRIGHT
+        marks.rows("even").mark_rule(color=marks.OTHER, aria=False).encode(
+            x=alt.X("ratio:Q"), **marks.UPRIGHT
         ),
         base.mark_rule(strokeWidth=1.25, color=marks.ACCENT, yOffset=7, aria=False).encode(
             x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
         ),
         base.mark_rule(
-            strokeWidth=6, color=marks.ACCENT, opacity=0.45, yOffset=7, aria=False
+            strokeWidth=6, color=marks.ACCENT, strokeOpacity=0.45, yOffset=7, aria=False
         ).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
         base.mark_point(
             shape="circle", filled=True, size=64, opacity=1, color=marks.ACCENT, yOffset=7

@@ -115,7 +115,7 @@ def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
         .mark_rule(strokeWidth=1.5, aria=False)
         .encode(color=alt.Color("colour:N", **AS_STATED), **ends),
         base.transform_filter(predicted)
-        .mark_rule(strokeWidth=7, opacity=0.25, aria=False)
+        .mark_rule(strokeWidth=7, strokeOpacity=0.25, aria=False)
         .encode(color=alt.Color("colour:N", **AS_STATED), **ends),
     ]
 

@@ -18,6 +18,7 @@ TIME = (
     "pipeline bubble", "idle and rest",
 )  # fmt: skip
 SPLIT_TRUSTED = 1.25  # a profiled step longer than this many timed ones says nothing of its split
+_LEGEND_LINE = 16  # px
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
 _INKS = ("t-ink", "t-ink2", "t-ink2", "t-ink", "t-ink", "ink")  # on each part of a step
 _DASHES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -30,9 +31,8 @@ def rate_rows(tables: Tables) -> list[Drawing]:
     sizes = tables["sizes"]
     if len(sizes) < 2:
         return []
-    rows, named, names = [], 0, _apart([row["layout_name"] for row in sizes])
+    rows = []
     for number, row in enumerate(sizes):
-        named += row["label"] is not None
         at, interval = row["world_size"], LEVELS[row["series"]]
         used = percent(row["mfu"]) if row["mfu"] is not None else ""
         said = f"{amount(row['tokens_per_s_per_gpu'])} tokens/s"
@@ -46,10 +46,7 @@ def rate_rows(tables: Tables) -> list[Drawing]:
             {
                 "size": at, "rate": row["tokens_per_s_per_gpu"], "low": low, "high": high,
                 "series": row["series"], "tip": tip, "used": used,
-                "name": names[number] if row["label"] else "",
-                "yardstick": sizes[0]["tokens_per_s_per_gpu"],
-                "at": "low" if named % 2 else "high",
-                "half": "left" if 2 * number < len(sizes) else "right",
+                "yardstick": None if number else row["tokens_per_s_per_gpu"],
                 **marks.look(row["series"], row["slot"]),
             }
         )  # fmt: skip
@@ -71,16 +68,29 @@ def rate_rows(tables: Tables) -> list[Drawing]:
     if last["rate"] < first["rate"]:
         title += f": {percent(last['rate'] / first['rate'])}"
     return [
-        Drawing(title, {"rows": rows, "joined": joined, "others": others}, _sizes(sizes)),
+        Drawing(
+            title,
+            {"rows": rows, "joined": joined, "others": others, "names": _legend(sizes)},
+            _sizes(sizes),
+        )
     ]
 
 
-def _apart(names: list[str]) -> list[str]:
-    """Each name without the choices that all of them have; whole if it has no other."""
+def _legend(sizes: list[Record]) -> list[Record]:
+    """A line over the plot for each advised layout, the last one lowest.
+
+    Its name lacks the choices that all of them have; it is whole if it has no other.
+    """
+    names = {row["layout_name"]: marks.look("measured", row["slot"])["colour"] for row in sizes}
     parts = [name.split(", ") for name in names]
-    shared = set(parts[0]).intersection(*parts) if len(set(names)) > 1 else set()
-    own = [", ".join(part for part in of if part not in shared) for of in parts]
-    return [short or name for short, name in zip(own, names, strict=True)]
+    shared = set(parts[0]).intersection(*parts) if len(parts) > 1 else set()
+    return [
+        {
+            "name": ", ".join(part for part in own if part not in shared) or ", ".join(own),
+            "colour": colour, "above": len(names) - number,
+        }
+        for number, (own, colour) in enumerate(zip(parts, names.values(), strict=True))
+    ]  # fmt: skip
 
 
 def throughput_per_gpu() -> alt.LayerChart:
@@ -90,9 +100,12 @@ def throughput_per_gpu() -> alt.LayerChart:
     )
     base = marks.rows().encode(x=marks.over_gpus())
     line = marks.rows("joined").encode(x=marks.over_gpus(), y=y, detail=alt.Detail("pair:N"))
+    names = marks.rows("names").encode(x=marks.LEFT, y=marks.fixed("YValue", 0))
+    over = f"{_LEGEND_LINE} * datum.above"
     return marks.finish(
-        marks.rows("others").mark_circle(size=16, color=marks.OTHER, opacity=0.45, aria=False)
-        .encode(x=marks.over_gpus(), y=y),
+        marks.rows("others").mark_circle(
+            size=16, color=marks.OTHER, opacity=1, fillOpacity=0.45, aria=False
+        ).encode(x=marks.over_gpus(), y=y),
         base.mark_rule(color=marks.FAINT, aria=False).encode(
             y=alt.Y("yardstick:Q"), **marks.ACROSS
         ),
@@ -105,17 +118,12 @@ def throughput_per_gpu() -> alt.LayerChart:
         *marks.halo_text(
             base.encode(y=alt.Y("high:Q")), "used", colour=marks.SOFT, dy=-12, fontSize=11
         ),
-        *(
-            layer
-            for place, at, dy in (("low", "low:Q", 16), ("high", "high:Q", -27))
-            for align, dx, of in (("left", -5, "left"), ("right", 5, "right"))
-            for layer in marks.halo_text(
-                base.transform_filter(
-                    f"datum.name && datum.at === '{place}' && datum.half === '{of}'"
-                ).encode(y=alt.Y(at)),
-                "name", dy=dy, dx=dx, align=align, fontSize=11,
-            )
-        ),
+        names.mark_square(
+            size=70, opacity=1, aria=False, xOffset=6, yOffset=alt.ExprRef(f"-8 - {over}")
+        ).encode(color=alt.Color("colour:N", **marks.AS_STATED)),
+        names.mark_text(
+            align="left", aria=False, color=marks.INK, dx=17, dy=alt.ExprRef(f"-8 - {over}")
+        ).encode(text=alt.Text("name:N")),
         height=250,
     )  # fmt: skip
 
@@ -171,7 +179,7 @@ def marginal_return() -> alt.LayerChart:
         marks.rows("least").mark_rule(color=marks.WARN, strokeDash=[2, 3], aria=False).encode(
             y=alt.Y("least:Q"), **marks.ACROSS
         ),
-        base.mark_rect(opacity=0.16, color=marks.ACCENT, aria=False).encode(
+        base.mark_rect(fillOpacity=0.16, color=marks.ACCENT, aria=False).encode(
             y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
         ),
         *(

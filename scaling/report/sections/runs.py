@@ -13,7 +13,9 @@ from scaling.report.tables import SHAPE, Record
 from scaling.trainers.entries import load_trainers, trainers_file
 from scaling.trainers.render import Start, point_to_start, start_of
 
-Run = dict[str, Any]  # `command`, `file`, and `lines`: each axis that the program cannot be told, and notes
+Run = dict[
+    str, Any
+]  # `command`, `file`, and `lines`: each axis that the program cannot be told, and notes
 
 _NAMES = {
     "megatron": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo",
