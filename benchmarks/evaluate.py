@@ -263,17 +263,14 @@ MECHANISMS: Mapping[str, Without] = {
     "extra launch cost over EFA": Without(start={"host_transport_s": 0.0}),
     "host and GPU phases within a layer": _constant(step, _SHARPNESS=12.0),
     "tp overlap": Without(start={"tp_exposed": 1.0}),
-    "tp latency": _constant(communication, TP_LATENCY_S=0.0),
     "tp latency across nodes": _constant(communication, _TP_NETWORK_LATENCY_S=0.0),
     "ring latency": _constant(links, RING_NODE_HOP_S=0.0, RING_LINK_HOP_S=0.0),
     "unequal pipeline stages": Without(code=((step, "stages_of", _equal),)),
     "messages between stages": Without(code=((communication, "_message", _none),)),
-    "1F1B friction": _constant(step, _FRICTION=0.0),
     "jitter of nodes": _constant(step, _NODE_JITTER=0.0),
     "interleaved stages": Without(features={"virtual": 1.0}),
     "gradients reduced late": Without(stack={"reduces_late": False}),
     "gradient overlap": Without(start={"dp_exposed": 1.0}),
-    "ZeRO-3 copies": _constant(step, _COPIED_BYTES=0.0),
     "measured bus bandwidth": Without(
         code=((communication, "tp_bus", _data_sheet), (communication, "ring_bus", _data_sheet))
     ),

@@ -9,7 +9,6 @@ from scaling.arrays import Flags, Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
     LayerTime,
-    hbm_bytes_per_s,
     head_time,
     layer_time,
     offloaded_seconds,
@@ -28,12 +27,9 @@ TIME_TERMS = (
 )  # fmt: skip
 
 # Judgement, because no published table tells these apart:
-_FRICTION = 0.01  # share of a slot by which 1F1B slows a stage down
-_INTERLEAVED_EXPOSED = 0.1  # share of a message between interleaved chunks that is not hidden
 _NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
 _SHARPNESS = 4.0  # of the smooth maximum of host and GPU times
 _RETRY_S = 0.003  # an allocator's retry where the transport waits for no host
-_COPIED_BYTES = 16.0  # of a weight, in and out of flat copies around two gathers and a scatter
 _STALL_KNEE = 0.95  # share of the capacity from which the allocator retries
 
 
@@ -91,10 +87,9 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     whole = (f.schedule == DUALPIPEV) & (not group.stack.splits_backward)
     fill = np.where(whole, others - (others + slot) / (2 * (3 + f.full)), fill)
     fill = fill + (f.pp - 1) * message
-    bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slot, 0.0)
-    # each chunk sends its own messages; interleaved, one chunk's travel while another computes
-    sent = np.where(chunks > 1, chunks * _INTERLEAVED_EXPOSED, 1.0)
-    pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
+    bubble = np.where(stages.piped, fill, 0.0)
+    # interleaved, the messages of one chunk travel while another computes
+    pp_comm = np.where(stages.piped & (chunks == 1), (m - 1) * message, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _dp_comm_s(group, f, p, traffic, pipeline)
     optimizer = _optimizer_s(group, f, traffic)
@@ -178,13 +173,8 @@ def _dp_comm_s(
     beyond = _p_norm(traffic.gradients, backward) - backward
     exposed = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     once_a_step = np.where(hidden, beyond, exposed)
-    gathering = traffic.gathering * f.accumulation
-    copied = np.where(
-        f.zero_stage >= 3, _COPIED_BYTES * traffic.stage_weights * f.accumulation, 0.0
-    )
-    copied_s = copied / hbm_bytes_per_s(group)
-    gathering = _p_norm(gathering, pipeline) - pipeline
-    return np.asarray(once_a_step + gathering + copied_s)
+    gathering = _p_norm(traffic.gathering * f.accumulation, pipeline) - pipeline
+    return np.asarray(once_a_step + gathering)
 
 
 def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
