@@ -6,7 +6,7 @@ Ranks that fail, hang or exceed the time limit are killed. Evidence becomes outc
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from scaling.launch.not_measured import KilledFromOutside
@@ -67,22 +67,6 @@ class _ClockWithoutSuspensions:
         return now - sum(self.suspensions_s)
 
 
-@dataclass(slots=True)
-class _Progress:
-    """When any rank last made progress. A first heartbeat during start-up counts too."""
-
-    last: float
-    beats: dict[int, str] = field(default_factory=dict)
-    longest_silence_s: float = 0.0
-    has_stepped: bool = False  # any rank has: ranks step together
-
-    def update(self, beats: dict[int, str], now: float) -> None:
-        if beats != self.beats:
-            self.longest_silence_s = max(self.longest_silence_s, now - self.last)
-            self.beats, self.last = beats, now
-            self.has_stepped |= any(map(has_stepped, beats.values()))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds after which ranks are ended, not counting suspensions."""
@@ -103,8 +87,9 @@ def watch(
 ) -> Evidence:
     """Wait until all ranks ended, one failed, or a limit was reached; then kill what still runs."""
     clock = running_clock = _ClockWithoutSuspensions(clock)
-    started = clock()
-    progress, read_beats_at = _Progress(started), started
+    started = heard_at = read_beats_at = clock()
+    beats: dict[int, str] = {}  # the last news of any rank: ranks step together
+    patience_s, longest_silence_s = limits.start_hang_after_s, 0.0
     stopped: Stopped | None = None
     finished_at: float | None = None
     while True:
@@ -118,8 +103,12 @@ def watch(
                 sleep(_POLL_S)
             break
         if now >= read_beats_at:
-            progress.update(files.beats(), now)
             read_beats_at = now + _HEARTBEATS_EVERY_S
+            if (heard := files.beats()) != beats:
+                longest_silence_s = max(longest_silence_s, now - heard_at)
+                beats, heard_at = heard, now
+                if any(map(has_stepped, beats.values())):
+                    patience_s = limits.hang_after_s
             if finished_at is None and len(files.finished()) == world_size:
                 finished_at = now
         if finished_at is not None:
@@ -127,9 +116,7 @@ def watch(
                 break
         elif now - started >= limits.limit_s:
             stopped = "late"
-        elif now - progress.last >= (
-            limits.hang_after_s if progress.has_stepped else limits.start_hang_after_s
-        ):
+        elif now - heard_at >= patience_s:
             stopped = "silent"
         if stopped is not None:
             ranks.signal(signal.SIGUSR1)
@@ -144,8 +131,8 @@ def watch(
         finished=files.finished(),
         failures=files.read(RankFailure),
         stopped=stopped,
-        silence_s=now - progress.last,  # not counting the time that asking for stacks takes
-        longest_silence_s=progress.longest_silence_s,
+        silence_s=now - heard_at,  # not counting the time that asking for stacks takes
+        longest_silence_s=longest_silence_s,
         suspensions_s=tuple(running_clock.suspensions_s),
         timed=files.timed(),
     )
@@ -266,13 +253,12 @@ def _exited_without_result(
 ) -> Verdict | None:
     """The verdict on the first rank that exited by itself, without a result or a failure record."""
     for rank, end in exits.items():
-        if end.code < 0:
-            continue
-        why = last_error(rank) or "no line of its log is an error"
-        return Verdict(
-            outcome="error" if rank in started else "launch_failed",
-            message=f"rank {rank} ended with exit code {end.code} and no result: {why}",
-        )
+        if end.code >= 0:
+            why = last_error(rank) or "no line of its log is an error"
+            return Verdict(
+                outcome="error" if rank in started else "launch_failed",
+                message=f"rank {rank} ended with exit code {end.code} and no result: {why}",
+            )
     return None
 
 

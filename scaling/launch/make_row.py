@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
 from scaling.record.bootstrap import median_interval
 from scaling.record.extension import estimate_full_step
-from scaling.record.files import point_columns, table_of
+from scaling.record.files import point_columns, read_row, table_of
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import invalid_row_reasons
+from scaling.study.ids import DIGEST, point_id
 from scaling.study.point import Point
 
 _PACKAGES = ("torch_version", "deepspeed_version")
@@ -41,6 +43,34 @@ def row_of(point: Point, attempt: int, run: FinishedRun) -> Row:
         return row
     refused = Verdict(outcome="error", message=f"what was measured cannot be: {reason}")
     return _row(point, attempt, dataclasses.replace(run, verdict=refused))
+
+
+def implied_row(point: Point, attempt: int, rows: Path) -> Row | None:
+    """The row of a point that need not start: with a smaller micro-batch it ran out of memory.
+
+    All else is equal, the software and the cluster too. None if no row in `rows` shows it.
+    """
+    here, layout = provenance_of(None), point.layout
+    sequences = layout.micro_batch_size * layout.gradient_accumulation_steps
+    for size in range(layout.micro_batch_size - 1, 0, -1):
+        if sequences % size:
+            continue
+        smaller = dataclasses.replace(
+            layout, micro_batch_size=size, gradient_accumulation_steps=sequences // size
+        )
+        twin = dataclasses.replace(point, layout=smaller, repeat=0)
+        path = rows / f"{point_id(f'{point.model}-{smaller.file_name}', twin, DIGEST)}.parquet"
+        if not path.is_file():
+            continue
+        row = read_row(path)
+        software = ("torch_version", "scaling_version")
+        same = all(getattr(row, name) in (None, here[name]) for name in software)
+        if row.outcome == "oom" and row.cluster == point.cluster and same:
+            message = f"implied: micro_batch_size={size} ran out of memory"
+            judged = Verdict(outcome="oom", message=message)
+            run = FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
+            return dataclasses.replace(row_of(point, attempt, run), implied_by=row.point_id)
+    return None
 
 
 def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
@@ -90,40 +120,33 @@ def _measured(point: Point, run: FinishedRun) -> dict[str, Any]:
     """The measured columns: step times of the slowest rank, memory of the fullest."""
     results = [run.results[rank] for rank in sorted(run.results)]
     first = results[0]
-    return {
+    columns = {
         **_full_steps(results),
         **_short_steps(point, results),
         **{name: getattr(first, name) for name in _SHARED},
         **{name: max(_stated(results, name), default=None) for name in _LARGEST},
         "replicas_agree": min(_stated(results, "replicas_agree"), default=None),
         "warmup_steps": point.warmup_steps if first.warmup_steps is None else first.warmup_steps,
-        # no measured step was suspended, but what else was is not known
-        **({} if run.suspensions_s else _around_steps(run, results)),
     }
-
-
-def _around_steps(run: FinishedRun, results: list[RankResult]) -> dict[str, Any]:
-    """Columns about the start, about power over all steps, and about the profiler's steps."""
+    if run.suspensions_s:  # no measured step was suspended, but what else was is not known
+        return columns
+    placed = [(run.stacks[r].host, run.results[r]) for r in run.results if r in run.stacks]
     # Only ranks on the launching host: clocks of other hosts differ, and ranks step together. None
     # of them if that clock was set back.
     starts_s = [
         result.first_step_at - run.started_at
-        for rank, result in run.results.items()
-        if rank in run.stacks
-        and run.stacks[rank].host == run.launched_on
-        and result.first_step_at >= run.started_at
+        for host, result in placed
+        if host == run.launched_on and result.first_step_at >= run.started_at
     ]
-    # summed over ranks, as each has its own device
-    energy_j, steps = _sum([result.energy_j for result in results]), results[0].metered_steps
-    return {
+    energy_j, steps = _sum([result.energy_j for result in results]), first.metered_steps
+    return columns | {
         "startup_s": max(starts_s, default=None),
+        # summed over ranks, as each has its own device
         "energy_j": energy_j / steps if steps and energy_j is not None else None,
         "mean_power_w": _sum([result.mean_power_w for result in results]),
         "clock_hz": min(_stated(results, "clock_hz"), default=None),
         "others_share": others_share(
-            (run.stacks[rank].host, result.processors)
-            for rank, result in run.results.items()
-            if rank in run.stacks and result.processors is not None
+            (host, result.processors) for host, result in placed if result.processors is not None
         ),
         **_mean_time_spent(results),
     }
@@ -235,15 +258,12 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
     shared = columns | {"flash_attn_version": None} | installed
     del shared["liger_kernel_version"]
     return columns | {
-        "stack_fingerprint": fingerprint(shared),
+        "stack_fingerprint": hashlib.sha256(
+            json.dumps(shared, sort_keys=True).encode()
+        ).hexdigest()[:12],
         "scaling_version": scaling.__version__,
         "git_commit": git_commit(Path(__file__).parents[2]),
     }
-
-
-def fingerprint(columns: dict[str, Any]) -> str:
-    """A short digest of the stack, without host names: only rows that share it are averaged."""
-    return hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def git_commit(root: Path) -> str | None:

@@ -58,11 +58,10 @@ def measure(
 ) -> Row:
     """Run a point's ranks and write its row, whatever becomes of them.
 
-    For results/<study>/rows/<point_id>.parquet the ranks' logs are
-    logs/<study>/ranks/<point_id>/rank<r>.log beside results; for a row elsewhere they are in
-    <point_id>.logs/ beside it. While the ranks run, <point_id>.running lies beside the row. If
-    another process on this host still measures the point (its parent was killed), that process is
-    waited for.
+    The row is results/<study>/rows/<point_id>.parquet; while the ranks run, <point_id>.running lies
+    beside it. Their logs are logs/<study>/ranks/<point_id>/rank<r>.log beside results. A row
+    elsewhere has them in <point_id>.logs/ beside it. If another process of this host still measures
+    the point (its parent was killed), it is waited for.
 
     Args:
         point_path: the point's file.
@@ -76,12 +75,11 @@ def measure(
             out of memory.
 
     Raises:
-        InputError: the point's file is missing or invalid. NodeLost: a node of the allocation was
-        lost or srun failed, and attempts remain: the row of this attempt is moved and the point
-        stays to be measured. KilledFromOutside: somebody ended the ranks; no row was written.
-        NoDevices: this node of an allocation lacks the point's GPUs; no row was written.
-        NotWritten: a file could not be written; the measurement is in the log. SystemExit: SIGINT,
-        SIGTERM or SIGHUP came before the ranks had ended; no rank runs and no row was written.
+        InputError: the point's file is missing or invalid.
+        NotMeasured: no row was written. A node was lost or srun failed, and attempts remain; or
+            somebody ended the ranks; or this node of an allocation lacks the point's GPUs; or a
+            file could not be written, and then the log has the measurement.
+        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; no rank runs.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
@@ -101,7 +99,7 @@ def measure(
         check_room(row_path.parent)
         # imported late: they load numpy and DuckDB, and the ranks need not wait for them
         if implied and point.layout.micro_batch_size > 1:
-            from scaling.launch.implied import implied_row
+            from scaling.launch.make_row import implied_row
 
             if (row := implied_row(point, attempt, row_path.parent)) is not None:
                 write_rows(row_path, [row])
@@ -164,12 +162,8 @@ def _run(
                 Path(released).touch()
         for trace in files.directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
-        run = dataclasses.replace(
-            run,
-            results=files.results(),
-            stacks=files.read(Stack),
-            load_average=load_average,
-        )
+        results, stacks = files.results(), files.read(Stack)
+        run = dataclasses.replace(run, results=results, stacks=stacks, load_average=load_average)
     _check_no_step_was_suspended(run)
     return run
 
@@ -190,8 +184,8 @@ def _is_to_run_elsewhere(outcome: Outcome, earlier: Sequence[Path]) -> bool:
 def _check_no_step_was_suspended(run: FinishedRun) -> None:
     """Refuse a run with a suspension inside a measured step.
 
-    Such a step exceeds the median of its kind (full, or short with as many micro-batches) by about
-    the suspension.
+    Such a step exceeds the median by about the suspension. A long short step may do so too, and
+    then the point runs again for nothing.
 
     Raises:
         KilledFromOutside: a measured step was suspended.
@@ -200,11 +194,7 @@ def _check_no_step_was_suspended(run: FinishedRun) -> None:
         return
     shortest = min(run.suspensions_s)
     for result in run.results.values():
-        by_kind = {0: result.step_times_s} if result.step_times_s else {}
-        short = zip(result.short_accumulations or (), result.short_step_times_s or (), strict=True)
-        for accumulation, seconds in short:
-            by_kind.setdefault(accumulation, []).append(seconds)
-        for times in by_kind.values():
+        for times in filter(None, (result.step_times_s, result.short_step_times_s)):
             if max(times) - statistics.median(times) > _SUSPENDED_SHARE * shortest:
                 raise KilledFromOutside(
                     f"all was stopped for {shortest:.0f} s within a measured step, which says "

@@ -108,7 +108,13 @@ def probe_rows(plan: ProbePlan, run: FinishedRun, left: Mapping[int, ProbeRecord
         facts = _planned_columns(plan, task) | {"started_at": started.isoformat(timespec="seconds")}
         records = by_task.get(index, [])
         if not records:
-            rows.append(Probe(**facts | _outcome_of_skipped(plan, run)))
+            skipped = {"outcome": run.verdict.outcome, "error_message": run.verdict.message}
+            if run.verdict.outcome == "ok":
+                said = (
+                    f"the probe's time of {plan.time_limit_s:g} s was over before this one's turn"
+                )
+                skipped = {"outcome": "timeout", "error_message": said}
+            rows.append(Probe(**facts | skipped))
             continue
         by_place: dict[Place, list[Record]] = {}
         failed = any("outcome" in record for record in records)
@@ -152,13 +158,6 @@ def _planned_columns(plan: ProbePlan, task: Task) -> dict[str, Any]:
         "nodes": len({rank // plan.gpus_per_node for rank in members[0]}),
         "groups": len(members),
     }
-
-
-def _outcome_of_skipped(plan: ProbePlan, run: FinishedRun) -> dict[str, Any]:
-    if run.verdict.outcome == "ok":
-        message = f"the probe's time of {plan.time_limit_s:g} s was over before this one's turn"
-        return {"outcome": "timeout", "error_message": message}
-    return {"outcome": run.verdict.outcome, "error_message": run.verdict.message}
 
 
 def _place(plan: ProbePlan, task: Task, hosts: Mapping[int, str], record: Record) -> Place:

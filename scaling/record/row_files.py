@@ -1,5 +1,6 @@
 """Read the rows of a study as one table, checked once, and name what is no valid row."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,10 +173,11 @@ def _read_each(files: Iterable[Path], unusable: list[Unusable]) -> pa.Table:
         except FileNotFoundError:
             continue
         except (pa.ArrowException, OSError, ValueError) as error:
-            refused = isinstance(error, OSError) and error.errno is not None
-            problem = "cannot be read" if refused else "holds no row of this project"
-            reason = getattr(error, "strerror", None) or _one_line(str(error))
-            unusable.append(Unusable(file, f"{problem}: {reason}", refused=refused))
+            number = error.errno if isinstance(error, OSError) else None
+            problem = f"holds no row of this project: {_one_line(str(error))}"
+            if number is not None:
+                problem = f"cannot be read: {os.strerror(number)}"
+            unusable.append(Unusable(file, problem, refused=number is not None))
     return pa.concat_tables(tables, promote_options="default")
 
 

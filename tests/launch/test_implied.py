@@ -6,7 +6,7 @@ import pytest
 
 from scaling import __version__
 from scaling.launch import measure
-from scaling.launch.implied import implied_row
+from scaling.launch.make_row import implied_row
 from scaling.record.files import write_rows
 from scaling.study.ids import DIGEST, point_id
 from tests.points import tiny_point
