@@ -33,16 +33,15 @@ class Step:
     ) -> float | None:
         """Its seconds, from what the line says; rates need the step's tokens or samples."""
         said = self.values
-        if "seconds" in said:
-            return said["seconds"]
-        if "ms" in said:
-            return said["ms"] / 1e3
-        if said.get("tokens_per_s_per_gpu") and tokens and gpus:
-            return tokens / (said["tokens_per_s_per_gpu"] * gpus)
-        if said.get("tokens_per_s_all") and tokens:
-            return tokens / said["tokens_per_s_all"]
-        if said.get("samples_per_s_all") and samples:
-            return samples / said["samples_per_s_all"]
+        if "seconds" in said or "ms" in said:
+            return said.get("seconds", said.get("ms", 0.0) / 1e3)
+        for rate, amount, devices in (
+            ("tokens_per_s_per_gpu", tokens, gpus),
+            ("tokens_per_s_all", tokens, 1),
+            ("samples_per_s_all", samples, 1),
+        ):
+            if said.get(rate) and amount and devices:
+                return amount / (said[rate] * devices)
         return None
 
 
@@ -57,8 +56,7 @@ class LogReader:
     _heads: dict[int, dict[str, str]] = field(default_factory=dict)  # by the identity of a release
     _by_number: dict[int, Step] = field(default_factory=dict)
     _steady: bool = True
-    _open: list[str] = field(default_factory=list)
-    _patterns: dict[str, re.Pattern[str]] = field(default_factory=dict)
+    _open: list[str] = field(default_factory=list)  # parts of a step's line, wrapped by a terminal
 
     def __post_init__(self) -> None:
         self._reads = self.trainer.reads
@@ -72,83 +70,64 @@ class LogReader:
         """Take one line."""
         text = _LABEL.sub("", _ANSI.sub("", line[:LONGEST_LINE]).rstrip("\r\n"))
         text = text.rpartition("\r")[2]
-        if not self.steps and not self._open and not self._search(self._reads.step, text):
-            found = (one for one in self.trainer.formats if self._search(one.step, text))
+        if not self.steps and not self._open and not re.search(self._reads.step, text):
+            found = (one for one in self.trainer.formats if re.search(one.step, text))
             self._reads = next(found, self._reads)
-        reads = self._reads
-        if self._open:  # a step's line that a terminal has wrapped
+        step, ends = self._reads.step, self._reads.ends
+        if ends and (self._open or re.search(step, text)):
             self._open.append(text)
-            joined = "".join(self._open)
-            if self._search(reads.ends, joined) or len(self._open) >= _WRAPPED:
-                self._open = []
-                self._take(joined[:LONGEST_LINE], stamp)
-            return
-        if self._search(reads.step, text) and reads.ends and not self._search(reads.ends, text):
-            self._open = [text]
-            return
+            text = "".join(self._open)[:LONGEST_LINE]
+            if not re.search(ends, text) and len(self._open) < _WRAPPED:
+                return
+            self._open = []
         self._take(text, stamp)
 
     def close(self) -> None:
         """Take what an unfinished line has said."""
         if self._open:
-            text, self._open = "".join(self._open)[:LONGEST_LINE], []
-            self._take(text, None)
+            self._take("".join(self._open)[:LONGEST_LINE], None)
+            self._open = []
 
     def _take(self, text: str, stamp: float | None) -> None:
         reads = self._reads
         for one in (reads,) if self.steps else self.trainer.formats:
             head = self._heads.setdefault(id(one), {})
             for name, pattern in one.head.items():
-                if name not in head and (found := self._search(pattern, text)):
-                    head[name] = found[1].strip()
+                if name not in head and (told := re.search(pattern, text)):
+                    head[name] = told[1].strip()
         for name, pattern in reads.anywhere.items():
-            for found in self._compiled(pattern).finditer(text):
+            for found in re.finditer(pattern, text):
                 self._note_peak(name, _whole_number(text, found))
-        if reads.unlike and self._search(reads.unlike, text):
-            self._steady = False  # the next step's window holds it
-            return
-        if reads.unsteady and self._search(reads.unsteady, text):
+        # the next step's window holds what such a line is about
+        if any(one and re.search(one, text) for one in (reads.unlike, reads.unsteady)):
             self._steady = False
             return
-        if self._search(reads.step, text) is None or len(self.steps) >= MOST_STEPS:
+        if re.search(reads.step, text) is None or len(self.steps) >= MOST_STEPS:
             return
-        values: dict[str, float] = {}
-        for name, pattern in reads.fields.items():
-            if (found := self._search(pattern, text)) and (
-                value := _whole_number(text, found)
-            ) is not None:
-                values[name] = value
-                self._note_peak(name, value)
-        number = values.pop("step", None)
-        self._add(Step(None if number is None else int(number), values, stamp, self._steady))
-        self._steady = True
-
-    def _add(self, step: Step) -> None:
-        """Add a step; several ranks may print the same one, and only some know its loss."""
-        if values := step.values:
-            step.steady &= not values.get("skipped")
-        if step.number is None and self._by_number:  # another line of a step that has its own
+        said = {
+            name: _whole_number(text, found)
+            for name, pattern in reads.fields.items()
+            if (found := re.search(pattern, text))
+        }
+        values = {name: value for name, value in said.items() if value is not None}
+        for name, value in values.items():
+            self._note_peak(name, value)
+        steady, self._steady = self._steady and not values.get("skipped"), True
+        number = None if (stated := values.pop("step", None)) is None else int(stated)
+        if number is None and self._by_number:  # another line of a step that has its own
             return
-        known = None if step.number is None else self._by_number.get(step.number)
-        if known is not None:
+        known = None if number is None else self._by_number.get(number)
+        if known is not None:  # several ranks may print one step, and only some know its loss
             if known.values.get("loss", -1.0) < 0:
-                known.values |= step.values
+                known.values |= values
             return
-        if step.number is not None:
-            self._by_number[step.number] = step
-        self.steps.append(step)
+        self.steps.append(Step(number, values, stamp, steady))
+        if number is not None:
+            self._by_number[number] = self.steps[-1]
 
     def _note_peak(self, name: str, value: float | None) -> None:
         if name in _BYTES and value is not None and 0 <= value < 1e9:
             self.peak_bytes = max(self.peak_bytes or 0, round(value * _BYTES[name]))
-
-    def _compiled(self, pattern: str) -> re.Pattern[str]:
-        if pattern not in self._patterns:
-            self._patterns[pattern] = re.compile(pattern)
-        return self._patterns[pattern]
-
-    def _search(self, pattern: str | None, text: str) -> re.Match[str] | None:
-        return self._compiled(pattern).search(text) if pattern else None
 
 
 def read_log(trainer: Trainer, lines: Iterable[str]) -> LogReader:
