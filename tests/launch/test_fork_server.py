@@ -53,13 +53,22 @@ def forked(study, server, monkeypatch):
     return partial(measure, row_path=study.row_path, start=start_on_fork_servers)
 
 
-def test_one_fork_server_trains_each_point_in_fresh_processes(study, forked, cold):
-    first = forked(study.write(TWO_RANKS))
-    second = forked(study.write(TWO_RANKS))
-
+def test_one_fork_server_trains_each_point_in_fresh_processes(
+    study, server, forked, cold, monkeypatch
+):
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    before = os.umask(0o002)
+    try:
+        first, second = (forked(study.write(TWO_RANKS)) for _ in range(2))
+    finally:
+        os.umask(before)
     assert [row.outcome for row in (cold, first, second)] == ["ok"] * 3, first.error_message
     assert first.losses == second.losses == cold.losses
     assert first.stack_fingerprint == cold.stack_fingerprint
+    # the environment of ranks is readable by their user only
+    assert "a secret" in (server / "orders").read_text()
+    for file in (server, server / "orders", server / "node0"):
+        assert file.stat().st_mode & 0o077 == 0
 
 
 def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(study, forked):
@@ -75,10 +84,17 @@ def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(study, forked):
 
 
 def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(study, forked):
-    threading.Thread(target=lambda: process_of(study, 1).kill()).start()
-    row = forked(study.write(tiny_point(dp=2, measured_steps=100_000)))
+    threads = []  # of the process that forks ranks, which would not survive a fork
 
+    def kill():
+        rank = process_of(study, 1)
+        threads.append(rank.parent().num_threads())
+        rank.kill()
+
+    threading.Thread(target=kill).start()
+    row = forked(study.write(tiny_point(dp=2, measured_steps=100_000)))
     assert (row.outcome, row.error_message) == ("error", "rank 1 was killed by SIGKILL")
+    assert threads == [1]
     assert forked(study.write(tiny_point())).outcome == "ok"
 
 
@@ -151,21 +167,6 @@ def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
         assert not study.row_path.exists()
 
 
-def test_the_process_that_forks_ranks_has_one_thread(study, forked):
-    threads: list[int] = []
-    path = study.write(tiny_point(measured_steps=100_000))
-
-    def look():
-        rank = process_of(study, 0)
-        parent = rank.parent()
-        threads.append(0 if parent is None else parent.num_threads())
-        rank.kill()
-
-    threading.Thread(target=look).start()
-    forked(path)
-    assert threads == [1]
-
-
 @pytest.mark.parametrize("mode", [0o770, 0o704], ids=["group", "others"])
 def test_a_folder_that_others_may_use_is_refused(tmp_path, mode):
     tmp_path.chmod(mode)
@@ -184,20 +185,6 @@ def test_half_a_line_waits_for_its_end(tmp_path):
     with (tmp_path / "orders").open("a") as file:
         file.write('"b"}\n')
     assert lines.new() == [{"order": "b"}]
-
-
-def test_the_environment_of_ranks_is_readable_by_their_user_only(
-    study, server, forked, monkeypatch
-):
-    monkeypatch.setenv("HF_TOKEN", "a secret")
-    before = os.umask(0o002)
-    try:
-        assert forked(study.write(tiny_point())).outcome == "ok"
-    finally:
-        os.umask(before)
-    assert "a secret" in (server / "orders").read_text()
-    for file in (server, server / "orders", server / "node0"):
-        assert file.stat().st_mode & 0o077 == 0
 
 
 def test_agents_with_too_few_gpus_get_no_order(tmp_path):

@@ -13,18 +13,14 @@ from tests.points import tiny_point
 from tests.rows import row_of
 
 
-def named(point):
+def sized(micro_batch_size, **more):
+    point = tiny_point(
+        micro_batch_size=micro_batch_size,
+        gradient_accumulation_steps=8 // micro_batch_size,
+        **more,
+    )
     readable = f"{point.model}-{point.layout.file_name}"
     return dataclasses.replace(point, point_id=point_id(readable, point, DIGEST))
-
-
-def sized(micro_batch_size, **more):
-    rounds = 8 // micro_batch_size
-    return named(
-        tiny_point(
-            micro_batch_size=micro_batch_size, gradient_accumulation_steps=rounds, **more
-        )
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -32,12 +28,8 @@ def ended(study):
     """Leave the row of a point that ended so."""
 
     def leave(point, outcome, **changes):
-        row = row_of(
-            point,
-            outcome=outcome,
-            **{"torch_version": None, "scaling_version": __version__} | changes,
-        )
-        study.rows.mkdir(parents=True, exist_ok=True)
+        here = {"torch_version": None, "scaling_version": __version__}
+        row = row_of(point, outcome=outcome, **here | changes)
         write_rows(study.rows / f"{point.point_id}.parquet", [row])
 
     return leave

@@ -50,23 +50,15 @@ def test_a_killed_parent_leaves_no_ranks(parent, study):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(parent, study, number):
     pids = rank_pids(study)
-    assert study.marker.exists()
+    marked = json.loads(study.marker.read_text())
+    assert (marked["pid"], marked["host"]) == (parent.pid, socket.gethostname())
+    assert (marked["time_limit_s"], marked["started_at"][-6:]) == (400.0, "+00:00")
     parent.send_signal(number)
     assert parent.wait(timeout=300) == os.EX_TEMPFAIL
     said = (study.root / "said").read_text()
     assert said == f"ended by {number.name} before its ranks had ended; the next run repeats it\n"
     assert not any(map(is_running, pids))
     assert list(study.rows.iterdir()) == []
-
-
-def test_the_marker_says_who_runs_the_point_and_how_long_it_may(parent, study):
-    said = json.loads(study.marker.read_text())
-    assert said["pid"] == parent.pid
-    assert said["host"] == socket.gethostname()
-    assert said["time_limit_s"] == 400.0
-    assert said["started_at"].endswith("+00:00")
-    parent.terminate()
-    parent.wait()
 
 
 def test_a_running_point_is_awaited_and_not_measured_twice(study, monkeypatch):

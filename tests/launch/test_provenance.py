@@ -10,15 +10,9 @@ from scaling.launch.start.rank_exits import oom_kills
 from scaling.record.rank_files import Stack
 
 STACK = Stack(
-    host="node1",
-    torch_version="2.13.0",
-    deepspeed_version="0.19.8",
-    flash_attn_version=None,
-    gpu_name="a GPU",
-    driver_version="570.1",
-    cuda_version="12.8",
-    nccl_version="2.27.3",
-)
+    host="node1", torch_version="2.13.0", deepspeed_version="0.19.8", gpu_name="a GPU",
+    driver_version="570.1", cuda_version="12.8", nccl_version="2.27.3",
+)  # fmt: skip
 
 
 def test_the_fingerprint_forgets_the_host_and_knows_the_driver():
@@ -47,20 +41,15 @@ def test_without_ranks_versions_are_the_installed_ones():
     assert columns["gpu_name"] is None
 
 
-def test_an_installed_package_has_no_commit_of_a_surrounding_repository(tmp_path):
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    inside = tmp_path / "site-packages"
-    inside.mkdir()
-    assert git_commit(inside) is None
-    assert git_commit(tmp_path) is None  # a checkout without a commit
-
-
-def test_the_commit_of_a_checkout_is_its_head(tmp_path):
+def test_the_commit_is_that_of_ones_own_checkout(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
+    assert git_commit(tmp_path) is None  # without a commit
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     assert git_commit(tmp_path) == head.stdout.strip()
+    (tmp_path / "site-packages").mkdir()  # an installed package is not of the repository around it
+    assert git_commit(tmp_path / "site-packages") is None
 
 
 def write(root, name, text):
