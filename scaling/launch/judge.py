@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.starter import RankExit, Ranks
 from scaling.record.rank_files import RankFailure, RankReports, has_stepped
 from scaling.record.row import Outcome
@@ -166,6 +165,7 @@ class Verdict:
     message: str | None = None
     memory_limit_bytes: int | None = None  # of the job, if it killed a rank
     lost_peers: bool = False  # ranks only report that others are gone, and none has ended
+    from_outside: bool = False  # somebody ended the ranks, which says nothing about the point
 
 
 def verdict(
@@ -178,9 +178,6 @@ def verdict(
 
     `last_error` gives the last line of a rank's log that is an error, for a rank that left no
     record.
-
-    Raises:
-        KilledFromOutside: somebody ended the ranks, which says nothing about the point.
     """
     if len(evidence.finished | evidence.timed) == evidence.world_size:
         # whatever happened while the ranks exited, or under the profiler, which takes memory too
@@ -195,13 +192,11 @@ def verdict(
     first_hand = [
         item for item in failures if not any(said in item[1].message.lower() for said in _PEER_LOST)
     ]
-    cause = (
-        _out_of_memory(evidence, memory) or _killed(unexplained, _CRASHES) or _failed(with_cause)
-    )
-    if cause is None and (interrupted := _killed(unexplained, _FROM_OUTSIDE)):
-        raise KilledFromOutside(interrupted.message)
     return (
-        cause
+        _out_of_memory(evidence, memory)
+        or _killed(unexplained, _CRASHES)
+        or _failed(with_cause)
+        or _killed(unexplained, _FROM_OUTSIDE, from_outside=True)
         or _killed(unexplained, {signal.SIGKILL})
         or _exited_without_result(unexplained, last_error, started=evidence.beats.keys())
         or _failed(first_hand)
@@ -228,7 +223,9 @@ def _out_of_memory(evidence: Evidence, memory: HostMemory) -> Verdict | None:
     return None
 
 
-def _killed(exits: Exits, signals: set[signal.Signals] | None = None) -> Verdict | None:
+def _killed(
+    exits: Exits, signals: set[signal.Signals] | None = None, *, from_outside: bool = False
+) -> Verdict | None:
     """The verdict on the first rank that a signal ended, one of `signals` if given."""
     for rank, end in exits.items():
         number = -end.code
@@ -237,7 +234,8 @@ def _killed(exits: Exits, signals: set[signal.Signals] | None = None) -> Verdict
         # real-time signals have no name
         name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
         how = f"killed by {name}" if end.lost_with is None else f"lost with {end.lost_with}"
-        return Verdict(outcome="error", message=f"rank {rank} was {how}")
+        message = f"rank {rank} was {how}"
+        return Verdict(outcome="error", message=message, from_outside=from_outside)
     return None
 
 

@@ -51,7 +51,6 @@ def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits
     """
     run = FinishedRun(verdict=Verdict(outcome="ok"), started_at=time.time(), duration_s=0.0)
     began = time.monotonic()
-    interrupted: KilledFromOutside | None = None
     try:
         if lost := lost_nodes(os.environ, silent=False):  # srun would wait for the lost node
             raise LaunchError("nothing was started")
@@ -66,17 +65,13 @@ def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits
         run = dataclasses.replace(run, suspensions_s=evidence.suspensions_s)
         if evidence.stopped is not None:
             evidence = dataclasses.replace(evidence, mute=_mute(launch))
-        try:
-            judged = verdict(
-                evidence,
-                lambda rank: last_error(launch.logs / f"rank{rank}.log"),
-                HostMemory(
-                    is_device=launch.task.gpu == "cpu",
-                    limit_bytes=memory_limit_bytes(os.environ),
-                ),
-            )
-        except KilledFromOutside as why:
-            judged, interrupted = Verdict(outcome="error", message=str(why)), why
+        judged = verdict(
+            evidence,
+            lambda rank: last_error(launch.logs / f"rank{rank}.log"),
+            HostMemory(
+                is_device=launch.task.gpu == "cpu", limit_bytes=memory_limit_bytes(os.environ)
+            ),
+        )
     if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)
@@ -84,8 +79,8 @@ def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits
         hosts = sorted({stack.host for stack in files.read(Stack).values()})
         message = f"the network between {', '.join(hosts) or 'the nodes'} was cut: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)
-    elif interrupted is not None:
-        raise interrupted
+    elif judged.from_outside:
+        raise KilledFromOutside(judged.message)
     duration_s = time.monotonic() - began - sum(run.suspensions_s)
     return dataclasses.replace(run, verdict=judged, duration_s=duration_s)
 

@@ -6,7 +6,6 @@ from signal import SIGABRT, SIGHUP, SIGKILL, SIGTERM, SIGUSR2
 import pytest
 
 from scaling.launch.judge import Evidence, HostMemory, Verdict, verdict
-from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import exit_code_from_shell
 from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFailure
@@ -94,7 +93,8 @@ def judge(*, exits=None, memory=ON_A_CPU, **known):
 )  # fmt: skip
 def test_a_run_is_judged_by_its_cause(known, outcome, message):
     judged = judge(**known)
-    assert (judged.outcome, judged.message, judged.lost_peers) == (outcome, message, False)
+    assert (judged.outcome, judged.message) == (outcome, message)
+    assert (judged.lost_peers, judged.from_outside) == (False, False)
 
 
 @pytest.mark.parametrize("is_device", [False, True], ids=["gpu", "cpu"])
@@ -133,6 +133,6 @@ def test_ranks_that_only_lost_their_peers_are_told_from_others():
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGHUP, SIGUSR2], ids=lambda number: number.name)
 def test_a_rank_that_somebody_ended_is_no_verdict_whatever_its_peers_saw(number):
-    with pytest.raises(KilledFromOutside, match=f"rank 1 was killed by {number.name}"):
-        judge(exits={0: 1, 1: -number}, failures={0: GONE})
+    found = judge(exits={0: 1, 1: -number}, failures={0: GONE})
+    assert (found.message, found.from_outside) == (f"rank 1 was killed by {number.name}", True)
     assert exit_code_from_shell(128 + signal.SIGTERM) == -SIGTERM
