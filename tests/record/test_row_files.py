@@ -21,7 +21,6 @@ from scaling.record import files as store
 from scaling.record import row_files
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row, fields_of
-from scaling.record.row_checks import COLUMNS
 from scaling.report import tables
 from scaling.report.sections.replication import replication_section
 from scaling.run import planning, retry
@@ -161,16 +160,6 @@ def test_status_names_files_without_a_row_and_goes_on(folder, monkeypatch, capsy
     folders.status("s")
     *_, last = told = capsys.readouterr().err.splitlines()
     assert (len(told), last) == (9, "    and 13 more")
-
-
-def test_rows_of_versions_before_and_after_a_column_are_read_together(folder):
-    older = pq.read_table(file_of(folder)).drop_columns(["nccl_version", "throttled_share"])
-    older = older.append_column("of_the_past", pa.array([1])).select(older.column_names[::-1])
-    pq.write_table(older, file_of(folder))
-    found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
-    assert found.unusable == ()
-    assert found.table.column_names == [*COLUMNS, "file"]
-    assert found.table["step_time_s"].to_pylist() == [2.0] * 3
 
 
 CELLS: tuple[Any, ...] = (
