@@ -96,15 +96,15 @@ def main() -> None:
     if counting.exitcode in (_NO_GPU, DIED):
         sys.exit("a forked process cannot use the GPUs here; ranks start as fresh processes")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    agent = _Agent(folder)
+    node, nodes = slurm.place_in_step(os.environ)
+    agent = _Agent(folder, node)
     name = "localhost" if parent else host_name(os.environ)
     agent.said.add(name=name, gpus=counting.exitcode)
-    pause_s = 0.02 + int(os.environ.get("SLURM_STEP_NUM_NODES", "1")) / 500
     try:
         # a launcher may not have read yet how its ranks ended
         while parent is None or os.getppid() == parent or agent.ranks or agent.launchers:
             agent.serve()
-            time.sleep(pause_s)
+            time.sleep(0.02 + nodes / 500)
     finally:
         agent.end()
     shutil.rmtree(folder, ignore_errors=True)  # the run was killed and cannot remove it
@@ -113,9 +113,9 @@ def main() -> None:
 class _Agent:
     """The ranks that run on one node, by order and number."""
 
-    def __init__(self, folder: Path) -> None:
-        self._node, self._kills_before = int(os.environ.get("SLURM_NODEID", "0")), 0
-        self._orders, self.said = Lines(folder / "orders"), Lines(folder / f"node{self._node}")
+    def __init__(self, folder: Path, node: int) -> None:
+        self._node, self._kills_before = node, 0
+        self._orders, self.said = Lines(folder / "orders"), Lines(folder / f"node{node}")
         self.ranks: dict[tuple[str, int], BaseProcess] = {}
         self.launchers: dict[str, list[Any]] = {}  # by order
 

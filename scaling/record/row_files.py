@@ -76,8 +76,7 @@ def create_rows(
     """Create the view `valid_rows` of a schema, with `file`, `row_number` and `series`.
 
     Columns that a file lacks are null, unknown columns are dropped. Small files are read once, in
-    one scan; only if it fails is each read alone. Rows that state one attempt at one point
-    differently are all invalid.
+    one scan; only if it fails is each read alone. Of copies of a row the first counts.
 
     Returns:
         Files and rows that are not valid, in the order of their files.
@@ -112,31 +111,14 @@ def _judge(
         f"create {kind} {schema}.every_row as select *, {invalid_row_reason_sql()} as reason "
         f"from (select *, {quoted(series)} as series from ({rows}))"
     )
+    once = (
+        "qualify row_number() over (partition by point_id, attempt order by file, row_number) = 1"
+    )
     if kind == "view":
         connection.execute(f"select count(reason) from {schema}.every_row")  # reads every file
-    elif series == "measured":
-        connection.execute(
-            f"""
-            update {schema}.every_row as each set reason = if(
-                told.ways > 1,
-                format('holds one of {{}} different rows of {{}}, attempt {{}}; a point leaves one',
-                    told.rows, each.point_id, each.attempt),
-                format('holds a copy of the row of {{}}', each.point_id))
-            from (
-                select
-                    point_id, attempt, count(*) as rows, min((file, row_number)) as first,
-                    count(distinct (outcome, started_at, duration_s, step_time_s)) as ways
-                from {schema}.every_row where reason is null group by point_id, attempt
-                having count(*) > 1
-            ) as told
-            where each.reason is null and each.point_id = told.point_id
-                and each.attempt = told.attempt
-                and (told.ways > 1 or (each.file, each.row_number) != told.first)
-            """
-        )
     connection.execute(
         f"create view {schema}.valid_rows as select * exclude (reason) from {schema}.every_row "
-        "where reason is null"
+        f"where reason is null {once if kind == 'table' and series == 'measured' else ''}"
     )
 
 

@@ -96,8 +96,8 @@ class LogReader:
                 if name not in head and (told := re.search(pattern, text)):
                     head[name] = told[1].strip()
         for name, pattern in reads.anywhere.items():
-            for found in re.finditer(pattern, text):
-                self._note_peak(name, _whole_number(text, found))
+            for peak in re.finditer(pattern, text):
+                self._note_peak(name, _whole_number(text, peak))
         # the next step's window holds what such a line is about
         if any(one and re.search(one, text) for one in (reads.unlike, reads.unsteady)):
             self._steady = False
@@ -109,7 +109,7 @@ class LogReader:
             for name, pattern in reads.fields.items()
             if (found := re.search(pattern, text))
         }
-        values = {name: value for name, value in said.items() if value is not None}
+        values = {str(name): value for name, value in said.items() if value is not None}
         for name, value in values.items():
             self._note_peak(name, value)
         steady, self._steady = self._steady and not values.get("skipped"), True

@@ -65,10 +65,6 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no rows": (
         lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path), "holds no row; a point"
     ),
-    "three speeds": (
-        lambda path: write_rows(path, [timed_row(POINTS[0], each) for each in (2.0, 2.0, 3.0)]),
-        f"holds one of 3 different rows of {POINTS[0].point_id}, attempt 1; a point leaves one",
-    ),
     "another table": (
         lambda path: pq.write_table(pa.table({"a": [1]}), path), "point_id is missing"
     ),
@@ -119,11 +115,10 @@ def test_an_unreadable_file_is_named_and_stays(folder, monkeypatch, number):
 
 def test_a_copy_of_a_row_counts_no_second_time(folder):
     """A point with two rows would weigh four times in tables that join rows with rows."""
-    copy = shutil.copy(file_of(folder), folder / "zz.parquet")
+    shutil.copy(file_of(folder), folder / "zz.parquet")
     found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
     assert {*found.table["file"].to_pylist()} == {str(file_of(folder, n)) for n in range(3)}
-    reason = f"holds a copy of the row of {POINTS[0].point_id}"
-    assert [(one.path, one.reason) for one in found.unusable] == [(copy, reason)]
+    assert found.unusable == ()
 
 
 def test_a_link_to_nothing_and_a_file_are_no_folders_of_rows(tmp_path):

@@ -157,8 +157,7 @@ def start_on_fork_servers(launch: Launch) -> Ranks:
     They are started if they are missing, or if they have ended, as with the steps of a failed
     point. Those that never began to serve are not tried again.
     """
-    restarts = launch.environment.get("SLURM_RESTART_COUNT", "0")
-    folder = launch.logs.parent / f".hosts-{slurm.job_id(launch.environment)}-{restarts}"
+    folder = launch.logs.parent / f".hosts-{slurm.allocation_name(launch.environment)}"
     if _serves(folder):
         with contextlib.suppress(OSError):  # they are about to end
             return ForkedRanks(folder, launch)

@@ -185,6 +185,18 @@ def job_id(environment: Mapping[str, str]) -> str | None:
     return environment.get("SLURM_JOB_ID")
 
 
+def allocation_name(environment: Mapping[str, str]) -> str:
+    """A name for this start of the job."""
+    return f"{job_id(environment)}-{environment.get('SLURM_RESTART_COUNT', '0')}"
+
+
+def place_in_step(environment: Mapping[str, str]) -> tuple[int, int]:
+    """The index of this node in its step, and the number of the step's nodes."""
+    return int(environment.get("SLURM_NODEID", "0")), int(
+        environment.get("SLURM_STEP_NUM_NODES", "1")
+    )
+
+
 def can_start_steps(environment: Mapping[str, str]) -> bool:
     """Whether this runs in an allocation, with srun at hand."""
     return job_id(environment) is not None and shutil.which("srun") is not None
