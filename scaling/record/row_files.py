@@ -76,7 +76,7 @@ def create_rows(
     """Create the view `valid_rows` of a schema, with `file`, `row_number` and `series`.
 
     Columns that a file lacks are null, unknown columns are dropped. Small files are read once, in
-    one scan; only if it fails is each read alone. Of copies of a row the first counts.
+    one scan; only if it fails is each read alone. Copies of a row do not count.
 
     Returns:
         Files and rows that are not valid, in the order of their files.
