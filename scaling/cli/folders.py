@@ -42,17 +42,13 @@ def new(
 def export(
     study_dir: StudyDir,
     out: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The file to write.")],
-    with_messages: Annotated[
-        bool, typer.Option("--with-messages", help="Keep error messages, title and comments.")
-    ] = False,
 ) -> None:
     """Pack tables, page and study to share: no user, host or path, no free text, no logs."""
     from scaling.predict.read.clusters import site_clusters
     from scaling.run.export import export as pack
     from scaling.study.inputs import local_or_shipped
 
-    reports = local_or_shipped("reports")
-    names = pack(study_dir, out, reports, clusters=site_clusters(), with_messages=with_messages)
+    names = pack(study_dir, out, local_or_shipped("reports"), clusters=site_clusters())
     typer.echo(f"{len(names)} files -> {out}")
 
 

@@ -1,6 +1,5 @@
 """The files of rounds, and the keys by which points are one layout or one comparison."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
-from scaling.record.files import point_columns
-from scaling.record.row import fields_of
-from scaling.record.row_files import read_rows
-from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
 from scaling.study.point import Point, point_from_json
@@ -38,22 +33,6 @@ def allocation_of_added(paths: StudyPaths, point_id: str) -> Allocation:
     """The allocation of a point that a round added to the plan."""
     text = paths.point(point_id).read_text(encoding="utf-8")
     return point_from_json(text).allocation
-
-
-def row_values(
-    paths: StudyPaths, points: Iterable[Point], columns: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """These columns of the points' rows, by point; points without a row are left out."""
-    by_path = {paths.row(point.point_id): point.point_id for point in points}
-    table = read_rows([path for path in by_path if path.exists()]).table
-    records = table.select(["file", *columns]).to_pylist()
-    return {by_path[Path(row["file"])]: row for row in records}
-
-
-def refusal_columns(point: Point) -> dict[str, Any]:
-    """The columns of a refusal of this point, without the reason."""
-    columns = point_columns(point)
-    return {name: columns[name] for name in fields_of(Refusal) if name != "reason"}
 
 
 def layout_key(point: Point) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,6 @@ from scaling.study.plan_file import PlanFile, read_json_object
 from scaling.study.point import Point, micro_batch_twins, point_from_json
 from scaling.study.study import Study
 
-# Temporary files older than this have no writer any more: one needs seconds, and clocks differ.
-PARTS_ARE_DEAD_AFTER_S = 3600.0
 # Fields that a row's measurement depends on: a point that differs in one must not have its id.
 _MEASURED_FIELDS = (
     "study_kind", "repeat", "shape", "cluster", "gpu", "gpus_per_node", "layout", "seed",
@@ -81,10 +78,6 @@ def write_plan(planned: StudyPlan) -> None:
         if earlier and (plan.asked, plan.rounds) != asked:
             for path in reversed(paths.rounds()):  # points with a row stay chosen
                 path.unlink(missing_ok=True)
-        for path in paths.folder.rglob(".*.part"):
-            with contextlib.suppress(FileNotFoundError):  # its writer has just finished
-                if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
-                    path.unlink()
 
 
 def _plan_file(planned: StudyPlan, earlier: Mapping[str, Any]) -> PlanFile:

@@ -7,12 +7,16 @@ calibration on this cluster, the prediction rests on data sheets alone.
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from scaling.check.rehearsed import rehearser
 from scaling.errors import InputError
 from scaling.predict.advise.rehearse import Rehearse, memory_refusals, none_rehearsed
 from scaling.probe.plan import STARTUP_MINUTES, ProbePlan, probe_plan
+from scaling.record.files import point_columns
+from scaling.record.row import fields_of
 from scaling.run import predictions
-from scaling.run.choices import refusal_columns, setting_key
+from scaling.run.choices import setting_key
 from scaling.run.plan_writer import StudyPlan, random_fraction
 from scaling.study.grid import Plan, Refusal, expand_grid, nothing_runs
 from scaling.study.inputs import inputs_digest, study_path
@@ -69,41 +73,32 @@ def fit(study: Study, planned: Plan, fullest_bytes: Rehearse[Point] = none_rehea
         InputError: no point can fit.
     """
     measure, points = study.measure, list(planned.points)
-    reasons: dict[int, str] = {}  # by row of the grid
+    prediction, ranked_s = None, None
     if study.is_predictable:
+        known = none_rehearsed if measure.measure_oom else fullest_bytes
         _, prediction = predictions.predict_points(
-            study,
-            planned.points,
-            rehearse=lambda rows: (
-                none_rehearsed(rows)
-                if measure.measure_oom
-                else fullest_bytes([planned.points[row] for row in rows])
-            ),
+            study, points, rehearse=lambda rows: known([planned.points[row] for row in rows])
         )
-        points = [
-            _with_time_limit(study, point, float(prediction.step_time_s[row]))
-            if prediction.predicted[row]
-            else point
-            for row, point in enumerate(points)
-        ]
-        reasons = {
-            row: f"{reason}; measure_oom: true runs it all the same"
-            for row, reason in ({} if measure.measure_oom else memory_refusals(prediction)).items()
-        }
-    too_long = {row: why for row, point in enumerate(points) if (why := _too_long(study, point))}
-    reasons = too_long | reasons
+        ranked_s = predictions.ranking_times(prediction)
+        for row in np.flatnonzero(prediction.predicted).tolist():
+            points[row] = _with_time_limit(study, points[row], float(prediction.step_time_s[row]))
+    reasons = {row: why for row, point in enumerate(points) if (why := _too_long(study, point))}
+    if prediction is not None and not measure.measure_oom:
+        for row, reason in memory_refusals(prediction).items():
+            reasons[row] = f"{reason}; measure_oom: true runs it all the same"
+    names = fields_of(Refusal).keys() - {"reason"}
     refused = [
-        Refusal(**refusal_columns(planned.points[row]), reason=reason)
+        Refusal(**{name: columns[name] for name in names}, reason=reason)
         for row, reason in sorted(reasons.items())
-        if planned.points[row].repeat == 0
+        if planned.points[row].repeat == 0 and (columns := point_columns(planned.points[row]))
     ]
     refusals = (*planned.refusals, *refused)
-    kept = {row: point for row, point in enumerate(points) if row not in reasons}
+    kept = [row for row in range(len(points)) if row not in reasons]
     if not kept:
         raise nothing_runs(study, refusals)
-    ranked_s = predictions.ranking_times(prediction) if study.is_predictable else None
-    ranked = None if ranked_s is None else [ranked_s[row] for row in kept]
-    return Plan(points=with_full_runs(study, list(kept.values()), ranked), refusals=refusals)
+    ranked = ranked_s and [ranked_s[row] for row in kept]
+    run = with_full_runs(study, [points[row] for row in kept], ranked)
+    return Plan(points=run, refusals=refusals)
 
 
 def _too_long(study: Study, point: Point) -> str | None:

@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from scaling.arrays import Floats
 from scaling.layout.layout import Layout
 from scaling.predict.advise.rehearse import (
     Rehearse,
@@ -21,8 +20,6 @@ from scaling.predict.read.points import points_of_layouts
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes
 from scaling.study.study import Study
-
-Floats = npt.NDArray[np.float64]
 
 
 def predict_points(
@@ -55,7 +52,7 @@ def ranking_times(prediction: Prediction) -> list[float | None]:
     return [float(seconds) if fits else None for seconds, fits in pairs]
 
 
-def predict_run_s(study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any]) -> Floats:
+def predict_run_s(study: Study, points: Sequence[Point], step_time_s: Floats) -> Floats:
     """Predicted seconds of all steps of one run of each point, without its start-up, (n,).
 
     `step_time_s`, (n,), is predicted for full steps. Short steps are predicted as steps of a

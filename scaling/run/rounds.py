@@ -8,7 +8,6 @@ the plan where a layout ran on slow nodes only. `scaling.run.choices` says which
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from scaling.study.point import Point
 from scaling.study.study import Study
 from scaling.study.time_limits import TYPICAL_STARTUP_S
 
+_Columns = dict[str, Any]  # of a point that is not chosen
 _SCHEMA = pa.schema(
     [
         *POINTS,
@@ -87,15 +87,6 @@ def choose(study: Study, planned: Grid, number: int, study_dir: Path, out: Path)
     return f"round {number}: {len(new)} points are measured; {basis}{left_out}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Why:
-    """Why a point is not chosen, and what is expected of it."""
-
-    reason: str
-    predicted_step_time_s: float | None
-    expected_gain: float | None
-
-
 class _State:
     """A study before a round: cells, their runs and rows; `earlier`: points of earlier rounds."""
 
@@ -112,8 +103,8 @@ class _State:
         ]
         self.hosts = [sorted({host for row in rows for host in row["hosts"]}) for rows in self.rows]
 
-    def next_points(self, slow: dict[str, str]) -> tuple[list[Point], dict[int, _Why], str]:
-        """The points to measure next, reasons by cell, and what the choice rests on."""
+    def next_points(self, slow: dict[str, str]) -> tuple[list[Point], dict[int, _Columns], str]:
+        """The points to measure next, columns of others by cell, and what the choice rests on."""
         study, named = self.sweep.study, [*slow, *slow_by_probes(self.sweep.paths).difference(slow)]
         calibration, basis = (
             _calibrated(self.sweep) if study.measure.is_guided else (None, "all ran")
@@ -135,13 +126,15 @@ class _State:
         chosen = next_points(estimates, plan, left_s)
         dear = f"takes {{:.3g}} GPU-hours, of the budget {max(left_s, 0) / 3600:.3g} were left"
         reasons = {
-            cell: _Why(
-                dear.format(gpu_s[cell] / 3600)
+            cell: {
+                "reason": dear.format(gpu_s[cell] / 3600)
                 if cell in chosen.dear
                 else _reason(cell, chosen, prediction, ran=bool(tried[cell])),
-                float(prediction.step_time_s[cell]) if prediction.predicted[cell] else None,
-                None if tried[cell] else float(chosen.gain[cell]),
-            )
+                "predicted_step_time_s": float(prediction.step_time_s[cell])
+                if prediction.predicted[cell]
+                else None,
+                "expected_gain": None if tried[cell] else float(chosen.gain[cell]),
+            }
             for cell in range(len(self.cells))
         }
         return [point for cell in chosen.cells for point in to_run[cell]], reasons, basis
@@ -195,7 +188,7 @@ class _State:
         rates, own, cells, of_host = np.array(runs, dtype=float).reshape(-1, 4).T
         return Runs(rates, own, cells.astype(int), of_host.astype(int))
 
-    def table(self, number: int, new: Sequence[Point], reasons: dict[int, _Why]) -> pa.Table:
+    def table(self, number: int, new: Sequence[Point], reasons: dict[int, _Columns]) -> pa.Table:
         """A row per point that no earlier round chose, and that may run."""
         chosen, records = {point.point_id for point in new}, []
         planned = {point.point_id for point in self.sweep.points}
@@ -205,19 +198,10 @@ class _State:
             taken = measured or name in chosen
             if name in self.earlier or not (taken or name in planned):
                 continue
-            why = reasons.get(cell, _Why("the choice of an earlier version stands", None, None))
-            records.append(
-                point_columns(point)
-                | {
-                    "round": number,
-                    "chosen": taken,
-                    "measured": measured,
-                    "reason": None if taken else why.reason,
-                    "predicted_step_time_s": why.predicted_step_time_s,
-                    "expected_gain": why.expected_gain,
-                    "hosts": self.hosts[cell],
-                }
-            )
+            why = reasons.get(cell, {"reason": "the choice of an earlier version stands"})
+            facts = {"round": number, "chosen": taken, "measured": measured, **why}
+            facts["reason"] = None if taken else why["reason"]
+            records.append(point_columns(point) | facts | {"hosts": self.hosts[cell]})
         return pa.Table.from_pylist(records, schema=_SCHEMA)
 
 
@@ -279,8 +263,7 @@ def budget_gpu_hours(study: Study) -> float | None:
     measure = study.measure
     if measure.budget_usd is None:
         return measure.budget_gpu_hours
-    names = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
-    prices = [study.clusters[name].usd_per_gpu_hour for name in names]
+    prices = [study.clusters[name].usd_per_gpu_hour for name in study.cluster_names]
     bought = [measure.budget_usd / price for price in prices if price]
     return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])
 

@@ -23,7 +23,6 @@ from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.point import Point
 
 _AT_MOST = 8  # lines of one kind
-_Cell = tuple[int, str, str]  # world_size, layout, kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
     """The layout to use at each size of each comparison group, as the report decides it."""
-    groups: dict[Any, dict[_Cell, list[Best]]] = {}
+    groups: dict[Any, dict[tuple[int, str, str], list[Best]]] = {}
     for point in points:
         row, layout = rows.get(point.point_id), point.layout
         if row is None or row["outcome"] != "ok":
@@ -177,26 +176,22 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        per_gpu = point.study_kind == "weak"
-        batch = layout.global_batch_size / (point.world_size if per_gpu else 1)
-        key = (point.model, run.seq_length, batch, layout.setting_values)
-        groups.setdefault(key, {}).setdefault((run.world_size, run.layout, run.kind), []).append(
-            run
-        )
+        batch = layout.global_batch_size / (point.world_size if point.study_kind == "weak" else 1)
+        group = groups.setdefault((point.model, run.seq_length, batch, layout.setting_values), {})
+        group.setdefault((run.world_size, run.layout, run.kind), []).append(run)
     return [best for _, cells in sorted(groups.items()) for best in _advised(cells)]
 
 
-def _advised(cells: Mapping[_Cell, Sequence[Best]]) -> list[Best]:
+def _advised(cells: Mapping[tuple[int, str, str], Sequence[Best]]) -> list[Best]:
     """The advised layout of each size, with the median rate of its runs."""
-    flat = [(cell, run) for cell, runs in enumerate(cells.values()) for run in runs]
-    rates = np.log([run.tokens_per_s for _, run in flat])
-    none = np.full(len(flat), -1)
-    runs = Runs(rates, np.full(len(flat), np.nan), np.array([cell for cell, _ in flat]), none)
-    drawn = posterior(runs, Cells.without_predictions(len(cells))).rates
-    sizes, size = np.unique([world_size for world_size, *_ in cells], return_inverse=True)
-    layout = np.unique([" ".join(names) for _, *names in cells], return_inverse=True)[1]
-    chosen = advise(drawn, layout, size, np.ones(len(cells), dtype=bool))
     of_cell = list(cells.values())
+    rates = np.log([run.tokens_per_s for runs in of_cell for run in runs])
+    cell_of_run = np.repeat(np.arange(len(cells)), [len(runs) for runs in of_cell])
+    runs = Runs(rates, np.full(len(rates), np.nan), cell_of_run, np.full(len(rates), -1))
+    drawn = posterior(runs, Cells.without_predictions(len(cells))).rates
+    sizes, size = np.unique([key[0] for key in cells], return_inverse=True)
+    layout = np.unique([" ".join(key[1:]) for key in cells], return_inverse=True)[1]
+    chosen = advise(drawn, layout, size, np.ones(len(cells), dtype=bool))
     return [
         dataclasses.replace(
             of_cell[cell][0],

@@ -23,14 +23,14 @@ import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import Z80, Z95
 from scaling.analyse.hosts import SlowHost, slow_in_probes, slow_in_runs
+from scaling.arrays import Floats
 from scaling.cluster.hardware import gpu_named
 from scaling.record.files import retried_rows, write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.run import predictions
-from scaling.run.choices import layout_key, row_values, setting_key
-from scaling.run.predictions import Floats
+from scaling.run.choices import layout_key, setting_key
 from scaling.study.ids import LONG_DIGEST, point_id
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
@@ -128,7 +128,10 @@ class Sweep:
     @cached_property
     def rows(self) -> dict[str, dict[str, Any]]:
         """Columns of the existing rows, by point."""
-        return row_values(self.paths, self.all_points, _COLUMNS)
+        by_path = {self.paths.row(point.point_id): point.point_id for point in self.all_points}
+        table = read_rows([path for path in by_path if path.exists()]).table
+        records = table.select(["file", *_COLUMNS]).to_pylist()
+        return {by_path[Path(row["file"])]: row for row in records}
 
     @cached_property
     def step_times(self) -> dict[str, tuple[float, float]]:

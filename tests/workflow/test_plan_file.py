@@ -188,14 +188,3 @@ def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
     clusters.write_text(yaml.safe_dump(content))
     with pytest.raises(InputError, match=r"was measured with gpus_per_node=.* give the cluster an"):
         plan(planned, "quickstart")
-
-
-def test_leftovers_of_dead_writers_are_removed(planned):
-    rows = planned / "results" / "quickstart" / "rows"
-    rows.mkdir()
-    dead, living = rows / ".a.parquet.7.part", rows / ".b.parquet.8.part"
-    for path in (dead, living):
-        path.touch()
-    os.utime(dead, (1, 1))
-    plan(planned, "quickstart")
-    assert list(rows.iterdir()) == [living]
