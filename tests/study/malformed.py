@@ -23,13 +23,10 @@ def without(*names):
 
 MALFORMED = {
     "not YAML": ("a: [1, 2", "one.yaml: line 1, column 9: not valid YAML: expected ',' or ']'"),
-    "a tab": ("a:\n\tb: 1", "one.yaml: line 2, column 1: not valid YAML: found character"),
     "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
     "unsafe YAML": ("!!python/object/apply:os.getcwd []", "not valid YAML: could not determine"),
     "an empty file": ("", "one.yaml: is empty; it must hold keys and values"),
-    "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
     "no title": ("kind: strong", "one.yaml: title: is missing"),
-    "an empty title": (changed(title=""), "title='': must not be empty"),
     "a numeric title": (changed(title=3), "title=3: must be text"),
     "an unknown kind": (changed(kind="stronk"), "kind='stronk': did you mean 'strong'?"),
     "an unknown key": (
@@ -40,14 +37,11 @@ MALFORMED = {
         changed(layouts=[{}, {"zero": 1}]),
         "layouts[1].zero: unknown key 'zero': did you mean 'zero_stage'?",
     ),
-    "axes as a list": (changed(axes=[1]), "axes=[1]: must hold keys and values"),
-    "layouts as a mapping": (changed(layouts={"tp": 1}), "layouts={'tp': 1}: must be a list"),
     "no layouts": (changed(layouts=[]), "layouts=[]: must not be empty"),
     "a size of text": (
         axes(world_size="eight"),
         "axes.world_size[0]='eight': must be a whole number",
     ),
-    "a quoted number": (axes(world_size=["8"]), "axes.world_size[0]='8': must be a whole number"),
     "a boolean size": (axes(pp=True), "axes.pp[0]=True: must be a whole number"),
     "a size of zero": (axes(world_size=[1, 0]), "axes.world_size[1]=0: must be at least 1"),
     "an absurd size": (
@@ -55,21 +49,9 @@ MALFORMED = {
         "axes.seq_length[0]=1000000000000: must be at most 10000000",
     ),
     "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
-    "a flag of text": (
-        axes(sequence_parallel="yes please"),
-        "axes.sequence_parallel[0]='yes please': must be true or false",
-    ),
-    "an unknown precision": (
-        axes(precision="bf61"),
-        "axes.precision[0]='bf61': did you mean 'bf16'?",
-    ),
     "an unknown model": (
         axes(model="minni"),
         "axes.model: unknown model 'minni': did you mean 'mini'?",
-    ),
-    "an unknown model in a block": (
-        changed(layouts=[{"model": "zzz"}]),
-        "layouts[0].model: unknown model 'zzz': allowed: mini",
     ),
     "an unknown cluster": (
         axes(cluster="hier"),
@@ -84,14 +66,9 @@ MALFORMED = {
         without("world_size"),
         "axes.world_size: is missing, and layouts[0] does not give it either",
     ),
-    "no batch": (without("global_batch_size"), "axes.global_batch_size: is missing"),
     "the batch of the other kind": (
         axes(batch_size_per_gpu=2),
         "axes.batch_size_per_gpu=[2]: kind: strong fixes global_batch_size instead",
-    ),
-    "the other batch in a block": (
-        changed(layouts=[{"batch_size_per_gpu": 2}]),
-        "layouts[0].batch_size_per_gpu=[2]: kind: strong fixes global_batch_size instead",
     ),
     "a weak study with a global batch": (
         changed(kind="weak"),
@@ -102,10 +79,6 @@ MALFORMED = {
         measure(measured_steps={"at_least": 30, "at_most": 20}),
         "measure.measured_steps: at_least=30: must not be more than at_most=20",
     ),
-    "a precision that is none": (
-        measure(measured_steps={"until": 0}),
-        "measure.measured_steps.until=0: must be more than 0",
-    ),
     "steps that are no number": (
         measure(measured_steps="many"),
         "measure.measured_steps='many': must be a whole number, or {at_least, at_most, until}",
@@ -113,14 +86,6 @@ MALFORMED = {
     "a probe that is said as YAML 1.1 does": (
         changed(probe="no"),
         "probe='no': must be true or false, or {world_size, time_limit_s}",
-    ),
-    "repeats that are no number": (
-        measure(repeats="twice"),
-        "measure.repeats='twice': must be a whole number, or {at_most, for: contenders}",
-    ),
-    "a key of steps that is none": (
-        measure(measured_steps={"at_lest": 5}),
-        "measure.measured_steps.at_lest: unknown key 'at_lest': did you mean 'at_least'?",
     ),
     "words for what runs in full": (
         measure(in_full="some"),
@@ -152,18 +117,10 @@ MALFORMED = {
         + changed(axes={}).replace("axes: {}", "axes: {tp: *a14}"),
         "axes.tp[0]=[[[",
     ),
-    "an alias of itself": ("title: &a [*a]", "title=[["),
     "brackets in brackets": ("a: " + "[" * 900, "not valid YAML: maximum recursion depth"),
     "a book of comments": ("# nothing\n" * 100_000, "has more than 250,000 bytes"),
-    "a date that never was": (changed() + "replicates: 2026-02-31 25:61:00\n", "a name is letters"),
     "5,000 digits": (changed() + f"max_points: {'7' * 5000}\n", "Exceeds the limit"),
-    "a number of 64 bits": (
-        changed() + "max_points: 9223372036854775808\n",
-        "max_points=9223372036854775808: must be at most 100000",
-    ),
     "a long name": (axes(cluster="m" * 300), "a name is letters"),
-    "a long model": (axes(model="m" * 300), "mmmmmm...: allowed: mini"),
-    "a model with an escape": (axes(model="a\x1b[2J"), "one line without control characters"),
     "a long key": (changed(**{"k" * 300: 1}), "unknown key 'kkkk"),
     "a title with an escape": (changed(title="a\x1b[2Jb"), "one line without control characters"),
     "yes for a number": (
@@ -184,9 +141,5 @@ MALFORMED = {
     "more repeats than points": (
         changed(measure={"repeats": 100}, max_points=150),
         "the grid holds 200 points, more than max_points=150",
-    ),
-    "null for the layouts": (
-        "title: x\nkind: strong\naxes: {}\nlayouts:\n",
-        "layouts=null: must be a list",
     ),
 }

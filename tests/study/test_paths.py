@@ -47,16 +47,6 @@ def test_no_other_source_spells_a_path_of_a_study(path):
     assert not spelled(path) & SPELLED
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['folder / "points.parquet"', 'folder / "rows" / name', 'Path("logs")', 'f"{folder}/rows/x"'],
-)
-def test_a_path_that_is_spelled_would_be_found(line, tmp_path):
-    path = tmp_path / "source.py"
-    path.write_text(f"there = {line}\n")
-    assert spelled(path) & SPELLED
-
-
 def test_the_reference_shows_what_a_study_leaves():
     reference = (PROJECT / "docs" / "reference.md").read_text()
     (tree,) = re.findall(r"<!-- tree: results -->\n```\n(.*?)```", reference, re.DOTALL)
