@@ -1,5 +1,9 @@
 """`scaling recommend`: the best layouts of a model on given GPU counts."""
 
+import contextlib
+import dataclasses
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from scaling.layout.layout import Layout
     from scaling.predict.advise.recommend import Recommendation
 
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+
 
 def recommend(
     model: Annotated[str, typer.Option(help=MODEL_HELP)],
@@ -57,6 +63,12 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="AXIS=VALUE", help="What the layouts share: routing=learned."),
     ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Of a whole run, e.g. 15T or 140G: adds days and cost.")
+    ] = None,
+    usd_per_gpu_hour: Annotated[
+        float | None, typer.Option(min=0, max=1e6, help="Instead of the cluster's price.")
+    ] = None,
     calibration: CalibrationFile = None,
     rehearse: Annotated[bool, typer.Option(help=REHEARSE)] = True,
     program: Annotated[
@@ -70,16 +82,21 @@ def recommend(
     from scaling.predict.advise import recommend as search
     from scaling.predict.advise.candidates import Search
     from scaling.predict.read.calibration import read_calibration
-    from scaling.predict.read.clusters import site_clusters
+    from scaling.predict.read.clusters import cluster_named, site_clusters
     from scaling.trainers.render import start_of
 
     parameters = read_calibration(calibration) if calibration else None
-    found, counts = model_of(model), _counts(gpus)
+    found, counts, clusters = model_of(model), _counts(gpus), site_clusters()
+    whole_run = None if tokens is None else _token_count(tokens)
+    if usd_per_gpu_hour is not None:
+        site = clusters.get(cluster) or cluster_named(cluster, clusters)
+        priced = dataclasses.replace(site, usd_per_gpu_hour=usd_per_gpu_hour)
+        clusters = {**clusters, cluster: priced}
     if precision is not None:
         check_choice("--precision", precision, get_args(Precision))
     shared: dict[str, Any] = {
         "model": found.name, "shape": found.shape, "cluster": cluster,
-        "clusters": site_clusters(), "seq_length": seq_length,
+        "clusters": clusters, "seq_length": seq_length,
         "global_batch_size": global_batch_size, "precision": cast("Precision | None", precision),
         "engine": check_choice("--engine", engine, ENGINES),
         "setting": axis_values(pairs_of(",".join(setting or []))),
@@ -103,11 +120,16 @@ def recommend(
         raise without[0]
     for none in without:
         warn(str(none))
-    for first, *_ in best.values() if global_batch_size is None else ():
-        say_batch(first.layout, f"{first.gpus} GPUs: ")
+    if global_batch_size is None:
+        layouts = [several[0].layout for several in best.values()]
+        same = len({one.global_batch_size for one in layouts}) == 1
+        for one in layouts[: 1 if same else None]:
+            say_batch(one, "" if same else f"{one.world_size} GPUs: ")
     advised = _advised(best)
     records = [
-        search.record_of(one) | {"advised": one is advised[one.gpus]}
+        search.record_of(one)
+        | {"advised": one is advised[one.gpus]}
+        | ({} if whole_run is None else _run_of(one, whole_run))
         for several in best.values()
         for one in several
     ]
@@ -125,6 +147,22 @@ def recommend(
         typer.echo(f"{size} GPUs: {start.shell}")
 
 
+def _token_count(text: str) -> float:
+    """The tokens that a text such as `15T`, `140 G` or `1e12` means."""
+    found = re.fullmatch(r"([\d.]+(?:e\+?\d+)?) ?([kmgbt]?)", text.strip().lower(), re.ASCII)
+    with contextlib.suppress(ValueError):
+        if found and 0 < (value := float(found[1]) * _SCALES[found[2]]) < math.inf:
+            return value
+    raise InputError(f"--tokens {shortened(text)}: give a number such as 15T, 140G or 1e12")
+
+
+def _run_of(one: "Recommendation", tokens: float) -> dict[str, float | None]:
+    """Days, GPU-hours and price of a run of so many tokens."""
+    hours, usd = tokens / one.tokens_per_s / 3600, one.usd_per_million_tokens
+    cost = None if usd is None else usd * tokens / 1e6
+    return {"tokens": tokens, "days": hours / 24, "gpu_hours": hours * one.gpus, "usd": cost}
+
+
 def _counts(text: str) -> list[int]:
     shown = shortened(text)
     try:
@@ -134,6 +172,10 @@ def _counts(text: str) -> list[int]:
     if min(counts) < 1:
         raise InputError(f"--gpus {shown}: a GPU count is at least 1")
     return sorted(set(counts))
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _fits(one: dict[str, Any]) -> str:
@@ -164,9 +206,12 @@ def _advised(best: Mapping[int, list["Recommendation"]]) -> dict[int, "Recommend
 
 
 def _show(records: list[dict[str, Any]]) -> None:
+    costs = {"usd_per_million_tokens": "USD / 1M tokens", "joules_per_token": "J / token by TDP"}
+    if "days" in records[0]:
+        costs = {"days": "days", "gpu_hours": "GPU-hours", "usd": "USD"}
     heads = (
         "GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU",
-        "memory left", "fits", "USD / 1M tokens", "J / token by TDP",
+        "memory left", "fits", *costs.values(),
     )  # fmt: skip
     body = [
         (
@@ -179,8 +224,7 @@ def _show(records: list[dict[str, Any]]) -> None:
             percent(one["mfu"]),
             percent(one["memory_margin"], 0),
             _fits(one),
-            "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
-            "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
+            *("–" if (cost := one[name]) is None else _short(cost) for name in costs),
         )
         for one in records
     ]

@@ -230,7 +230,7 @@ for verb, example in (
     (prediction.predict, "predict points.csv predictions.parquet -c calibration.json"),
     (prediction.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
     (prediction.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
-    (recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
+    (recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64 --tokens 2T"),
     (layouts.command, "command tp=2,zero_stage=1 --model llama3_8b --gpus 64 --as megatron"),
     (layouts.model, "model ~/models/Qwen3-8B/config.json"),
     (

@@ -183,6 +183,22 @@ def test_recommend_by_name(run):
     assert "by TDP" in said  # an upper bound: no meter was read
 
 
+def test_recommend_says_days_and_dollars_of_a_run(run):
+    of = ("recommend", "--model", "llama2_7b", "--cluster", "h100-80gb", "--gpus", "8,64",
+          "--no-rehearse", "--tokens", "2T", "--usd-per-gpu-hour", "2.5")  # fmt: skip
+    for one in json.loads(run(*of, "--json")):
+        assert one["days"] == pytest.approx(2e12 / one["tokens_per_s"] / 86400)
+        assert one["gpu_hours"] == pytest.approx(one["days"] * 24 * one["gpus"])
+        assert one["usd"] == pytest.approx(2.5 * one["gpu_hours"])
+        assert one["usd_per_million_tokens"] == pytest.approx(one["usd"] / 2e6)
+    said = run(*of)
+    assert "GPU-hours" in said
+    assert "J / token" not in said
+    for wrong in ("2X", "0", "1e999", "1.2.3T"):
+        with pytest.raises(InputError, match="give a number such as 15T"):
+            run(*of, "--tokens", wrong)
+
+
 def scaling(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scaling", *(str(a) for a in arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
