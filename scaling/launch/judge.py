@@ -43,14 +43,6 @@ class Evidence:
     mute: frozenset[int] = frozenset()  # ranks that were asked for their stacks and left none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostMemory:
-    """Memory of a node, as the job may use it."""
-
-    is_device: bool = False  # ranks on a CPU: it is their device's memory too
-    limit_bytes: int | None = None  # of the job; None: it has no limit of its own
-
-
 class _ClockWithoutSuspensions:
     """A clock that stands still while this process is suspended."""
 
@@ -169,15 +161,22 @@ class Verdict:
 
 
 def verdict(
-    evidence: Evidence, last_error: Callable[[int], str | None], memory: HostMemory
+    evidence: Evidence,
+    last_error: Callable[[int], str | None],
+    *,
+    on_cpu: bool = False,
+    memory_limit_bytes: int | None = None,
 ) -> Verdict:
     """Judge one run: causes first, then what may be their effect on other ranks.
 
     A rank that ended without leaving a record comes before errors that its peers raised. Errors
     with a cause of their own come before reports that a peer is gone.
 
-    `last_error` gives the last line of a rank's log that is an error, for a rank that left no
-    record.
+    Args:
+        evidence: what is known once no rank runs.
+        last_error: gives the last line of a rank's log that is an error, if it left no record.
+        on_cpu: whether the host's memory is that of the ranks' device too.
+        memory_limit_bytes: of the job on a node; None if it has no limit of its own.
     """
     if len(evidence.finished | evidence.timed) == evidence.world_size:
         # whatever happened while the ranks exited, or under the profiler, which takes memory too
@@ -193,7 +192,7 @@ def verdict(
         item for item in failures if not any(said in item[1].message.lower() for said in _PEER_LOST)
     ]
     return (
-        _out_of_memory(evidence, memory)
+        _out_of_memory(evidence, on_cpu, memory_limit_bytes)
         or _killed(unexplained, _CRASHES)
         or _failed(with_cause)
         or _killed(unexplained, _FROM_OUTSIDE, from_outside=True)
@@ -206,7 +205,7 @@ def verdict(
     )
 
 
-def _out_of_memory(evidence: Evidence, memory: HostMemory) -> Verdict | None:
+def _out_of_memory(evidence: Evidence, on_cpu: bool, limit: int | None) -> Verdict | None:
     """The verdict if a rank died for lack of host memory.
 
     Only the device's memory says something about the layout. A job's limit is a setting.
@@ -214,12 +213,12 @@ def _out_of_memory(evidence: Evidence, memory: HostMemory) -> Verdict | None:
     for rank, end in sorted(evidence.exits.items()):
         if end.code != -signal.SIGKILL or not end.out_of_memory:
             continue
-        if (limit := memory.limit_bytes) is not None:
+        if limit is not None:
             said = f"the job's memory limit (--mem, {limit / 2**30:.3g} GiB) killed rank {rank}"
             message = f"{said}; set slurm: mem_mb"
             return Verdict(outcome="error", message=message, memory_limit_bytes=limit)
         message = f"rank {rank} was killed by the kernel: out of memory on the host"
-        return Verdict(outcome="oom" if memory.is_device else "error", message=message)
+        return Verdict(outcome="oom" if on_cpu else "error", message=message)
     return None
 
 

@@ -23,7 +23,7 @@ from scaling.record.bootstrap import median_interval
 from scaling.record.extension import estimate_full_step
 from scaling.record.files import point_columns, read_row, table_of
 from scaling.record.rank_files import RankResult, Stack
-from scaling.record.row import Row, fields_of
+from scaling.record.row import Row
 from scaling.record.row_checks import invalid_row_reasons
 from scaling.study.ids import DIGEST, point_id
 from scaling.study.point import Point
@@ -81,13 +81,9 @@ def _row(point: Point, attempt: int, run: FinishedRun) -> Row:
         columns |= _measured(point, run)
     hosts = [run.stacks[rank].host for rank in sorted(run.stacks)]
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
-    unmeasured: dict[str, Any] = dict.fromkeys(
-        name for name, (_, nullable) in fields_of(Row).items() if nullable
-    )
     threads = int(os.environ.get("SCALING_THREADS") or 1)  # checked when the ranks were started
     return Row(
-        **unmeasured
-        | point_columns(point)
+        **point_columns(point)
         | provenance_of(_stack_of_all([*run.stacks.values()]))
         | columns
         | {

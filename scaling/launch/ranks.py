@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling.cluster.node import host_name
-from scaling.launch.judge import HostMemory, Limits, Verdict, verdict, watch
+from scaling.launch.judge import Limits, Verdict, verdict, watch
 from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import last_error, last_line
 from scaling.launch.start.slurm import lost_nodes, memory_limit_bytes
@@ -68,9 +68,8 @@ def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits
         judged = verdict(
             evidence,
             lambda rank: last_error(launch.logs / f"rank{rank}.log"),
-            HostMemory(
-                is_device=launch.task.gpu == "cpu", limit_bytes=memory_limit_bytes(os.environ)
-            ),
+            on_cpu=launch.task.gpu == "cpu",
+            memory_limit_bytes=memory_limit_bytes(os.environ),
         )
     if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"

@@ -112,17 +112,17 @@ class Row(PointColumns):
 
     attempt: int  # counts the tries of this point from 1
     outcome: Outcome
-    error_message: str | None
+    error_message: str | None = None
     implied_by: str | None = None  # the point whose lack of memory rules this one out unstarted
     # of the job on a node, if it killed a rank: the point runs again once a study asks for more
     memory_limit_bytes: int | None = None
-    clock: str | None  # perf_counter | cuda_event
+    clock: str | None = None  # perf_counter | cuda_event
 
     # what was measured
-    step_times_s: list[float] | None  # of the slowest rank, every measured step, no warm-up
-    step_time_s: float | None  # median of step_times_s
-    step_time_low_s: float | None  # 95 % bootstrap interval of the median, this run only
-    step_time_high_s: float | None
+    step_times_s: list[float] | None = None  # of the slowest rank, every measured step, no warm-up
+    step_time_s: float | None = None  # median of step_times_s
+    step_time_low_s: float | None = None  # 95 % bootstrap interval of the median, this run only
+    step_time_high_s: float | None = None
     # null in rows written before short steps existed, which were measured
     step_time_kind: StepTimeKind | None = None
     stopped: Stopped | None = None
@@ -135,15 +135,15 @@ class Row(PointColumns):
     step_fixed_s: float | None = None  # of the extended step: its part without micro-batches
     micro_batch_s: float | None = None  # and what each micro-batch adds
     extension_is_linear: bool | None = None  # False: not on one line, so full steps ran too
-    losses: list[float] | None  # of every step, warm-up included
-    grad_norms: list[float] | None  # likewise; null if the engine does not report them
+    losses: list[float] | None = None  # of every step, warm-up included
+    grad_norms: list[float] | None = None  # likewise; null if the engine does not report them
     # whether all replicas hold equal weights after the last step; null where none are whole
     replicas_agree: bool | None = None
     # seconds per step, mean over ranks, from a profiler window after the timed steps
-    compute_s: float | None
-    comm_s: float | None
-    exposed_comm_s: float | None
-    idle_s: float | None
+    compute_s: float | None = None
+    comm_s: float | None = None
+    exposed_comm_s: float | None = None
+    idle_s: float | None = None
     profiled_slowdown: float | None = None  # such a step over step_time_s
     all_reduce_s: float | None = None  # comm_s by kind of collective
     all_gather_s: float | None = None
@@ -158,8 +158,8 @@ class Row(PointColumns):
     pp_comm_s: float | None = None
     pipeline_bubble_s: float | None = None  # exposed communication between pipeline stages
     optimizer_s: float | None = None  # part of compute, communication and idle time
-    peak_memory_bytes: int | None  # allocated, largest over ranks
-    peak_reserved_bytes: int | None  # reserved by the allocator, largest over ranks
+    peak_memory_bytes: int | None = None  # allocated, largest over ranks
+    peak_reserved_bytes: int | None = None  # reserved by the allocator, largest over ranks
     # of torch's allocator within the measured steps, largest over ranks: freed all its blocks and
     # asked the driver again; ran out all the same
     num_alloc_retries: int | None = None
@@ -167,40 +167,41 @@ class Row(PointColumns):
     # tokens of the fullest expert over the mean of all experts, counted over all steps; mean over
     # the layers of a rank, largest over ranks
     expert_imbalance: float | None = None
-    memory_meter: str | None  # cuda_allocator | process_rss
+    memory_meter: str | None = None  # cuda_allocator | process_rss
     # of a device, largest over ranks: in use before its rank opened it, and held after the steps by
     # NCCL, the CUDA context and other libraries
     foreign_memory_bytes: int | None = None
     library_memory_bytes: int | None = None
-    energy_j: float | None  # per step, all devices of the job together
-    mean_power_w: float | None  # all devices together
+    energy_j: float | None = None  # per step, all devices of the job together
+    mean_power_w: float | None = None  # all devices together
     clock_hz: float | None = None  # of the slowest device, mean over the measured steps
     throttled_share: float | None = None  # share of the time, of the device throttled most
     slowdown_share: float | None = None  # likewise by heat or hardware, without the power cap
     # of the processors that the ranks wanted in the measured steps, what other processes took; on
     # the host with the most
     others_share: float | None = None
-    startup_s: float | None  # from starting the ranks to the first step
+    startup_s: float | None = None  # from starting the ranks to the first step
     load_average: float | None = None  # of the first host, in the minute before the ranks start
     threads_per_rank: int | None = None  # on a CPU
     duration_s: float  # of the whole point, with start-up and clean-up
     suspended_s: float | None = None  # not in duration_s: suspended from outside, as by `scontrol`
 
     # provenance
-    git_commit: str | None
-    python_version: str | None
-    torch_version: str | None
-    deepspeed_version: str | None  # null under the engine torch
-    flash_attn_version: str | None  # of the package with the attention kernel, if it is in one
+    git_commit: str | None = None
+    python_version: str | None = None
+    torch_version: str | None = None
+    deepspeed_version: str | None = None  # null under the engine torch
+    flash_attn_version: str | None = None  # of the package with the attention kernel
     liger_kernel_version: str | None = None  # null unless the layout uses its kernels
     scaling_version: str
-    gpu_name: str | None  # as the driver or /proc/cpuinfo writes it; with the threads if several
-    driver_version: str | None
-    cuda_version: str | None
-    nccl_version: str | None
+    # as the driver or /proc/cpuinfo writes it; with the threads if several
+    gpu_name: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    nccl_version: str | None = None
     hosts: list[str]
     excluded_hosts: list[str] | None = None  # that Slurm was told to avoid: slow, or used before
-    job_id: str | None  # of the scheduler
+    job_id: str | None = None  # of the scheduler
     started_at: str  # UTC, ISO 8601
     # digest of versions, GPU and driver; rows with different ones are never averaged
     stack_fingerprint: str

@@ -5,12 +5,11 @@ from signal import SIGABRT, SIGHUP, SIGKILL, SIGTERM, SIGUSR2
 
 import pytest
 
-from scaling.launch.judge import Evidence, HostMemory, Verdict, verdict
+from scaling.launch.judge import Evidence, Verdict, verdict
 from scaling.launch.start.rank_exits import exit_code_from_shell
 from scaling.launch.start.starter import RankExit
 from scaling.record.rank_files import RankFailure
 
-ON_A_CPU = HostMemory(is_device=True)
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 FULL = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
 OWN = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=301.0)
@@ -20,7 +19,7 @@ NO_ROOM = "rank 1 was killed by the kernel: out of memory on the host"
 NO_RESULT = "and no result: no line of its log is an error"
 
 
-def judge(*, exits=None, memory=ON_A_CPU, **known):
+def judge(*, exits=None, on_cpu=True, limit=None, **known):
     """The verdict on two ranks; an exit is a code, or a `RankExit` to say more."""
     ends = {
         rank: end if isinstance(end, RankExit) else RankExit(end)
@@ -31,7 +30,8 @@ def judge(*, exits=None, memory=ON_A_CPU, **known):
         "finished": frozenset(), "failures": {}, "stopped": None, "silence_s": 0.0,
         "longest_silence_s": 2.0,
     }  # fmt: skip
-    return verdict(Evidence(**(nothing | known)), {}.get, memory)
+    evidence = Evidence(**(nothing | known))
+    return verdict(evidence, {}.get, on_cpu=on_cpu, memory_limit_bytes=limit)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def judge(*, exits=None, memory=ON_A_CPU, **known):
         ),
         # host memory is the device's on a CPU only
         ({"exits": {1: BY_THE_KERNEL}, "failures": {0: GONE}}, "oom", NO_ROOM),
-        ({"exits": {1: BY_THE_KERNEL}, "failures": {0: GONE}, "memory": HostMemory()},
+        ({"exits": {1: BY_THE_KERNEL}, "failures": {0: GONE}, "on_cpu": False},
          "error", NO_ROOM),
         ({"exits": {0: -SIGTERM, 1: BY_THE_KERNEL}}, "oom", NO_ROOM),
         # an abort is often the second death
@@ -97,10 +97,10 @@ def test_a_run_is_judged_by_its_cause(known, outcome, message):
     assert (judged.lost_peers, judged.from_outside) == (False, False)
 
 
-@pytest.mark.parametrize("is_device", [False, True], ids=["gpu", "cpu"])
-def test_a_jobs_memory_limit_says_nothing_about_the_layout(is_device):
-    memory = HostMemory(is_device=is_device, limit_bytes=2 * 2**30)
-    assert judge(exits={0: 1, 3: BY_THE_KERNEL}, failures={0: GONE}, memory=memory) == Verdict(
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_a_jobs_memory_limit_says_nothing_about_the_layout(on_cpu):
+    killed = {0: 1, 3: BY_THE_KERNEL}
+    assert judge(exits=killed, failures={0: GONE}, on_cpu=on_cpu, limit=2 * 2**30) == Verdict(
         outcome="error",
         message="the job's memory limit (--mem, 2 GiB) killed rank 3; set slurm: mem_mb",
         memory_limit_bytes=2 * 2**30,

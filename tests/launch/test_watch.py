@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge import HostMemory, Limits, verdict, watch
+from scaling.launch.judge import Limits, verdict, watch
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 
@@ -39,7 +39,7 @@ def test_ranks_that_step_until_the_limit_are_late(tmp_path):
     ranks.signal = lambda number: ranks.sleep(8.0)  # Slurm takes its time to pass a signal on
     limits = Limits(limit_s=20.0, hang_after_s=30.0, start_hang_after_s=90.0)
     evidence = watch(ranks, files, 1, limits, clock=lambda: ranks.now, sleep=ranks.sleep)
-    assert verdict(evidence, {}.get, HostMemory()).outcome == "timeout"
+    assert verdict(evidence, {}.get).outcome == "timeout"
 
 
 @pytest.fixture
