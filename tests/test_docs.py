@@ -158,7 +158,8 @@ def test_a_change_touches_about_as_many_files_as_is_said():
     counted = re.findall(r"`([\w-]+)`: (\d+)", (PROJECT / "docs" / "extending.md").read_text())
     assert len(counted) > 5
     for name, said in counted:
-        command = ["git", "grep", "-lw", "-e", name, "--", "scaling/*.py", "workflow", "reports"]
+        sources = ("scaling/*.py", "scaling/*.yaml", "workflow", "reports")
+        command = ["git", "grep", "-lw", "-e", name, "--", *sources]
         naming = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
         files = len(naming.stdout.splitlines())
         assert abs(files - int(said)) <= 2, f"{name}: {files} files\n{naming.stdout}"

@@ -83,7 +83,7 @@ def nearest_rows(
     its facts a row has `layout` in words, its `distance` and a `sentence`.
 
     Args:
-        gpu: a name of the catalogue, scaling/cluster/hardware.py.
+        gpu: a name of the catalogue, scaling/cluster/gpus.yaml.
         active_params: parameters used for one token, `ModelShape.active_params`.
         precision: of the layers' matrix products, as in the axis `precision`.
         world_size: GPUs.

@@ -60,7 +60,8 @@ def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | 
     files.append(local_or_shipped(config / "trainers.yaml"))
     for package in _PLANNING:
         files += sorted((_PACKAGE / package).rglob("*.py"))
-    files += [_PACKAGE / "study" / "families.yaml", _PACKAGE / "probe" / "plan.py"]
+    files += [_PACKAGE / name for name in ("cluster/gpus.yaml", "study/families.yaml")]
+    files.append(_PACKAGE / "probe" / "plan.py")
     inputs = [str(path), mode, cluster, *(digest_of(file) for file in files)]
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 

@@ -29,28 +29,23 @@ _PATTERNS = {
     GRES: "must be a name and a type without a count, such as gpu or gpu:h100",
     CONSTRAINT: "must be features of nodes without blanks, such as h100&ib or [rack1|rack2]",
 }
-_TYPES = {
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
+_WORDS = {  # by pydantic's type of a problem, with its context
+    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
     "bool_type": "must be true or false",
     "string_type": "must be text",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     "finite_number": "must be a finite number",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "model_type": "must hold keys and values",
-    "model_attributes_type": "must hold keys and values",
-    "dict_type": "must hold keys and values",
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dict_type"), "must hold keys and values"
+    ),
+    **dict.fromkeys(("too_short", "string_too_short"), "must not be empty"),
+    "string_too_long": "must have at most {max_length} characters",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
 }
-_BOUNDS = {
-    "greater_than_equal": ("ge", "must be at least"),
-    "greater_than": ("gt", "must be more than"),
-    "less_than_equal": ("le", "must be at most"),
-    "less_than": ("lt", "must be less than"),
-}
-
-
 _REPR = reprlib.Repr()  # a few aliases in YAML may stand for a value without end
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
 
@@ -79,20 +74,14 @@ def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
         case "literal_error":
             allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
             if problem["input"] in allowed:  # the text of a number
-                return f"{stated}: {_TYPES['int_type']}"
+                return f"{stated}: {_WORDS['int_type']}"
             return f"{stated}: {did_you_mean(problem['input'], allowed)}"
         case "string_pattern_mismatch":
             return f"{stated}: {_PATTERNS[context['pattern']]}"
-        case "too_short" | "string_too_short":
-            return f"{stated}: must not be empty"
-        case "string_too_long":
-            return f"{stated}: must have at most {context['max_length']} characters"
         case "value_error":  # raised by our own validators
             return f"{key}: {context['error']}"
-    if kind in _BOUNDS:
-        bound, words = _BOUNDS[kind]
-        return f"{stated}: {words} {context[bound]}"
-    return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
+    words = _WORDS[kind].format(**context) if kind in _WORDS else problem["msg"]
+    return f"{stated}: {words}"
 
 
 def _key_path(location: tuple[int | str, ...]) -> str:
