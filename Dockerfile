@@ -1,7 +1,9 @@
 # For GPU nodes: what the lock says, torch with its CUDA libraries, and a C compiler for what torch.compile writes.
 #   docker build -t training-scaling .
 #   docker run --gpus all --ipc host --ulimit memlock=-1 -v "$PWD:/work" training-scaling check check.json
-FROM python:3.12-slim-bookworm
+# BASE: with a digest where an image must be the same again: python:3.12-slim-bookworm@sha256:...
+ARG BASE=python:3.12-slim-bookworm
+FROM ${BASE}
 
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc g++ libc6-dev numactl \

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from scaling.layout.shapes import ModelShape
-from tests.points import TINY, TINY_GPT, TINY_T5
+from tests.points import TINY, TINY_GPT
 
 # Layouts beyond two values of each axis.
 FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
@@ -34,23 +34,6 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
     "torch tp2 dp2": (TINY, {"engine": "torch", "tp": 2, "dp": 2, "zero_stage": 0}),
     "no gate": (dataclasses.replace(TINY, gated_mlp=False), {"zero_stage": 1}),
     "a key for every head": (dataclasses.replace(TINY, num_kv_heads=8), {"zero_stage": 1}),
-    "t5 pp4 zero1": (TINY_T5, {"pp": 4, "zero_stage": 1, "gradient_accumulation_steps": 4}),
-    "t5 tp2 pp2 cp2 zero1": (
-        TINY_T5,
-        {
-            "tp": 2,
-            "pp": 2,
-            "cp": 2,
-            "sequence_parallel": True,
-            "zero_stage": 1,
-            "activation_checkpointing": "selective",
-            "gradient_accumulation_steps": 2,
-        },
-    ),
-    "t5 pp2 tp2 zero1, its encoder's last and its decoder's first layer on one stage": (
-        dataclasses.replace(TINY_T5, num_layers=3),
-        {"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
-    ),
     "tp2 cp2 zero1 around a ring, learned positions": (
         TINY_GPT,
         {

@@ -8,12 +8,9 @@ import torch
 from torch import nn
 
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.deepspeed.pipeline import Streams, pack, unpack
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.availability import require_kernels
-from scaling.train.model.encoder_decoder import (
-    EncoderDecoder,
-)
+from scaling.train.model.encoder_decoder import EncoderDecoder
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint
 
@@ -129,15 +126,6 @@ def test_its_gradients_are_those_of_transformers() -> None:
     expected = as_mt5(gradients, TINY_T5)  # type: ignore[arg-type]
     for name, weight in theirs.named_parameters():
         torch.testing.assert_close(weight.grad, expected[name], atol=1e-6, rtol=1e-3)
-
-
-def test_what_a_stage_packs_the_next_one_unpacks() -> None:
-    plan = blueprint(tiny_point(shape=TINY_T5, micro_batch_size=3))
-    random = torch.Generator().manual_seed(0)
-    source, target = torch.randn(2, 3, 32, 64, generator=random)
-    sent = Streams(source, target, *torch.randn(2, 8, 32, generator=random))
-    for left, right in zip(sent[:4], unpack(pack(sent), plan)[:4], strict=True):
-        assert torch.equal(left, right)
 
 
 def test_a_kernel_without_a_gradient_for_the_bias_is_unavailable() -> None:

@@ -12,15 +12,11 @@ from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY, tiny_point
 from tests.train.test_model import blueprint
 
-# look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
-DECODER = [False, True, True, True, False, False]
-BOTH = [False, True, True, False, True, True, False]
-
 
 def test_a_stage_begins_at_a_layer():
-    assert stage_bounds(DECODER, (2, 1)) == [0, 3, 6]
-    assert stage_bounds(BOTH, (2, 2)) == [0, 4, 7]
-    assert stage_bounds(BOTH, (1, 2, 1)) == [0, 2, 5, 7]
+    """A model is a look-up, layers, a norm and a head."""
+    assert stage_bounds((2, 1)) == [0, 3, 6]
+    assert stage_bounds((1, 1, 1)) == [0, 2, 3, 6]
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,11 @@ def test_a_ring_needs_two_runs_of_tokens_and_a_flash_kernel(
     assert "eager code" in compiled
 
 
-def test_the_engine_of_torch_trains_no_encoder_decoder_in_stages() -> None:
-    (refused,) = torch_says(TINY_T5, attention="math", **SPLIT)
-    assert "torch's stages send one stream, and a t5 has two" in refused
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_engine_trains_an_encoder_decoder_in_stages(engine: str) -> None:
+    point = tiny_point(shape=TINY_T5, engine=engine, **SPLIT)
+    (refused,) = engine_refusals(TINY_T5, point.layout)
+    assert "stages send one stream, and a t5 has two" in refused
 
 
 @pytest.mark.ranks

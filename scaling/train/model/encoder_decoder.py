@@ -41,25 +41,22 @@ class RelativePositionBias(nn.Module):
         self.table = plan.sharded_weight(name, plan.shape.num_heads, T5_BUCKETS, dim=0)
 
     def forward(self) -> Tensor:
-        """The bias that the stack's layers add to their scores, [1, heads of this rank, s, s]."""
-        return position_bias(self.table, self.plan, causal=self.causal)
+        """The bias that the stack's layers add to their scores [1, n, s, s], -inf where masked.
 
-
-def position_bias(table: Tensor, plan: Blueprint, *, causal: bool) -> Tensor:
-    """Table [heads / tp, buckets] -> [1, n, s, s]; if causal, -inf where keys are ahead.
-
-    s is the whole sequence. n counts the heads in this rank's attention: under cp a part of the
-    heads / tp that it has weights for, as the all-to-all distributes them.
-    """
-    seq_length = plan.layout.seq_length
-    bucket = relative_position_buckets(seq_length, bidirectional=not causal, device=table.device)
-    # in fp32, because the gradient of each number is a sum over all pairs of tokens
-    of_distance = plan.cp.shard(table, dim=0).float()[:, bucket]
-    # row i of the square begins i steps before distance 0
-    square = of_distance.unfold(-1, seq_length, 1).flip(-2)
-    if causal:
-        square = square.masked_fill(causal_mask(seq_length, table.device), -math.inf)
-    return square.to(table.dtype).unsqueeze(0)
+        s is the whole sequence. n counts the heads in this rank's attention: under cp a part of the
+        heads / tp that it has weights for, as the all-to-all distributes them.
+        """
+        table, seq_length = self.table, self.plan.layout.seq_length
+        bucket = relative_position_buckets(
+            seq_length, bidirectional=not self.causal, device=table.device
+        )
+        # in fp32, because the gradient of each number is a sum over all pairs of tokens
+        of_distance = self.plan.cp.shard(table, dim=0).float()[:, bucket]
+        # row i of the square begins i steps before distance 0
+        square = of_distance.unfold(-1, seq_length, 1).flip(-2)
+        if self.causal:
+            square = square.masked_fill(causal_mask(seq_length, table.device), -math.inf)
+        return square.to(table.dtype).unsqueeze(0)
 
 
 @functools.lru_cache(maxsize=8)
@@ -141,12 +138,6 @@ class DecoderLayer(nn.Module):
         return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
 
 
-def embed_pair(embedding: Embedding, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids [b, 2, s] -> source and target [b, s', h], looked up together in the shared embedding."""
-    source, target = embedding(ids.transpose(0, 1).flatten(0, 1)).chunk(2)
-    return source, target
-
-
 class EncoderDecoder(nn.Module):
     """The whole model on one tp group, loss included."""
 
@@ -167,7 +158,8 @@ class EncoderDecoder(nn.Module):
 
     def logits(self, ids: Tensor) -> Tensor:
         """Ids [b, 2, s], input and target -> [b, s, vocab / tp] of the target."""
-        source, target = embed_pair(self.embedding, ids)
+        # looked up together
+        source, target = self.embedding(ids.transpose(0, 1).flatten(0, 1)).chunk(2)
         run: Any = checkpointed if self.recompute else lambda layer, *inputs: layer(*inputs)
         bias = self.encoder_bias()
         for layer in self.encoder:

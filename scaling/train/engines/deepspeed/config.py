@@ -102,6 +102,6 @@ def deepspeed_config(
     if layout.optimizer_precision == "bf16":
         config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     if layout.pp > 1:
-        partitioned = partitions_activations(shape, layout)
+        partitioned = partitions_activations(layout)
         config["pipeline"] = {"pipe_partitioned": partitioned, "grad_partitioned": partitioned}
     return config

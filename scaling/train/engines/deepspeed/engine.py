@@ -37,7 +37,7 @@ from scaling.train.engines.deepspeed.expert_groups import (
     model_parallel_unit,
     register_expert_groups,
 )
-from scaling.train.engines.deepspeed.pipeline import LAYER_CLASSES, build_pipeline
+from scaling.train.engines.deepspeed.pipeline import build_pipeline
 from scaling.train.engines.trainer import (
     BETAS,
     LAYERS,
@@ -183,7 +183,7 @@ class PipelineTrainer(_Trainer):
             partition_method="by_cost",
             activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
             activation_checkpoint_func=checkpointed,
-            checkpointable_layers=list(LAYER_CLASSES),
+            checkpointable_layers=["Layer"],
         )
         config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
         beat("building the engine")

@@ -55,7 +55,7 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             "Adam, which is compiled at run time"
         )
     elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
-    if partitions_activations(shape, layout) and elements % layout.tp:
+    if partitions_activations(layout) and elements % layout.tp:
         over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
         yield (
             f"pp={layout.pp} with tp={layout.tp}: stages send each other one part of the "
@@ -63,11 +63,8 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"{layout.seq_length}{over_cp} x hidden_size={shape.hidden_size} = {elements} elements "
             "have no equal parts (DeepSpeed)"
         )
-    if shape.family == "t5" and layout.pipeline_schedule != "1f1b":
-        yield (
-            f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
-            "rank; a t5 sends two through its stages"
-        )
+    if shape.family == "t5" and layout.pp > 1:
+        yield f"pp={layout.pp}: stages send one stream, and a t5 has two (DeepSpeed)"
 
 
 def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
@@ -90,18 +87,13 @@ def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
     return first <= shape.dense_layers
 
 
-def partitions_activations(shape: ModelShape, layout: Layout) -> bool:
+def partitions_activations(layout: Layout) -> bool:
     """Whether pipeline stages send each other activations partitioned over the tp ranks.
 
-    This needs equal activations on all tp ranks. Under sequence_parallel they differ, and a t5 also
-    sends each rank's own heads of the position tables. DualPipeV always sends whole activations.
+    This needs equal activations on all tp ranks; under sequence_parallel they differ. DualPipeV
+    always sends whole activations.
     """
-    return (
-        layout.pp > 1
-        and not layout.sequence_parallel
-        and shape.family != "t5"
-        and layout.pipeline_schedule == "1f1b"
-    )
+    return layout.pp > 1 and not layout.sequence_parallel and layout.pipeline_schedule == "1f1b"
 
 
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:

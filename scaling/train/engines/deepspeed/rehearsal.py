@@ -15,7 +15,6 @@ from deepspeed.runtime.zero import partition_parameters, partitioned_param_coord
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from scaling.layout.shapes import T5_BUCKETS
 from scaling.study.point import Point
 from scaling.train.engines.trainer import Note, Trainer
 from scaling.train.kernels.attention import DTYPES
@@ -118,18 +117,11 @@ def patched(point: Point, groups: Groups, note: Note) -> Iterator[None]:
 
 
 class _Message:
-    """The tensor that two stages exchange.
-
-    For a decoder activations [b, s', h], whole or partitioned over tp; for an encoder-decoder two
-    of them and both position tables, end to end (`pipeline.pack`).
-    """
+    """The activations [b, s', h] that two stages exchange, whole or partitioned over tp."""
 
     def __init__(self, point: Point, groups: Groups) -> None:
         layout = point.layout
         self.shape = [*activation_shape(point.shape, layout)]
-        if point.shape.family == "t5":
-            table = point.shape.num_heads // layout.tp * T5_BUCKETS
-            self.shape = [2 * (math.prod(self.shape) + table)]
         self.dtype, self.tp = DTYPES[layout.model_precision], layout.tp
         self.tp_rank = groups.place.tp_rank
 
