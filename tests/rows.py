@@ -3,17 +3,15 @@
 from typing import Any
 
 from scaling.record.files import point_columns
-from scaling.record.row import Row, fields_of
+from scaling.record.row import Row
 from scaling.study.point import Point
 
 
 def row_of(point: Point, **changes: Any) -> Row:
     """A row of this point with outcome ok and steps of one second, except for `changes`."""
     timed = {"step_time_s": 1.0} if changes.get("outcome", "ok") == "ok" else {}
-    unmeasured = {name: None for name, (_, nullable) in fields_of(Row).items() if nullable}
     return Row(
         **{
-            **unmeasured,
             **point_columns(point),
             "attempt": 1,
             "outcome": "ok",

@@ -153,21 +153,23 @@ class RankFiles:
         """The path for the trace of a rank's profiler window."""
         return self.directory / f"rank{rank}.trace.json.gz"
 
-    def write(self, rank: int, report: Report) -> None:
+    def write(self, rank: int, report: Report, suffix: str | None = None) -> None:
         """Write a report of this rank."""
-        self._write(f"rank{rank}.{_SUFFIX[type(report)]}", json.dumps(dataclasses.asdict(report)))
+        name = f"rank{rank}.{suffix or _SUFFIX[type(report)]}"
+        self._write(name, json.dumps(dataclasses.asdict(report)))
 
-    def read(self, kind: type[Report]) -> dict[int, Report]:
+    def read(self, kind: type[Report], suffix: str | None = None) -> dict[int, Report]:
         """The reports of this kind by rank, of the ranks that have written one."""
-        return self._reports(kind, _SUFFIX[kind])
+        paths = self._by_rank(suffix or _SUFFIX[kind])
+        return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
 
     def keep(self, rank: int, result: RankResult) -> None:
         """Write what this rank has measured, in case that a step under the profiler ends it."""
-        self._write(f"rank{rank}.{_TIMED}", json.dumps(dataclasses.asdict(result)))
+        self.write(rank, result, _TIMED)
 
     def results(self) -> dict[int, RankResult]:
         """The results by rank; of a rank without one, what it has kept."""
-        return self._reports(RankResult, _TIMED) | self.read(RankResult)
+        return self.read(RankResult, _TIMED) | self.read(RankResult)
 
     def finished(self) -> frozenset[int]:
         """The ranks that have written a result."""
@@ -194,16 +196,9 @@ class RankFiles:
         part.write_text(text, encoding="utf-8")
         part.replace(self.directory / name)
 
-    def _reports(self, kind: type[Report], suffix: str) -> dict[int, Report]:
-        paths = self._by_rank(suffix)
-        return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
-
     def _by_rank(self, suffix: str) -> list[tuple[int, Path]]:
-        results = [
-            (int(path.name.removeprefix("rank").removesuffix(f".{suffix}")), path)
-            for path in self.directory.glob(f"rank*.{suffix}")
-        ]
-        return sorted(results)
+        found = self.directory.glob(f"rank*.{suffix}")
+        return sorted((int(path.name[4:].partition(".")[0]), path) for path in found)
 
 
 _TIMED = "timed.json"
