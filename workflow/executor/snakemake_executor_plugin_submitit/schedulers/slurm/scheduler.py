@@ -46,8 +46,6 @@ class Slurm(Scheduler):
                 "sbatch is not found: run this on a login node of a Slurm cluster, or use "
                 "--submitit-cluster local"
             )
-        if (cluster := os.environ.pop("SBATCH_CLUSTERS", None)) is not None:
-            os.environ["SLURM_CLUSTERS"] = cluster  # which the other commands heed too
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return None
@@ -160,7 +158,8 @@ class Slurm(Scheduler):
     def _ask(self, program: str, *options: str) -> str | None:
         """The output of a Slurm command; None if it fails, which says nothing about any job."""
         self.queries[program] += 1
-        elsewhere = os.environ.get("SLURM_CLUSTERS")  # which sacct does not heed
+        # as sbatch does; sacct heeds neither
+        elsewhere = os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS")
         try:
             done = subprocess.run(
                 [program, *([f"--clusters={elsewhere}"] if elsewhere else []), *options],
