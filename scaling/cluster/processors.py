@@ -18,12 +18,14 @@ SHORTEST_S = 0.2  # the kernel counts ticks of 10 ms, so that less is off by mor
 class Processors:
     """A reading of the processors that this process may use; all but `cpus` in seconds.
 
-    `limited`: the quota of this process, in processors, and what was used under it; else None.
+    `queued`: this process wanted to run and did not, None where the kernel does not say.   `limited`:
+    the quota of this process, in processors, and what was used under it; else None.
     """
 
     cpus: tuple[int, ...]
     at: float
     own: float
+    queued: float | None
     used: float  # by all processes of the host
     stolen: float  # by other virtual machines
     limited: tuple[float, float] | None
@@ -40,6 +42,7 @@ class Processors:
             cpus=cpus,
             at=time.monotonic(),
             own=time.process_time(),
+            queued=_queued(root),
             used=used,
             stolen=sum(getattr(one, "steal", 0.0) for one in here),
             limited=_limited(root),
@@ -56,6 +59,7 @@ class Processors:
             "threads": threads,
             "seconds": now.at - self.at,
             "own": now.own - self.own,
+            "queued": None if now.queued is None else now.queued - (self.queued or 0.0),
             "used": now.used - self.used,
             "stolen": now.stolen - self.stolen,
             "limited": limited and self.limited and limited[1] - self.limited[1],
@@ -66,7 +70,7 @@ def others_share(uses: Iterable[tuple[str, dict[str, Any]]]) -> float | None:
     """The share that others took of the processors that ranks wanted, on the host with the most.
 
     Ranks that share processors are counted together. Others take nothing as long as they run on
-    cores that the ranks leave free. None if nothing is known.
+    cores that the ranks leave free, or while the ranks only wait. None if nothing is known.
 
     Args:
         uses: by host what `Processors.until_now` says of each rank.
@@ -91,8 +95,21 @@ def _taken(ranks: list[dict[str, Any]]) -> float:
     shares = [from_ranks(max(rank["used"] for rank in ranks), cores)]
     if quota:
         shares.append(from_ranks(max(rank["limited"] for rank in ranks), min(cores, quota)))
+    share, queued = max(shares), [rank["queued"] for rank in ranks]
+    has_siblings = ranks[0]["cpus"].count(",") + 1 > cores  # which slow each other unqueued
+    if not has_siblings and None not in queued:
+        share = min(share, sum(queued) / max(own + sum(queued), 1e-9))
     stolen = max(rank["stolen"] for rank in ranks) / seconds / min(threads, cores)
-    return float(min(1.0, max(shares) + stolen))
+    return float(min(1.0, share + stolen))
+
+
+def _queued(root: Path) -> float | None:
+    """Seconds that the threads of this process spent in queues of the scheduler."""
+    waits = []
+    for folder in (root / "proc/self/task").glob("*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that ended
+            waits.append(int((folder / "schedstat").read_text().split()[1]) / 1e9)
+    return sum(waits) if waits else None
 
 
 def usable_cpus() -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from scaling.cluster.processors import Processors, cores_of, others_share
 
 def use(own, used, **changes):
     plain = {"cpus": "0,1", "cores": 2, "quota": None, "threads": 1, "seconds": 10.0,
-             "own": own, "used": used, "stolen": 0.0, "limited": None}  # fmt: skip
+             "own": own, "used": used, "queued": None, "stolen": 0.0, "limited": None}  # fmt: skip
     return "host", plain | changes
 
 
@@ -29,6 +29,11 @@ def use(own, used, **changes):
         ([use(3, 12), use(3, 12), use(3, 12), use(3, 12)], 0),  # they only wait for each other
         ([use(3, 20), use(3, 20), use(3, 20), use(3, 20)], 0.4),
         ([use(8, 8, stolen=2.0)], 0.2),  # another virtual machine
+        # half of the time they wait for each other, and others run meanwhile
+        ([use(5, 20, queued=0.0), use(5, 20, queued=0.0)], 0),
+        ([use(6, 20, queued=2.0), use(6, 20, queued=2.0)], 0.25),
+        # the scheduler sees no queue where two threads share a core
+        ([use(10, 15, queued=0.0, cores=1)], 0.5),
         # Slurm bound each rank to a core of its own
         ([use(10, 10, cpus="0", cores=1), use(5, 10, cpus="1", cores=1)], 0.5),
         # 64 cores that others fill up to those that the ranks want
