@@ -18,8 +18,8 @@ SHORTEST_S = 0.2  # the kernel counts ticks of 10 ms, so that less is off by mor
 class Processors:
     """A reading of the processors that this process may use; all but `cpus` in seconds.
 
-    `queued`: this process wanted to run and did not, None where the kernel does not say.   `limited`:
-    the quota of this process, in processors, and what was used under it; else None.
+    `queued`: this process wanted to run and did not, None where the kernel does not say.
+    `limited`: the quota of this process, in processors, and what was used under it; else None.
     """
 
     cpus: tuple[int, ...]

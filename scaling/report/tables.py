@@ -71,7 +71,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "time_split": (
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
-        "profiled_s", "share_from", "share_to",
+        "profiled_s", "share_from", "share_to", "host_bound",
     ),
     "accuracy": ("setting_id", "compared", "near", "median_error"),
     "collectives": (

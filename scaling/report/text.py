@@ -101,12 +101,8 @@ def money(hours: float, price: float | None, gpu: str) -> str:
 
 def at_level(low: float, high: float, level: float, unit: str = "%") -> str:
     """An interval with what it holds: `(45–70 %, 95 % interval)`, of values already as text."""
-    between = (
-        f"{digits(low, 0)}–{digits(high, 0)}"
-        if low >= 0
-        else (f"{digits(low, 0)} to {digits(high, 0)}")
-    )
-    return f"({between}{THIN}{unit}, {percent(level)} interval)"
+    dash = "–" if low >= 0 else " to "
+    return f"({digits(low, 0)}{dash}{digits(high, 0)}{THIN}{unit}, {percent(level)} interval)"
 
 
 def faster(ratio: float, low: float, high: float, level: float) -> str:

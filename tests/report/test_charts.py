@@ -161,7 +161,7 @@ def test_titles_are_plain_statements(name, drawings):
 def test_a_profile_much_longer_than_the_timed_step_shows_no_split():
     part = {
         "world_size": 8, "series": "measured", "layout_name": "a", "part": "compute",
-        "part_order": 0, "seconds": 1.0, "share_from": 0.0, "share_to": 1.0,
+        "part_order": 0, "host_bound": None, "seconds": 1.0, "share_from": 0.0, "share_to": 1.0,
     }  # fmt: skip
     rows = CHARTS["step_bounds"].rows
     assert rows(Tables({"time_split": [part | {"profiled_s": 1.3}]})) == []

@@ -82,7 +82,7 @@ def tables(*estimates, **rows):
     progress = {"waiting": 0, "points": 9, "failed": 0, "refusals": 0}
     given = {
         "estimates": list(estimates or [size()]), "hosts": [], "noise": [noise], "accuracy": [],
-        "progress": [progress], "returns": [], "knees": [], "statistics": [],
+        "progress": [progress], "returns": [], "knees": [], "statistics": [], "time_split": [],
     }  # fmt: skip
     return Tables(given | rows)
 
@@ -122,6 +122,14 @@ def test_the_health_line_says_what_speaks_against_the_answer(changes, item):
     assert [state for state, _ in found] == sorted(
         (state for state, _ in found), key=("bad", "warn", "good").index
     )
+
+
+def test_a_step_that_the_host_bounds_is_said_at_its_size():
+    split = [{"world_size": 8, "host_bound": True}, {"world_size": 16, "host_bound": None}]
+    said = ("warn", "The host's launches, not the GPUs, bound a step, as predicted")
+    told = tables(size(), time_split=split)
+    assert said in purchase.health(told, size())
+    assert said not in purchase.health(told, size(world_size=16))
 
 
 def test_a_machine_that_was_busy_at_a_size_beside_takes_the_verb():

@@ -38,25 +38,9 @@ CHARTS: dict[str, Chart] = {
         Chart(sizes.throughput_per_gpu, sizes.rate_rows, "it needs two sizes."),
         Chart(sizes.marginal_return, sizes.return_rows, "it needs two sizes."),
         Chart(sizes.memory, sizes.memory_rows, "no memory was measured or predicted."),
-        Chart(
-            sizes.step_bounds,
-            sizes.bound_rows,
-            "no step was profiled within 1.25 times its timed length, or predicted.",
-        ),
-        Chart(
-            comparisons.factor_effects,
-            comparisons.effect_rows,
-            "no two layouts differ in one choice only.",
-        ),
-        Chart(
-            comparisons.prediction_error,
-            comparisons.accuracy_rows,
-            "no point that ran has a prediction.",
-        ),
-        Chart(
-            comparisons.collectives,
-            comparisons.collective_rows,
-            "no links of this cluster were probed.",
-        ),
+        Chart(sizes.step_bounds, sizes.bound_rows, "no step was profiled closely or predicted."),
+        Chart(comparisons.factor_effects, comparisons.effect_rows, "no pair has one difference."),
+        Chart(comparisons.prediction_error, comparisons.accuracy_rows, "nothing predicted ran."),
+        Chart(comparisons.collectives, comparisons.collective_rows, "no link was probed."),
     )
 }

@@ -176,12 +176,11 @@ def _inert(cell: Any) -> Any:
 
 def opening_selection(stories: Sequence[Mapping[str, Any]]) -> int:
     """The setting that the page opens with: one that ran before a prediction, then most sizes."""
-
-    def rank(told: Mapping[str, Any]) -> tuple[bool, int]:
-        ran = any(option["series"] != "predicted" for option in told["options"])
-        return ran, len(told["options"])
-
-    return int(max(stories, key=rank)["id"]) if stories else 0
+    ranked = [
+        (any(option["series"] != "predicted" for option in told["options"]), len(told["options"]))
+        for told in stories
+    ]
+    return int(stories[ranked.index(max(ranked))]["id"]) if stories else 0
 
 
 def read_caption(path: Path) -> Caption:

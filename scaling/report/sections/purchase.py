@@ -272,6 +272,10 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
         state = "good" if chance >= SURE else "warn" if chance >= LEAST_FIT else "bad"
         needed = gib(size["predicted_memory_bytes"])
         items.append((state, f"It fits with a chance of {percent(chance)} ({needed})"))
+    split = [row for row in tables["time_split"] if row["world_size"] == size["world_size"]]
+    if any(row["host_bound"] for row in split):
+        bound = f"The host's launches, not the {tables.words['GPUs']}, bound a step, as predicted"
+        items.append(("warn", bound))
     waiting = tables["progress"][0]["waiting"] if tables["progress"] else 0
     if waiting and not predicted:
         one = waiting == 1
