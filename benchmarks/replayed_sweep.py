@@ -28,7 +28,7 @@ from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.fit.rivals import rows_by_setting
+from scaling.predict.fit.validation import rows_by_setting
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.run.rounds import contest_of
@@ -122,7 +122,7 @@ def play(
     for size in [*sorted({int(size) for size in points.world_size}), None]:
         here = np.ones(len(points), dtype=bool) if size is None else points.world_size == size
         regrets: list[float | None] = []
-        for of_setting in rows_by_setting(points, here & observed.timed).values():
+        for of_setting in rows_by_setting(points, np.flatnonzero(here & observed.timed)).values():
             at = np.array(of_setting)
             ran = at[runs[at] > 0]
             pick = ran[means[ran].argmin()] if len(ran) else None

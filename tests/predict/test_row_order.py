@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.cli.prediction import calibrate
-from scaling.predict.cost.model import predict
-from scaling.predict.fit import rivals
-from scaling.predict.fit.validation import trial
+from scaling.predict.fit.validation import layout_numbers, settings_of, trial
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.published.table import published_table
@@ -64,45 +62,27 @@ def test_a_calibration_is_the_same_file_in_whichever_order_its_rows_came(tmp_pat
     assert len(made) == 1
 
 
-def settings_and_pairs(*rows: dict[str, Any]) -> tuple[list[rivals.Setting], rivals.Pairs]:
-    columns = as_table(table_of(*rows), "t")
-    points, observed = points_of(columns), observed_of(columns)
-    assert predict(points).predicted.all()
-    numbers = rivals.layout_numbers(points)
-    found = rivals.settings_of(points, numbers, observed.step_time_s, observed.timed)
-    return found, rivals.pairs_of(found)
-
-
 def runs(*steps_s: float, **layout: Any) -> list[dict[str, Any]]:
     return [{"outcome": "ok", "dp": 8, "step_time_s": step, **layout} for step in steps_s]
 
 
 def test_repeats_of_a_layout_are_one_rival_with_their_median() -> None:
-    rows = [*runs(1.0, 9.0, 3.0, zero_stage=1), *runs(2.0, 4.0)]
-    (setting,), pairs = settings_and_pairs(*rows)
-    assert sorted(setting.step_time_s.tolist()) == [3.0, 3.0]
-    assert sorted(setting.repeats.tolist()) == [2, 3]
-    sides = {tuple(sorted(pair)) for pair in zip(pairs.a.tolist(), pairs.b.tolist(), strict=True)}
-    assert sides == {(i, j) for i in range(3) for j in (3, 4)}
-    assert pairs.weight.sum() == pytest.approx(5)
+    columns = as_table(table_of(*runs(1.0, 9.0, 3.0, zero_stage=1), *runs(2.0, 4.0)), "t")
+    points, observed = points_of(columns), observed_of(columns)
+    rows = np.flatnonzero(observed.timed)
+    ((layouts, step_s),) = settings_of(points, layout_numbers(points), observed.step_time_s, rows)
+    assert sorted(step_s.tolist()) == [3.0, 3.0]
+    assert len(layouts) == 2
 
 
-def test_a_layout_alone_has_no_pairs_however_often_it_ran() -> None:
+def test_a_layout_alone_has_no_ratios_however_often_it_ran() -> None:
     for count in (3, 300):
-        (setting,), pairs = settings_and_pairs(*runs(*np.linspace(1, 2, count)))
-        assert len(setting.layouts) == 1
-        assert not len(pairs.a)
+        found = trial(as_table(table_of(*runs(*np.linspace(1, 2, count))), "t"))
+        assert found.overall.regret["groups"] == 0
+        assert found.overall.coverage_80_ratios is None
 
 
-def test_of_very_many_pairs_a_sample_stands_for_all() -> None:
-    rows = [*runs(*[1.0] * 600, zero_stage=1), *runs(*[1.0] * 300)]
-    rows += runs(*[1.0] * 100, zero_stage=2)
-    (setting,), pairs = settings_and_pairs(*rows)
-    place = np.searchsorted([0, 600, 900], [pairs.a, pairs.b], side="right")
-    assert len(pairs.a) == 10_000
-    assert (place[0] != place[1]).all()
-    assert pairs.weight.sum() == pytest.approx(len(rows))
-    # of 600 x 300 + 600 x 100 + 300 x 100 pairs
-    with_both_large = np.isin(place, [1, 2]).all(axis=0).mean()
-    assert with_both_large == pytest.approx(180 / 270, abs=0.02)
-    assert len(setting.rows) == len(rows)
+def test_very_many_layouts_of_a_setting_are_scored_by_some_of_them() -> None:
+    rows = runs(*[1.0] * 2500)
+    rows = [{**row, "vocab_size": 32000 + number} for number, row in enumerate(rows)]
+    assert trial(as_table(table_of(*rows), "t")).overall.coverage_80_ratios == 1.0

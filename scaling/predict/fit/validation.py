@@ -1,10 +1,12 @@
 """Scores of predictions on rows that they were not calibrated on."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster
@@ -13,17 +15,8 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.interval import Z_80
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.fit.rivals import (
-    Rows,
-    Setting,
-    layout_numbers,
-    pairs_of,
-    regrets_of,
-    rows_by,
-    settings_of,
-)
 from scaling.predict.read.calibration import Calibration
-from scaling.predict.read.features import Points
+from scaling.predict.read.features import Points, places_among
 from scaling.predict.read.observed import (
     Observed,
     impossible_rows,
@@ -36,6 +29,12 @@ from scaling.record.conditions import rows_where
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
 
+Rows = npt.NDArray[np.int64]  # row numbers
+# The timed layouts that could replace each other: a row and the median step time of each, (k,).
+Setting = tuple[Rows, Floats]
+# Layouts of a setting whose ratios are counted, evenly chosen of more.
+_MOST_LAYOUTS = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
@@ -47,7 +46,7 @@ class Scores:
     the first three. A layout's time is the median of its repeats. memory: false_fit_rate, the share
     of out-of-memory rows called a fit; false_oom_rate, the share of rows that ran called out of
     memory. coverage_80: the share of step times inside their interval; coverage_80_ratios: the
-    share of ratios of two layouts of one setting, each setting weighted by its number of rows.
+    share of ratios of two layouts of one setting, each setting weighted by its layouts.
     """
 
     rows: int
@@ -189,12 +188,56 @@ def validate(
         settings = settings_of(points, layouts, observed.step_time_s, timed)
         return _scores(observed, prediction, rows, timed, settings)
 
-    keys = rows_by(tuple(getattr(points, name) for name in names), usable)
+    rows = np.flatnonzero(usable)
+    keys = rows_by(tuple(getattr(points, name) for name in names), rows)
     groups = [
         (dict(zip(names, (*key[:3], int(key[3])), strict=True)), scores(np.array(rows)))
         for key, rows in sorted(keys.items(), key=lambda item: (item[0][1:], item[0][0]))
     ]
-    return scores(np.flatnonzero(usable)), groups
+    return scores(rows), groups
+
+
+def rows_by(columns: tuple[npt.NDArray[Any], ...], rows: Rows) -> dict[tuple[Any, ...], list[int]]:
+    """Row numbers by the values of the columns."""
+    by_key: dict[tuple[Any, ...], list[int]] = {}
+    keys = zip(*(column[rows].tolist() for column in columns), strict=True)
+    for row, key in zip(rows.tolist(), keys, strict=True):
+        by_key.setdefault(key, []).append(row)
+    return by_key
+
+
+def rows_by_setting(points: Points, rows: Rows) -> dict[tuple[Any, ...], list[int]]:
+    """Row numbers by what candidates share: software, model, cluster, size and work."""
+    software = (points.framework, points.model, points.cluster)
+    size = (points.world_size, points.seq_length, points.global_batch_size)
+    return rows_by((*software, *size, points.setting), rows)
+
+
+def layout_numbers(points: Points) -> Rows:
+    """A number for each row, (n,), equal where all that is predicted from is equal.
+
+    Numbers are in the order of stacks, models and features; -1 for rows that cannot be predicted.
+    """
+    numbers = np.full(len(points), -1, dtype=np.int64)
+    taken = 0
+    for group in sorted(points.groups, key=lambda group: group.key):
+        code = np.zeros(len(group.rows), dtype=np.int64)
+        names = (points.model[group.rows], points.setting[group.rows])
+        for place in (*map(places_among, names), *group.features.places()):
+            code = np.unique(code * len(code) + place, return_inverse=True)[1]
+        numbers[group.rows] = taken + code
+        taken += int(code.max()) + 1
+    return numbers
+
+
+def settings_of(points: Points, layouts: Rows, step_time_s: Floats, timed: Rows) -> list[Setting]:
+    """The settings of the timed rows; `layouts` are `layout_numbers`, (n,)."""
+    settings = []
+    for rows in rows_by_setting(points, timed).values():
+        repeats = sorted(rows_by((layouts,), np.array(rows)).items())
+        medians = [statistics.median(step_time_s[of_one].tolist()) for _, of_one in repeats]
+        settings.append((np.array([of_one[0] for _, of_one in repeats]), np.array(medians)))
+    return settings
 
 
 def _scores(
@@ -208,8 +251,14 @@ def _scores(
         order = np.lexsort((prediction.risk_adjusted_s[layouts], risky))
         return order[: min(3, len(layouts) if risky.all() else int((~risky).sum()))]
 
-    first = regrets_of(settings, lambda layouts: first_three(layouts)[:1])
-    three = regrets_of(settings, first_three)
+    def regrets(pick: Callable[[Rows], Rows]) -> list[float]:
+        return [
+            float(step_s[pick(layouts)].min() / step_s.min() - 1)
+            for layouts, step_s in settings
+            if len(layouts) > 1
+        ]
+
+    first, three = regrets(lambda layouts: first_three(layouts)[:1]), regrets(first_three)
     inside = (measured >= prediction.low[timed]) & (measured <= prediction.high[timed])
     return Scores(
         rows=len(rows),
@@ -224,21 +273,22 @@ def _scores(
         },
         memory=_memory(observed, prediction, rows),
         coverage_80=float(inside.mean()) if inside.size else None,
-        coverage_80_ratios=_ratios_covered(observed, prediction, settings),
+        coverage_80_ratios=_ratios_covered(prediction, settings),
     )
 
 
-def _ratios_covered(
-    observed: Observed, prediction: Prediction, settings: list[Setting]
-) -> float | None:
+def _ratios_covered(prediction: Prediction, settings: list[Setting]) -> float | None:
     """Share of time ratios of two layouts inside their 80 % interval, None without any."""
-    pairs = pairs_of(settings)
-    if not len(pairs.a):
-        return None
-    off = np.log(observed.step_time_s / prediction.step_time_s)
-    own = prediction.own_sigma
-    reach = Z_80 * np.hypot(own[pairs.a], own[pairs.b])
-    return float(np.average(np.abs(off[pairs.a] - off[pairs.b]) <= reach, weights=pairs.weight))
+    shares, weights, own_sigma = [], [], prediction.own_sigma
+    for layouts, step_s in settings:
+        every = len(layouts) // _MOST_LAYOUTS + 1
+        off = np.log(step_s / prediction.step_time_s[layouts])[::every]
+        own = own_sigma[layouts][::every]
+        a, b = np.triu_indices(len(off), 1)
+        if len(a):
+            shares.append((np.abs(off[a] - off[b]) <= Z_80 * np.hypot(own[a], own[b])).mean())
+            weights.append(len(layouts))
+    return float(np.average(shares, weights=weights)) if shares else None
 
 
 def _step_time(measured: Floats, predicted: Floats) -> dict[str, float | None]:
