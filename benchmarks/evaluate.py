@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
 from scaling.importing.reader import Table, read_table
-from scaling.predict.cost import communication, compute, experts, links, step
+from scaling.predict.cost import communication, compute, experts, links, risk, step
 from scaling.predict.cost.interval import DATA_SHEETS
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import Stages
@@ -274,7 +274,7 @@ MECHANISMS: Mapping[str, Without] = {
     "measured bus bandwidth": Without(
         code=((communication, "tp_bus", _data_sheet), (communication, "ring_bus", _data_sheet))
     ),
-    "pipeline stalls over EFA": Without(code=((step, "expected_stall_s", _none),)),
+    "pipeline stalls over EFA": _constant(risk, _EXPECTED=2.0),
     "stalls near full memory": Without(code=((step, "_allocator_stall_s", _none),)),
     "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
     "grouped GEMM efficiency": _constant(experts, _GROUPED=1.0),

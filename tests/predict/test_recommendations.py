@@ -14,7 +14,7 @@ from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, usual_batch
 from scaling.predict.advise.recommend import recommend, record_of
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.risk import risk_adjusted_step_s
+from scaling.predict.cost.risk import stalls_of
 from scaling.predict.read.points import points_of, points_of_layouts
 from tests.predict.conftest import as_table
 from tests.shipped import MODELS
@@ -190,9 +190,9 @@ def test_pipelines_over_a_lossy_transport_rank_behind_their_time(points):
     ratios = []
     for row in rows:
         (group,) = points(row).groups
-        ranked = risk_adjusted_step_s(
-            group, group.features, group.start, np.array([1.0]), np.array([0.5])
-        )
+        stalls = stalls_of(group, group.features, group.start)
+        lossy = group.cluster.lossy_transport
+        ranked = stalls.ranked_s(np.array([1.0]), np.array([0.5]), lossy=lossy)
         ratios.append(float(ranked[0]))
     assert ratios[0] > ratios[1] == pytest.approx(1.0)
 

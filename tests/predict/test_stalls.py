@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaling.predict.cost.memory import memory_of
-from scaling.predict.cost.risk import STALL_S, expected_stall_s, stalls
+from scaling.predict.cost.risk import STALL_S, stalls_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_stalls
 from scaling.predict.read.parameters import STALL_ODDS
@@ -24,13 +24,13 @@ def pipelines():
     (group,) = checked(*ROWS).groups
     f, p = group.features, group.start
     used = memory_of(group, f, p).total / group.capacity_bytes
-    quiet_s = step_of(group, f, p, used).total - expected_stall_s(group, f, p)
+    quiet_s = step_of(group, f, p, used).total - stalls_of(group, f, p).expected_s
     assert (used < 0.9).all()
     return group, f, p, used, quiet_s
 
 
 def chances(group, f, p, found):
-    return stalls(group, f, {**p, **found})[0]
+    return stalls_of(group, f, {**p, **found}).chance
 
 
 def test_pipelines_that_stalled_are_expected_to_stall_again(pipelines):

@@ -16,7 +16,7 @@ from scaling.predict.cost.memory import (
     rehearsed_memory,
 )
 from scaling.predict.cost.own_pipelines import ONE_F_ONE_B
-from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma
+from scaling.predict.cost.risk import stalls_of
 from scaling.predict.cost.step import TIME_TERMS, bound_by_host, step_of
 from scaling.predict.read.calibration import HALVED, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Features, Group, Points
@@ -192,12 +192,13 @@ def _predict_block(
     out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, sigma)
     out.step_time_s[index] = step.total
     out.low[index] = step.total * np.exp(-errors.reach)
-    at_most = step.total * np.exp(errors.reach)
-    out.high[index] = np.maximum(at_most, step.total + possible_stall_s(group, f, p))
+    stalls, at_most = stalls_of(group, f, p), step.total * np.exp(errors.reach)
+    out.high[index] = np.maximum(at_most, step.total + stalls.possible_s)
     out.common_sigma[index], out.layout_sigma[index] = errors.common, errors.layout
     out.size_sigma[index] = errors.size
-    out.rest_sigma[index] = np.hypot(errors.rest, stall_sigma(group, f, p, step.total))
-    out.risk_adjusted_s[index] = risk_adjusted_step_s(group, f, p, step.total, used)
+    out.rest_sigma[index] = np.hypot(errors.rest, stalls.sigma(step.total))
+    lossy = group.cluster.lossy_transport
+    out.risk_adjusted_s[index] = stalls.ranked_s(step.total, used, lossy=lossy)
     if memory.phase is not None:
         out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():

@@ -1,6 +1,7 @@
 """The costs of a layout beyond its likely time: stalls, and the figure that ranks layouts."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,61 +18,50 @@ _EXPECTED, _POSSIBLE = 0.9, 0.1
 # Share of the memory above which the allocator may start to retry: over a lossy transport it did in
 # 26 of 29 published rows; over InfiniBand rows as full ran as fast as predicted.
 NEARLY_FULL = 0.93
-_NEARLY_FULL_PENALTY = {True: 0.10, False: 0.0}
+_NEARLY_FULL_PENALTY = 0.10
 
 
-def expected_stall_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Seconds a step waits for messages where it almost surely does, else 0, (n,)."""
-    chance, stall_s = stalls(group, f, p)
-    return np.where(chance >= _EXPECTED, stall_s, 0.0)
+class Stalls(NamedTuple):
+    """How likely steps stall at their micro-batches, and the seconds of a step's stalls, (n,)."""
+
+    chance: Floats
+    seconds: Floats
+
+    @property
+    def expected_s(self) -> Floats:
+        """Seconds that a step almost surely waits, else 0."""
+        return np.where(self.chance >= _EXPECTED, self.seconds, 0.0)
+
+    @property
+    def possible_s(self) -> Floats:
+        """Seconds that a step may well wait but is not expected to, else 0."""
+        possible = (self.chance > _POSSIBLE) & (self.chance < _EXPECTED)
+        return np.where(possible, self.seconds, 0.0)
+
+    def sigma(self, step_s: Floats) -> Floats:
+        """Standard deviation of ln(step time) by stalls that may happen.
+
+        With probability p a step takes ln(1 + stall / step) longer on a logarithmic scale.
+        """
+        without_s = np.maximum(step_s - self.expected_s, 1e-9)
+        spread = np.log1p(self.possible_s / without_s)
+        return np.asarray(spread * np.sqrt(self.chance * (1 - self.chance)))
+
+    def ranked_s(self, step_s: Floats, memory_used: Floats, *, lossy: bool) -> Floats:
+        """Seconds to rank layouts by: the predicted step and the mean cost of possible stalls."""
+        full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
+        retries = _NEARLY_FULL_PENALTY * full * lossy
+        unexpected_s = np.where(self.chance < _EXPECTED, self.chance * self.seconds, 0.0)
+        return np.asarray(step_s * (1 + retries) + unexpected_s)
 
 
-def possible_stall_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Seconds of a stall that may well happen but is not expected, else 0, (n,)."""
-    chance, stall_s = stalls(group, f, p)
-    return np.where((chance > _POSSIBLE) & (chance < _EXPECTED), stall_s, 0.0)
-
-
-def stall_sigma(group: Group, f: Features, p: Mapping[str, float], step_s: Floats) -> Floats:
-    """Standard deviation of ln(step time) by stalls that may or may not happen, (n,).
-
-    With probability p a step takes ln(1 + stall / step) longer on a logarithmic scale, which has
-    the standard deviation sqrt(p (1 - p)) times that.
-    """
-    chance, stall_s = stalls(group, f, p)
-    without_stall_s = np.maximum(step_s - expected_stall_s(group, f, p), 1e-9)
-    sigma = np.log1p(stall_s / without_stall_s) * np.sqrt(chance * (1 - chance))
-    return np.where((chance > _POSSIBLE) & (chance < _EXPECTED), sigma, 0.0)
-
-
-def risk_adjusted_step_s(
-    group: Group, f: Features, p: Mapping[str, float], step_s: Floats, memory_used: Floats
-) -> Floats:
-    """Seconds to rank layouts by, (n,): the predicted step and the mean cost of possible stalls.
-
-    Args:
-        group: software and cluster.
-        f: the layouts.
-        p: every parameter by name.
-        step_s: predicted step time, (n,).
-        memory_used: predicted need over capacity, (n,).
-    """
-    full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
-    retries = _NEARLY_FULL_PENALTY[group.cluster.lossy_transport] * full
-    chance, stall_s = stalls(group, f, p)
-    unexpected_s = np.where(chance < _EXPECTED, chance * stall_s, 0.0)
-    return np.asarray(step_s * (1 + retries) + unexpected_s)
-
-
-def stalls(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """How likely a step stalls at its micro-batches, and its seconds of stalls in all, (n,)."""
+def stalls_of(group: Group, f: Features, p: Mapping[str, float]) -> Stalls:
+    """Stalls of pipelines over nodes of a lossy transport, none elsewhere."""
     if not group.cluster.lossy_transport:
-        return np.zeros(len(f)), np.zeros(len(f))
-    constant, doublings, without_zero = stall_terms(f)
-    logit = p["stall_logit"] * constant + p["stall_logit_per_doubling"] * doublings
-    logit = logit + p["stall_logit_without_zero"] * without_zero
+        return Stalls(np.zeros(len(f)), np.zeros(len(f)))
+    logit = np.asarray(sum(p[name] * term for name, term in stall_terms(f).items()))
     chance = np.where(crosses_nodes(f), 1 / (1 + np.exp(-logit)), 0.0)
-    return chance, STALL_S * np.where(f.pp == 2, 0.5, 1.0) * f.accumulation
+    return Stalls(chance, STALL_S * np.where(f.pp == 2, 0.5, 1.0) * f.accumulation)
 
 
 def crosses_nodes(f: Features) -> Flags:
@@ -79,8 +69,12 @@ def crosses_nodes(f: Features) -> Flags:
     return (f.pp > 1) & (f.world_size > f.gpus_per_node)
 
 
-def stall_terms(f: Features) -> tuple[Floats, Floats, Floats]:
+def stall_terms(f: Features) -> dict[str, Floats]:
     """The factors of STALL_ODDS, (n,) each."""
     doublings = np.log2(np.maximum(f.world_size / f.gpus_per_node, 1.0)) - 3
     prone = (f.zero_stage == 0) & (f.dp > 1) & (f.accumulation > _FEWEST_MICRO_BATCHES)
-    return np.ones(len(f)), doublings, prone * np.maximum(1 + doublings / 5, 0.0)
+    return {
+        "stall_logit": np.ones(len(f)),
+        "stall_logit_per_doubling": doublings,
+        "stall_logit_without_zero": prone * np.maximum(1 + doublings / 5, 0.0),
+    }

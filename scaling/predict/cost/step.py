@@ -16,7 +16,7 @@ from scaling.predict.cost.compute import (
 )
 from scaling.predict.cost.experts import has_experts
 from scaling.predict.cost.own_pipelines import DUALPIPEV, ZBV, ZERO_BUBBLE
-from scaling.predict.cost.risk import STALL_S, expected_stall_s
+from scaling.predict.cost.risk import STALL_S, stalls_of
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import Stages, stages_of
 from scaling.predict.read.features import Features, Group
@@ -96,7 +96,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
-    stall = _allocator_stall_s(group, f, memory_used) + expected_stall_s(group, f, p)
+    stall = _allocator_stall_s(group, f, memory_used) + stalls_of(group, f, p).expected_s
     layers = layers * m
     on_gpu = {
         "gemm_s": layers * layer.gemm,

@@ -13,9 +13,8 @@ from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.risk import (
     NEARLY_FULL,
     crosses_nodes,
-    expected_stall_s,
     stall_terms,
-    stalls,
+    stalls_of,
 )
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.calibration import Fitted
@@ -236,14 +235,15 @@ def fit_stalls(
         p: every parameter by name.
         used: predicted memory over capacity, (m,).
     """
-    _, stall_s = stalls(group, f, p)
+    stalls = stalls_of(group, f, p)
+    stall_s = stalls.seconds
     rows = np.flatnonzero(crosses_nodes(f) & (used < NEARLY_FULL) & (stall_s > 0))
     if not rows.size:
         return {}
-    step_s = step_of(group, f, p, used).total - expected_stall_s(group, f, p)
+    step_s = step_of(group, f, p, used).total - stalls.expected_s
     longer = (step_time_s - step_s)[rows]
     stalled = (longer > stall_s[rows] / 2) & (longer > step_s[rows] / 3)
-    terms = np.stack(stall_terms(f))[:, rows]
+    terms = np.stack([*stall_terms(f).values()])[:, rows]
     centre, spread = np.array([*STALL_ODDS.values()]).T
     side = np.where(stalled, -1.0, 1.0)
 
