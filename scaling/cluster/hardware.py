@@ -1,11 +1,11 @@
 """GPUs as their data sheets describe them, and clusters of them."""
 
+import functools
+from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-
-import yaml
+from typing import Any, Literal
 
 from scaling.cluster.site import Slurm
 from scaling.errors import InputError, did_you_mean
@@ -74,30 +74,39 @@ class Gpu:
         return peak * self.sustained_low.get(precision, self.sustained_of_peak)
 
 
-def _catalogue() -> dict[str, Gpu]:
-    """The GPUs of gpus.yaml by name, in FLOP/s, bytes and bytes/s."""
-    gpus = {}
-    text = Path(__file__).with_name("gpus.yaml").read_text(encoding="utf-8")
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every process reads this
-    for name, entry in yaml.load(text, Loader=fast).items():
-        memory, hbm = entry.pop("memory_gib", None), entry.pop("hbm_tbyte_per_s", None)
-        link, node = entry.pop("link_gbyte_per_s", None), entry.pop("node", None)
-        if node is not None:
-            count, nics, gbit, source = node
-            node = Node(gpus=count, link_bytes_per_s=nics * gbit * GBIT_PER_S, source=source)
-        gpus[name] = Gpu(
-            name=name,
-            peaks={name: rate * TERA for name, rate in entry.pop("tflop_per_s", {}).items()},
-            memory_bytes=memory and memory * GIB,
-            hbm_bytes_per_s=hbm and hbm * TERA,
-            link_bytes_per_s=link and link * GB_PER_S,
-            node=node,
-            **entry,
-        )
-    return gpus
+class _Catalogue(UserDict[str, Gpu]):
+    """The GPUs of gpus.yaml by name; read when first asked for, as most ranks ask for none."""
+
+    def __init__(self) -> None: ...
+
+    @functools.cached_property
+    def data(self) -> dict[str, Gpu]:  # type: ignore[override]
+        import yaml
+
+        text = Path(__file__).with_name("gpus.yaml").read_text(encoding="utf-8")
+        entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return {name: _gpu(name, entry) for name, entry in entries.items()}
 
 
-GPUS: dict[str, Gpu] = _catalogue()
+def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
+    """A GPU in FLOP/s, bytes and bytes/s."""
+    memory, hbm = entry.pop("memory_gib", None), entry.pop("hbm_tbyte_per_s", None)
+    link, node = entry.pop("link_gbyte_per_s", None), entry.pop("node", None)
+    if node is not None:
+        count, nics, gbit, source = node
+        node = Node(gpus=count, link_bytes_per_s=nics * gbit * GBIT_PER_S, source=source)
+    return Gpu(
+        name=name,
+        peaks={name: rate * TERA for name, rate in entry.pop("tflop_per_s", {}).items()},
+        memory_bytes=memory and memory * GIB,
+        hbm_bytes_per_s=hbm and hbm * TERA,
+        link_bytes_per_s=link and link * GB_PER_S,
+        node=node,
+        **entry,
+    )
+
+
+GPUS = _Catalogue()
 
 
 def gpu_named(name: str) -> Gpu:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.errors import InputError
-from scaling.layout.engines import ENGINES, engine_refusals
+from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layer_and_head_costs, layers_of_stages
 from scaling.layout.shapes import (
@@ -96,21 +96,6 @@ def test_stages_are_dealt_by_what_the_experts_of_a_token_cost():
     assert costs == (3 * (2 * 120 + core), *[3 * (2 * 172 + core)] * 2, 6 * 40)
     heavy = dataclasses.replace(MIXED, expert_ffn_hidden_size=300)
     assert layers_of_stages(heavy, pp=2, seq_length=8) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("model", "part"),
-    [
-        ("deepseek_v3", "key_value_rank=512: no engine trains latent attention"),
-        ("gpt_oss_20b", "window=128: no engine trains attention over a window"),
-        ("mixtral_8x7b", None),
-        ("qwen3_30b_a3b", None),
-    ],
-)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_study_of_a_model_that_no_engine_trains_is_refused(model, part, engine):
-    refused = list(engine_refusals(MODELS[model], Layout(seq_length=4096, engine=engine)))
-    assert refused == ([] if part is None else [f"{part}; mode: predict does predict it"])
 
 
 ENTRY = """

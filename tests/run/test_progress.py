@@ -11,8 +11,6 @@ import time
 import psutil
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record import files
@@ -140,13 +138,6 @@ def test_outcomes_to_retry_are_named_or_told_wrong():
         retry.outcomes("ok")
     with pytest.raises(InputError, match="is empty"):
         retry.outcomes(" , ")
-
-
-@given(st.floats(0, 1e7))
-def test_a_duration_reads_like_a_duration(seconds):
-    text = duration(seconds)
-    assert text.endswith((" s", " min"))
-    assert " 60" not in text
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,6 @@ from scaling.run.progress import Progress
 from tests.processes import largest_file, until
 
 
-@pytest.mark.parametrize("options", [["--profile", "mine"], ["--profile=mine"]])
-def test_a_profile_that_is_named_either_way_takes_the_place_of_our_own(options):
-    command = snakemake._command(Path("s.yaml"), options, {})
-
-    assert [word for word in command if "profile" in word] == [options[0]]
-
-
 @pytest.mark.parametrize("options", [["--config", "mode=predict"], ["-C", "mode=predict"]])
 def test_a_config_that_would_be_lost_beside_ours_is_refused(options):
     with pytest.raises(InputError, match=rf"^{options[0]}: names the study already; give --mode"):

@@ -12,7 +12,6 @@ import yaml
 from scaling.run import plan_writer, planning
 from scaling.study import grid
 from scaling.study.load import load_study
-from scaling.study.point import point_from_json
 from tests.conftest import PROJECT
 from tests.plans import fitting_plan
 from tests.processes import write_program
@@ -187,16 +186,6 @@ def two_nodes_asked(project):
     asked = snakemake(project, "--dry-run", "--config", "study=two_nodes")
     assert asked.returncode == 0, asked.stdout + asked.stderr
     return asked.stdout + asked.stderr
-
-
-def test_a_point_file_holds_what_a_job_needs(project):
-    plan(project, "quickstart")
-    paths = list((project / "results" / "quickstart" / "points").glob("*.json"))
-    assert paths
-    for path in paths:
-        point = point_from_json(path.read_text())
-        assert path.stem == point.point_id
-        assert json.loads(path.read_text())["layout"]["precision"] in {"fp32", "bf16"}
 
 
 def test_snakemakes_linter_finds_nothing(project):
