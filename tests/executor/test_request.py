@@ -134,7 +134,7 @@ def test_the_plugin_is_light_until_it_submits():
 )
 def test_snakemakes_own_names_of_resources_are_heeded(resources, threads, options):
     request = request_of("r", {"runtime": 5, **resources}, threads)
-    assert dict(request.options) == {"nodes": 1, **options}
+    assert request.options == {"nodes": 1, **options}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_group_asks_for_the_most_of_its_jobs_and_the_sum_of_their_times():
     large = request_of("r", {"runtime": 7, "mem_mb": 1000, "nodes": 2, "gpus_per_node": 4})
     both = together("g", [small, large])
     assert (both.runtime_min, both.nodes, both.gpus) == (12, 2, 8)
-    assert dict(both.options)["mem"] == "1000M"
+    assert both.options["mem"] == "1000M"
     other = request_of("r", {"runtime": 5, "slurm_partition": "a"})
     with pytest.raises(RequestError, match="group g: its jobs differ in partition"):
         together("g", [small, other])

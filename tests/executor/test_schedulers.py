@@ -85,7 +85,7 @@ def test_a_slow_node_that_has_left_the_cluster_is_excluded_no_more(command, slur
     command("sinfo", b"n1|gpu*|infinite\nn2|gpu*|infinite\n")
     slow = {"slurm_exclude": "n1,n9", "slurm_extra": "--exclude=n[2,3,9],typo"}
 
-    after = dict(slurm.avoiding(request_of("r", {"runtime": 5, **slow}), ["n4"]).options)
+    after = slurm.avoiding(request_of("r", {"runtime": 5, **slow}), ["n4"]).options
 
     assert after["exclude"] == "n[2,3,9],typo,n1,n4"  # sbatch shall refuse what the user misspelt
 

@@ -132,7 +132,7 @@ class Records:
         batch.mkdir(mode=0o700)
         pack = {
             "directory": str(directory),
-            "environment": dict(environment),
+            "environment": environment,
             "outputs_are_complete": outputs_are_complete,
             "restarts": restarts,
             "items": [{name: getattr(job, name) for name in _RECORDED} for job in jobs],

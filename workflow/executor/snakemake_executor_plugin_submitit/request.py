@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -22,15 +22,15 @@ class Request:
     runtime_min: int  # time limit of one job, or the sum for all that share the allocation
     nodes: int
     gpus: int  # of all nodes together
-    options: tuple[tuple[str, str | int | bool], ...]  # of the scheduler, sorted; True: a flag
+    options: Mapping[str, str | int | bool]  # of the scheduler; True: a flag
     setup: tuple[str, ...]  # shell lines that run before the worker
-    environment: tuple[tuple[str, str], ...]  # for the jobs
+    environment: Mapping[str, str]  # for the jobs
     excluded: str = ""  # hosts that the rule leaves out, as its command may name them
 
     @property
     def kind(self) -> str:
         """Equal for requests that differ in time only."""
-        return json.dumps([self.options, self.setup, self.environment])
+        return json.dumps([self.options, self.setup, self.environment], sort_keys=True)
 
     @property
     def key(self) -> str:
@@ -40,9 +40,8 @@ class Request:
     @property
     def asked(self) -> str:
         """Equal for requests that differ in the rule's excluded hosts only."""
-        options = dict(self.options)
-        options["exclude"] = str(options.get("exclude", "")).removesuffix(self.excluded).rstrip(",")
-        return dataclasses.replace(self, options=tuple(sorted(options.items()))).key
+        own = str(self.options.get("exclude", "")).removesuffix(self.excluded).rstrip(",")
+        return dataclasses.replace(self, options={**self.options, "exclude": own}).key
 
     @property
     def minutes(self) -> int:
@@ -62,19 +61,19 @@ def together(name: str, requests: Sequence[Request]) -> Request:
     if len(requests) == 1:
         return first
     options: dict[str, str | int | bool] = {}
-    for option in sorted({option for request in requests for option, _ in request.options}):
-        values = {dict(request.options).get(option, 0) for request in requests}
+    for option in sorted({option for request in requests for option in request.options}):
+        values = {request.options.get(option, 0) for request in requests}
         texts = {str(value).rstrip("M"): value for value in values}
         numbers = {int(text): value for text, value in texts.items() if text.isdigit()}
         if len(values) > 1 and len(numbers) < len(values):
             raise RequestError(f"group {name}: its jobs differ in {option}, so they cannot be one")
         options[option] = numbers[max(numbers)] if numbers else values.pop()
-    if len({(request.setup, request.environment) for request in requests}) > 1:
+    if any((each.setup, each.environment) != (first.setup, first.environment) for each in requests):
         raise RequestError(f"group {name}: its jobs differ in their set-up, so they cannot be one")
     return dataclasses.replace(
         first,
         runtime_min=sum(request.runtime_min for request in requests),
         nodes=max(request.nodes for request in requests),
         gpus=max(request.gpus for request in requests),
-        options=tuple(sorted(options.items())),
+        options=options,
     )

@@ -173,7 +173,7 @@ class Submitter:
                 batch,
                 jobs,
                 directory=Path.cwd(),
-                environment=dict(request.environment),
+                environment=request.environment,
                 outputs_are_complete=self.outputs_are_complete,
                 restarts=min(map(self.in_flight.restarts_left, jobs)),
             )

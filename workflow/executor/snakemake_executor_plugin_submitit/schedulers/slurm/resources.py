@@ -93,9 +93,9 @@ def request_of(rule: str, resources: Mapping[str, Any], threads: int = 1) -> Req
         runtime_min=runtime,
         nodes=int(options["nodes"]),
         gpus=int(options["nodes"]) * gpus_per_node,
-        options=tuple(sorted(options.items())),
+        options=options,
         setup=tuple(line for line in setup.splitlines() if line.strip()),
-        environment=(("SRUN_ARGS", str(srun_args)),) if srun_args else (),
+        environment={"SRUN_ARGS": str(srun_args)} if srun_args else {},
         excluded=str(resources.get("slurm_exclude") or ""),
     )
 
@@ -172,4 +172,4 @@ def avoiding(request: Request, hosts: Sequence[str], nodes: Collection[str] = ()
     gone = set(request.excluded.split(",")) - set(nodes) if nodes else set()
     if entries := [entry for entry in [*stated, *hosts] if entry not in gone]:
         options["exclude"] = ",".join(entries)
-    return dataclasses.replace(request, options=tuple(sorted(options.items())))
+    return dataclasses.replace(request, options=options)

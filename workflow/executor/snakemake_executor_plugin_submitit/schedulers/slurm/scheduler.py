@@ -76,7 +76,7 @@ class Slurm(Scheduler):
 
     def longest_minutes(self, request: Request) -> int | None:
         """See `Scheduler`: of the partition, or of the shortest if several are named."""
-        named = str(dict(request.options).get("partition", "")).split(",")
+        named = str(request.options.get("partition", "")).split(",")
         limits = [self._site[1].get(name) for name in named]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -85,7 +85,7 @@ class Slurm(Scheduler):
         longest = self.longest_minutes(request)
         if longest is None or request.minutes <= longest:
             return None
-        where = dict(request.options).get("partition", "the default one")
+        where = request.options.get("partition", "the default one")
         return (
             f"it may take {request.runtime_min} minutes, with {MARGIN_MIN} for its start, and a "
             f"job of partition {where} at most {longest}"
@@ -181,7 +181,6 @@ def submitit_parameters(request: Request, *, name: str, comment: str) -> dict[st
     submitit gets one task, the worker in the batch step, while Slurm gets the real geometry: with
     submitit's own srun the worker would run once per task.
     """
-    options = dict(request.options)
     parameters: dict[str, Any] = {
         "job_name": name,
         "comment": comment,
@@ -191,8 +190,8 @@ def submitit_parameters(request: Request, *, name: str, comment: str) -> dict[st
         "stderr_to_stdout": True,
         "additional_parameters": {
             "signal": f"B:USR2@{SIGNAL_DELAY_S}",
-            **({} if "no-requeue" in options else {"requeue": True}),
-            **options,
+            **({} if "no-requeue" in request.options else {"requeue": True}),
+            **request.options,
         },
     }
     if request.setup:
