@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from scaling.cluster.site import Slurm
 from scaling.errors import InputError, did_you_mean
 
 TERA = 1e12
@@ -117,6 +116,26 @@ def gpu_named(name: str) -> Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm:
+    """The `slurm:` block of a cluster; options left out are the site's defaults (docs/slurm.md)."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    exclusive: bool = False
+    gres: str | None = None
+    cpus_per_task: int | None = None
+    mem_mb: int | None = None
+    max_minutes: int | None = None  # of a job in the partition
+    dependency: str | None = None
+    setup: tuple[str, ...] = ()
+    srun_args: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The cluster that jobs run on.
 
@@ -132,7 +151,7 @@ class Cluster:
     bus_bytes_per_s: Mapping[float, float] | None = None
     lossy_transport: bool = False
     usd_per_gpu_hour: float | None = None
-    slurm: Slurm = field(default_factory=Slurm)
+    slurm: Slurm = Slurm()
     source: str
 
 

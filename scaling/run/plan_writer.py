@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.cluster.site import Slurm
+from scaling.cluster.hardware import Slurm
 from scaling.errors import InputError, shortened
 from scaling.probe.plan import ProbePlan
 from scaling.record import files

@@ -15,8 +15,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from yaml.constructor import ConstructorError
 
-from scaling.cluster.hardware import GB_PER_S, GBIT_PER_S, Cluster
-from scaling.cluster.site import Slurm
+from scaling.cluster.hardware import GB_PER_S, GBIT_PER_S, Cluster, Slurm
 from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape

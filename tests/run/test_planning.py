@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
-from scaling.cluster.site import Slurm
+from scaling.cluster.hardware import Slurm
 from scaling.errors import InputError
 from scaling.run import planning, predictions
 from scaling.study import grid
