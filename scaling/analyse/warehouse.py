@@ -53,11 +53,7 @@ COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
 
 
 def tabulate(
-    study_dir: Path,
-    sql_dir: Path,
-    *,
-    clusters: Mapping[str, Cluster] | None = None,
-    knee_share: float | None = None,
+    study_dir: Path, sql_dir: Path, *, clusters: Mapping[str, Cluster] | None = None
 ) -> list[Unusable]:
     """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
 
@@ -70,15 +66,12 @@ def tabulate(
         study_dir: results/<study>; rows/ may be missing, empty or partial.
         sql_dir: the folder of SQL files, reports/sql.
         clusters: by name, for their prices.
-        knee_share: ratio; the knee is the largest size up to which every doubling still returned
-            this share of twice the throughput. None: the value in study.json.
 
     Returns:
         Files and rows that were left out because they are not valid.
 
     Raises:
-        InputError: no plan in `study_dir`, a file that cannot be read, an SQL file that fails, or a
-            knee_share that is not in (0, 1].
+        InputError: no plan in `study_dir`, a file that cannot be read, or an SQL file that fails.
         CannotWrite: the system refused; the earlier tables are kept.
     """
     inner = _read(sql_dir / "inner")
@@ -87,9 +80,6 @@ def tabulate(
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
     needs = all_needs(queries, sql_dir)
     about, paths = read_study_info(study_dir), StudyPaths(study_dir)
-    share = about.knee_share if knee_share is None else knee_share
-    if not 0 < share <= 1:
-        raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
         # reuse the memory of dropped tables instead of asking the system for it page by page
@@ -101,7 +91,7 @@ def tabulate(
         unusable = attach(connection, paths)
         connection.execute(
             "create table study.options as select ?::varchar as mode, ?::double as knee_share",
-            [about.mode, share],
+            [about.mode, about.knee_share],
         )
         _make_all(cursors, needs, queries, sql_dir)
         outer = [name for name in needs if name not in inner and name not in drawn.INNER]

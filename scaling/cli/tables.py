@@ -22,18 +22,12 @@ from scaling.cli.trainer_log import row_of_log
 from scaling.errors import InputError, counted, shortened
 from scaling.study.inputs import local_or_shipped
 
-KneeShare = Annotated[
-    float | None,
-    typer.Option(help="Share of twice the speed that a doubling must give; default: the study's."),
-]
-
 
 def tabulate(
     study_dir: StudyDir,
     sql: Annotated[
         Path, typer.Option(help="The folder of SQL files.", callback=local_or_shipped)
     ] = Path("reports/sql"),
-    knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     check_address_space(4, "making tables")
@@ -41,9 +35,7 @@ def tabulate(
     from scaling.predict.read.clusters import site_clusters
     from scaling.study.study import read_study_info
 
-    for unusable in warehouse.tabulate(
-        study_dir, sql, clusters=site_clusters(), knee_share=knee_share
-    ):
+    for unusable in warehouse.tabulate(study_dir, sql, clusters=site_clusters()):
         warn(f"Left out: {unusable}")
     replicates = read_study_info(study_dir).replicates
     if replicates is not None:
@@ -58,14 +50,13 @@ def report(
     ] = Path("reports"),
     tables: Annotated[bool, typer.Option(help="First make the tables again.")] = True,
     charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
-    knee_share: KneeShare = None,
 ) -> None:
     """Write report.html from what has been measured so far."""
     check_address_space(68, "drawing charts")  # of which V8 takes 64 at first
     from scaling.report.page import page
 
     if tables:
-        tabulate(study_dir, reports / "sql", knee_share)
+        tabulate(study_dir, reports / "sql")
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
 
 

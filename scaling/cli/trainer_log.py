@@ -1,5 +1,6 @@
 """The log of another trainer as one row in our columns."""
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -78,12 +79,8 @@ def row_of_log(log: Path, trainer: str, columns: Sequence[str]) -> dict[str, Any
 
 def _typed(text: str) -> Any:
     """A cell as JSON has it: a whole number, a number, true or false, else text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        return value if math.isfinite(value) else text
-    return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) and math.isfinite(value) else text

@@ -223,16 +223,11 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
     asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.options")
-    for share, expected in ((None, 0.6), (0.9, 0.9)):
-        tabulate(study, asked, knee_share=share)
-        assert read(study / "tables" / "choices.parquet") == [
-            {"mode": "predict", "knee_share": expected}
-        ]
+    tabulate(study, asked)
+    assert read(study / "tables" / "choices.parquet") == [{"mode": "predict", "knee_share": 0.6}]
 
 
-def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
-    with pytest.raises(InputError, match=r"knee_share=1.5: must be a ratio above 0"):
-        tabulate(study, SQL, knee_share=1.5)
+def test_a_broken_study_json_is_refused(study):
     (study / "study.json").write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes"):
         tabulate(study, SQL)
