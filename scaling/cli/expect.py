@@ -21,6 +21,7 @@ from scaling.cli.options import (
     AsJson,
     CalibrationFile,
     count,
+    opt,
     print_assumptions,
     print_json,
     say_batch,
@@ -38,8 +39,8 @@ _WIDTH = 80
 
 
 def expect(
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
-    cluster: Annotated[str | None, typer.Option(help=CLUSTER_HELP)] = None,
+    model: Annotated[str | None, opt(MODEL_HELP)] = None,
+    cluster: Annotated[str | None, opt(CLUSTER_HELP)] = None,
     gpus: Annotated[int | None, count("Ranks.")] = None,
     tp: Annotated[int | None, count("Ranks.")] = None,
     pp: Annotated[int | None, count("Ranks.")] = None,
@@ -47,35 +48,25 @@ def expect(
     ep: Annotated[int | None, count("Ranks.")] = None,
     zero_stage: Annotated[int | None, typer.Option(min=0, max=3)] = None,
     micro_batch_size: Annotated[int | None, count("Sequences.")] = None,
-    activation_checkpointing: Annotated[
-        str | None, typer.Option(help="none, selective or full.")
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or fp8.")] = None,
-    engine: Annotated[str | None, typer.Option(help=f"What trains: {', '.join(PROGRAMS)}.")] = None,
+    activation_checkpointing: Annotated[str | None, opt("none, selective or full.")] = None,
+    precision: Annotated[str | None, opt("fp32, bf16, fp16 or fp8.")] = None,
+    engine: Annotated[str | None, opt(f"What trains: {', '.join(PROGRAMS)}.")] = None,
     layout: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS=VALUE", help="Any other axis: fused_norm=true,compile=true."),
+        list[str] | None, opt("Other axes: compile=true.", metavar="AXIS=VALUE")
     ] = None,
     seq_length: Annotated[int | None, count(f"Tokens per sequence; default: {SEQ_LENGTH}.")] = None,
-    global_batch_size: Annotated[
-        int | None, count("Sequences per step; default: 4 to 16 M tokens.")
-    ] = None,
+    global_batch_size: Annotated[int | None, count("Sequences; default: 4 to 16 M tokens.")] = None,
     gradient_accumulation_steps: Annotated[
         int | None, count("Instead of --global-batch-size.")
     ] = None,
     tokens_per_s_per_gpu: Annotated[
-        float | None, typer.Option(min=1e-6, max=1e12, help="The number in question.")
+        float | None, opt("The number to judge.", min=1e-6, max=1e12)
     ] = None,
     calibration: CalibrationFile = None,
-    log: Annotated[
-        Path | None, typer.Option(help="A trainer's log: takes number and layout from it.")
-    ] = None,
-    trainer: Annotated[
-        str | None, typer.Option(help="With --log: megatron, torchtitan, nemo, hf ...")
-    ] = None,
+    log: Annotated[Path | None, opt("A trainer's log: takes number and layout from it.")] = None,
+    trainer: Annotated[str | None, opt("With --log: megatron, torchtitan, nemo, hf ...")] = None,
     column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="With --log: what the log does not say."),
+        list[str] | None, opt("What a --log does not say.", metavar="NAME=VALUE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -8,20 +8,15 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
+from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, arg, opt
 from scaling.study.paths import RESULTS, StudyPaths
 
 LOOK_EVERY_S = 5.0
 
 
 def new(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A new folder, or one without a config."),
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="Your model's config.json, its folder, or a cached hub name.")
-    ] = None,
+    folder: Annotated[Path, arg("FOLDER", "A new folder, or one without a config.")],
+    model: Annotated[str | None, opt("A config.json, its folder, or a cached hub name.")] = None,
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
     from scaling.cli.layouts import model_of
@@ -41,7 +36,7 @@ def new(
 
 def export(
     study_dir: StudyDir,
-    out: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The file to write.")],
+    out: Annotated[Path, arg("OUT.zip", "The file to write.")],
 ) -> None:
     """Pack tables, page and study to share: no user, host or path, no free text, no logs."""
     from scaling.predict.read.clusters import site_clusters
@@ -54,8 +49,8 @@ def export(
 
 def status(
     study: StudyName,
-    watch: Annotated[bool, typer.Option(help="Repeat until all is measured.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, for scripts.")] = False,
+    watch: Annotated[bool, opt("Repeat until all is measured.")] = False,
+    as_json: Annotated[bool, opt("One line of JSON, for scripts.", "--json")] = False,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
@@ -93,9 +88,7 @@ def report_unreadable_rows(study_dir: Path) -> None:
 
 def stop(
     study: StudyName,
-    scheduler: Annotated[
-        str, typer.Option(help="Where its allocations were sent: slurm, local or one of your own.")
-    ] = "slurm",
+    scheduler: Annotated[str, opt("slurm, local, or one of your own.")] = "slurm",
 ) -> None:
     """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scaling.cli.options import AsJson, check_choice, count, print_json, warn
+from scaling.cli.options import AsJson, arg, check_choice, count, opt, print_json, warn
 from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.layout.axes import AXES, DEFAULTS
 from scaling.layout.engines import ENGINES, TRAINERS
@@ -25,7 +25,7 @@ SEQ_LENGTH = 4096
 
 
 def model(
-    path: Annotated[str, typer.Argument(metavar="PATH", help=MODEL_HELP)],
+    path: Annotated[str, arg("PATH", MODEL_HELP)],
     seq_length: Annotated[int, count("Tokens per sequence, for the FLOPs.")] = 4096,
     as_json: AsJson = False,
 ) -> None:
@@ -85,18 +85,15 @@ def model_of(text: str, said: str = "--model") -> "ConfigModel":
 def command(
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="POINT|LAYOUT",
-            help="A point's JSON file, or axes: tp=2,zero_stage=1,micro_batch_size=1.",
-        ),
+        arg("POINT|LAYOUT", "A point's JSON file, or axes: tp=2,zero_stage=1,micro_batch_size=1."),
     ],
-    program: Annotated[str, typer.Option("--as", help=f"One of {', '.join(PROGRAMS)}.")],
-    model: Annotated[str | None, typer.Option(help=f"Of a layout: {MODEL_HELP}")] = None,
+    program: Annotated[str, opt(f"One of {', '.join(PROGRAMS)}.", "--as")],
+    model: Annotated[str | None, opt(f"Of a layout: {MODEL_HELP}")] = None,
     gpus: Annotated[int | None, count("Of a layout.")] = None,
     global_batch_size: Annotated[int | None, count("Of a layout: sequences per step.")] = None,
     seq_length: Annotated[int, count("Of a layout.")] = SEQ_LENGTH,
-    cluster: Annotated[str, typer.Option(help=f"Of a layout: {CLUSTER_HELP}")] = "h100-80gb",
-    out: Annotated[Path, typer.Option(help="Where files of the command go.")] = Path("launch"),
+    cluster: Annotated[str, opt(f"Of a layout: {CLUSTER_HELP}")] = "h100-80gb",
+    out: Annotated[Path, opt("Where files of the command go.")] = Path("launch"),
     as_json: AsJson = False,
 ) -> None:
     """Print the command line and the files that start a layout with a program."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import print_table, warn
+from scaling.cli.options import arg, opt, print_table, warn
 from scaling.errors import InputError, counted, shortened
 from scaling.study.ids import stored_fields
 
@@ -20,16 +20,10 @@ _STAGES = ("first", "middle", "last")
 
 
 def memory(
-    what: Annotated[
-        str, typer.Argument(metavar="STUDY|POINT", help="A study, or a point's JSON file.")
-    ],
-    ranks: Annotated[
-        str, typer.Option(help="Pipeline stages: first, middle, last; separated by commas.")
-    ] = ",".join(_STAGES),
-    model: Annotated[
-        str | None, typer.Option(help="Another model for the study's layouts, or its config.json.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each point.")] = False,
+    what: Annotated[str, arg("STUDY|POINT", "A study, or a point's JSON file.")],
+    ranks: Annotated[str, opt("Pipeline stages, with commas.")] = ",".join(_STAGES),
+    model: Annotated[str | None, opt("Another model for the study's layouts.")] = None,
+    as_json: Annotated[bool, opt("A line of JSON for each point.", "--json")] = False,
 ) -> None:
     """Count the bytes of a rank, phase by phase, by running the engine on tensors without data.
 

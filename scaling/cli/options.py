@@ -17,9 +17,23 @@ from scaling.study.paths import RESULTS
 if TYPE_CHECKING:
     from scaling.layout.layout import Layout
 
-StudyName = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
-]
+
+def opt(what: str, *names: str, **more: Any) -> Any:
+    """An option with its help."""
+    return typer.Option(*names, help=what, **more)
+
+
+def arg(metavar: str, what: str, **more: Any) -> Any:
+    """An argument with its name in the help, and its help."""
+    return typer.Argument(metavar=metavar, help=what, **more)
+
+
+def count(what: str) -> Any:
+    """An option that is a number of ranks, sequences or tokens."""
+    return opt(what, min=1, max=10_000_000)
+
+
+StudyName = Annotated[str, arg("STUDY", "A name in config/studies, or a path to its YAML.")]
 
 
 def _existing_folder(folder: Path | None) -> Path | None:
@@ -32,34 +46,19 @@ def _existing_folder(folder: Path | None) -> Path | None:
 
 
 _RESULTS_HELP = "The study's results, e.g. results/quickstart."
-NewStudyDir = Annotated[Path, typer.Argument(metavar="STUDY_DIR", help=_RESULTS_HELP)]
-StudyDir = Annotated[
-    Path, typer.Argument(metavar="STUDY_DIR", help=_RESULTS_HELP, callback=_existing_folder)
-]
+NewStudyDir = Annotated[Path, arg("STUDY_DIR", _RESULTS_HELP)]
+StudyDir = Annotated[Path, arg("STUDY_DIR", _RESULTS_HELP, callback=_existing_folder)]
 OtherStudyDir = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[AFTER]", help="Another study; or give --split.", callback=_existing_folder
-    ),
+    Path | None, arg("[AFTER]", "Another study; or give --split.", callback=_existing_folder)
 ]
-Mode = Annotated[str | None, typer.Option(help="measure or predict, overriding the study.")]
-ClusterName = Annotated[
-    str | None, typer.Option(help="A cluster of config/clusters.yaml, overriding the study's.")
-]
-Implied = Annotated[
-    bool, typer.Option(help="Do not start what a smaller micro-batch's lack of memory rules out.")
-]
+Mode = Annotated[str | None, opt("measure or predict, overriding the study.")]
+ClusterName = Annotated[str | None, opt("A cluster, overriding the study's.")]
+Implied = Annotated[bool, opt("Do not start what a smaller micro-batch rules out.")]
 CalibrationFile = Annotated[
-    Path | None,
-    typer.Option("--calibration", "-c", help="calibration.json; without it data-sheet numbers."),
+    Path | None, opt("Without it data-sheet numbers.", "--calibration", "-c")
 ]
 REHEARSE = "Count the memory of shown layouts near the GPU's limit by rehearsal, 4 to 15 s each."
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-def count(what: str) -> Any:
-    """An option that is a number of ranks, sequences or tokens."""
-    return typer.Option(min=1, max=10_000_000, help=what)
+AsJson = Annotated[bool, opt("Print JSON instead of a table.", "--json")]
 
 
 def warn(sentence: str) -> None:

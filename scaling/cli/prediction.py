@@ -12,7 +12,9 @@ from scaling.cli.options import (
     REHEARSE,
     AsJson,
     CalibrationFile,
+    arg,
     check_output,
+    opt,
     percent,
     print_assumptions,
     print_json,
@@ -25,26 +27,16 @@ if TYPE_CHECKING:
     from scaling.arrays import Flags
     from scaling.importing.reader import Table
 
-Rows = Annotated[
-    Path,
-    typer.Argument(metavar="ROWS", help="Measured rows: CSV, JSON, Parquet, or a rows/ folder."),
-]
-Where = Annotated[
-    str | None, typer.Option(help="SQL condition: rows to use; row_index is their number.")
-]
+Rows = Annotated[Path, arg("ROWS", "Measured rows: CSV, JSON, Parquet, or a rows/ folder.")]
+Where = Annotated[str | None, opt("SQL: rows to use; row_index is their number.")]
 
 
 def predict(
-    points: Annotated[
-        Path, typer.Argument(metavar="POINTS", help="CSV, JSON or Parquet, one layout per row.")
-    ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The Parquet file to write.")],
+    points: Annotated[Path, arg("POINTS", "CSV, JSON or Parquet, one layout per row.")],
+    out: Annotated[Path, arg("OUT", "The Parquet file to write.")],
     calibration: CalibrationFile = None,
     rehearse: Annotated[
-        bool,
-        typer.Option(
-            "--rehearse", help=f"{REHEARSE} Shown is the best of each size; POINTS is a study's."
-        ),
+        bool, opt(f"{REHEARSE} Shown is the best of each size; POINTS is a study's.", "--rehearse")
     ] = False,
 ) -> None:
     """Predict memory and step time of every layout in a table."""
@@ -88,17 +80,10 @@ def predict(
 
 def calibrate(
     rows: Rows,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The calibration.json to write.")],
+    out: Annotated[Path, arg("OUT", "The calibration.json to write.")],
     where: Where = None,
-    points: Annotated[
-        Path | None,
-        typer.Option(
-            help="Only rows of these points, a study's points.parquet, of their commonest software."
-        ),
-    ] = None,
-    probes: Annotated[
-        Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV, JSON or Parquet.")
-    ] = None,
+    points: Annotated[Path | None, opt("Only rows of a study's points.parquet.")] = None,
+    probes: Annotated[Path | None, opt("Rates that the cluster's probes reached.")] = None,
 ) -> None:
     """Fit the model's parameters, with intervals, to measured rows."""
     import numpy as np
@@ -200,12 +185,8 @@ def _noted(table: "Table") -> "Table":
 
 def validate(
     rows: Rows,
-    calibrate_where: Annotated[
-        str | None, typer.Option(help="SQL condition: rows to calibrate on; without it none.")
-    ] = None,
-    test_where: Annotated[
-        str | None, typer.Option(help="SQL condition: rows to test on; without it all others.")
-    ] = None,
+    calibrate_where: Annotated[str | None, opt("SQL: rows to calibrate on; else none.")] = None,
+    test_where: Annotated[str | None, opt("SQL: rows to test on; else all others.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate on some of the rows, and report the prediction errors on the others."""

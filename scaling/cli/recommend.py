@@ -25,6 +25,7 @@ from scaling.cli.options import (
     CalibrationFile,
     check_choice,
     count,
+    opt,
     percent,
     print_json,
     print_table,
@@ -44,36 +45,22 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
 
 def recommend(
-    model: Annotated[str, typer.Option(help=MODEL_HELP)],
-    cluster: Annotated[str, typer.Option(help=CLUSTER_HELP)],
-    gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
-    global_batch_size: Annotated[
-        int | None, count("Sequences per step; default: 4 to 16 M tokens.")
-    ] = None,
+    model: Annotated[str, opt(MODEL_HELP)],
+    cluster: Annotated[str, opt(CLUSTER_HELP)],
+    gpus: Annotated[str, opt("GPU counts, e.g. 8,64,512.")],
+    global_batch_size: Annotated[int | None, count("Sequences; default: 4 to 16 M tokens.")] = None,
     seq_length: Annotated[int, count("Tokens per sequence.")] = SEQ_LENGTH,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="fp32, bf16, fp16 or fp8; default: bf16, or fp16 on GPUs without it."),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(help=f"The engine whose layouts to search: {' or '.join(ENGINES)}."),
-    ] = DEFAULTS["engine"],
+    precision: Annotated[str | None, opt("fp32, bf16, fp16 or fp8; default: bf16.")] = None,
+    engine: Annotated[str, opt(f"What trains: {' or '.join(ENGINES)}.")] = DEFAULTS["engine"],
     setting: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS=VALUE", help="What the layouts share: routing=learned."),
+        list[str] | None, opt("For all: routing=learned.", metavar="AXIS=VALUE")
     ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Of a whole run, e.g. 15T or 140G: adds days and cost.")
-    ] = None,
-    usd_per_gpu_hour: Annotated[
-        float | None, typer.Option(min=0, max=1e6, help="Instead of the cluster's price.")
-    ] = None,
+    tokens: Annotated[str | None, opt("Of a run, as 15T: adds days and cost.")] = None,
+    usd_per_gpu_hour: Annotated[float | None, opt("A price of your own.", min=0, max=1e6)] = None,
     calibration: CalibrationFile = None,
-    rehearse: Annotated[bool, typer.Option(help=REHEARSE)] = True,
+    rehearse: Annotated[bool, opt(REHEARSE)] = True,
     program: Annotated[
-        str | None,
-        typer.Option("--as", help=f"Print how each size's best starts: {', '.join(PROGRAMS)}."),
+        str | None, opt(f"Print how to start with {', '.join(PROGRAMS)}.", "--as")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,8 +14,10 @@ from scaling.cli.options import (
     NewStudyDir,
     OtherStudyDir,
     StudyDir,
+    arg,
     check_address_space,
     check_choice,
+    opt,
     warn,
 )
 from scaling.cli.trainer_log import row_of_log
@@ -25,9 +27,9 @@ from scaling.study.inputs import local_or_shipped
 
 def tabulate(
     study_dir: StudyDir,
-    sql: Annotated[
-        Path, typer.Option(help="The folder of SQL files.", callback=local_or_shipped)
-    ] = Path("reports/sql"),
+    sql: Annotated[Path, opt("The folder of SQL files.", callback=local_or_shipped)] = Path(
+        "reports/sql"
+    ),
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     check_address_space(4, "making tables")
@@ -44,12 +46,11 @@ def tabulate(
 
 def report(
     study_dir: StudyDir,
-    reports: Annotated[
-        Path,
-        typer.Option(help="The folder of captions, SQL and page.", callback=local_or_shipped),
-    ] = Path("reports"),
-    tables: Annotated[bool, typer.Option(help="First make the tables again.")] = True,
-    charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
+    reports: Annotated[Path, opt("Captions, SQL and page.", callback=local_or_shipped)] = Path(
+        "reports"
+    ),
+    tables: Annotated[bool, opt("First make the tables again.")] = True,
+    charts: Annotated[bool, opt("Write every chart as SVG and PNG.")] = True,
 ) -> None:
     """Write report.html from what has been measured so far."""
     check_address_space(68, "drawing charts")  # of which V8 takes 64 at first
@@ -61,31 +62,17 @@ def report(
 
 
 def import_(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Rows as CSV, JSON lines or Parquet.")
-    ],
+    file: Annotated[Path, arg("FILE", "Rows as CSV, JSON lines or Parquet.")],
     study_dir: NewStudyDir,
     rename: Annotated[
-        list[str] | None,
-        typer.Option(metavar="THEIRS=OURS", help="Our name of a column; empty: ignore it."),
+        list[str] | None, opt("Our name; none: ignore it.", metavar="THEIRS=OURS")
     ] = None,
-    nccl_tests: Annotated[
-        str | None,
-        typer.Option(metavar="CLUSTER", help="FILE is the output of nccl-tests on this cluster."),
-    ] = None,
-    collective: Annotated[
-        str | None, typer.Option(help="Of nccl-tests whose output does not name it.")
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option(min=2, help="Of nccl-tests whose output does not tell.")
-    ] = None,
-    trainer: Annotated[
-        str | None,
-        typer.Option(help="FILE is a log of this entry of config/trainers.yaml: one row."),
-    ] = None,
+    nccl_tests: Annotated[str | None, opt("FILE is nccl-tests' output.", metavar="CLUSTER")] = None,
+    collective: Annotated[str | None, opt("Of nccl-tests whose output does not name it.")] = None,
+    ranks: Annotated[int | None, opt("Of nccl-tests whose output does not tell.", min=2)] = None,
+    trainer: Annotated[str | None, opt("FILE is a log of this program: one row.")] = None,
     column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="Of a log: what it does not say, as tp=4."),
+        list[str] | None, opt("What a log does not say.", metavar="NAME=VALUE")
     ] = None,
 ) -> None:
     """Import rows in our columns and units into a study, as a series of their own.

@@ -16,7 +16,7 @@ from scaling import __version__
 from scaling.cli import folders, layouts, prediction, tables
 from scaling.cli.expect import expect
 from scaling.cli.memory import memory
-from scaling.cli.options import REHEARSE, ClusterName, Implied, Mode, StudyName, warn
+from scaling.cli.options import REHEARSE, ClusterName, Implied, Mode, StudyName, arg, opt, warn
 from scaling.cli.recommend import recommend
 from scaling.errors import InputError, counted, printable
 from scaling.study.paths import RESULTS
@@ -39,8 +39,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+        bool, opt("Show the version.", "--version", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Which parallel layout trains fastest at each GPU count, and what one more GPU buys."""
@@ -49,10 +48,8 @@ def options(
 @app.command(epilog="Example:  scaling plan quickstart")
 def plan(
     study: StudyName,
-    write: Annotated[
-        bool, typer.Option(help="Write the plan's files into the study's folder.")
-    ] = True,
-    rehearse: Annotated[bool, typer.Option(help=REHEARSE)] = True,
+    write: Annotated[bool, opt("Write the plan's files into the study's folder.")] = True,
+    rehearse: Annotated[bool, opt(REHEARSE)] = True,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
@@ -73,17 +70,13 @@ def plan(
 def run(
     study: StudyName,
     snakemake: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Options for snakemake."),
+        list[str] | None, arg("[-- SNAKEMAKE OPTIONS]", "Options for snakemake.")
     ] = None,
     implied: Implied = True,
     mode: Mode = None,
     cluster: ClusterName = None,
     notify: Annotated[
-        str | None,
-        typer.Option(
-            help="A shell command for the end; counts are in $SCALING_OK, $SCALING_OOM..."
-        ),
+        str | None, opt("A command for the end; $SCALING_OK, $SCALING_OOM ... count.")
     ] = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, and show its progress."""
@@ -96,11 +89,9 @@ def run(
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
 def measure(
-    point: Annotated[Path, typer.Argument(metavar="POINT", help="The point's JSON file.")],
-    row: Annotated[Path, typer.Argument(metavar="ROW", help="Where its Parquet row goes.")],
-    excluded: Annotated[
-        str, typer.Option(help="Hosts that the allocation excluded, to record in the row.")
-    ] = "",
+    point: Annotated[Path, arg("POINT", "The point's JSON file.")],
+    row: Annotated[Path, arg("ROW", "Where its Parquet row goes.")],
+    excluded: Annotated[str, opt("Hosts that the allocation excluded, to record in the row.")] = "",
     implied: Implied = True,
 ) -> None:
     """Train one point and leave its row, whatever happens to it."""
@@ -124,7 +115,7 @@ def measure(
 def next_points(
     study: StudyName,
     number: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="From 1.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+    out: Annotated[Path, arg("OUT", "Where the Parquet table goes.")],
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
@@ -137,11 +128,9 @@ def next_points(
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
 def probe(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: probe.json.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
-    logs: Annotated[
-        Path | None, typer.Option(help="A folder for the ranks' logs; default: beside OUT.")
-    ] = None,
+    plan: Annotated[Path, arg("PLAN", "The plan: probe.json.")],
+    out: Annotated[Path, arg("OUT", "Where the Parquet table goes.")],
+    logs: Annotated[Path | None, opt("A folder for the ranks' logs; default: beside OUT.")] = None,
 ) -> None:
     """Measure what a cluster's GPUs, memory and links reach, and name slow hosts."""
     from scaling.analyse.hosts import slow_in_probes
@@ -179,7 +168,7 @@ def _printing_may_fail() -> Iterator[None]:
 def retry(
     study: StudyName,
     outcome: Annotated[
-        str, typer.Option(help="Outcomes to run again, separated by commas.")
+        str, opt("Outcomes to run again, separated by commas.")
     ] = "timeout,hang,launch_failed,node_failed",
 ) -> None:
     """Set the rows of failed points aside, so that the next run measures these points again."""
@@ -200,13 +189,8 @@ def retry(
 
 @app.command(epilog="Example:  scaling check check.json")
 def check(
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT.json", help="Where the JSON goes, with a page beside it."),
-    ],
-    only: Annotated[
-        str, typer.Option(help="Some of facts,kernels,meters,training; default: all.")
-    ] = "",
+    out: Annotated[Path, arg("OUT.json", "Where the JSON goes, with a page beside it.")],
+    only: Annotated[str, opt("Some of facts,kernels,meters,training; default: all.")] = "",
 ) -> None:
     """Check this machine before measuring on it: limits, kernels, meters, training, outcomes."""
     if not out.name:
