@@ -17,6 +17,7 @@ HELD_BY = {
     "arrays": "importing/test_reader.py",
     "predict.cost.sharding": "predict/test_hybrid_sharding.py",
     "predict.cost.own_torch": "check/test_oracle.py",
+    "check.provoked": "check/test_outcomes.py",
     "probe.host_facts": "probe/test_ranks.py",
     "probe.program": "probe/test_ranks.py",
     "report.charts.comparisons": "report/test_charts.py",

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 import scaling
-from scaling.check.bytes_and_rates import memory_lines, rate_lines, trace_line
 from scaling.check.facts import fact_lines, machine_facts
 from scaling.check.kernel_checks import LARGE, SMALL, kernel_lines
 from scaling.check.lines import Line, not_here, pass_or_fail, to_json, to_text
@@ -23,6 +22,8 @@ from scaling.check.training import (
     TOGETHER,
     Machine,
     host_lines,
+    memory_lines,
+    trace_line,
     training_lines,
     warm_server,
 )
@@ -154,7 +155,6 @@ def _training(device: torch.device, folder: Path) -> Iterator[Part]:
             )
         yield "memory", lambda: memory_lines(machine)
         yield "memory", lambda: [trace_line(machine)]
-        yield "reference rates", lambda: rate_lines(machine)
         yield "warm hosts", lambda: host_lines(machine, server)
         yield "outcomes", lambda: outcome_lines(machine)
     if gpus < 2:

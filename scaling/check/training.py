@@ -1,4 +1,4 @@
-"""Train points as a study does: losses of every layout against plain code, and warm hosts."""
+"""Train points as a study does: losses against plain code, rehearsed memory, warm hosts."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ import torch
 
 from scaling import launch
 from scaling.check.lines import Line, failed_point, not_here, pass_or_fail
+from scaling.check.oracle import rank_memories
 from scaling.errors import printable
 from scaling.launch.start.forked import local_fork_server
 from scaling.layout.layout import Layout, refusals
@@ -38,6 +39,7 @@ _NORM_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2, "fp8": 0.2}
 _LIMIT_S = 120.0
 _COMPILED_LIMIT_S = 300.0
 _LEFT_BYTES = 64 * 2**20  # tolerated after a point that was ended
+_MEMORY_TOLERANCE = 0.02  # ratio
 # Columns that every row must have, and columns for each degree above 1.
 _SPLIT = ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s")
 _BY_DEGREE = {"tp": "tp_comm_s", "cp": "cp_comm_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}
@@ -70,6 +72,25 @@ TOGETHER: tuple[Mapping[str, Any], ...] = (
     {"dp": 4, "zero_stage": 3, "zero_shard_size": 2},
     {"tp": 2, "pp": 2, "dp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
 )
+
+
+# 0.4e9 parameters at 22 bytes each are 9 GB, so that norms and workspaces hardly count.
+_WIDE = ModelShape(
+    num_layers=8, hidden_size=2048, num_heads=16, num_kv_heads=16, head_dim=128,
+    ffn_hidden_size=5504, vocab_size=32000,
+)  # fmt: skip
+_COUNTED: tuple[Mapping[str, Any], ...] = (
+    {"zero_stage": 0},
+    {"zero_stage": 1, "gradient_accumulation_steps": 2},
+    {"zero_stage": 2, "activation_checkpointing": "full", "micro_batch_size": 4},
+    {"zero_stage": 3},
+    {"zero_stage": 1, "attention": "math", "activation_checkpointing": "selective"},
+    {"zero_stage": 1, "optimizer_precision": "bf16"},
+)
+_USUAL = {
+    "precision": "bf16", "attention": "flash2", "seq_length": 2048, "micro_batch_size": 2,
+    "gradient_accumulation_steps": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +225,42 @@ def training_line(section: str, name: str, row: Row, reference: Curve) -> Line:
         passes=worst <= limit and (worst_norm or 0.0) <= norm_limit and not missing,
         said=f"from the losses of plain fp32 code, at most {limit:g}; {gradients}{split}",
     )  # fmt: skip
+
+
+def memory_lines(machine: Machine) -> Iterator[Line]:
+    """Compare the allocator's peak with `scaling memory`'s for six layouts on one GPU."""
+    if machine.gpu == "cpu":
+        yield not_here("memory", "allocated memory of six layouts", "a CPU has no allocator to ask")
+        return
+    points = [machine.point(_USUAL | dict(layout), shape=_WIDE) for layout in _COUNTED]
+    exact = rank_memories((point, [0]) for point in points)
+    for number, (point, (memory,)) in enumerate(zip(points, exact, strict=True)):
+        row = machine.measure(f"memory{number}", point)
+        yield memory_line(point.layout.label, row, memory.peak_bytes)
+
+
+def memory_line(name: str, row: Row, exact_bytes: int) -> Line:
+    """Compare a row's peak memory with the rehearsed bytes."""
+    if row.outcome != "ok" or row.peak_memory_bytes is None:
+        return failed_point("memory", name, row)
+    apart = abs(row.peak_memory_bytes / exact_bytes - 1)
+    return pass_or_fail(
+        "memory", name, apart, passes=apart <= _MEMORY_TOLERANCE,
+        said=f"apart, at most {_MEMORY_TOLERANCE:g}: {row.peak_memory_bytes:,} bytes allocated, "
+        f"{exact_bytes:,} told",
+    )  # fmt: skip
+
+
+def trace_line(machine: Machine) -> Line:
+    """Check that the profiler's raw trace is kept where a study asks for it."""
+    name = "a raw trace is kept"
+    row = machine.measure("trace", machine.point({}, keep_trace=True))
+    traces = list((machine.folder / "trace").rglob("*.trace.json.gz"))
+    size = sum(trace.stat().st_size for trace in traces)
+    passes = row.outcome == "ok" and size > 0
+    return pass_or_fail(
+        "memory", name, size, "bytes", passes=passes, said="of one step, compressed"
+    )
 
 
 def host_lines(machine: Machine, server: psutil.Process) -> Iterator[Line]:

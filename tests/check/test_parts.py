@@ -60,7 +60,7 @@ def test_a_machine_trains_on_the_devices_that_it_has(
     monkeypatch.setattr(check, "training_lines", lines)
     monkeypatch.setattr(check, "_gpu_here", lambda _: "h100-80gb")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    for name in ("memory_lines", "rate_lines", "host_lines", "outcome_lines"):
+    for name in ("memory_lines", "host_lines", "outcome_lines"):
         monkeypatch.setattr(check, name, lambda *_: [])
     monkeypatch.setattr(check, "trace_line", lambda _: passed("trace"))
     parts = check._training(torch.device(device), tmp_path)

@@ -7,20 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from scaling.check.bytes_and_rates import (
-    memory_line,
-    memory_lines,
-    rate_line,
-    rate_lines,
-    trace_line,
-)
 from scaling.check.training import (
     ALONE,
     SHAPE,
     TOGETHER,
     Curve,
     Machine,
+    memory_line,
+    memory_lines,
     reference_curve,
+    trace_line,
     training_line,
     training_lines,
     warm_server,
@@ -86,18 +82,8 @@ def test_allocated_memory_is_within_two_per_cent_of_what_was_told(
     assert memory_line("zero1", row(machine, peak_memory_bytes=peak), 1_000).state == state
 
 
-@pytest.mark.parametrize(("step_time_s", "state"), [(1.0, "pass"), (1.1, "fail"), (None, "fail")])
-def test_a_step_reaches_most_of_a_published_rate(
-    machine: Machine, step_time_s: float | None, state: str
-) -> None:
-    measured = row(machine, step_time_s=step_time_s, model_flops_per_token=10, world_size=2)
-    reached = 8 * 32 * 10 / 2
-    published = {"model_flop_per_s_per_gpu": reached / 0.96, "sentence": "somebody's"}
-    assert rate_line("a step", measured, published).state == state
-
-
 def test_a_cpu_says_what_only_a_gpu_can_show(machine: Machine) -> None:
-    assert {line.state for line in (*memory_lines(machine), *rate_lines(machine))} == {"not here"}
+    assert {line.state for line in memory_lines(machine)} == {"not here"}
 
 
 @pytest.mark.ranks
