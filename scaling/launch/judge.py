@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scaling.launch.start.starter import RankExit, Ranks
-from scaling.record.rank_files import RankFailure, RankReports, has_stepped
+from scaling.record.rank_files import RankFailure, RankFiles, has_stepped
 from scaling.record.row import Outcome
 
 _POLL_S = 0.05
@@ -69,7 +69,7 @@ class Limits:
 
 def watch(
     ranks: Ranks,
-    files: RankReports,
+    files: RankFiles,
     world_size: int,
     limits: Limits,
     *,

@@ -19,7 +19,7 @@ from scaling.launch.ranks import FinishedRun, run_ranks
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.rank_exits import last_error
 from scaling.launch.start.starter import Launch, RankExit, Ranks, Starter
-from scaling.record.rank_files import RankFailure, RankResult, Report, Stack
+from scaling.record.rank_files import RankFailure, RankFiles, RankResult, Report, Stack
 from scaling.study.point import Point
 from scaling.trainers.entries import Trainer, trainer_named, values_of
 from scaling.trainers.logs import LogReader, failure_of, steady_seconds
@@ -31,10 +31,13 @@ _TAIL = 200_000  # bytes of a failed rank's log that are searched for the reason
 _STATED, _STAMPED = "trainer's log", "launcher's stamps of the log"
 
 
-class LoggedRanks:
-    """Ranks that write logs only, and the judge's view of them."""
+class LoggedRanks(RankFiles):
+    """Ranks that write logs only, of which their reports are made."""
 
-    def __init__(self, trainer: Trainer, world_size: int, logs: Path, steps: int) -> None:
+    def __init__(
+        self, trainer: Trainer, world_size: int, logs: Path, folder: Path, steps: int
+    ) -> None:
+        super().__init__(folder)
         self._trainer, self._logs, self._steps = trainer, logs, steps
         self.readers = [LogReader(trainer) for _ in range(world_size)]
         self._read = [0] * world_size  # bytes of each rank's log
@@ -90,11 +93,7 @@ class LoggedRanks:
         told_all = len(self.speaker.steps) >= self._steps
         return frozenset(r for r, end in self._exits.items() if end.code == 0 and told_all)
 
-    def timed(self) -> frozenset[int]:
-        """None: such programs have no steps under our profiler."""
-        return frozenset()
-
-    def read(self, kind: type[Report]) -> dict[int, Report]:
+    def read(self, kind: type[Report], suffix: str | None = None) -> dict[int, Report]:
         """Why ranks failed, by their logs; nothing else is read here."""
         failed = [rank for rank, end in self._exits.items() if end.code > 0]
         failures: dict[int, Any] = {rank: self._failure(rank) for rank in failed}
@@ -134,7 +133,7 @@ def run_trainer(
             environment.pop(name, None)
     environment["MASTER_PORT"] = str(random.randint(20_000, 32_000))  # below the ephemeral ones
     steps = point.warmup_steps + point.measured_steps
-    logged = LoggedRanks(trainer, point.world_size, logs, steps)
+    logged = LoggedRanks(trainer, point.world_size, logs, folder, steps)
     command = rendered.command
     if command[:1] == ("python",):  # which may be none or another
         command = (sys.executable, *command[1:])

@@ -17,7 +17,7 @@ from scaling.launch.not_measured import KilledFromOutside
 from scaling.launch.start.rank_exits import last_error, last_line
 from scaling.launch.start.slurm import lost_nodes, memory_limit_bytes
 from scaling.launch.start.starter import Launch, LaunchError, Starter
-from scaling.record.rank_files import RankFiles, RankReports, RankResult, Stack
+from scaling.record.rank_files import RankFiles, RankResult, Stack
 
 # Outcomes that a lost node may have caused; ranks report the others themselves.
 _STACK = re.compile(r"\(most recent call first\)")  # as faulthandler writes it
@@ -43,7 +43,7 @@ class FinishedRun:
     launched_on: str = field(default_factory=lambda: host_name(os.environ))
 
 
-def run_ranks(launch: Launch, files: RankReports, start: Starter, limits: Limits) -> FinishedRun:
+def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) -> FinishedRun:
     """Start the ranks, wait until none runs, and judge the outcome.
 
     Raises:

@@ -20,7 +20,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from scaling.record.row import Outcome, Stopped
 
@@ -108,22 +108,6 @@ def has_stepped(doing: str) -> bool:
     `step 0 of 25` does not: the first step opens connections and may compile.
     """
     return re.match(r"(step [1-9]|traced step)", doing) is not None
-
-
-class RankReports(Protocol):
-    """The judge's view of ranks, from any program."""
-
-    def beats(self) -> dict[int, str]:
-        """The last sign of progress of each rank that has started."""
-
-    def finished(self) -> frozenset[int]:
-        """The ranks that have left a result."""
-
-    def timed(self) -> frozenset[int]:
-        """The ranks that have kept what they measured."""
-
-    def read(self, kind: type[Report]) -> dict[int, Report]:
-        """The reports of this kind by rank."""
 
 
 class RankFiles:
