@@ -9,7 +9,6 @@ import math
 import os
 import platform
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,8 @@ def implied_row(point: Point, attempt: int, rows: Path) -> Row | None:
         if row.outcome == "oom" and row.cluster == point.cluster and same:
             message = f"implied: micro_batch_size={size} ran out of memory"
             judged = Verdict(outcome="oom", message=message)
-            run = FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
-            return dataclasses.replace(row_of(point, attempt, run), implied_by=row.point_id)
+            implied = row_of(point, attempt, FinishedRun(verdict=judged))
+            return dataclasses.replace(implied, implied_by=row.point_id)
     return None
 
 

@@ -132,14 +132,12 @@ def _run(
     row_path: Path,
     hang_after_s: float | None,
 ) -> FinishedRun:
-    load_average = os.getloadavg()[0]
     logs = rank_logs(point.study, point.point_id, row_path)
     with rank_files(logs) as files:
         if missing := missing_devices(point, os.environ):
             if slurm.job_id(os.environ) is not None:  # another node may have devices
                 raise NoDevices(missing)
-            judged = Verdict(outcome="launch_failed", message=missing)
-            return FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
+            return FinishedRun(verdict=Verdict(outcome="launch_failed", message=missing))
         _, usual_hang_after_s = point_limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
@@ -149,8 +147,7 @@ def _run(
             start_hang_after_s=hang_after_s or MOST_STARTUP_S,
         )
         if point.layout.engine in TRAINERS:
-            run = run_trainer(point, start, logs, files.directory, limits)
-            return dataclasses.replace(run, load_average=load_average)
+            return run_trainer(point, start, logs, files.directory, limits)
         command = [*rank_command, str(files.write_task(point.to_json())), str(files.directory)]
         launch = Launch(command, point, rank_environment(point, os.environ), logs)
         run = run_ranks(launch, files, start, limits)
@@ -162,8 +159,7 @@ def _run(
                 Path(released).touch()
         for trace in files.directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
-        results, stacks = files.results(), files.read(Stack)
-        run = dataclasses.replace(run, results=results, stacks=stacks, load_average=load_average)
+        run = dataclasses.replace(run, results=files.results(), stacks=files.read(Stack))
     _check_no_step_was_suspended(run)
     return run
 

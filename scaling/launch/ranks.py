@@ -33,8 +33,8 @@ class FinishedRun:
     """
 
     verdict: Verdict
-    started_at: float
-    duration_s: float
+    started_at: float = field(default_factory=time.time)
+    duration_s: float = 0.0
     suspensions_s: tuple[float, ...] = ()
     results: dict[int, RankResult] = field(default_factory=dict)
     stacks: dict[int, Stack] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
     Raises:
         KilledFromOutside: somebody ended the ranks, and no node was lost.
     """
-    run = FinishedRun(verdict=Verdict(outcome="ok"), started_at=time.time(), duration_s=0.0)
+    run = FinishedRun(verdict=Verdict(outcome="ok"), load_average=os.getloadavg()[0])
     began = time.monotonic()
     try:
         if lost := lost_nodes(os.environ, silent=False):  # srun would wait for the lost node
