@@ -103,17 +103,12 @@ class StepsVerdict:
 
     dropped: first steps that still belong to the warm-up.
     steady: whether a steady state follows them.
-    precise: whether the interval of its median is as narrow as asked.
+    enough: whether it does, and the interval of its median is as narrow as asked.
     """
 
     dropped: int
     steady: bool
-    precise: bool
-
-    @property
-    def enough(self) -> bool:
-        """Whether no further step is needed."""
-        return self.steady and self.precise
+    enough: bool
 
 
 def warm_up(step_times_s: Sequence[float]) -> int | None:
@@ -148,12 +143,12 @@ def judge_steps(step_times_s: Sequence[float], *, at_least: int, until: float) -
         until: the wanted precision: half the 95 % interval of the median over the median.
     """
     dropped = warm_up(step_times_s)
-    precise = False
+    enough = False
     if dropped is not None and len(step_times_s) - dropped >= at_least:
         interval = median_interval(step_times_s[dropped:])
         if interval.low is not None and interval.high is not None:
-            precise = (interval.high - interval.low) / 2 <= until * interval.median
-    return StepsVerdict(dropped=dropped or 0, steady=dropped is not None, precise=precise)
+            enough = (interval.high - interval.low) / 2 <= until * interval.median
+    return StepsVerdict(dropped=dropped or 0, steady=dropped is not None, enough=enough)
 
 
 def is_check_due(steps: int, at_least: int) -> bool:
