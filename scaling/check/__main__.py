@@ -15,7 +15,7 @@ import scaling
 from scaling.check.facts import fact_lines, machine_facts
 from scaling.check.kernel_checks import LARGE, SMALL, kernel_lines
 from scaling.check.lines import Line, not_here, pass_or_fail, to_json, to_text
-from scaling.check.meters import clock_line, energy_line
+from scaling.check.meters import energy_line
 from scaling.check.outcomes import outcome_lines
 from scaling.check.training import (
     ALONE,
@@ -129,7 +129,6 @@ def _meters(device: torch.device) -> Iterator[Line]:
         if on_gpu:  # otherwise work would queue up beyond the timed span
             torch.cuda.synchronize(device)
 
-    yield clock_line(device, busy)
     yield energy_line(meter_of(device), busy)
 
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from scaling.check.meters import clock_line, clocks_agree, energy_line
+from scaling.check.meters import energy_line
 from scaling.train.measure.power import SAMPLED, NvmlMeter, Sample
-from scaling.train.measure.timing import Stopwatch
-from tests.train.reference import CPU
 
 
 class Device(NvmlMeter):
@@ -44,17 +42,3 @@ def test_a_meter_that_cannot_say_is_not_here(device: Device) -> None:
 
 def test_a_cpu_has_no_meter() -> None:
     assert energy_line(None, lambda: None).state == "not here"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "state"), [(1.0, "pass"), (1.009, "pass"), (0.98, "fail"), (1000.0, "fail")]
-)
-def test_clocks_that_differ_by_a_hundredth_fail(seconds: float, state: str) -> None:
-    assert clocks_agree("event", seconds, 1.0).state == state
-
-
-def test_the_clock_of_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaling.check.meters._CLOCK_S", 0.01)
-    line = clock_line(CPU, lambda: None)
-    assert Stopwatch(CPU).name in line.name
-    assert line.value is not None
