@@ -93,32 +93,47 @@ def rank_memories(
     wanted = list(asked)
     if wanted:
         with rehearsals(wanted[0][0]) as rehearse:
-            for point, ranks in wanted:
-                yield memories_of(rehearse, point, ranks)
+            for one in wanted:
+                yield from memories_of(rehearse, [one])
 
 
 def memories_of(
-    rehearse: Rehearse, point: Point, ranks: Sequence[int], *, shallow: bool = False
-) -> list[RankMemory]:
-    """The memory of these ranks of a point, from a process that `rehearsals` started.
+    rehearse: Rehearse, asked: Sequence[tuple[Point, Sequence[int]]], *, shallow: bool = False
+) -> list[list[RankMemory]]:
+    """The memory of these ranks of each point, all rehearsed at once by `rehearse`.
 
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
     parts = [
-        (smaller, weight * part)
-        for depth, weight in (_shallow_points(point) if shallow else [(point, 1.0)])
-        for smaller, part in _rehearsed_points(depth)
+        [
+            (smaller, weight * part)
+            for depth, weight in (_shallow_points(point) if shallow else [(point, 1.0)])
+            for smaller, part in _rehearsed_points(depth)
+        ]
+        for point, _ in asked
     ]
-    held = iter(rehearse([(smaller, rank, STEPS) for rank in ranks for smaller, _ in parts]))
-    replica = point.layout.world_size // point.layout.pp
-    return [
-        RankMemory(
-            rank=rank,
-            stage=rank // replica,
-            **weighted_sum([(next(held), weight) for _, weight in parts]),
+    pairs = list(zip(asked, parts, strict=True))
+    held = iter(
+        rehearse(
+            [
+                (smaller, rank, STEPS)
+                for (_, ranks), of_point in pairs
+                for rank in ranks
+                for smaller, _ in of_point
+            ]
         )
-        for rank in ranks
+    )
+    return [
+        [
+            RankMemory(
+                rank=rank,
+                stage=rank * point.layout.pp // point.layout.world_size,
+                **weighted_sum([(next(held), weight) for _, weight in of_point]),
+            )
+            for rank in ranks
+        ]
+        for (point, ranks), of_point in pairs
     ]
 
 

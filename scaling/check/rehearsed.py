@@ -27,47 +27,58 @@ MOST = 12  # layouts that one command rehearses, each for 4 to 15 s; the others 
 
 @contextlib.contextmanager
 def rehearser(say: Callable[[str], None] | None) -> Iterator[Rehearse[Point]]:
-    """A function that rehearses points, in one process that is started for the first of them.
+    """A function that rehearses points at once, by a process that the first of them starts.
 
     `say` hears what is being rehearsed and what fails. Without it only the cache is read.
     """
-    left = MOST
+    left, counted = MOST, dict[Path, int]()
     with contextlib.ExitStack() as process:
         rehearse = None
 
         def fullest_bytes(points: Sequence[Point]) -> Sequence[int | None]:
-            return [_read(point) or _rehearse(point) for point in points]
+            nonlocal left
+            files = [_file(point) for point in points]
+            for path in files:
+                if path not in counted and (size := _read(path)) is not None:
+                    counted[path] = size
+            new = dict(zip(files, points, strict=True))
+            able = [p for p, one in new.items() if p not in counted and not memory_refusal(one)]
+            if say is not None and left >= 0:
+                if able[:left]:
+                    rehearse_all({path: new[path] for path in able[:left]})
+                left -= len(able)
+                if left < 0:
+                    say(f"other layouts near the limit stay predicted: a command rehearses {MOST}")
+            return [counted.get(path) for path in files]
 
-        def _rehearse(point: Point) -> int | None:
-            nonlocal rehearse, left
-            if say is None or left < 0 or memory_refusal(point) is not None:
-                return None
-            left -= 1
-            if left < 0:
-                say(f"other layouts near the limit stay predicted: a command rehearses {MOST}")
-                return None
-            say(f"rehearsing {point.layout.world_size} GPUs, {point.layout.label}")
+        def rehearse_all(points: dict[Path, Point]) -> None:
+            nonlocal rehearse
+            assert say is not None
+            for point in points.values():
+                say(f"rehearsing {point.layout.world_size} GPUs, {point.layout.label}")
+            asked = [(one, [*stage_ranks(one.layout).values()]) for one in points.values()]
             try:
-                rehearse = rehearse or process.enter_context(rehearsals(point))
-                ranks = list(stage_ranks(point.layout).values())
-                parts = memories_of(rehearse, point, ranks, shallow=True)
+                rehearse = rehearse or process.enter_context(rehearsals(asked[0][0]))
+                found = memories_of(rehearse, asked, shallow=True)
             except (RuntimeError, OSError) as error:
-                say(f"not rehearsed: {error}")
                 rehearse = None
-                return None
-            peak = max(part.peak_bytes for part in parts)
-            with contextlib.suppress(OSError):  # a home that cannot be written to
-                path = _file(point)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, json.dumps({"peak_bytes": peak}))
-            return peak
+                if len(points) == 1:
+                    say(f"not rehearsed: {error}")
+                for path, point in points.items() if len(points) > 1 else ():
+                    rehearse_all({path: point})
+                return
+            for path, ranks in zip(points, found, strict=True):
+                counted[path] = max(one.peak_bytes for one in ranks)
+                with contextlib.suppress(OSError):  # a home that cannot be written to
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(path, json.dumps({"peak_bytes": counted[path]}))
 
         yield fullest_bytes
 
 
-def _read(point: Point) -> int | None:
+def _read(path: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(_file(point).read_text(encoding="utf-8"))["peak_bytes"])
+        return int(json.loads(path.read_text(encoding="utf-8"))["peak_bytes"])
     return None
 
 

@@ -198,7 +198,9 @@ def test_two_shallow_models_tell_the_memory_of_a_deep_one(
 ) -> None:
     point = wide_point(dataclasses.replace(TINY, num_layers=layers), layout)
     assert len(oracle._shallow_points(point)) == 2
-    (deep,), (told,) = (memories_of(memory, point, [0], shallow=each) for each in (False, True))
+    ((deep,),), ((told,),) = (
+        memories_of(memory, [(point, [0])], shallow=each) for each in (False, True)
+    )
     assert told.peak_bytes == pytest.approx(deep.peak_bytes, rel=2e-3)
 
 

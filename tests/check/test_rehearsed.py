@@ -18,10 +18,10 @@ def ran(tmp_path, monkeypatch):
     """The ranks that were rehearsed, each of 7 bytes, in a home of this test's own."""
     ranks: list[int] = []
 
-    def memories(_, point, asked, *, shallow):
+    def memories(_, asked, *, shallow):
         assert shallow
-        ranks.extend(asked)
-        return [SimpleNamespace(peak_bytes=7 + rank) for rank in asked]
+        ranks.extend(rank for _, of_point in asked for rank in of_point)
+        return [[SimpleNamespace(peak_bytes=7 + r) for r in of_point] for _, of_point in asked]
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(rehearsed, "rehearsals", lambda _: contextlib.nullcontext("process"))
@@ -78,6 +78,20 @@ def test_a_failed_rehearsal_is_said_and_kept_nowhere(ran, monkeypatch):
     assert bytes_of(POINT, say=said.append) == [None]
     assert said[-1] == "not rehearsed: rank 0: no torch"
     assert bytes_of(POINT, say=None) == [None]
+
+
+def test_one_failed_rehearsal_leaves_the_others_of_its_call(ran, monkeypatch):
+    broken, all_of = tiny_point(dp=4), rehearsed.memories_of
+
+    def fails(rehearse, asked, *, shallow):
+        if any(point == broken for point, _ in asked):
+            raise RuntimeError("no torch")
+        return all_of(rehearse, asked, shallow=shallow)
+
+    monkeypatch.setattr(rehearsed, "memories_of", fails)
+    said: list[str] = []
+    assert bytes_of(POINT, broken, say=said.append) == [7, None]
+    assert said[-1] == "not rehearsed: no torch"
 
 
 def test_a_layout_that_cannot_be_counted_stays_predicted(ran):

@@ -8,7 +8,7 @@ layout, and count the rank's waits for the device and its memory.
 
 Each line of stdin lists points and ranks, and is answered by a line that lists their rehearsals.
 torch and the engines keep state in globals, so each rehearsal is a process of its own, forked from
-one that has imported them. Those of a line run at once, as many as there are processors.
+one that has imported them. Those of a line run at once, as far as there are processors.
 
 Every rank of every layout can be rehearsed except those that limits.py names. If a router assigns
 tokens by position, the counts of each expert are known, and are answered where a rank would read
@@ -47,6 +47,7 @@ from scaling.train.rehearsal.standins import stand_ins
 from scaling.train.rehearsal.waits import Waits, known_expert_counts
 
 _DEVICE = torch.device("cpu")  # autograd refuses tensors of an absent CUDA
+_AT_ONCE = 16  # rehearsals at most: each needs about half a GiB
 _STEPS = 3  # ZeRO-3 prefetches from the second on, and timers may begin with the third
 
 
@@ -168,7 +169,7 @@ def main() -> None:
             engine_module(name, part)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # the first optimizer imports more modules
     gc.freeze()  # so that no child collects and copies these objects
-    most = len(os.sched_getaffinity(0))
+    most = min(len(os.sched_getaffinity(0)), _AT_ONCE)
     for line in sys.stdin:
         requests, running = json.loads(line), 0
         with contextlib.ExitStack() as stack:
