@@ -169,6 +169,13 @@ def test_a_changed_calibration_is_refused_by_one_sentence(tmp_path, calibrated, 
     assert str(refused.value).startswith(f"{tmp_path / 'c.json'}: ")
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": ', "", "[1]"])
+def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InputError, match=r"c\.json: (not JSON|schema is not)"):
+        read_calibration(tmp_path / "c.json")
+
+
 def test_calibration_with_names_unknown_to_this_program_is_refused(
     tmp_path, calibrated, monkeypatch
 ):
