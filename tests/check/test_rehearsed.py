@@ -81,7 +81,7 @@ def test_a_failed_rehearsal_is_said_and_kept_nowhere(ran, monkeypatch):
 
 
 def test_one_failed_rehearsal_leaves_the_others_of_its_call(ran, monkeypatch):
-    broken, all_of = tiny_point(dp=4), rehearsed.memories_of
+    broken, all_of = tiny_point(dp=4), vars(rehearsed)["memories_of"]
 
     def fails(rehearse, asked, *, shallow):
         if any(point == broken for point, _ in asked):
