@@ -9,7 +9,7 @@ with distinct_facts as (  -- equal rows first: sorting all rows once per fact ta
         count(*) as measurements,
         min(started_at) as first_started_at,
         max(started_at) as last_started_at
-    from study.planned_rows
+    from study.rows semi join study.points using (point_id)
     group by all
 )
 select

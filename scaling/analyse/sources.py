@@ -3,16 +3,15 @@
 The columns are the same whatever version wrote the files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import make_table
-from scaling.analyse.parquet_views import make_view, unreadable_error
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 from scaling.layout.axes import AXES
 from scaling.record.row import PointColumns, fields_of
 from scaling.record.row_checks import COLUMNS, PROBE_COLUMNS, SQL_TYPES, invalid_probe_reason_sql
@@ -93,7 +92,6 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     _create_points_and_refusals(
         connection, [*planned, *imported], [refused] if planned else [], paths.rounds()
     )
-    _create_planned_rows(connection)
     _create_latest_rows(connection)
     predictions = [paths.predictions] if paths.predictions.exists() else []
     make_view(connection, "study.predictions", _PREDICTION, predictions)
@@ -122,37 +120,19 @@ def _create_rows(
     return unusable
 
 
-def _create_planned_rows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create study.planned_rows: the rows of points that are still in the study."""
-    connection.execute(
-        "create table study.unplanned as select distinct point_id from study.rows "
-        "anti join study.points using (point_id)"
-    )
-    is_any = connection.execute("select count(*) from study.unplanned").fetchall() != [(0,)]
-    anti_join = "anti join study.unplanned using (point_id)" if is_any else ""
-    connection.execute(f"create view study.planned_rows as from study.rows {anti_join}")
-
-
 def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Create study.latest_rows: without attempts that a later one replaced."""
-    # sorted in numpy: counting a million points in SQL takes five times as long
-    hashes = connection.sql("select hash(point_id, series) as point from study.rows").fetchnumpy()
-    points = np.sort(hashes["point"])
-    repeated = np.unique(points[1:][points[1:] == points[:-1]])
-    make_table(connection, "study.run_again", pa.table({"point": repeated}))
-    anti_join = """
-        anti join (
-            select point_id, series, attempt, started_at
-            from study.rows
-            where hash(point_id, series) in (from study.run_again)
-            qualify rank() over (
-                partition by point_id, series order by attempt desc, started_at desc
-            ) > 1
-        ) using (point_id, series, attempt, started_at)
-    """
-    # a needless join would spoil DuckDB's estimates for the joins after it
+    connection.execute("""
+        create table study.replaced as
+        select point_id, series, attempt, started_at
+        from study.rows
+        qualify rank() over (
+            partition by point_id, series order by attempt desc, started_at desc
+        ) > 1
+    """)
     connection.execute(
-        f"create view study.latest_rows as from study.rows {anti_join if len(repeated) else ''}"
+        "create view study.latest_rows as from study.rows "
+        "anti join study.replaced using (point_id, series, attempt, started_at)"
     )
 
 
@@ -239,3 +219,60 @@ def _kept_choices_sql() -> str:
             value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
             choices.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
     return f"concat_ws({', '.join([quoted(', '), 'null', *choices])})"
+
+
+def make_view(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    types: Mapping[str, str],
+    files: Sequence[Path],
+) -> None:
+    """Create a view of these columns over several files; columns that a file lacks are null.
+
+    Raises:
+        InputError: a file is not Parquet, or a column of it holds another type.
+    """
+    source, kinds = "range(0)", {}
+    if files:
+        listed = ", ".join(quoted(str(file)) for file in files)
+        source = f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
+        try:
+            described = connection.execute(f"describe from {source}").fetchall()
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            raise unreadable_error(files, error) from error
+        kinds = {row[0]: row[1] for row in described}
+    columns = []
+    for column, kind in types.items():
+        given = kinds.get(column, '"NULL"')
+        if not _casts(given, kind):
+            place = files[0] if len(files) == 1 else files[0].parent
+            raise InputError(
+                f"{place}: column {column} holds {shortened(given)}, must hold {kind}: the file is "
+                "of another version, write it anew"
+            )
+        value = f'"{column}"' if column in kinds else "null"
+        columns.append(f'{value}::{kind} as "{column}"')
+    connection.execute(f"create view {name} as select {', '.join(columns)} from {source}")
+
+
+def _casts(given: str, wanted: str) -> bool:
+    """Whether one SQL type may be cast to another: no text to numbers, no list to a value."""
+    if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
+        return given == '"NULL"'
+    return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))
+
+
+def unreadable_error(files: Sequence[Path], error: Exception) -> InputError:
+    """An error that names the first unreadable file; DuckDB may name another."""
+    for file in files:
+        try:
+            pq.read_schema(file)
+        except (pa.ArrowInvalid, OSError) as reason:
+            sentence = str(reason).splitlines()[0].rstrip(".")
+            is_imported = file == StudyPaths(file.parent).published
+            again = "`scaling import` makes it" if is_imported else "it is made"
+            return InputError(
+                f"{file}: is no Parquet file of this project: {sentence}; remove it, so that "
+                f"{again} again"
+            )
+    return InputError(f"{files[0].parent}: its files do not go together: {error}")

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from scaling.analyse.parquet_views import unreadable_error
 from scaling.analyse.replication import FOLDER, replicate
+from scaling.analyse.sources import unreadable_error
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError

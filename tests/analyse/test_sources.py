@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse.parquet_views import make_view
+from scaling.analyse.sources import make_view
 from scaling.errors import InputError
 
 COLUMNS = {"name": "varchar", "gpus": "bigint", "step_s": "double", "loss": "double"}
