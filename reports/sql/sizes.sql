@@ -1,8 +1,6 @@
 -- Grain: one row per setting and size at which a layout can be advised: its own numbers.
--- Needs: estimates, drawn_sizes, settings, differing_choices
+-- Needs: estimates, drawn_sizes, settings
 -- Columns of `estimates` are those of the advised layout.
--- stretch: numbers the runs of neighbouring sizes with one advice.   label: for a chart, the choices
--- in which the advised layouts differ, lines separated by |; null where the advice stays.
 -- close_layouts: with a probability above 5 % of being the best, 1 where one is clearly the best;
 -- close_names: the likeliest first.   fastest_*: the candidate with the highest mean rate.
 -- runner_up_*: the fastest candidate besides the advised layout; runner_up_share: of its rate.
@@ -34,41 +32,17 @@ with of_sizes as (
     where speaks
     group by setting_id, world_size
 ),
-advised_choices as (
-    select * from differing_choices
-    semi join (from estimates where advised) as advised using (setting_id, layout)
-),
-labels as (  -- each advised layout by the axes on which those of its setting differ
-    select
-        setting_id, layout,
-        string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where degree)
-            as degrees,
-        string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where not degree)
-            as other_choices
-    from advised_choices
-    semi join (
-        select setting_id, axis
-        from advised_choices
-        group by setting_id, axis
-        having min(place) != max(place)
-    ) as differing_axes using (setting_id, axis)
-    group by setting_id, layout
-),
 advised as (
-    select
-        estimates.*, drawn_sizes.* exclude (setting_id, world_size),
-        coalesce(nullif(concat_ws('|', degrees, labels.other_choices), ''), layout_lines) as lines
+    select estimates.*, drawn_sizes.* exclude (setting_id, world_size)
     from estimates
     join drawn_sizes using (setting_id, world_size)
-    left join labels using (setting_id, layout)
     where advised
 )
 select
     advised.* exclude (
-        lines, speaks, leads, candidate, close, advised, position, place, layout_lines, outcome,
-        error_message, ok_runs, measure_next
+        speaks, leads, candidate, close, advised, position, place, outcome, error_message, ok_runs,
+        measure_next
     ),
-    if(lag(stretch) over by_size is distinct from stretch, lines, null) as label,
     of_sizes.* exclude (setting_id, world_size, runner_up_tokens_per_s),
     runner_up_tokens_per_s / tokens_per_s as runner_up_share,
     first_value(tokens_per_s_per_gpu) over by_size * world_size as ideal_tokens_per_s,

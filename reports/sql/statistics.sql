@@ -21,7 +21,7 @@ with points as (
 )
 select
     points.*,
-    names.* exclude (setting_id, layout, layout_id, layout_lines),
+    names.* exclude (setting_id, layout, layout_id),
     predicted_layouts.* exclude (setting_id, world_size, layout)
 from points
 join names using (setting_id, layout)

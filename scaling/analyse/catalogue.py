@@ -34,25 +34,16 @@ def attach_catalogue(
     )
     make_table(connection, "catalogue.gpus", pa.Table.from_pylist(gpus))
     make_table(connection, "catalogue.clusters", prices)
-    axes, levels = [], []
-    for order, axis in enumerate(AXES.values(), start=1):
-        axes.append(
-            {
-                "axis_order": order,
-                "name": axis.name,
-                "axis": axis.text.title,
-                "words": axis.text.name,
-                "short": axis.text.short,
-                "otherwise": axis.absent_text,
-                "degree": axis.multiplies_ranks,
-                "usual": None if axis.default is None else str(axis.default).lower(),
-                "unsaid": None if axis.is_in_name(axis.default) else str(axis.default),
-                "setting": axis.setting,
-                "within": axis.text.needs_degree,
-                "always": axis.text.always_column or axis.text.show_default == "always",
-            }
-        )
-        levels += [{"name": axis.name, **level} for level in axis_levels(axis)]
+    axes = [
+        {
+            "axis_order": order,
+            "name": axis.name,
+            "axis": axis.text.title,
+            "usual": None if axis.default is None else str(axis.default).lower(),
+        }
+        for order, axis in enumerate(AXES.values(), start=1)
+    ]
+    levels = [{"name": axis.name, **level} for axis in AXES.values() for level in axis_levels(axis)]
     make_table(connection, "catalogue.axes", pa.Table.from_pylist(axes))
     make_table(connection, "catalogue.levels", pa.Table.from_pylist(levels))
 

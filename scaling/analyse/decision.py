@@ -1,7 +1,5 @@
 """Which layout to use at each size: the one decision of page, recommend, status and sweeps."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from scaling.analyse.posterior import Integers, shares_of_best
@@ -59,11 +57,3 @@ def advise(rates: Floats, layout: Integers, size: Integers, may: Flags) -> dict[
     cells[place] = np.flatnonzero(may)
     chosen = enumerate(decide(losses)) if losses.size else ()
     return {number: int(cells[number, one]) for number, one in chosen if one is not None}
-
-
-def stretches(chosen: Sequence[int | None]) -> list[int]:
-    """The number of the stretch of equal neighbours that each entry belongs to, from 0."""
-    numbers: list[int] = []
-    for before, layout in zip([None, *chosen], chosen, strict=False):
-        numbers.append(numbers[-1] + (layout != before) if numbers else 0)
-    return numbers

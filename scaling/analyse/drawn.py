@@ -11,7 +11,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.decision import stretches
 from scaling.analyse.group import MEASURED_LEVEL, Group, groups_of, of_setting
 from scaling.analyse.posterior import return_of
 from scaling.arrays import Flags, Floats
@@ -29,7 +28,7 @@ _COLUMNS = {
         "expected_loss", "run_gpu_hours", "candidate", "close", "advised", "measure_next",
     ),
     "drawn_sizes": (
-        "setting_id", "world_size", "stretch", "knee_probability", *_ends("efficiency"),
+        "setting_id", "world_size", "knee_probability", *_ends("efficiency"),
     ),
     "drawn_steps": (
         "setting_id", "from_world_size", "to_world_size", "from_cell", "to_cell", "level",
@@ -48,7 +47,7 @@ _COLUMNS = {
 }  # fmt: skip
 _KINDS = {  # of columns that are no real numbers
     **dict.fromkeys(
-        ("setting_id", "world_size", "stretch", "from_world_size", "to_world_size", "runs"),
+        ("setting_id", "world_size", "from_world_size", "to_world_size", "runs"),
         pa.int64(),
     ),
     **dict.fromkeys(("cell_id", "from_cell", "to_cell", "effect_id"), pa.uint64()),
@@ -166,8 +165,7 @@ def _pays(group: Group, before: int, after: int, knee_share: float) -> Flags:
 def _sizes(group: Group, knee_share: float) -> Iterator[dict[str, Any]]:
     """Efficiency against the smallest size, and the probability that the knee is there."""
     still = np.ones(group.rates.shape[1], dtype=bool)  # draws in which every step paid so far
-    numbers = stretches([int(group.layout[cell]) for cell in group.advised])
-    for place, (cell, stretch) in enumerate(zip(group.advised, numbers, strict=True)):
+    for place, cell in enumerate(group.advised):
         pays = np.zeros_like(still)
         if place + 1 < len(group.advised):
             pays = _pays(group, cell, group.advised[place + 1], knee_share)
@@ -176,8 +174,7 @@ def _sizes(group: Group, knee_share: float) -> Iterator[dict[str, Any]]:
         here, smallest = group.line(cell, first)
         efficiency = np.exp(here - smallest) * sizes[1] / sizes[0]
         yield {
-            "world_size": int(sizes[0]), "stretch": stretch,
-            "knee_probability": float((still & ~pays).mean()),
+            "world_size": int(sizes[0]), "knee_probability": float((still & ~pays).mean()),
             **_with_ends("efficiency", efficiency, group.level_of(cell, first)),
         }  # fmt: skip
         still &= pays

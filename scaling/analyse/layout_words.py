@@ -6,11 +6,11 @@ import duckdb
 import pyarrow as pa
 
 from scaling.layout.axes import AXES, SETTING_AXES
-from scaling.layout.names import layout_name, name_lines
+from scaling.layout.names import layout_name
 
 
 def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """One row per setting and layout: layout_name, and layout_lines, the same for a chart.
+    """One row per setting and layout: layout_name.
 
     Layouts with equal words each state what they leave unstated and another states.
     """
@@ -41,6 +41,5 @@ def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
             "setting_id": pa.array([row[0] for row in rows], pa.int64()),
             "layout": pa.array([row[1] for row in rows], pa.string()),
             "layout_name": pa.array(names, pa.string()),
-            "layout_lines": pa.array([name_lines(name) for name in names], pa.string()),
         }
     )

@@ -10,8 +10,7 @@ Numbers = npt.NDArray[np.uint64]
 
 _STEPS = 10  # how many of the first losses are compared
 _GROWTH = 2.0  # of rounding from one step to the next
-_SPREADS = 10.0  # rounding that the rows show is allowed this often: single layouts differ by more
-_FEWEST_ALONE = 3  # layouts of one process that show what rounding is: of two both may be wrong
+_SPREADS = 10.0  # rounding that repeats show is allowed this often: layouts differ by more
 # Layouts of one training (same model, routing, seed, batch, length, precision, clipping and stack)
 # start from the same weights and see the same tokens. The steps that all of them ran are compared;
 # where steps stop by themselves these differ in number. loss_bound, norm_bound: of the first loss
@@ -32,8 +31,7 @@ with trained as (
 shortest as (select training, min(len(losses)) as steps from trained group by training)
 select
     point_id, setting_id, world_size, layout,
-    list_resize(losses[:steps], {_STEPS})::double[{_STEPS}] as losses,
-    grad_norms[1] as first_norm,
+    list_resize([grad_norms[1]] || losses[:steps], {1 + _STEPS})::double[{1 + _STEPS}] as told,
     replicas_agree,
     training,
     hash(training, layout, world_size) as placed,
@@ -53,29 +51,20 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     whichever left its bound first; if neither did, that which came nearest. `at_step`: there,
     counted from 1. `gap`: ratio, the distance from the median over the layouts (for losses below 1
     the difference). `bound`: the distance that rounding explains. It doubles with every step, and
-    is larger where repeats or layouts of one process show more. These three are null for replicas.
+    is larger where repeats show more. These three are null for replicas.
     `agrees`: equal replicas, and gap <= bound at every step; null if no other layout ran the
     training. A wrong layout among three or more stands out alone; of two that differ both do. It is
     a mark: the row stays measured.
     """
     rows = connection.sql(_ROWS).to_arrow_table()
-    numbers = rows["losses"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    losses = np.asarray(numbers, dtype=float).reshape(-1, _STEPS)  # NaN after the last
-    norms = np.asarray(rows["first_norm"].to_numpy(), dtype=float)[:, None]
-    training, placed, sizes = (
-        rows[name].to_numpy() for name in ("training", "placed", "world_size")
+    flat = rows["told"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    values = np.asarray(flat, dtype=float).reshape(-1, 1 + _STEPS)  # NaN after the last
+    training, placed, norm_bound, loss_bound = (
+        rows[name].to_numpy() for name in ("training", "placed", "norm_bound", "loss_bound")
     )
-    loss_bound = rows["loss_bound"].to_numpy()[:, None] * _GROWTH ** np.arange(_STEPS)
-    loss_gap, loss_bound, layouts = _compared(losses, loss_bound, training, placed, sizes, 1.0)
-    norm_gap, norm_bound = (
-        np.full_like(norms, np.nan),
-        rows["norm_bound"].to_numpy()[:, None].copy(),
-    )
-    has = np.flatnonzero(np.isfinite(norms[:, 0]))
-    norm_gap[has], norm_bound[has], _ = _compared(
-        norms[has], norm_bound[has], training[has], placed[has], sizes[has], 0.0
-    )
-    gaps, bounds = np.hstack([norm_gap, loss_gap]), np.hstack([norm_bound, loss_bound])
+    gaps, rounding, layouts = _compared(values, training, placed)
+    bounds = np.column_stack([norm_bound, np.outer(loss_bound, _GROWTH ** np.arange(_STEPS))])
+    bounds = np.fmax(bounds, _SPREADS * rounding)
     used = np.nan_to_num(gaps / bounds)
     outside = used > 1
     at = np.where(outside.any(axis=1), outside.argmax(axis=1), used.argmax(axis=1))
@@ -97,54 +86,36 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def _compared(
-    values: Values,
-    bound: Values,
-    training: Numbers,
-    placed: Numbers,
-    sizes: Numbers,
-    smallest: float,
+    values: Values, training: Numbers, placed: Numbers
 ) -> tuple[Values, Values, npt.NDArray[np.int64]]:
-    """Gaps of rows from their training's median layout, their bounds, and its number of layouts.
+    """Gaps of rows from their training's median layout, its rounding, and its number of layouts.
 
-    A bound grows with what the training's own rows show of rounding: the median distance of repeats
-    from their layout, and of layouts of one process from each other. Distances are ratios of the
-    median, but where it is below `smallest` of that.
+    Repeats show the rounding: their median distance from their layout. Distances are ratios of the
+    median, of losses below 1 differences.
     """
     curves, first, repeats = group_medians(values, placed)
-    centres, first_layout, layouts = group_medians(curves, training[first])
-    trainings = training[first][first_layout]
-    of_row = np.searchsorted(trainings, training)
-    scale = np.maximum(np.abs(centres), smallest or np.finfo(float).tiny)
-    rounding = np.zeros_like(centres)
-
-    def learn(distances: Values, of: Numbers, fewest: int) -> None:
-        if len(of):
-            middle, one, count = group_medians(distances, of)
-            at = np.searchsorted(trainings, of[one])
-            middle = np.where(count[:, None] < fewest, 0.0, middle / scale[at])
-            rounding[at] = np.fmax(rounding[at], middle)
-
+    centres, one, layouts = group_medians(curves, training[first])
+    trainings = training[first][one]
+    scale = np.maximum(np.abs(centres), [np.finfo(float).tiny, *[1.0] * _STEPS])
     of_curve = np.searchsorted(placed[first], placed)
-    repeated = repeats[of_curve] > 1
-    learn(np.abs(values - curves[of_curve])[repeated], training[repeated], 2)
-    alone = np.flatnonzero(sizes[first] == 1)
-    if len(alone):
-        middles, one, _ = group_medians(curves[alone], training[first][alone])
-        of_alone = np.searchsorted(training[first][alone][one], training[first][alone])
-        distances = np.abs(curves[alone] - middles[of_alone])
-        learn(distances, training[first][alone], _FEWEST_ALONE)
-    shown = np.fmax.accumulate(rounding, axis=1)[of_row]
+    again = np.flatnonzero(repeats[of_curve] > 1)
+    distances, member, _ = group_medians(np.abs(values - curves[of_curve])[again], training[again])
+    at = np.searchsorted(trainings, training[again][member])
+    rounding = np.zeros_like(centres)
+    rounding[at] = np.nan_to_num(distances / scale[at])
+    rounding[:, 1:] = np.maximum.accumulate(rounding[:, 1:], axis=1)  # of losses, not of the norm
+    of_row = np.searchsorted(trainings, training)
     gaps = np.abs(values - centres[of_row]) / scale[of_row]
-    return gaps, np.fmax(bound, _SPREADS * shown), layouts[of_row]
+    return gaps, rounding[of_row], layouts[of_row]
 
 
 def group_medians(
     rows: Values, groups: Numbers
 ) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Median of each column over the rows of each group, groups in rising order.
+    """Median of each column over the rows of each group without NaN, groups in rising order.
 
-    Groups of equal size are partitioned together: SQL, which keeps a state per group and column,
-    takes ten times as long for small groups.
+    Groups of equal size are sorted together: SQL, which keeps a state per group and column, takes
+    ten times as long for small groups.
 
     Returns:
         The medians, (groups, columns); the index of one row per group; rows per group.
@@ -156,7 +127,9 @@ def group_medians(
     for count in np.unique(counts):
         of_size = np.flatnonzero(counts == count)
         members = order[starts[of_size, None] + np.arange(count)]
-        low, high = (count - 1) // 2, count // 2
-        ranked = np.partition(rows[members], (low, high), axis=1)
-        middles[of_size] = (ranked[:, low] + ranked[:, high]) / 2
+        ranked = np.sort(rows[members], axis=1)  # NaN comes last
+        known = np.isfinite(ranked).sum(axis=1, keepdims=True)
+        low = np.take_along_axis(ranked, (known - 1) // 2, axis=1)
+        high = np.take_along_axis(ranked, known // 2, axis=1)
+        middles[of_size] = (low + high)[:, 0] / 2
     return middles, order[starts], counts

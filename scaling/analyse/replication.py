@@ -6,6 +6,8 @@ state, per series and subject, what was observed and whether the claim holds; no
 claim is not testable.
 """
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +58,19 @@ def _answers(
 ) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     header = _header(text, path)
-    finding = {"finding": path.stem, "criterion": header["Holds"]}
-    finding |= {"claim": header["Claim"], "source": header["Source"]}
-    missing = sorted({name.strip() for name in header["Reads"].split(",")} - names)
-    if missing:
-        why = f"there is no table {', '.join(missing)}"
-        return [{**finding, "observed": why, "verdict": NOT_TESTABLE}]
+    finding = {
+        "finding": path.stem, "criterion": header["Holds"], "claim": header["Claim"],
+        "source": header["Source"], "verdict": NOT_TESTABLE,
+    }  # fmt: skip
+    if missing := sorted({name.strip() for name in header["Reads"].split(",")} - names):
+        return [{**finding, "observed": f"there is no table {', '.join(missing)}"}]
     try:
         rows = connection.sql(text).to_arrow_table().to_pylist()
     except duckdb.Error as error:
         raise InputError(f"{path}: {error}") from error
     if not rows:
         why = "no points of this study that ran can be set against each other for it"
-        return [{**finding, "observed": why, "verdict": NOT_TESTABLE}]
+        return [{**finding, "observed": why}]
     if set(rows[0]) != _ROW:
         raise InputError(f"{path}: gives the columns {sorted(rows[0])}, and not {sorted(_ROW)}")
     verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: NOT_TESTABLE}
@@ -77,19 +79,13 @@ def _answers(
 
 
 def _header(text: str, path: Path) -> dict[str, str]:
-    """Read the comment lines before the query; a line without a key continues the one before."""
-    header: dict[str, str] = {}
-    current = None
-    for line in text.splitlines():
-        if not line.startswith("-- "):
-            break
-        words = line.removeprefix("-- ").strip()
-        key, colon, value = words.partition(": ")
-        if colon and key in _HEADER:
-            header[key], current = value, key
-        elif current is not None:
-            header[current] += f" {words}"
-    missing = [key for key in _HEADER if key not in header]
-    if missing:
+    """The keys of the comment before the query; a line without a key continues the one before."""
+    comment = "\n".join(itertools.takewhile(lambda line: line.startswith("-- "), text.split("\n")))
+    parts = re.split(rf"^-- ({'|'.join(_HEADER)}): ", comment, flags=re.MULTILINE)[1:]
+    header = {
+        key: " ".join(said.replace("\n-- ", " ").split())
+        for key, said in zip(parts[::2], parts[1::2], strict=True)
+    }
+    if missing := [key for key in _HEADER if key not in header]:
         raise InputError(f"{path}: has no line '-- {missing[0]}: ...' before its query")
     return header

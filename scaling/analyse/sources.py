@@ -20,46 +20,25 @@ from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import read_json_object
 
-ROW = COLUMNS
 _REFUSAL = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Refusal).items()}
-POINT = {name: ROW[name] for name in fields_of(PointColumns)}
-_ROUND = {
-    **POINT,
-    "round": "bigint",
-    "chosen": "boolean",
-    "reason": "varchar",
-    "predicted_step_time_s": "double",
+_POINT = {name: COLUMNS[name] for name in fields_of(PointColumns)}
+_ROUND = _POINT | {
+    "round": "bigint", "chosen": "boolean", "reason": "varchar", "predicted_step_time_s": "double",
     "expected_gain": "double",
-}
-
-MEMORY_PARTS = (
-    "weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
-    "buffers_bytes", "fragmentation_bytes",
-)  # fmt: skip
-TIME_PARTS = (
-    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
-    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "stall_s",
-)  # fmt: skip
+}  # fmt: skip
 _PREDICTION = {
-    "point_id": "varchar",
-    "fits": "boolean",
-    "memory_from": "varchar",
-    "predicted_memory_bytes": "bigint",
-    "predicted_peak_phase": "varchar",
-    "capacity_bytes": "bigint",
-    "predicted_step_time_s": "double",
-    "low": "double",
-    "high": "double",
-    "fits_chance": "double",
-    "predicted_common_sigma": "double",
-    "predicted_layout_sigma": "double",
-    "predicted_size_sigma": "double",
-    "predicted_rest_sigma": "double",
-    "parameters_from": "varchar",
-    "calibrated_until": "varchar",
-    "host_bound": "boolean",
-    **dict.fromkeys(MEMORY_PARTS, "bigint"),
-    **dict.fromkeys(TIME_PARTS, "double"),
+    name: kind
+    for kind, names in {
+        "varchar": "point_id memory_from predicted_peak_phase parameters_from calibrated_until",
+        "boolean": "fits host_bound",
+        "bigint": "predicted_memory_bytes capacity_bytes weights_bytes gradients_bytes "
+        "optimizer_bytes activations_bytes logits_bytes buffers_bytes fragmentation_bytes",
+        "double": "predicted_step_time_s low high fits_chance predicted_common_sigma "
+        "predicted_layout_sigma predicted_size_sigma predicted_rest_sigma gemm_s attention_s "
+        "elementwise_s head_s tp_comm_s ep_comm_s host_s pp_comm_s bubble_s dp_comm_s optimizer_s "
+        "jitter_s stall_s",
+    }.items()
+    for name in names.split()
 }
 
 
@@ -110,7 +89,7 @@ def _create_rows(
 ) -> list[Unusable]:
     """Create study.rows: the valid rows, measured and published."""
     unusable: list[Unusable] = []
-    columns = ", ".join(f'"{column}"' for column in (*ROW, "series"))
+    columns = ", ".join(f'"{column}"' for column in (*COLUMNS, "series"))
     parts = []
     for series, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
         connection.execute(f"create schema {series}")
@@ -167,7 +146,7 @@ def _create_points_and_refusals(
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: choices on the axes that belong to the setting.
     """
-    make_view(connection, "study.listed", POINT, point_files)
+    make_view(connection, "study.listed", _POINT, point_files)
     make_view(connection, "study.impossible", _REFUSAL, refused)
     make_view(connection, "study.rounds", _ROUND, rounds)
     connection.execute(  # a point left out by one round may be taken by a later one
@@ -177,7 +156,7 @@ def _create_points_and_refusals(
     )
     added = ""  # points that no plan has
     if rounds:
-        names = ", ".join(f'"{name}"' for name in POINT)
+        names = ", ".join(f'"{name}"' for name in _POINT)
         added = f" union all select {names} from study.rounds where chosen "
         added += "and point_id not in (select point_id from study.listed)"
     connection.execute(f"create view study.every_point as from study.listed{added}")

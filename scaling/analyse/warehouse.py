@@ -14,7 +14,6 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from scaling.analyse import drawn, layout_words, losses
 from scaling.analyse.catalogue import attach_catalogue, make_table, set_variables
@@ -31,12 +30,10 @@ _PART, _ABANDONED_S = ".part-", 3600.0  # tables being written, and when nobody 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 # a column with more distinct values is written without a dictionary, which would be built in vain
 _PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
-MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 # Tables made at a time: Python functions and the last stage of a query use a single thread, so
 # another table can use the other processors.
 _AT_ONCE = 2
 _ERRNO = re.compile(r'"errno":"(\d+)"')
-Cursors = list[duckdb.DuckDBPyConnection]  # _AT_ONCE of them; a worker takes one and returns it
 
 # Tables that Python computes: the tables they need, and the function that makes them. Those of the
 # draws are made together, as the table `drawn_cells`, so the others need only that.
@@ -55,7 +52,7 @@ COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
 def tabulate(
     study_dir: Path, sql_dir: Path, *, clusters: Mapping[str, Cluster] | None = None
 ) -> list[Unusable]:
-    """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
+    """Write tables/*.parquet of a study: one table per SQL file, all of them or none.
 
     Each file holds one select, and its table has the file's name. It reads `study.points`,
     `study.rows`, `study.refused`, `study.predictions`, `study.options`, `catalogue.gpus`,
@@ -84,21 +81,18 @@ def tabulate(
         connection.execute("set preserve_insertion_order = false")
         # reuse the memory of dropped tables instead of asking the system for it page by page
         connection.execute("set block_allocator_memory = '2GiB'")
-        cursors = [connection.cursor() for _ in range(_AT_ONCE)]
-        for cursor in cursors:
-            set_variables(cursor)
         attach_catalogue(connection, clusters or {})
         unusable = attach(connection, paths)
         connection.execute(
             "create table study.options as select ?::varchar as mode, ?::double as knee_share",
             [about.mode, about.knee_share],
         )
-        _make_all(cursors, needs, queries, sql_dir)
+        _make_all(connection, needs, queries, sql_dir)
         outer = [name for name in needs if name not in inner and name not in drawn.INNER]
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
         with _one_sentence_if_refused(paths.tables):
-            _write_tables(cursors, outer, paths.tables, sql_dir, kept=kept)
+            _write_tables(connection, outer, paths.tables, sql_dir, kept=kept)
     return unusable
 
 
@@ -108,7 +102,7 @@ def _read(folder: Path) -> dict[str, str]:
 
 
 def _make_all(
-    cursors: Cursors,
+    connection: duckdb.DuckDBPyConnection,
     needs: Mapping[str, list[str]],
     queries: Mapping[str, str],
     sql_dir: Path,
@@ -121,17 +115,14 @@ def _make_all(
     needed_by_others = {other for needed in needs.values() for other in needed}
 
     def make(name: str) -> None:
-        if name in COMPUTED:
-            if (function := COMPUTED[name][1]) is None:
-                return
-            cursor = cursors.pop()
+        if name not in COMPUTED:  # a view if nothing but the writing of its file reads it
+            kind = "table" if name in needed_by_others else "view"
+            _run(connection, f'create {kind} "{name}" as {queries[name]}', sql_dir / f"{name}.sql")
+        elif function := COMPUTED[name][1]:
+            cursor = connection.cursor()
             made = function(cursor)
             for table, content in made.items() if isinstance(made, dict) else [(name, made)]:
                 make_table(cursor, f'"{table}"', content)
-            cursors.append(cursor)
-        else:  # a view if nothing but the writing of its file reads it
-            kind = "table" if name in needed_by_others else "view"
-            _run(cursors, f'create {kind} "{name}" as {queries[name]}', sql_dir / f"{name}.sql")
 
     unmade = TopologicalSorter(needs)
     try:
@@ -149,14 +140,13 @@ def _make_all(
                 unmade.done(making.pop(made))
 
 
-def _run(cursors: Cursors, query: str, file: Path) -> None:
-    cursor = cursors.pop()
+def _run(connection: duckdb.DuckDBPyConnection, query: str, file: Path) -> None:
+    cursor = connection.cursor()  # each has variables of its own
+    set_variables(cursor)
     try:
         cursor.execute(query)
     except (duckdb.Error, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {error}") from error
-    finally:
-        cursors.append(cursor)
 
 
 def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]:
@@ -167,29 +157,26 @@ def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]
     Raises:
         InputError: a file without that line, or a name that no file has.
     """
-    computed: dict[str, list[str]] = {}
+    needs: dict[str, list[str]] = {}
+    for name, text in queries.items():
+        line = next((line for line in text.splitlines() if line.startswith(NEEDS)), None)
+        if line is None:
+            raise InputError(f"{sql_dir / name}.sql: has no line '{NEEDS}...' (tables, or nothing)")
+        named = [word.strip() for word in line.removeprefix(NEEDS).split(",")]
+        needs[name] = [] if named == ["nothing"] else named
     for name, (needed, _) in COMPUTED.items():
-        if all(other in queries or other in computed for other in needed):
-            computed[name] = list(needed)
-    tables = [*queries, *computed]
-    return {name: _needs(name, text, tables, sql_dir) for name, text in queries.items()} | computed
-
-
-def _needs(name: str, text: str, tables: list[str], sql_dir: Path) -> list[str]:
-    for line in text.splitlines():
-        if line.startswith(NEEDS):
-            named = [word.strip() for word in line.removeprefix(NEEDS).split(",")]
-            needed = [] if named == ["nothing"] else named
-            for other in needed:
-                if other not in tables:
-                    hint = did_you_mean(other, tables)
-                    raise InputError(f"{sql_dir / name}.sql: needs no table {other!r}: {hint}")
-            return needed
-    raise InputError(f"{sql_dir / name}.sql: has no line '{NEEDS}...' (tables, or nothing)")
+        if needs.keys() >= set(needed):
+            needs[name] = list(needed)
+    for name, others in needs.items():
+        for other in others:
+            if other not in needs:
+                hint = did_you_mean(other, needs)
+                raise InputError(f"{sql_dir / name}.sql: needs no table {other!r}: {hint}")
+    return needs
 
 
 def _write_tables(
-    cursors: Cursors,
+    connection: duckdb.DuckDBPyConnection,
     names: list[str],
     tables_dir: Path,
     sql_dir: Path,
@@ -199,14 +186,8 @@ def _write_tables(
     """Write all tables, then rename all; remove tables that no longer exist, except `kept`."""
 
     def write(name: str, parts: str) -> None:
-        """Write a table as Parquet, and as CSV if it has at most MOST_CSV_ROWS rows."""
-        file, written = sql_dir / f"{name}.sql", f"{parts}/{name}.parquet"
-        _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
-        if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-            columns = _without_formulas(pq.read_schema(written))
-            rows = f"select {columns} from read_parquet([{quoted(written)}])"
-            csv = quoted(f"{parts}/{name}.csv")
-            _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
+        written = quoted(f"{parts}/{name}.parquet")
+        _run(connection, f'copy "{name}" to {written} ({_PARQUET})', sql_dir / f"{name}.sql")
 
     tables_dir.mkdir(parents=True, exist_ok=True)
     for left in tables_dir.glob(f"{_PART}*"):  # by a process that was killed
@@ -218,7 +199,7 @@ def _write_tables(
         new = {path.name: path for path in Path(parts).iterdir()}
         for name, path in new.items():
             path.replace(tables_dir / name)
-    for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):
+    for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):  # older ones had both
         if path.name not in new and path.name not in kept:
             path.unlink(missing_ok=True)
 
@@ -238,14 +219,3 @@ def _one_sentence_if_refused(tables_dir: Path) -> Iterator[None]:
             f"{tables_dir}: the tables cannot be written: {os.strerror(number)}; what was there is "
             "kept"
         ) from error
-
-
-def _without_formulas(schema: pa.Schema) -> str:
-    """Columns for a CSV in which a spreadsheet takes no text for a formula."""
-    columns = []
-    for field in schema:
-        name = '"' + field.name.replace('"', '""') + '"'
-        is_formula = f"regexp_matches({name}, '^[=+\\-@\\t\\r]')"
-        escaped = f"if({is_formula}, concat('''', {name}), {name}) as {name}"
-        columns.append(escaped if pa.types.is_string(field.type) else name)
-    return ", ".join(columns)

@@ -47,7 +47,6 @@ class AxisText:
 
     title: str  # in tables and on a chart's axis: "micro-batch"
     name: str  # in a sentence: "micro-batch {}"
-    short: str  # next to other choices in a chart: "mb {}"
     label: str  # in a layout's label: "mbs{}"
     column: str  # heads a column of the report page's tables
     show_default: ShowDefault = "never"
@@ -79,8 +78,7 @@ def _axis(
         text: more fields of `AxisText`.
     """
     name = text.get("name", f"{title} {{}}")
-    short = text.get("short", name)
-    derived = {"name": name, "short": short, "label": short.replace(" ", ""), "column": title}
+    derived = {"name": name, "label": name.replace(" ", ""), "column": title}
     metadata = {
         "values": values,
         "added_later": added_later,
@@ -91,9 +89,9 @@ def _axis(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def _flag(name: str, short: str, label: str, **other: Any) -> Any:
+def _flag(name: str, label: str, **other: Any) -> Any:
     """An axis that is on or off, shown only where it is on."""
-    return _axis(False, other.pop("title", name), name=name, short=short, label=label, **other)
+    return _axis(False, other.pop("title", name), name=name, label=label, **other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,53 +106,52 @@ class LayoutAxes:
     cp: int = _axis(1, "cp", multiplies_ranks=True, show_default="in names")
     # what ranks of a cp group exchange: heads for tokens, or keys and values around a ring
     cp_style: CpStyle = _axis(
-        "all_to_all", "cp style", added_later=True, name="{} cp", short="{}", label="cp-{}",
+        "all_to_all", "cp style", added_later=True, name="{} cp", label="cp-{}",
         needs_degree="cp",
     )  # fmt: skip
     # ranks of dp x cp over which the experts of a layer are split
     ep: int = _axis(1, "ep", added_later=True)
     routing: Routing = _axis(
         "balanced", "routing", values=tuple(ROUTINGS), added_later=True, setting=True,
-        name="{} routing", short="{}",
+        name="{} routing", label="{}",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
         "1f1b", "schedule", added_later=True, name="{}", show_default="in names", needs_degree="pp"
     )
     # model chunks per pipeline rank
     virtual_stages: int = _axis(
-        1, "virtual stages", added_later=True, name="{} virtual stages", short="vs {}",
+        1, "virtual stages", added_later=True, name="{} virtual stages",
         label="virtual{}", column="virt.", needs_degree="pp",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
-    sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")
+    sequence_parallel: bool = _flag("sequence parallel", "sp", column="seq. par.")
     zero_stage: ZeroStage = _axis(
         0,
         "ZeRO",
         name="ZeRO-{}",
-        short="Z{}",
         label="zero{}",
         show_default="always",
         always_column=True,
     )
     # ranks that share one copy; null: all dp ranks do
     zero_shard_size: int | None = _axis(
-        None, "ZeRO shard", added_later=True, name="shard {}", short="sh {}", label="shard{}",
+        None, "ZeRO shard", added_later=True, name="shard {}", label="shard{}",
         column="shard",
     )  # fmt: skip
     optimizer_offload: OptimizerOffload = _axis(
-        "none", "optimizer offload", added_later=True, name="optimizer on {}", short="offload",
+        "none", "optimizer offload", added_later=True, name="optimizer on {}",
         label="offload-{}", column="offload",
     )  # fmt: skip
     # of the master weights and both moments
     optimizer_precision: OptimizerPrecision = _axis(
-        "fp32", "optimizer precision", added_later=True, name="{} optimizer", short="opt {}",
+        "fp32", "optimizer precision", added_later=True, name="{} optimizer",
         label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
-        1, "micro-batch", short="mb {}", label="mbs{}", column="mb", show_default="always"
+        1, "micro-batch", label="mbs{}", column="mb", show_default="always"
     )
     activation_checkpointing: ActivationCheckpointing = _axis(
-        "none", "checkpointing", name="{} checkpointing", short="ckpt", label="ckpt-{}",
+        "none", "checkpointing", name="{} checkpointing", label="ckpt-{}",
         column="ckpt",
     )  # fmt: skip
     attention: Attention = _axis(
@@ -162,22 +159,22 @@ class LayoutAxes:
         "attention",
         values=tuple(ATTENTION),
         name="{} attention",
-        short="{}",
+        label="{}",
         show_default="always",
     )
-    fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
-    fused_rope: bool = _flag("fused rope", "fr", "fused-rope", added_later=True)
-    fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", added_later=True)
+    fused_norm: bool = _flag("fused norm", "fused-norm")
+    fused_rope: bool = _flag("fused rope", "fused-rope", added_later=True)
+    fused_mlp: bool = _flag("fused mlp", "fused-mlp", added_later=True)
     fused_cross_entropy: bool = _flag(
-        "fused cross-entropy", "fce", "fused-cross-entropy", added_later=True, column="fused CE"
+        "fused cross-entropy", "fused-cross-entropy", added_later=True, column="fused CE"
     )
     compile: bool = _flag(
-        "compiled", "comp", "compile", added_later=True, title="compile", column="compiled"
+        "compiled", "compile", added_later=True, title="compile", column="compiled"
     )
     precision: Precision = _axis("bf16", "precision", name="{}", show_default="always")
     # for 8-bit products: one scale per operand or per row
     fp8_scaling: Fp8Scaling = _axis(
-        "tensor", "fp8 scaling", added_later=True, name="scaled by {}", short="by {}",
+        "tensor", "fp8 scaling", added_later=True, name="scaled by {}",
         label="scaled-by-{}",
     )  # fmt: skip
     engine: Engine = _axis(
@@ -186,7 +183,7 @@ class LayoutAxes:
         values=(*ENGINES, *TRAINERS),
         added_later=True,
         name="{} engine",
-        short="{}",
+        label="{}",
     )
 
     @property
@@ -212,13 +209,6 @@ class Axis:
     def is_in_name(self, value: Any) -> bool:
         """Whether a layout's name shows this value."""
         return value is not None and (self.text.show_default != "never" or value != self.default)
-
-    @property
-    def absent_text(self) -> str | None:
-        """The value on a chart of a layout without this choice where others have made it."""
-        if self.text.show_default != "never":
-            return None
-        return f"no {self.text.short.format('').strip()}"
 
 
 def _axis_from_field(field: "dataclasses.Field[Any]", annotation: Any) -> Axis:
@@ -253,21 +243,15 @@ _PLACE_OF_NULL = float(2**31)
 
 
 def axis_levels(axis: Axis) -> list[dict[str, Any]]:
-    """The values of an axis that are not counts, each with its place in order and its texts.
-
-    `words` and `short` are null where a name does not show the value.
-    """
-    null = {"value": None, "level": "all", "place": _PLACE_OF_NULL, "words": None, "short": None}
+    """The values of an axis that are not counts, each with its text and its place in order."""
+    null = {"value": None, "level": "all", "place": _PLACE_OF_NULL}
     levels = [null] if axis.optional else []
     for order, value in enumerate(axis.values or (), start=1):
-        shown = axis.is_in_name(value)
         levels.append(
             {
                 "value": str(value).lower() if axis.kind is bool else str(value),
                 "level": str(value) if axis.kind is not bool else "on" if value else "off",
                 "place": float(order if axis.kind is str else value),
-                "words": axis.text.name.format(value) if shown else None,
-                "short": axis.text.short.format(value) if shown else None,
             }
         )
     return levels

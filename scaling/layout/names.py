@@ -8,7 +8,6 @@ from scaling.layout.axes import AXES, REPLICA_AXES, LayoutAxes
 PLAINEST = "plain data parallelism"
 _FUSED = {"fused_norm": "norm", "fused_rope": "rope", "fused_mlp": "MLP",
           "fused_cross_entropy": "cross-entropy"}  # fmt: skip
-_LINE = 24  # characters of a line in a chart
 
 
 def layout_name(choices: Mapping[str, Any], gpus_per_node: int | None = None) -> str:
@@ -56,17 +55,6 @@ def _zero(stage: int, shard: int | None, gpus_per_node: int | None) -> str:
     if shard is None:
         return f"ZeRO-{stage}"
     return f"ZeRO-{stage} in node" if shard == gpus_per_node else f"ZeRO-{stage} over {shard}"
-
-
-def name_lines(name: str) -> str:
-    """A name as short lines for a chart, separated by `|`."""
-    lines: list[str] = []
-    for part in name.split(", "):
-        if lines and len(lines[-1]) + len(part) + 2 <= _LINE:
-            lines[-1] += f", {part}"
-        else:
-            lines.append(part)
-    return "|".join(lines)
 
 
 def exact(choices: Mapping[str, Any]) -> str:

@@ -73,7 +73,7 @@ def export(
         names = sorted(
             str(path.relative_to(copy.folder))
             for path in copy.folder.rglob("*")
-            if path.is_file() and copy.rows not in path.parents and path.suffix != ".csv"
+            if path.is_file() and copy.rows not in path.parents
         )
         packed = Path(folder) / "packed.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

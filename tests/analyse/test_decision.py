@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.analyse.decision import GIVE_UP, decide, stretches
+from scaling.analyse.decision import GIVE_UP, decide
 
 NONE = float("nan")
 
@@ -49,7 +49,3 @@ def test_no_other_choice_changes_less_or_loses_less_with_as_many_changes(rows):
         if all(allowed[size, layout] for size, layout in enumerate(path))
     ]
     assert price(decide(losses)) == min(map(price, every))
-
-
-def test_stretches_number_the_runs_of_one_layout():
-    assert stretches([2, 2, 0, 0, 2]) == [0, 0, 1, 1, 2]

@@ -116,7 +116,6 @@ def test_a_layout_is_kept_where_another_one_gains_less_than_2_per_cent(tabulated
     assert [one["tokens_per_s"] for one in sizes] == pytest.approx([100, 198, 400])
     assert sizes[1]["hours_per_token"] == pytest.approx(1 / 198 / 3600)
     assert [one["faster"] for one in table("returns")] == pytest.approx([1.98, 400 / 198])
-    assert {one["stretch"] for one in sizes} == {0}
     assert table("crossovers") == []
 
 
@@ -130,7 +129,6 @@ def test_a_change_of_layout_has_its_gain_and_where_the_lines_cross(tabulated):
     assert found["gain_low"] < 1.25 < found["gain_high"]
     assert found["crossing"] == pytest.approx(2, rel=0.02)  # equal leads at both ends
     assert found["crossing_probability"] > 0.99
-    assert [one["label"] for one in table("sizes")] == ["Z1", "Z3"]
 
 
 def test_the_advised_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):

@@ -100,9 +100,7 @@ def test_a_prediction_is_compared_with_rows_of_its_layout():
         common | {"point_id": "theirs", "series": "published"},
         common | {"point_id": "mine", "series": "predicted", "tokens_per_s": 4.0},
     ]
-    names = [
-        {"setting_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1, "layout_lines": "l"}
-    ]
+    names = [{"setting_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1}]
     none_other = duckdb.sql(
         "select 1 as setting_id, 8 as world_size, 'x' as layout, 'l' as predicted_layout, "
         "null::varchar[] as unstated"

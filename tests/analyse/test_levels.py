@@ -24,8 +24,8 @@ def test_each_word_of_others_is_a_level_of_its_own():
             for name, value in (defaults | {"attention": word}).items()
         ]
         connection.register("choices_by_axis", pa.Table.from_pylist(chosen))
-        choices = connection.sql((SQL / "inner/worded_choices.sql").read_text(encoding="utf-8"))
-        places = choices.filter("differs").select("level, place").fetchall()
+        query = (SQL / "inner/differing_choices.sql").read_text(encoding="utf-8")
+        places = connection.sql(query).select("level, place").fetchall()
     assert sorted(level for level, _ in places) == sorted(words)
     assert len({place for _, place in places}) == len(words)
 

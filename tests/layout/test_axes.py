@@ -23,11 +23,11 @@ from tests.samples import values_of
 
 MADE_UP = """\
     gear: Literal["first", "second"] = _axis(
-        "first", added_later=True, title="gear", name="{} gear", short="{}", label="gear-{}",
+        "first", added_later=True, title="gear", name="{} gear", label="gear-{}",
         column="gear",
     )
     road: Literal["dry", "wet"] = _axis(
-        "dry", added_later=True, setting=True, title="road", name="{} road", short="{}",
+        "dry", added_later=True, setting=True, title="road", name="{} road",
         label="road-{}", column="road",
     )
 """

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.layout.axes import AXES, DEFAULTS, SETTING_AXES
-from scaling.layout.names import PLAINEST, exact, layout_name, name_lines
+from scaling.layout.names import PLAINEST, exact, layout_name
 
 FUSED = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy")
 
@@ -51,12 +51,6 @@ def test_layouts_that_differ_have_names_that_differ(choices, data):
     axis = data.draw(st.sampled_from([name for name in AXES if name not in SETTING_AXES]))
     other = choices | {axis: data.draw(values(AXES[axis]).filter(lambda v: v != choices[axis]))}
     assert layout_name(choices, 8) != layout_name(other, 8)
-
-
-def test_a_long_name_is_cut_into_lines_between_choices():
-    assert name_lines("tp 4, pp 2, ZeRO-3 in node, micro-batch 2") == (
-        "tp 4, pp 2|ZeRO-3 in node|micro-batch 2"
-    )
 
 
 def test_the_exact_axes_name_every_choice_that_is_stated():

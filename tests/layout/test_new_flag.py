@@ -13,7 +13,7 @@ from tests.conftest import PROJECT
 CHANGES = {
     "layout/axes.py": (
         "    precision: Precision = _axis(",
-        '    sparse_mlp: bool = _flag("sparse mlp", "spm", "sparse-mlp", added_later=True)\n'
+        '    sparse_mlp: bool = _flag("sparse mlp", "sparse-mlp", added_later=True)\n'
         "    precision: Precision = _axis(",
     ),
     "train/model/blocks.py": (

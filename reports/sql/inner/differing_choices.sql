@@ -1,11 +1,31 @@
 -- Grain: one row per setting, axis on which its layouts differ, and layout.
--- Needs: worded_choices
--- What the layout chooses on that axis, in words and as a level that can be ordered.
+-- Needs: choices_by_axis
 -- axis: its title in tables.   axis_order: the order in which people name the axes.
--- level: the choice.   place: position of the level on its axis.
--- words, short: the choice in a sentence and in a chart; null where it goes without saying.
--- otherwise: what a chart shows where only the other layouts' choice has to be named.
--- degree: the axis is a number of ranks, which stands on the first line of a chart's label.
-select * exclude (plain, alone, differs)
-from worded_choices
-where differs
+-- level: the choice.   place: position of the level on its axis; null where the choice is not stated.
+-- Levels come from scaling/layout/axes.py, as catalogue.levels.
+with leveled as (  -- distinct values first: thousands of layouts share a few
+    select
+        chosen.setting_id, chosen.name, chosen.value, axis_order, axis,
+        -- any other value is a count or a publisher's own word; words come last, in alphabetical order
+        if(levels.name is not null, levels.place, coalesce(
+            try_cast(chosen.value as double),
+            if(chosen.value is null, null, 1e9 + dense_rank() over (
+                partition by chosen.name order by chosen.value
+            ))
+        )) as place,
+        if(levels.name is not null, levels.level, chosen.value) as level
+    from (select distinct setting_id, name, value from choices_by_axis) as chosen
+    join catalogue.axes as axes using (name)
+    left join catalogue.levels as levels
+        on levels.name = chosen.name and levels.value is not distinct from chosen.value
+),
+differing as (
+    from leveled
+    window one_axis as (partition by setting_id, name)
+    qualify min(place) over one_axis is distinct from max(place) over one_axis
+)
+select differing.setting_id, chosen.layout, axis_order, axis, place, level
+from choices_by_axis as chosen
+join differing
+    on differing.setting_id = chosen.setting_id and differing.name = chosen.name
+    and differing.value is not distinct from chosen.value
