@@ -11,7 +11,7 @@ SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
 
 # Modules that no test imports or is named after -> a test that runs their code.
 HELD_BY = {
-    "analyse.sources": "analyse/test_warehouse.py",
+    "analyse.group": "analyse/test_known_truth.py",
     "predict.cost.own_deepspeed": "predict/test_own_stack.py",
     "predict.cost.own_memory": "predict/test_own_stack.py",
     "arrays": "importing/test_reader.py",
