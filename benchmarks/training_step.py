@@ -186,7 +186,7 @@ def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
             dist.destroy_process_group()
         return turn
     except Exception as error:
-        from scaling.train.error_outcomes import failure_of
+        from scaling.train.failures import failure_of
 
         failure = failure_of(error)
         return {"outcome": failure.outcome, "message": failure.message}

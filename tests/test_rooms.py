@@ -19,7 +19,6 @@ HELD_BY = {
     "predict.cost.own_torch": "check/test_oracle.py",
     "check.provoked": "check/test_outcomes.py",
     "probe.host_facts": "probe/test_ranks.py",
-    "probe.program": "probe/test_ranks.py",
     "report.charts.comparisons": "report/test_charts.py",
     "report.charts.sizes": "report/test_charts.py",
     "study.catalogues": "study/test_study.py",

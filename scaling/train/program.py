@@ -13,7 +13,7 @@ from scaling.study.point import Point
 from scaling.train.beats import FIRST_EVERY_S, OTHERS_EVERY_S, Beats
 from scaling.train.device import software_stack, take_device
 from scaling.train.engines.trainer import build, make_blueprint, replicas_agree
-from scaling.train.error_outcomes import leave
+from scaling.train.failures import leave
 from scaling.train.kernels.availability import require_kernels
 from scaling.train.measure.peak_memory import (
     foreign_memory,

@@ -19,7 +19,7 @@ from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
 from scaling.train.data import Feed
 from scaling.train.engines.trainer import Beat, Trainer
-from scaling.train.error_outcomes import require_finite
+from scaling.train.failures import require_finite
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
 from scaling.train.measure.peak_memory import allocator_trouble

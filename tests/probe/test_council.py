@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time
 
-from scaling.probe.council import Council
+from scaling.probe.program import Council
 
 RANKS, QUESTIONS = 8, 5
 

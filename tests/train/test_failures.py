@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from scaling.train.error_outcomes import Diverged, failure_of, require_finite
-from scaling.train.failures import KernelUnavailable
+from scaling.train.failures import Diverged, KernelUnavailable, failure_of, require_finite
 from tests.points import tiny_point
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scaling.cluster.hardware import GIB
-from scaling.train.error_outcomes import failure_of
+from scaling.train.failures import failure_of
 from scaling.train.measure.peak_memory import foreign_memory, library_memory, note_foreign_memory
 from tests.train.reference import CPU
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.measure.spans import as_spans, clip, covered_s, uncovered_s, union
+from scaling.train.measure.window import as_spans, clip, covered_s, uncovered_s, union
 
 pairs = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1])), max_size=12
