@@ -19,7 +19,6 @@ from scaling.predict.cost.links import (
     link,
     node_link,
     ring_bus,
-    ring_latency_s,
     ring_pass,
     tp_bus,
 )
@@ -267,24 +266,16 @@ def _data_parallel(
         small_group = _ranks(group, f, p, sharding.inside, stride)
         gathers = np.where(late, 1 + 1 / f.accumulation, 2.0)
         wide_gathers = np.where(sharding.second, 1 / f.accumulation, gathers)
-        zero_3 = wide_gathers * _layer_by_layer_s(f, gathered, in_copy)
-        zero_3 = zero_3 + (gathers - wide_gathers) * _layer_by_layer_s(f, gathered, small_group)
+        layers = f.num_layers / f.pp
+        zero_3 = wide_gathers * ring_pass(gathered, in_copy, layers)
+        zero_3 = zero_3 + (gathers - wide_gathers) * ring_pass(gathered, small_group, layers)
         scatter = np.maximum(group.stack.zero_3_gradient_bytes, f.element_bytes) * weights
-        scatter = _layer_by_layer_s(f, scatter, in_copy)
+        scatter = ring_pass(scatter, in_copy, layers)
         zero_3_late = np.where(late, scatter, 0.0)
         once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, zero_3_late)
         per_micro_batch = np.where(f.zero_stage >= 3, zero_3 + scatter - zero_3_late, 0.0)
         per_micro_batch = np.where(scatters_each, zero_2, per_micro_batch)
     return once_a_step, per_micro_batch
-
-
-def _layer_by_layer_s(f: Features, message: Floats, ranks: Ranks) -> Floats:
-    """Seconds to gather a stage's weights layer by layer, or to scatter its gradients, (n,).
-
-    `message`: bytes of all its layers.
-    """
-    moving = (ranks.size - 1) / ranks.size * message / ranks.bus
-    return moving + f.num_layers / f.pp * ring_latency_s(ranks)
 
 
 def _ranks(

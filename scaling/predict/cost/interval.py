@@ -68,13 +68,8 @@ def errors_of(
 ) -> Errors:
     """Errors of predictions by the parameters of `stack`, or by data sheets, (n,) each.
 
-    Args:
-        group: software and cluster.
-        f: the layouts.
-        stack: the calibration, None where data sheets predict.
-        novelty: 0 at a calibrated layout, 1 far from all.
-        halved: ln(step time by the whole fit / predicted) where it is followed half the way.
-        roughness: `own_error_factor`.
+    `novelty` is 0 at a calibrated layout, 1 far from all. `halved` is ln(step time by the whole fit
+    / predicted) where it is followed half the way, `roughness` `own_error_factor`.
     """
     n, lossy = len(f), _LOSSY if group.cluster.lossy_transport else 1.0
     squares: dict[str, Floats]
@@ -119,11 +114,6 @@ def own_error_factor(tp_share: Floats, memory_used: Floats, *, lossy_transport: 
     On published tables it grows with the share of the step that waits for tensor-parallel ranks:
     0.03 to 0.08 below a fiftieth, 0.08 to 0.14 up to a tenth, 0.3 to 0.6 above half. Over a lossy
     transport it doubles where memory is nearly full.
-
-    Args:
-        tp_share: tensor-parallel communication over step time.
-        memory_used: predicted need over capacity.
-        lossy_transport: of the cluster.
     """
     full = 1 / (1 + np.exp(-np.clip((memory_used - 0.87) / 0.02, -50, 50)))
     return np.asarray((1 + 4 * tp_share) * (1 + (full if lossy_transport else 0.0)))

@@ -30,19 +30,15 @@ class Ranks:
         return np.where(self.nodes > 1, np.minimum(self.network, self.link), self.link)
 
 
-def ring_pass(message: Floats, ranks: Ranks) -> Floats:
-    """Seconds once around a ring: a reduce-scatter or an all-gather of `message` bytes, (n,).
+def ring_pass(message: Floats, ranks: Ranks, parts: Floats | float = 1.0) -> Floats:
+    """Seconds around a ring: reduce-scatters or all-gathers of `message` bytes in `parts`, (n,).
 
-    Every rank sends (n - 1) / n of the message; a pass enters each node once.
+    Every rank sends (n - 1) / n of the message; each part enters each node once.
     """
     moving = (ranks.size - 1) / ranks.size * message / ranks.bus
-    return moving + ring_latency_s(ranks)
-
-
-def ring_latency_s(ranks: Ranks) -> Floats:
-    """Seconds that a pass of a ring takes however little it carries, (n,)."""
     node_hops = np.where(ranks.nodes > 1, ranks.nodes, 0.0)
-    return node_hops * RING_NODE_HOP_S + (ranks.size - ranks.nodes) * RING_LINK_HOP_S
+    latency = node_hops * RING_NODE_HOP_S + (ranks.size - ranks.nodes) * RING_LINK_HOP_S
+    return np.asarray(moving + parts * latency)
 
 
 def ring_bus(group: Group, nodes: Floats, efficiency: float) -> Floats:

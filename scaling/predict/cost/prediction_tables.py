@@ -1,5 +1,7 @@
 """Predictions as Parquet columns."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -33,28 +35,31 @@ def prediction_table(
         numbers = np.where(unpredicted, 0, bounded).astype(np.int64)
         return pa.array(numbers, mask=unpredicted)
 
+    def words(values: Any) -> pa.Array:
+        return pa.array(values.tolist(), pa.string(), mask=unpredicted)
+
     columns: dict[str, pa.Array] = {"point_index": pa.array(np.arange(len(points)), pa.int64())}
     if points.point_id is not None:
         columns["point_id"] = pa.array(points.point_id.tolist(), pa.string())
-    columns["fits"] = pa.array(prediction.fits, pa.bool_(), mask=unpredicted)
-    columns["fits_chance"] = real(prediction.fits_chance)
-    from_ = np.where(prediction.rehearsed, "rehearsed", "predicted").tolist()
-    columns["memory_from"] = pa.array(from_, pa.string(), mask=unpredicted)
-    columns["predicted_memory_bytes"] = whole(prediction.memory_bytes)
-    columns |= {name: whole(values) for name, values in prediction.memory_terms.items()}
-    columns["predicted_peak_phase"] = pa.array(prediction.peak_phase.tolist(), pa.string())
-    columns["fragmentation_bytes"] = whole(prediction.need_bytes - prediction.memory_bytes)
-    columns["capacity_bytes"] = whole(prediction.capacity_bytes)
-    columns["memory_margin"] = real(prediction.memory_margin)
-    columns["predicted_step_time_s"] = real(prediction.step_time_s)
-    columns["low"] = real(prediction.low)
-    columns["high"] = real(prediction.high)
-    for part in PARTS:
-        columns[f"predicted_{part}_sigma"] = real(getattr(prediction, f"{part}_sigma"))
-    columns |= {name: real(values) for name, values in prediction.time_terms.items()}
-    columns["host_bound"] = pa.array(prediction.host_bound, pa.bool_(), mask=unpredicted)
-    columns["predicted_tokens_per_s"] = real(points.tokens_per_step / prediction.step_time_s)
-    columns["parameters_from"] = pa.array(prediction.parameters_from.tolist(), pa.string())
+    columns |= {
+        "fits": pa.array(prediction.fits, pa.bool_(), mask=unpredicted),
+        "fits_chance": real(prediction.fits_chance),
+        "memory_from": words(np.where(prediction.rehearsed, "rehearsed", "predicted")),
+        "predicted_memory_bytes": whole(prediction.memory_bytes),
+        **{name: whole(values) for name, values in prediction.memory_terms.items()},
+        "predicted_peak_phase": words(prediction.peak_phase),
+        "fragmentation_bytes": whole(prediction.need_bytes - prediction.memory_bytes),
+        "capacity_bytes": whole(prediction.capacity_bytes),
+        "memory_margin": real(prediction.memory_margin),
+        "predicted_step_time_s": real(prediction.step_time_s),
+        "low": real(prediction.low),
+        "high": real(prediction.high),
+        **{f"predicted_{part}_sigma": real(getattr(prediction, f"{part}_sigma")) for part in PARTS},
+        **{name: real(values) for name, values in prediction.time_terms.items()},
+        "host_bound": pa.array(prediction.host_bound, pa.bool_(), mask=unpredicted),
+        "predicted_tokens_per_s": real(points.tokens_per_step / prediction.step_time_s),
+        "parameters_from": words(prediction.parameters_from),
+    }
     from_sheet = prediction.parameters_from == "data sheet"
     until = [None if sheet else rows_until for sheet in (from_sheet | unpredicted).tolist()]
     columns["calibrated_until"] = pa.array(until, pa.string())

@@ -48,11 +48,7 @@ class Step:
 def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floats) -> Step:
     """Step time of the layouts `f` (rows of `group`) under parameters `p`.
 
-    Args:
-        group: software and cluster.
-        f: the layouts.
-        p: every parameter by name.
-        memory_used: predicted memory over capacity, (n,).
+    `memory_used` is the predicted memory over the capacity, (n,).
 
     With m micro-batches and pp stages 1F1B takes m slots of the slowest stage, and the time to fill
     and drain the others once (arXiv 2104.04473); v model chunks a rank shorten that by v. In a

@@ -32,12 +32,8 @@ def calibrate(
 ) -> Calibration:
     """Fit every stack of a table: memory first, then step time given memory.
 
-    Args:
-        points: what was run.
-        observed: its measurements, row for row.
-        source: where the rows are from, kept in the file.
-        probes: parameters from microbenchmarks, by cluster. The fit starts from them, and keeps
-            them where the rows say nothing.
+    `source` says where the rows are from. `probes` are parameters from microbenchmarks, by cluster:
+    the fit starts from them, and keeps them where the rows say nothing.
     """
     stacks = {}
     for group in points.groups:

@@ -167,13 +167,6 @@ def fit_stalls(
 
     A row stalled if it took more than half of the stall longer than predicted without one, and at
     least a third longer. Rows of nearly full memory are left out: there the allocator stalls.
-
-    Args:
-        group: software and cluster.
-        f: the rows' layouts, (m,).
-        step_time_s: measured, (m,).
-        p: every parameter by name.
-        used: predicted memory over capacity, (m,).
     """
     stalls = stalls_of(group, f, p)
     stall_s = stalls.seconds

@@ -49,18 +49,19 @@ def probed_parameters(
     probes = {name: cells.numbers(name) for name in names}
     probes |= {name: cells.numbers(name, 1.0) for name in ("groups", "stride")}
     is_gemm = (kind == "gemm") & (probes["m"] > 0) & (probes["n"] > 0) & (probes["k"] > 0)
-    by_cluster: dict[str, dict[str, float]] = {}
+    by_cluster = {}
     for name in sorted(set(cluster_name.tolist())):
         cluster = cluster_named(name, known)
         if why_unpredictable(name, cluster) is not None:
             continue
         here = (cluster_name == name) & (probes["seconds"] > 0)
-        found: dict[str, float] = {}
         gemms = {column: values[here & is_gemm] for column, values in probes.items()}
-        found |= _of_gemms(gemms, precision[here & is_gemm], cluster)
         flash = here & (kind == "attention") & (attention == "flash2")
-        found |= _of_flash(probes["flop_per_s"][flash], precision[flash], cluster)
-        found |= _of_traffic(probes, kind, here, cluster)
+        found = {
+            **_of_gemms(gemms, precision[here & is_gemm], cluster),
+            **_of_flash(probes["flop_per_s"][flash], precision[flash], cluster),
+            **_of_traffic(probes, kind, here, cluster),
+        }
         by_cluster[name] = {
             parameter: float(np.clip(value, PARAMETERS[parameter].low, PARAMETERS[parameter].high))
             for parameter, value in found.items()
@@ -112,29 +113,19 @@ def _of_traffic(
     several at once: together they use all NICs.
     """
     ranks, seconds, sent = probes["ranks"], probes["seconds"], probes["message_bytes"]
-    inside, across, groups_of_node = _places(probes, cluster)
-    ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
-    bus = ring_factor * (ranks - 1) / ranks * sent / seconds
-    large = here & np.isfinite(bus) & (sent >= _LARGE_BYTES)
-    gpu, nics = gpu_named(cluster.gpu), cluster.node_link_bytes_per_s
+    gpu, nics, nodes = gpu_named(cluster.gpu), cluster.node_link_bytes_per_s, probes["nodes"]
     assert nics is not None
-    measured = {
-        "link_efficiency": (bus / link(gpu, ranks))[large & inside],
-        "network_efficiency": (bus * groups_of_node / nics)[large & across],
-    }
-    return {name: float(np.median(values)) for name, values in measured.items() if values.size}
-
-
-def _places(probes: Mapping[str, Floats], cluster: Cluster) -> tuple[Flags, Flags, Floats]:
-    """Whether a group is inside a node, or across nodes and the GPUs of none idle; groups a node.
-
-    Hosts that GPU links join are one node.
-    """
-    ranks, nodes = probes["ranks"], probes["nodes"]
-    if gpu_named(cluster.gpu).link_domain is not None:
+    if gpu.link_domain is not None:  # hosts that GPU links join are one node
         span = (ranks - 1) * probes["stride"] + 1
         nodes = np.minimum(ranks, np.ceil(span / cluster.gpus_per_node))
     ranks_of_node = ranks / nodes
     groups_of_node = np.where(probes["groups"] > 1, cluster.gpus_per_node / ranks_of_node, 1.0)
-    idle = groups_of_node * ranks_of_node < cluster.gpus_per_node
-    return nodes <= 1, (nodes > 1) & ~idle, groups_of_node
+    across = (nodes > 1) & (groups_of_node * ranks_of_node >= cluster.gpus_per_node)
+    ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
+    bus = ring_factor * (ranks - 1) / ranks * sent / seconds
+    large = here & np.isfinite(bus) & (sent >= _LARGE_BYTES)
+    measured = {
+        "link_efficiency": (bus / link(gpu, ranks))[large & (nodes <= 1)],
+        "network_efficiency": (bus * groups_of_node / nics)[large & across],
+    }
+    return {name: float(np.median(values)) for name, values in measured.items() if values.size}
