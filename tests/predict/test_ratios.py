@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from scaling.predict.cost.interval import chance_faster, ratio_sigma
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.prediction_tables import prediction_table
-from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 
 
 def test_errors_of_two_layouts_of_a_size_add_in_squares():

@@ -14,9 +14,8 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
 from scaling.predict.advise.recommend import RISKY_MARGIN, best_of, record_of
-from scaling.predict.cost.interval import Z_80, normal_cdf
+from scaling.predict.cost.interval import Z_80, chance_faster, normal_cdf, ratio_sigma
 from scaling.predict.cost.model import Prediction, predict
-from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.stacks import own_framework
 from scaling.published.table import nearest_rows

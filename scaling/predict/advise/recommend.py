@@ -13,8 +13,8 @@ from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
 from scaling.predict.advise.rehearse import Rehearse, none_rehearsed, predict_rehearsed
+from scaling.predict.cost.interval import chance_faster, ratio_sigma
 from scaling.predict.cost.model import Prediction
-from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
 

@@ -8,7 +8,6 @@ layout's own.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,22 +40,6 @@ _PRIOR_ROWS = 10
 _LOSSY = 1.4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Standard deviations of PARTS, (n,) each."""
-
-    common: Floats
-    layout: Floats
-    size: Floats
-    rest: Floats
-
-    @property
-    def reach(self) -> Floats:
-        """How far ln(step time) lies from the prediction, 8 times in 10, (n,)."""
-        squares = self.common**2 + self.layout**2 + self.size**2 + self.rest**2
-        return np.asarray(Z_80 * np.sqrt(squares))
-
-
 def errors_of(
     group: Group,
     f: Features,
@@ -65,8 +48,8 @@ def errors_of(
     novelty: Floats,
     halved: Floats,
     roughness: Floats,
-) -> Errors:
-    """Errors of predictions by the parameters of `stack`, or by data sheets, (n,) each.
+) -> dict[str, Floats]:
+    """Standard deviations of PARTS, by the parameters of `stack` or by data sheets, (n,) each.
 
     `novelty` is 0 at a calibrated layout, 1 far from all. `halved` is ln(step time by the whole fit
     / predicted) where it is followed half the way, `roughness` `own_error_factor`.
@@ -87,12 +70,10 @@ def errors_of(
         squares["size"] = squares["size"] + doublings * _PER_DOUBLING**2
         squares["common"] = squares["common"] + halved**2
         squares["layout"] = squares["layout"] + (halved / 2) ** 2
-    return Errors(
-        common=np.sqrt(squares["common"]),
-        layout=np.sqrt(squares["layout"]) * roughness,
-        size=np.sqrt(squares["size"]),
-        rest=np.maximum(np.sqrt(squares["rest"]) * roughness, _LEAST_REST),
-    )
+    sigmas = {part: np.sqrt(values) for part, values in squares.items()}
+    sigmas["layout"] = sigmas["layout"] * roughness
+    sigmas["rest"] = np.maximum(sigmas["rest"] * roughness, _LEAST_REST)
+    return sigmas
 
 
 def learned_errors(left_out: Floats, roughness: Floats, *, lossy: bool) -> Mapping[str, float]:
@@ -131,3 +112,17 @@ def normal_cdf(z: Floats) -> Floats:
     )
     tail = 0.5 * series * np.exp(-(x**2))
     return np.asarray(np.where(np.asarray(z) < 0, tail, 1 - tail))
+
+
+def ratio_sigma(own_a: Floats | float, own_b: Floats | float) -> Floats:
+    """Standard deviation of ln(a / b)'s error, of two layouts of one size: common errors cancel.
+
+    A layout's own error is that of the layout and the rest.
+    """
+    return np.hypot(own_a, own_b)
+
+
+def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Floats) -> Floats:
+    """P(a is faster than b), which is P(ln(a / b) < 0), with `ratio_sigma`."""
+    apart = np.log(np.asarray(step_b_s, dtype=np.float64) / step_a_s)
+    return normal_cdf(apart / np.maximum(sigma, 1e-12))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats, Strings
-from scaling.predict.cost.interval import errors_of, normal_cdf, own_error_factor
+from scaling.predict.cost.interval import Z_80, errors_of, normal_cdf, own_error_factor
 from scaling.predict.cost.memory import (
     ENGINES,
     MEMORY_TERMS,
@@ -176,27 +176,25 @@ def _predict_block(
     if stack is not None and stack.cluster == group.cluster_name:
         expected, novelty = stack.residual.at(places_of(f))
         step = step.times(np.exp(expected))
-    used = need / group.capacity_bytes
+    stalls, used = stalls_of(group, f, p), need / group.capacity_bytes
     roughness = own_error_factor(
         step.terms["tp_comm_s"] / step.total, used, lossy_transport=group.cluster.lossy_transport
     )
-    errors = errors_of(
-        group, f, stack, novelty=novelty, halved=halved, roughness=roughness
-    )  # fmt: skip
+    errors = errors_of(group, f, stack, novelty=novelty, halved=halved, roughness=roughness)
+    reach = Z_80 * np.sqrt(sum(np.square(sigma) for sigma in errors.values()))
+    errors["rest"] = np.hypot(errors["rest"], stalls.sigma(step.total))
+    for part, sigma in errors.items():
+        getattr(out, f"{part}_sigma")[index] = sigma
     out.memory_bytes[index] = memory.total
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes
     usual = MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
     bounded = (group.stack.name in ENGINES) & (f.pp > 1) & (f.schedule != ONE_F_ONE_B)
-    sigma = np.where(bounded, MEMORY_SIGMA_BOUNDED, usual)
-    out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, sigma)
+    predicted = np.where(bounded, MEMORY_SIGMA_BOUNDED, usual)
+    out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, predicted)
     out.step_time_s[index] = step.total
-    out.low[index] = step.total * np.exp(-errors.reach)
-    stalls, at_most = stalls_of(group, f, p), step.total * np.exp(errors.reach)
-    out.high[index] = np.maximum(at_most, step.total + stalls.possible_s)
-    out.common_sigma[index], out.layout_sigma[index] = errors.common, errors.layout
-    out.size_sigma[index] = errors.size
-    out.rest_sigma[index] = np.hypot(errors.rest, stalls.sigma(step.total))
+    out.low[index] = step.total * np.exp(-reach)
+    out.high[index] = np.maximum(step.total * np.exp(reach), step.total + stalls.possible_s)
     lossy = group.cluster.lossy_transport
     out.risk_adjusted_s[index] = stalls.ranked_s(step.total, used, lossy=lossy)
     if memory.phase is not None:
