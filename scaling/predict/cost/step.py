@@ -9,6 +9,7 @@ from scaling.arrays import Flags, Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
     LayerTime,
+    hbm_bytes_per_s,
     head_time,
     layer_time,
     offloaded_seconds,
@@ -30,6 +31,9 @@ TIME_TERMS = (
 _NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
 _SHARPNESS = 4.0  # of the smooth maximum of host and GPU times
 _RETRY_S = 0.003  # an allocator's retry where the transport waits for no host
+# Of a weight and micro-batch, in and out of flat copies around two gathers and a scatter. Only one
+# table has ZeRO-3; without copies it would tie with ZeRO-2 wherever links are fast.
+_COPIED_BYTES = 16.0
 _STALL_KNEE = 0.95  # share of the capacity from which the allocator retries
 
 
@@ -170,7 +174,8 @@ def _dp_comm_s(
     exposed = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     once_a_step = np.where(hidden, beyond, exposed)
     gathering = _p_norm(traffic.gathering * f.accumulation, pipeline) - pipeline
-    return np.asarray(once_a_step + gathering)
+    copied = _COPIED_BYTES * traffic.stage_weights * f.accumulation / hbm_bytes_per_s(group)
+    return np.asarray(once_a_step + gathering + np.where(f.zero_stage >= 3, copied, 0.0))
 
 
 def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
