@@ -15,6 +15,7 @@ HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the scripts of the page 
 GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
 # The cases in 100 that an interval of such a value holds.
 LEVELS = {"measured": 95, "extended": 95, "published": 95, "predicted": 80}
+SURE = 0.99  # a prediction that is likelier may be wrong all the same
 _TIMES = 1.995  # a rate from here on is said as a multiple
 # Number formats, shared with the scripts of the page (page.js).
 FORMATS: dict[str, Any] = {
@@ -69,8 +70,10 @@ def amount(value: float | None, unit: str = "") -> str:
     return significant(value, count) + (f"{THIN}{unit}" if unit else "")
 
 
-def percent(ratio: float | None, places: int = 0) -> str:
-    """A ratio as per cent: `39.5 %`."""
+def percent(ratio: float | None, places: int = 0, *, predicted: bool = False) -> str:
+    """A ratio as per cent: `39.5 %`; a predicted probability of nearly one is `over 99 %`."""
+    if predicted and ratio is not None and ratio > SURE:
+        return f"over {percent(SURE)}"
     return UNKNOWN if ratio is None else f"{digits(100 * ratio, places)}{THIN}%"
 
 

@@ -167,3 +167,23 @@ def test_a_profile_much_longer_than_the_timed_step_shows_no_split():
     assert rows(Tables({"time_split": [part | {"profiled_s": 1.3}]})) == []
     (drawing,) = rows(Tables({"time_split": [part | {"profiled_s": 1.2}]}))
     assert drawing.title == "On 8 GPUs the whole step is compute"
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "title"),
+    [
+        ((None, None), (0.2, 0.4), "With ZeRO-3 instead of 2 the rate is 70 % lower"),
+        ((None, None), (0.2, 1.1), "No choice changes the rate clearly"),
+        ((0.9, 1.1), (0.2, 0.4), "No choice changes the rate clearly"),
+        ((0.2, 0.5), (0.2, 1.1), "With ZeRO-3 instead of 2 the rate is 70 % lower"),
+    ],
+)
+def test_a_choice_is_clear_by_its_interval_or_without_one_if_all_pairs_agree(near, far, title):
+    row = {
+        "shown": True, "name": "ZeRO 3, against 2", "factor": "zero_stage", "level": 0.95,
+        "pairs": 9, "mean_ratio": 0.3, "lowest": far[0], "highest": far[1],
+        "near_pairs": 4, "near_ratio": None if near[0] is None else 0.3, "near_low": near[0],
+        "near_high": near[1],
+    }  # fmt: skip
+    (drawing,) = CHARTS["factor_effects"].rows(Tables({"effects": [row]}))
+    assert drawing.title.replace("\u202f", " ") == title

@@ -109,6 +109,8 @@ def tables(*estimates, **rows):
         ({"single_run": True}, ("warn", "This layout ran once; repeats of others differ by 0.7 %")),
         ({"series": "predicted", "fits_probability": 0.97},
          ("warn", "It fits with a chance of 97 % (1.00 GiB)")),
+        ({"series": "predicted", "fits_probability": 0.9999},
+         ("good", "It fits with a chance of over 99 % (1.00 GiB)")),
         ({"series": "predicted", "fits_probability": 0.6},
          ("bad", "It fits with a chance of 60 % (1.00 GiB)")),
         ({}, ("good", "Repeats differ by 0.7 %")),
@@ -184,7 +186,7 @@ def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
     assert purchase.too_close(tables(), size()) == ""
     counted = size(close_layouts=2, next_points=2, next_gpu_hours=3.0)
     more = purchase.too_close(tables(*rows), counted)
-    assert more.endswith(" Measuring 2 points next takes 3.00 GPU-hours.")
+    assert more.endswith(" What to measure next: 2 points, 3.00 GPU-hours.")
 
 
 @pytest.mark.parametrize(

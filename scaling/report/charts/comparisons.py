@@ -28,11 +28,13 @@ def effect_rows(tables: Tables) -> list[Drawing]:
         interval = ""
         if low is not None:
             interval = f" ({digits(low, 2)}–{digits(high, 2)}, {percent(level)} interval)"
+        ends = (row["lowest"], row["highest"]) if low is None else (low, high)
         counted = f"{pairs} pair{'s' * (pairs != 1)}"
         rows.append(
             {
                 "name": _choice(row), "worth": worth, "low": low, "high": high,
                 "lowest": row["lowest"], "highest": row["highest"],
+                "clear": not ends[0] <= 1 <= ends[1],
                 "words": f"×{digits(worth, 2)}, {counted}",
                 "tip": f"{_choice(row)}: {digits(worth, 2)} times the rate{interval}, {counted}; "
                 f"all pairs {digits(row['lowest'], 2)} to {digits(row['highest'], 2)}",
@@ -41,7 +43,7 @@ def effect_rows(tables: Tables) -> list[Drawing]:
     rows.sort(key=lambda row: -abs(float(row["worth"]) - 1))
     if not rows:
         return []
-    clear = [row for row in rows if row["low"] is not None and not row["low"] <= 1 <= row["high"]]
+    clear = [row for row in rows if row["clear"]]
     title = "No choice changes the rate clearly"
     if clear:
         top = clear[0]

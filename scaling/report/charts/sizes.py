@@ -203,8 +203,8 @@ def memory_rows(tables: Tables) -> list[Drawing]:
     rows, capacity = [], tables["settings"][0]["gpu_memory_bytes"]
     for row in known:
         needed = row["peak_memory_bytes"] or row["predicted_memory_bytes"]
-        chance = row["fits_probability"]
-        fits = "ran" if row["series"] != "predicted" else f"fits {percent(chance)}"
+        predicted = row["series"] == "predicted"
+        fits = f"fits {percent(row['fits_probability'], predicted=True)}" if predicted else "ran"
         of = f" of {gib(capacity)}" if capacity else ""
         rows.append(
             {

@@ -15,6 +15,7 @@ from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     GLUE,
     LEVELS,
+    SURE,
     amount,
     digits,
     duration,
@@ -33,7 +34,6 @@ BUSY = (0.05, 0.2)  # share of the processors that others took: amber, red (step
 LOADED = (1.25, 2.0)  # likewise load over own threads, for rows that do not state the share
 SLOWED = 0.1  # share of the time
 STOPPED = 2.0  # of a step, over the median; the longest of 13 rows of an H100 is 1.23
-SURE = 0.99
 _MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
     "measured": "Use", "extended": "Use", "published": "Published: use",
@@ -172,7 +172,7 @@ def too_close(tables: Tables, size: Record) -> str:
         return said
     points = counted(size["next_points"], "point")
     hours = f"{amount(size['next_gpu_hours'])} {tables.words['GPU']}-hours"
-    return f"{said} Measuring {points} next takes {hours}."
+    return f"{said} What to measure next: {points}, {hours}."
 
 
 def _returns(tables: Tables, size: int) -> str:
@@ -267,11 +267,13 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
             items.append(("warn", f"This layout ran once; repeats of others differ by {sigma}"))
         else:
             items.append(("good", f"Repeats differ by {sigma}"))
-    chance = size["fits_probability"]
-    if predicted and chance is not None:
-        state = "good" if chance >= SURE else "warn" if chance >= LEAST_FIT else "bad"
+    fits = size["fits_probability"]
+    if predicted and fits is not None:
+        state = "good" if fits >= SURE else "warn" if fits >= LEAST_FIT else "bad"
         needed = gib(size["predicted_memory_bytes"])
-        items.append((state, f"It fits with a chance of {percent(chance)} ({needed})"))
+        items.append(
+            (state, f"It fits with a chance of {percent(fits, predicted=True)} ({needed})")
+        )
     split = [row for row in tables["time_split"] if row["world_size"] == size["world_size"]]
     if any(row["host_bound"] for row in split):
         bound = f"The host's launches, not the {tables.words['GPUs']}, bound a step, as predicted"

@@ -139,7 +139,7 @@ def _layout(setting: Record, row: Record) -> dict[str, Any]:
 def _fits(row: Record) -> str:
     """The chance to fit of a prediction, or the allocator's retries of a run; else empty."""
     if row["series"] == "predicted":
-        return percent(row["fits_probability"])
+        return percent(row["fits_probability"], predicted=True)
     retries = row["num_alloc_retries"]
     return f"{retries} allocator {'retry' if retries == 1 else 'retries'}" if retries else ""
 
