@@ -167,12 +167,12 @@ def _dp_comm_s(
     that. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer, so
     neither hides the other in full: their p-norm counts.
     """
-    hidden = group.stack.hides_without_zero & (f.pp == 1) & (f.zero_stage == 0)
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
-    backward = pipeline / f.accumulation * (2 + f.full) / (3 + f.full)
-    beyond = _p_norm(traffic.gradients, backward) - backward
-    exposed = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
-    once_a_step = np.where(hidden, beyond, exposed)
+    once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    if group.stack.hides_without_zero:
+        backward = pipeline / f.accumulation * (2 + f.full) / (3 + f.full)
+        beyond = _p_norm(traffic.gradients, backward) - backward
+        once_a_step = np.where((f.pp == 1) & (f.zero_stage == 0), beyond, once_a_step)
     gathering = _p_norm(traffic.gathering * f.accumulation, pipeline) - pipeline
     copied = _COPIED_BYTES * traffic.stage_weights * f.accumulation / hbm_bytes_per_s(group)
     return np.asarray(once_a_step + gathering + np.where(f.zero_stage >= 3, copied, 0.0))
