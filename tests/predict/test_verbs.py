@@ -165,15 +165,15 @@ def test_validate_for_people_is_a_table_with_the_confusion_below(run, sweep_csv)
 
 def test_recommend_by_name(run):
     records = json.loads(
-        run("recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "64,8",
+        run("recommend", "--model", "llama2_13b", "--cluster", "h100-80gb-dgx", "--gpus", "64,32",
             "--json", "--no-rehearse")
     )  # fmt: skip
     assert [(one["gpus"], one["rank"]) for one in records] == [
-        (8, 1), (8, 2), (8, 3), (64, 1), (64, 2), (64, 3),
+        (32, 1), (32, 2), (32, 3), (64, 1), (64, 2), (64, 3),
     ]  # fmt: skip
     # the report's decision: one layout of each size, the same at both as none is far better
     assert len({one["label"] for one in records if one["advised"]}) == 1
-    assert [one["gpus"] for one in records if one["advised"]] == [8, 64]
+    assert [one["gpus"] for one in records if one["advised"]] == [32, 64]
     said = run(
         "recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "8",
         "--no-rehearse",
