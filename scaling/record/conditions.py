@@ -1,5 +1,13 @@
-"""Select rows of a table by an SQL condition that somebody has typed."""
+"""Select rows of a table by an SQL condition, in a process that is killed if it takes too much.
 
+python -m scaling.record.conditions < table.arrow > answer.json
+"""
+
+import json
+import re
+import resource
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,11 +16,18 @@ import pyarrow as pa
 from scaling.arrays import Flags
 from scaling.errors import InputError, printable, shortened
 
+TIME_LIMIT_S = 5.0
+_START_UP_S = 10.0  # for a machine that is busy with other work
+_MEMORY_BYTES = 2 << 30  # of addresses
+_TEXT = re.compile("'[^']*'")
+_CONDITION = b"condition"  # key of the table's metadata
 # No access to files or network, and no way to change that.
 _SANDBOX: dict[str, Any] = {
-    "enable_external_access": False, "lock_configuration": True, "memory_limit": "500MB",
+    "enable_external_access": False,
+    "lock_configuration": True,
+    "memory_limit": "500MB",
     "threads": 1,
-}  # fmt: skip
+}
 
 
 def rows_where(table: pa.Table, condition: str | None, source: str, option: str) -> Flags:
@@ -23,27 +38,105 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
 
     Raises:
         InputError: the condition is not one SQL expression over the table's columns that is true or
-        false.
+        false and always the same; or it takes too long or too much memory.
     """
-    import duckdb  # late: predictions do without it
-
-    mask = np.full(table.num_rows, condition is None)
     if condition is None:
-        return mask
+        return np.ones(table.num_rows, dtype=bool)
+    place = f"{source}: {option} {shortened(condition, 200)!r}"
     names = [name for name in table.column_names if name.lower() != "row_index"]
     numbered = table.select(names).append_column("row_index", pa.array(np.arange(table.num_rows)))
+    numbered = numbered.replace_schema_metadata({_CONDITION: condition.encode("utf-8", "replace")})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, numbered.schema) as stream:
+        stream.write_table(numbered)
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "scaling.record.conditions"],
+            input=sink.getvalue().to_pybytes(),
+            capture_output=True,
+            timeout=TIME_LIMIT_S + _START_UP_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{place}: takes longer than {TIME_LIMIT_S:g} s") from None
+    if process.returncode < 0 or not process.stdout:
+        raise InputError(f"{place}: takes longer than {TIME_LIMIT_S:g} s or too much memory")
+    answer = json.loads(process.stdout)
+    if "error" in answer:
+        reason = printable(shortened(answer["error"], 300))
+        if "Referenced column" in reason:
+            reason += f" The columns are {shortened(', '.join(numbered.column_names), 400)}"
+        raise InputError(f"{place}: {reason}")
+    mask = np.zeros(table.num_rows, dtype=bool)
+    mask[answer["rows"]] = True
+    return mask
+
+
+def _answer(table: pa.Table) -> dict[str, Any]:
+    """`rows`: the numbers of the rows that the condition chooses; or `error`: a sentence."""
+    import duckdb
+
+    condition = (table.schema.metadata or {})[_CONDITION].decode()
     try:
         with duckdb.connect(config=_SANDBOX) as connection:
-            connection.execute("select setseed(0.5)").fetchall()  # random() is the same each time
-            relation, chosen = connection.from_arrow(numbered), duckdb.SQLExpression(condition)
+            if (wrong := _refusal(connection, condition)) is not None:
+                return {"error": wrong}
+            relation, chosen = connection.from_arrow(table), duckdb.SQLExpression(condition)
             (kind,) = map(str, relation.select(chosen).types)
-            problem = f"gives {kind}, where true or false is needed"  # a number would choose a row
-            if kind == "BOOLEAN":
-                rows = relation.filter(chosen).select("row_index").fetchnumpy()["row_index"]
-                mask[rows] = True
-                return mask
-    except (duckdb.Error, RuntimeError, UnicodeError) as error:
-        problem = printable(shortened(str(error).splitlines()[0], 300))
-        if "Referenced column" in problem:
-            problem += f" The columns are {shortened(', '.join(numbered.column_names), 400)}"
-    raise InputError(f"{source}: {option} {shortened(condition, 200)!r}: {problem}")
+            if kind != "BOOLEAN":  # a number other than 0 would choose a row
+                return {"error": f"gives {kind}, where true or false is needed"}
+            rows = relation.filter(chosen).select("row_index").fetchall()
+            return {"rows": [row for (row,) in rows]}
+    except (duckdb.Error, RuntimeError, UnicodeError, MemoryError) as error:
+        return {"error": (str(error).splitlines() or ["takes too much memory"])[0]}
+
+
+def _refusal(connection: Any, condition: str) -> str | None:
+    """Why the text is not one expression that is always the same; None if it is."""
+    ((parsed,),) = connection.execute(
+        "select json_serialize_sql(?)", [f"select {condition}"]
+    ).fetchall()
+    tree = json.loads(parsed)
+    if tree["error"]:
+        return str(tree["error_message"])
+    nodes = [statement["node"] for statement in tree["statements"]]
+    chosen = (
+        nodes[0].get("select_list", [])
+        if len(nodes) == 1 and ";" not in _TEXT.sub("", condition)
+        else []
+    )
+    if len(chosen) != 1 or nodes[0]["modifiers"] or nodes[0]["from_table"]["type"] != "EMPTY":
+        return "must be one condition, without ; or clauses"
+    changing = {
+        name
+        for (name,) in connection.sql(
+            "select function_name from duckdb_functions() where stability != 'CONSISTENT'"
+        ).fetchall()
+    }
+    for part in _parts(chosen[0]):
+        name = part.get("function_name") or (part.get("column_names") or [""])[-1]
+        if part.get("alias"):
+            return f"names something ({part['alias']}); a condition names nothing"
+        if part.get("class") == "SUBQUERY":
+            return "must not select again"
+        if str(name).lower() in changing | {"current_timestamp", "current_time", "localtimestamp"}:
+            return f"{name} is not the same in each call"
+    return None
+
+
+def _parts(node: Any) -> Any:
+    """All objects of a parsed expression."""
+    if isinstance(node, dict):
+        yield node
+    for child in (
+        node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    ):
+        yield from _parts(child)
+
+
+if __name__ == "__main__":
+    given = pa.ipc.open_stream(sys.stdin.buffer).read_all()
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    cpu = int(TIME_LIMIT_S)
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    print(json.dumps(_answer(given)))  # noqa: T201

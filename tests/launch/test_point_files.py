@@ -37,8 +37,23 @@ READERS: dict[str, tuple[Any, Any]] = {
 def texts():
     on_gpus = load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")
     probe = planning.plan_probe(on_gpus, fitting_plan(on_gpus))
+    assert probe is not None
     (point, *_) = fitting_plan(load_study("quickstart")).points
     return {"point": point.to_json(), "probe": probe.to_json()}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("warmup_steps", -1), ("warmup_steps", 2**63), ("peak_flop_per_s", float("nan")),
+        ("peak_flop_per_s", 1e300), ("point_id", "/etc/x"), ("point_id", "../x"), ("point_id", ""),
+    ],
+)  # fmt: skip
+def test_a_point_with_a_value_that_cannot_be_is_refused(texts, tmp_path, key, value):
+    read, _ = READERS["point"]
+    (tmp_path / "a.json").write_text(json.dumps(json.loads(texts["point"]) | {key: value}))
+    with pytest.raises(InputError, match=r"a\.json: is no point of this version"):
+        read(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -50,8 +65,22 @@ def test_the_id_of_every_choice_is_a_file_name_and_passes_the_row_checks(axis):
 
 
 WRONG = [
-    None, -1, 0, 1.5, 2**70, "x", "8", "", True, [], {}, [1], "../../x", float("nan"), "\x1b[2J",
-]  # fmt: skip
+    None,
+    -1,
+    0,
+    1.5,
+    2**70,
+    "x",
+    "8",
+    "",
+    True,
+    [],
+    {},
+    [1],
+    "../../x",
+    float("nan"),
+    "\x1b[2J",
+]
 
 
 def mutated(text, rng):
@@ -92,6 +121,9 @@ def test_a_broken_file_is_read_as_what_it_says_or_refused_in_one_sentence(kind, 
             refused.append(str(error))
             continue
         assert found == parse(text)
+        if kind == "point":
+            assert found.layout.world_size >= 1
+            assert found.time_limit_s > 0
     assert len(refused) > 75
     assert all(said.startswith(f"{path}: is no {kind} of this version (") for said in refused)
     assert all(said.isprintable() for said in refused)
