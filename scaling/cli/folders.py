@@ -37,13 +37,17 @@ def new(
 def export(
     study_dir: StudyDir,
     out: Annotated[Path, arg("OUT.zip", "The file to write.")],
+    with_messages: Annotated[
+        bool, opt("Keep error messages, title and comments.", "--with-messages")
+    ] = False,
 ) -> None:
     """Pack tables, page and study to share: no user, host or path, no free text, no logs."""
     from scaling.predict.read.clusters import site_clusters
     from scaling.run.export import export as pack
     from scaling.study.inputs import local_or_shipped
 
-    names = pack(study_dir, out, local_or_shipped("reports"), clusters=site_clusters())
+    reports = local_or_shipped("reports")
+    names = pack(study_dir, out, reports, clusters=site_clusters(), with_messages=with_messages)
     typer.echo(f"{len(names)} files -> {out}")
 
 

@@ -1,8 +1,8 @@
 """`scaling export`: pack a study's tables and page for others, without what may be private.
 
 All of it is made anew of rows that keep what is known to be safe: numbers, times, choices, versions
-and the names of models, clusters and GPUs. Hosts are numbered. Free text, rows and logs are left
-out.
+and the names of models, clusters and GPUs. Hosts are numbered. Free text is left out unless it is
+asked for, and so are rows and logs.
 """
 
 import json
@@ -37,6 +37,7 @@ _SAFE = {
     "predicted_peak_phase", "kind", "group", "reason",  # of a refusal, which we word
 }  # fmt: skip
 _HOSTS = {"host", "peer_host", "hosts", "excluded_hosts"}
+_MESSAGES = {"error_message"}
 # Text that may be a path, a mail address or a home; `org/model` is not one of them.
 _PRIVATE = re.compile(r"[\\~]|\S@|(^|\s|:|\w/[^\s/]*)/|-I/")
 _STUDY = "study.yaml"
@@ -44,7 +45,12 @@ _PRIVATE_KEYS = ("title", "slurm")
 
 
 def export(
-    study_dir: Path, out: Path, reports: Path, *, clusters: Mapping[str, Cluster] | None = None
+    study_dir: Path,
+    out: Path,
+    reports: Path,
+    *,
+    clusters: Mapping[str, Cluster] | None = None,
+    with_messages: bool = False,
 ) -> list[str]:
     """Write a zip of a study's tables, page, plan and study file, and return its names.
 
@@ -53,6 +59,7 @@ def export(
         out: the zip.
         reports: SQL, captions and page.
         clusters: by name, for their prices.
+        with_messages: keep messages of errors, the title and the comments of the study file.
 
     Raises:
         InputError: the study is not planned, holds a broken file, or `out` is no .zip in an
@@ -65,7 +72,7 @@ def export(
         raise InputError(f"{study_dir}: holds no study; `scaling plan` and `scaling run` make one")
     with tempfile.TemporaryDirectory() as folder:
         copy = StudyPaths(Path(folder) / study_dir.resolve().name)
-        about = _copy(source, copy)
+        about = _copy(source, copy, with_messages=with_messages)
         tabulate(copy.folder, reports / "sql", clusters=clusters)
         if about.replicates is not None:
             replicate(copy.folder, reports / FOLDER / about.replicates)
@@ -83,7 +90,7 @@ def export(
     return names
 
 
-def _copy(source: StudyPaths, copy: StudyPaths) -> StudyInfo:
+def _copy(source: StudyPaths, copy: StudyPaths, *, with_messages: bool) -> StudyInfo:
     """Write what tables and page are made of, without what may be private."""
     hosts: dict[str, str] = {}
     rows = read_rows(sorted(row_files_in(source.rows))).table.drop_columns(["file"])
@@ -96,18 +103,22 @@ def _copy(source: StudyPaths, copy: StudyPaths) -> StudyInfo:
             except pa.ArrowException as error:
                 raise unreadable_error([path], error) from None
     for path, table in tables.items():
-        write_table(path, _safe_table(table, hosts))
+        write_table(path, _safe_table(table, hosts, with_messages=with_messages))
     about = read_study_info(source.folder)
     file = Path(about.file) if about.file else None
-    facts = about.model_dump() | {"file": _STUDY if file else None, "title": None}
+    facts = about.model_dump() | {"file": _STUDY if file else None}
     if file is not None and file.is_file():
-        content = _safe_study(yaml.safe_load(file.read_text(encoding="utf-8")))
-        write_text(copy.folder / _STUDY, yaml.safe_dump(content, sort_keys=False))
+        text = file.read_text(encoding="utf-8")
+        if not with_messages:
+            text = yaml.safe_dump(_safe_study(yaml.safe_load(text)), sort_keys=False)
+        write_text(copy.folder / _STUDY, text)
+    if not with_messages:
+        facts["title"] = None
     write_text(copy.study, json.dumps(facts, indent=1) + "\n")
     return about
 
 
-def _safe_table(table: pa.Table, hosts: dict[str, str]) -> pa.Table:
+def _safe_table(table: pa.Table, hosts: dict[str, str], *, with_messages: bool) -> pa.Table:
     """The table with null in place of text that may be private, and numbers of hosts."""
     for place, field in enumerate(table.schema):
         is_list = pa.types.is_list(field.type)
@@ -119,7 +130,7 @@ def _safe_table(table: pa.Table, hosts: dict[str, str]) -> pa.Table:
             cells = [_numbered(cell, hosts) for cell in cells]
         elif name in _SAFE or name in AXES or name.endswith("_version"):
             cells = [cell if cell is None else _safe_name(cell) for cell in cells]
-        else:
+        elif not (with_messages and name in _MESSAGES):
             cells = [None] * table.num_rows
         table = table.set_column(place, field.with_nullable(True), pa.array(cells, field.type))
     return table

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,28 @@ def read_plan(folder: Path, made_from: str) -> PlanFile | None:
         probe = None if content["probe"] is None else Allocation(**content["probe"])
         plan = PlanFile(**{**content, "points": points, "probe": probe})
         present = set(os.listdir(paths.points))  # noqa: PTH208 (names of thousands of files)
-        intact = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
     except (OSError, KeyError, TypeError, AttributeError):  # not written by us
         return None
+    records: list[PlanFile | Allocation] = [plan, *points.values(), *([probe] if probe else [])]
+    if not all(_is_typed(record) for record in records):
+        return None
+    intact = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
     return plan if intact and present >= {paths.point(name).name for name in plan.points} else None
+
+
+def _is_typed(record: PlanFile | Allocation) -> bool:
+    """Whether each field of a record from JSON holds its type."""
+    hints = typing.get_type_hints(type(record))
+    return all(_fits(getattr(record, name), hint) for name, hint in hints.items())
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(each, parts[1]) for each in value.values())
+    if parts:  # a union
+        return any(_fits(value, part) for part in parts)
+    return isinstance(value, hint)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

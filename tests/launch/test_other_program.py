@@ -1,5 +1,6 @@
 """Points that somebody else's program trains: its log becomes the row."""
 
+import json
 import sys
 
 import pytest
@@ -155,3 +156,87 @@ def test_transformers_trainer_is_measured_and_judged(
         assert 0 < row.startup_s < 60
     else:
         assert "rank 1" in row.error_message
+
+
+# A user's loop around megatron-core, with what it takes from CUDA without asking; it prints
+# Megatron-LM's lines.
+MEGATRON = """
+import argparse, contextlib, time
+import torch, torch.distributed as dist
+torch.cuda.current_device = lambda: torch.device("cpu")
+def on_cpu(make):
+    def made(*shape, device=None, **more):
+        return make(*shape, device="cpu" if str(device).startswith("cuda") else device, **more)
+    return made
+torch.zeros, torch.empty, torch.tensor = map(on_cpu, (torch.zeros, torch.empty, torch.tensor))
+import megatron.core.tensor_parallel.random as random
+random.CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
+from megatron.core import parallel_state as state
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
+parser = argparse.ArgumentParser()
+for name in ("num-layers", "hidden-size", "num-attention-heads", "num-query-groups", "kv-channels",
+             "ffn-hidden-size", "vocab-size", "seq-length", "micro-batch-size",
+             "global-batch-size", "train-iters", "tensor-model-parallel-size"):
+    parser.add_argument(f"--{name}", type=int)
+asked, _ = parser.parse_known_args()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+state.initialize_model_parallel(tensor_model_parallel_size=asked.tensor_model_parallel_size)
+torch.manual_seed(1)
+config = TransformerConfig(
+    num_layers=asked.num_layers, hidden_size=asked.hidden_size,
+    num_attention_heads=asked.num_attention_heads, num_query_groups=asked.num_query_groups,
+    kv_channels=asked.kv_channels, ffn_hidden_size=asked.ffn_hidden_size,
+    tensor_model_parallel_size=asked.tensor_model_parallel_size, use_cpu_initialization=True,
+    hidden_dropout=0.0, attention_dropout=0.0, gradient_accumulation_fusion=False,
+    bias_dropout_fusion=False, masked_softmax_fusion=False, gated_linear_unit=True,
+    activation_func=torch.nn.functional.silu, add_bias_linear=False, apply_rope_fusion=False,
+    bias_activation_fusion=False)
+model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=asked.vocab_size,
+                 max_sequence_length=asked.seq_length, position_embedding_type="rope",
+                 share_embeddings_and_output_weights=False)
+optimizer, replicas = torch.optim.AdamW(model.parameters()), state.get_data_parallel_world_size()
+mask = torch.ones(1, 1, asked.seq_length, asked.seq_length).triu(1).bool()
+place = torch.arange(asked.seq_length).expand(asked.micro_batch_size, -1)
+steps = asked.train_iters
+for step in range(1, steps + 1):
+    dist.barrier()
+    started, loss = time.perf_counter(), 0.0
+    optimizer.zero_grad()
+    for _ in range(rounds := asked.global_batch_size // asked.micro_batch_size // replicas):
+        tokens = (place + step).remainder(asked.vocab_size)
+        out = model(tokens, place, mask, labels=tokens).mean() / rounds
+        out.backward()
+        loss += out.item()
+    for weight in model.parameters() if replicas > 1 else ():
+        dist.all_reduce(weight.grad, group=state.get_data_parallel_group())
+    optimizer.step()
+    took = 1e3 * (time.perf_counter() - started)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        print(f" iteration {step:8d}/{steps:8d} | elapsed time per iteration (ms): {took:.1f} | "
+              f"global batch size: {asked.global_batch_size} | lm loss: {loss:.6E} | "
+              "grad norm: 1.000 |", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [{"tp": 2, "dp": 1}, {"dp": 2}])
+def test_megatron_core_is_measured_where_it_is_installed(study, tmp_path, monkeypatch, layout):
+    pytest.importorskip("megatron.core")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "loop.py").write_text(MEGATRON)
+    entry = yaml.safe_load((PROJECT / "config" / "trainers.yaml").read_text())["megatron"]
+    entry["command"] = [sys.executable, str(tmp_path / "loop.py"), *entry["command"][2:]]
+    entry["flags"]["precision"] = {"fp32": []}
+    (tmp_path / "config" / "trainers.yaml").write_text(json.dumps({"megatron": entry}))
+    point = tiny_point(engine="megatron", zero_stage=0, warmup_steps=2, **layout)
+    row = measure(study.write(point), study.row_path, start=start_local, hang_after_s=60.0)
+    assert (row.outcome, row.error_message) == ("ok", None)
+    assert len(row.step_times_s) == 10
+    assert row.clock == "trainer's log"
+    assert 4 < row.losses[0] < 8

@@ -72,6 +72,16 @@ def test_an_export_holds_tables_page_plan_and_study_and_nothing_private(study):
     assert "kind: strong" in text
 
 
+def test_messages_title_and_comments_are_kept_if_they_are_asked_for(study):
+    out = study.parent / "told.zip"
+    export(study, out, REPORTS, with_messages=True)
+    with zipfile.ZipFile(out) as archive:
+        text = contents(archive)
+    assert "Bob's study" in text
+    assert "as bob@lab.org says" in text
+    assert "nfs01:/export/proj/u" in text
+
+
 def test_numbers_of_an_export_are_those_of_the_study(study):
     from scaling.analyse.warehouse import tabulate
 

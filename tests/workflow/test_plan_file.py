@@ -101,6 +101,20 @@ def made_from():
     return inputs.inputs_digest(path, paths.CONFIG, mode=None, cluster=None)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("files", None), ("nodes", "x"), ("points", []), ("probe", {"nodes": 1})]
+)
+def test_a_plan_with_a_value_of_another_type_is_none(planned, key, value):
+    path = planned / "results" / "quickstart" / "plan.json"
+    whole = path.read_text()
+    path.write_text(json.dumps(json.loads(whole) | {key: value}))
+    assert plan_file.read_plan(path.parent, made_from()) is None
+    path.write_text("[" * 200_000)
+    assert plan_file.read_plan(path.parent, made_from()) is None
+    path.write_text(whole)
+    assert plan_file.read_plan(path.parent, made_from()) is not None
+
+
 def test_planning_again_touches_nothing_and_two_plans_agree(planned):
     before = times_of(planned)
     command = [sys.executable, "-m", "scaling", "plan", "quickstart"]
