@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.analyse.group import MEASURED_LEVEL, Group, groups_of, of_setting
+from scaling.analyse.laws import LEAST_SIZES, law_of
 from scaling.analyse.posterior import return_of
 from scaling.arrays import Flags, Floats
 from scaling.record.probe_row import Probe
@@ -44,10 +45,22 @@ _COLUMNS = {
     "engine_ratios": ("from_cell", "to_cell", *_ends("ratio"), "level"),
     "drawn_noise": ("setting_id", *_ends("sigma")),
     "hosts": ("setting_id", "cluster", "host", "named_by", *_ends("effect"), "level", "runs"),
+    "laws": (
+        "setting_id", "level", "sizes", "leaves_data_at", "fit_error",
+        *_ends("t1", "serial", "coherency", "peak_world_size"),
+    ),
 }  # fmt: skip
 _KINDS = {  # of columns that are no real numbers
     **dict.fromkeys(
-        ("setting_id", "world_size", "from_world_size", "to_world_size", "runs"),
+        (
+            "setting_id",
+            "world_size",
+            "from_world_size",
+            "to_world_size",
+            "runs",
+            "sizes",
+            "leaves_data_at",
+        ),
         pa.int64(),
     ),
     **dict.fromkeys(("cell_id", "from_cell", "to_cell", "effect_id"), pa.uint64()),
@@ -58,7 +71,7 @@ SCHEMAS = {
     table: pa.schema([(name, _KINDS.get(name, pa.float64())) for name in names])
     for table, names in _COLUMNS.items()
 }
-INNER = set(SCHEMAS) - {"hosts"}  # for other tables only
+INNER = set(SCHEMAS) - {"hosts", "laws"}  # for other tables only
 
 _EFFECTS = "select setting_id, effect_id, from_cell, to_cell from matched_pairs where near"
 _ENGINES = """
@@ -85,7 +98,7 @@ def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
         for name, records in (
             ("drawn_noise", _noise(group)), ("hosts", _hosts(group)),
             ("drawn_steps", _steps(group, share)), ("drawn_sizes", _sizes(group, share)),
-            ("drawn_crossings", _crossings(group)),
+            ("drawn_crossings", _crossings(group)), ("laws", _laws(group)),
         ):  # fmt: skip
             made = [{"setting_id": setting, **record} for record in records]
             parts[name].append(pa.Table.from_pylist(made, schema=SCHEMAS[name]))
@@ -120,6 +133,17 @@ def _hosts(group: Group) -> Iterator[dict[str, Any]]:
                 "named_by": "runs" if one.kind == "runs" else "probes",
                 **_with_ends("effect", _with_median(slower), MEASURED_LEVEL),
             }  # fmt: skip
+
+
+def _laws(group: Group) -> Iterator[dict[str, Any]]:
+    """The universal scalability law through the advised rates that ran."""
+    ran = [cell for cell in group.advised if not group.is_predicted[cell]]
+    if len(ran) >= LEAST_SIZES:
+        sizes = group.sizes[group.size[ran]].astype(float)
+        law = law_of(sizes, group.rates[ran])
+        yield {
+            "level": MEASURED_LEVEL, "sizes": len(ran), "leaves_data_at": int(sizes[-1]), **law,
+        }  # fmt: skip
 
 
 def _steps_of(group: Group) -> Iterator[tuple[int, int, int, int]]:

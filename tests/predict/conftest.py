@@ -69,9 +69,13 @@ def plain_software() -> Iterator[None]:
 def no_overheads() -> Iterator[None]:
     """Constants of the formulas as on a machine whose links and kernels lose nothing."""
     nothing = {
-        communication: {"_TP_NETWORK_LATENCY_S": 0.0, "_MESSAGE_LATENCY_S": 0.0},
+        communication: {
+            "TP_LATENCY_S": 0.0,
+            "_TP_NETWORK_LATENCY_S": 0.0,
+            "_MESSAGE_LATENCY_S": 0.0,
+        },
         compute: {"_LOGIT_PASSES": 0.0},
-        experts: {"_PASSES": 0.0, "_HOST_WAITS_S": 0.0},
+        experts: {"TP_LATENCY_S": 0.0, "_PASSES": 0.0, "_HOST_WAITS_S": 0.0},
         step: {"_RETRY_S": 0.0},
     }
     whole = {communication: {"_MESSAGE_EFFICIENCY": 1.0}, experts: {"_GROUPED": 1.0}}

@@ -216,6 +216,14 @@ def test_tp_ranks_do_not_meet_after_experts_that_are_whole(points):
     assert shared == pytest.approx(dense)
 
 
+def test_an_all_to_all_waits_for_its_ranks_however_little_it_sends(points, monkeypatch):
+    row = {**EXPERTS, "dp": 8, "ep": 8}
+    (none,) = quiet_step(points(row)).terms["ep_comm_s"]
+    monkeypatch.setattr(experts, "TP_LATENCY_S", 1e-3)
+    (waits,) = quiet_step(points(row)).terms["ep_comm_s"]
+    assert waits - none == pytest.approx(32 * 4 * 1.5 * 1e-3)  # log2(8) / 2, stated for 4 ranks
+
+
 def test_all_wait_for_the_rank_of_the_fullest_expert(points):
     row = {**EXPERTS, "dp": 8}
     even, skewed = (

@@ -86,11 +86,12 @@ def test_tensor_parallelism_over_nodes_shares_the_nics_of_its_software(points):
 
 
 def test_equal_stages_lose_the_published_bubble_fraction(points):
-    # arXiv 2104.04473: (pp - 1) / m of the ideal time, for stages of equal cost
+    # arXiv 2104.04473: (pp - 1) / m of the ideal time, for stages of equal cost; 1F1B slows the
+    # other m - 1 slots by 1 %
     row = {"pp": 4, "gradient_accumulation_steps": 16, "vocab_size": 1}
     step = ideal_step(points(row))
     busy = sum(step.terms[f"{name}_s"] for name in ("gemm", "attention", "elementwise", "head"))
-    assert step.terms["bubble_s"] / busy == pytest.approx(3 / 16, rel=0.01)
+    assert step.terms["bubble_s"] / busy == pytest.approx((3 + 15 * 0.01) / 16, rel=0.01)
 
 
 def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points):

@@ -15,6 +15,7 @@ from scaling.predict.cost.experts import all_to_all_s, has_experts
 from scaling.predict.cost.links import (
     RING_LINK_HOP_S,
     RING_NODE_HOP_S,
+    TP_LATENCY_S,
     Ranks,
     link,
     node_link,
@@ -129,6 +130,8 @@ def _tensor_parallel(
     gathered_again = f.sequence_parallel & (not group.stack.keeps_gathered)
     moved = count + np.where(gathered_again, blocks / 2, 0.0)  # in all-reduces
     volume = 2 * (tp - 1) / tp * f.tokens * f.hidden_size * f.element_bytes
+    # every rank waits for the last one to arrive; latencies are stated for 4 ranks
+    meeting = np.log2(np.maximum(tp, 2.0)) / 2
     # twice around the ring of a group over nodes, in one collective or in two
     if group.cluster.lossy_transport:
         around = _TP_NETWORK_LATENCY_S * tp
@@ -136,10 +139,10 @@ def _tensor_parallel(
         nodes = np.maximum(tp / f.gpus_per_node, 1.0)
         around = nodes * RING_NODE_HOP_S + (tp - nodes) * RING_LINK_HOP_S
     over_nodes = np.where(tp > f.gpus_per_node, 2 * around, 0.0)
-    seconds = moved * volume / _tp_bandwidth(group, f, p) + count * over_nodes
+    latency = TP_LATENCY_S * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
+    seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
     seconds = seconds - (1 - p["tp_exposed"]) * np.minimum(seconds, gemm)
-    # every rank waits for the last one to arrive; the host's time is stated for 4 ranks
-    host = count * p["host_collective_s"] * np.log2(np.maximum(tp, 2.0)) / 2
+    host = count * p["host_collective_s"] * meeting
     if group.cluster.lossy_transport:
         host = host + np.where(crossing, p["host_transport_s"] * tp * count, 0.0)
     return np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.cost.links import link, node_link
+from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
 
 _GROUPED = 0.9  # efficiency of a large grouped GEMM over that of a plain one
@@ -115,9 +115,9 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     (DeepEP, arXiv 2412.19437, section 3.2) sends a token only once to each node with an expert that
     it is routed to: with even routing over N nodes N (1 - (1 - 1 / N)^k) (N - 1) / N copies leave.
     Inside a node it goes once to each rank, by the same formula over the ep ranks.
-    Links of the node and NICs work at the same time, so the slower one counts. In a layer with
-    experts the host waits for the number of tokens of each expert; grouped GEMMs in bf16 do not
-    need it (grouped_mm).
+    Links of the node and NICs work at the same time, so the slower one counts. Each exchange also
+    takes a latency that grows with log2(ep). In a layer with experts the host waits
+    for the number of tokens of each expert; grouped GEMMs in bf16 do not need it (grouped_mm).
     """
     ep, k = f.ep, f.experts_per_token
     ranks_on_node = np.clip(f.gpus_per_node / f.etp, 1.0, ep)
@@ -135,7 +135,9 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
     inside = tokens * copies_inside * token_bytes / links
     across = tokens * copies_leaving * token_bytes / nics
-    seconds = (4 + 2 * f.full) * np.maximum(inside, across)
+    exchanges = 4 + 2 * f.full
+    latency = TP_LATENCY_S * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
+    seconds = exchanges * (np.maximum(inside, across) + latency)
     waits = (ep > 1) | group.stack.waits_without_ep | ~f.bf16
     waiting = waits * _HOST_WAITS_S * (1 + f.full / 3)
     return np.asarray(f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting))

@@ -28,6 +28,8 @@ TIME_TERMS = (
 )  # fmt: skip
 
 # Judgement, because no published table tells these apart:
+_FRICTION = 0.01  # share of a slot by which 1F1B slows a stage down
+_INTERLEAVED_EXPOSED = 0.1  # share of a message between interleaved chunks that is not hidden
 _NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
 _SHARPNESS = 4.0  # of the smooth maximum of host and GPU times
 _RETRY_S = 0.003  # an allocator's retry where the transport waits for no host
@@ -87,9 +89,10 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     whole = (f.schedule == DUALPIPEV) & (not group.stack.splits_backward)
     fill = np.where(whole, others - (others + slot) / (2 * (3 + f.full)), fill)
     fill = fill + (f.pp - 1) * message
-    bubble = np.where(stages.piped, fill, 0.0)
-    # interleaved, the messages of one chunk travel while another computes
-    pp_comm = np.where(stages.piped & (chunks == 1), (m - 1) * message, 0.0)
+    bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slot, 0.0)
+    # each chunk sends its own messages; interleaved, one chunk's travel while another computes
+    sent = np.where(chunks > 1, chunks * _INTERLEAVED_EXPOSED, 1.0)
+    pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _dp_comm_s(group, f, p, traffic, pipeline)
     optimizer = _optimizer_s(group, f, traffic)
