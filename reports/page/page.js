@@ -29,7 +29,7 @@ function answer() {
   at('health').replaceChildren(...use.health.map(([look, words]) => element('li', words, look)));
   for (const [name, one] of Object.entries({ cheaper, faster })) {
     at(name).hidden = !one;
-    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)}${one.series === 'predicted' ? ', predicted' : ''}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
+    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)}${one.source === 'predicted' ? ', predicted' : ''}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
   }
   for (const cell of $$('#matrix td[data-size]')) {
     const of = stories.find(one => one.id === Number(cell.parentNode.dataset.id)), option = of.options.find(one => one.size === Number(cell.dataset.size));

@@ -29,7 +29,7 @@ const compare = {
 const matches = (row, key, sign, value) => value === null && row[key] === 'none' ? sign === '=' : compare[sign](comparable(row, key), value);
 const stateOf = row => row.outcome == null ? (row.predicted_outcome == null ? 'waiting' : 'predicted') : row.outcome === 'ok' ? 'ran' : 'failed';
 const words = text => String(text).toLowerCase().split(/[^\p{L}\p{N}.]+/u).filter(Boolean);
-const wordsOf = row => new Set([stateOf(row), row.outcome ?? 'not run', row.series, row.layout_name, row.error_message, row.predicted_outcome, ...choices.map(({ key }) => row[key])].filter(part => part != null).flatMap(words));
+const wordsOf = row => new Set([stateOf(row), row.outcome ?? 'not run', row.source, row.layout_name, row.error_message, row.predicted_outcome, ...choices.map(({ key }) => row[key])].filter(part => part != null).flatMap(words));
 
 // The test that a line of the filter makes of a row, and what is wrong with the line
 function readFilter(text, rows) {
@@ -64,7 +64,7 @@ const plainText = x => x == null ? unknown : typeof x === 'boolean' ? (x ? 'yes'
 const seconds = x => x == null ? unknown : significant(x, 4), gib = x => x == null ? unknown : significant(x / GIB);
 function outcomeTag(outcome, row) {
   if (outcome == null) return element('span', row.predicted_outcome == null ? 'not run' : row.predicted_outcome === 'ok' ? 'predicted' : `predicted ${row.predicted_outcome.replaceAll('_', ' ')}`, 'tag predicted');
-  return element('span', outcome === 'ok' ? row.series : outcome.replaceAll('_', ' '), `tag ${outcome === 'ok' ? row.series : 'failed'}`);
+  return element('span', outcome === 'ok' ? row.source : outcome.replaceAll('_', ' '), `tag ${outcome === 'ok' ? row.source : 'failed'}`);
 }
 function pointColumns(all, gpus) {
   const has = key => all.some(row => row[key] != null), ran = has('tokens_per_s');
@@ -109,7 +109,7 @@ function examples(all, gpus) {
   return [...found, stateOf(first)];
 }
 function showPoints(id, gpus) {
-  const all = points.filter(row => row.setting_id === id), every = pointColumns(all, gpus), { keeps, wrong } = readFilter($('#find').value, all), kept = all.filter(keeps), [key, direction] = view.sort;
+  const all = points.filter(row => row.group_id === id), every = pointColumns(all, gpus), { keeps, wrong } = readFilter($('#find').value, all), kept = all.filter(keeps), [key, direction] = view.sort;
   if (key) kept.sort((a, b) => (a[key] == null) - (b[key] == null) || (a[key] > b[key] ? direction : a[key] < b[key] ? -direction : 0));
   fillTable($('#rows'), every.filter(column => column.shown), kept.slice(0, 500), column => { view.sort = [column, view.sort[0] === column ? -view.sort[1] : -1]; showPoints(id, gpus); });
   $('#count').textContent = wrong || `${kept.length} of ${all.length} points${kept.length > 500 ? ', first 500 shown' : ''}`;
@@ -121,7 +121,7 @@ function showPoints(id, gpus) {
     return label;
   }));
   $('#find-help').replaceChildren('A column and a value (', ...(all.length ? examples(all, gpus) : []).flatMap((one, i) => [i ? ', ' : '', element('code', one)]), '), or whole words of the row. All must hold.');
-  const missed = refused.filter(row => row.setting_id === id);
+  const missed = refused.filter(row => row.group_id === id);
   $('#refusals').hidden = !missed.length;
   $('#refusals summary').textContent = `${missed.length} ${missed.length === 1 ? 'combination was' : 'combinations were'} refused or skipped`;
   fillTable($('#refused'), [{ key: 'world_size', title: gpus }, ...choices.filter(axis => axis.key in (missed[0] ?? {}) && (axis.always || differs(missed, axis))), { key: 'reason', title: 'why', look: 'l wide' }], missed.slice(0, 500));

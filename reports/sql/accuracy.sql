@@ -1,4 +1,4 @@
--- Grain: one row per setting in which predictions can be held against points that ran or failed.
+-- Grain: one row per comparison group in which predictions can be held against points that ran or failed.
 -- Needs: measurements, predicted_layouts
 -- compared: points with a predicted rate and a measured or published one.
 -- near: how many of them were predicted within 10 %.
@@ -11,14 +11,14 @@
 -- usual.
 with predicted_points as (
     select
-        setting_id, series, outcome, predicted_outcome, predicted_from, unstated,
+        group_id, source, outcome, predicted_outcome, predicted_from, unstated,
         abs(predicted_tokens_per_s / tokens_per_s - 1) as error
     from measurements
-    join predicted_layouts using (setting_id, world_size, layout)
-    where series != 'predicted'
+    join predicted_layouts using (group_id, world_size, layout)
+    where source != 'predicted'
 )
 select
-    setting_id,
+    group_id,
     count(error) as compared,
     count(*) filter (where error <= 0.1) as near,
     median(error) as median_error,
@@ -26,8 +26,8 @@ select
     count(*) filter (where outcome in ('ok', 'oom') and outcome = predicted_outcome) as told_right,
     list(distinct predicted_from order by predicted_from) filter (where error is not null)
         as predicted_from,
-    count(error) filter (where series = 'published') as published,
+    count(error) filter (where source = 'published') as published,
     list_distinct(flatten(list(unstated) filter (where error is not null))) as unstated
 from predicted_points
-group by setting_id
-order by setting_id
+group by group_id
+order by group_id

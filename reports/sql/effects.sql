@@ -1,4 +1,4 @@
--- Grain: one row per setting, source, factor and two of its levels: what the change of level is worth.
+-- Grain: one row per comparison group, source, factor and two of its levels: what the change of level is worth.
 -- Needs: matched_pairs, factor_levels, effect_ratios
 -- mean_ratio: geometric mean of the throughput ratios of the pairs (see `pairs`). lowest,
 -- lower_quartile, upper_quartile, highest: of these ratios.
@@ -7,21 +7,21 @@
 -- near_ratio: mean over near_pairs, the pairs near the fastest layouts (see `matched_pairs`): what
 -- the choice is worth where it matters. near_low, near_high: its interval of `level`, by the errors of
 -- these pairs' rates.
--- series: measured (short steps too), published or predicted.
+-- source: measured (short steps too), published or predicted.
 -- memory_ratio: mean ratio of memory over memory_pairs; less_memory: pairs that need less.
 -- name: for example `micro-batch 2, against 1`.
--- shown: in the chart: of one series, of the effects with at least 3 pairs, the 14 that are largest
+-- shown: in the chart: of one source, of the effects with at least 3 pairs, the 14 that are largest
 -- near the fastest layouts and rest on most pairs; where no pair is near, all pairs count.
 with size_means as (
     select
-        setting_id, class, effect_id, factor_id, from_place, to_place, world_size,
+        group_id, class, effect_id, factor_id, from_place, to_place, world_size,
         avg(ln(ratio) order by ratio) as mean
     from matched_pairs
     group by all
 ),
 first_and_last_sizes as (
     select
-        setting_id, class, effect_id, factor_id, from_place, to_place,
+        group_id, class, effect_id, factor_id, from_place, to_place,
         min(world_size) as smallest_world_size,
         exp(arg_min(mean, world_size)) as ratio_at_smallest,
         max(world_size) as largest_world_size,
@@ -31,7 +31,7 @@ first_and_last_sizes as (
 ),
 aggregated as (
     select
-        setting_id, class, effect_id, factor_id, from_place, to_place,
+        group_id, class, effect_id, factor_id, from_place, to_place,
         count(*) as pairs,
         exp(avg(ln(ratio) order by ratio)) as mean_ratio,
         min(ratio) as lowest,
@@ -43,11 +43,11 @@ aggregated as (
         exp(avg(ln(memory_ratio) order by memory_ratio)) as memory_ratio,
         count(*) filter (where memory_ratio < 1) as less_memory
     from matched_pairs
-    group by setting_id, class, effect_id, factor_id, from_place, to_place
+    group by group_id, class, effect_id, factor_id, from_place, to_place
 ),
 described as (
     select
-        setting_id, class, ['measured', 'published', 'predicted'][class] as series,
+        group_id, class, ['measured', 'published', 'predicted'][class] as source,
         after_level.factor,
         before_level.level as from_level,
         after_level.level as to_level,
@@ -60,20 +60,20 @@ described as (
         smallest_world_size, ratio_at_smallest, largest_world_size, ratio_at_largest,
         factor_id, from_place, to_place
     from aggregated
-    join first_and_last_sizes using (setting_id, class, effect_id, factor_id, from_place, to_place)
-    left join effect_ratios using (setting_id, effect_id)
+    join first_and_last_sizes using (group_id, class, effect_id, factor_id, from_place, to_place)
+    left join effect_ratios using (group_id, effect_id)
     join factor_levels as before_level using (factor_id)
     join factor_levels as after_level using (factor_id)
     where before_level.place = from_place and after_level.place = to_place
 )
 select
     * exclude (class),
-    pairs >= 3 and class = min(class) over (partition by setting_id) and row_number() over (
-        partition by setting_id, class
+    pairs >= 3 and class = min(class) over (partition by group_id) and row_number() over (
+        partition by group_id, class
         order by pairs >= 3 desc, near_pairs > 0 desc,
             abs(ln(coalesce(near_ratio, mean_ratio)))
                 * sqrt(least(if(near_pairs > 0, near_pairs, pairs), 16)) desc,
             name
     ) <= 14 as shown
 from described
-order by setting_id, series, mean_ratio desc, name
+order by group_id, source, mean_ratio desc, name

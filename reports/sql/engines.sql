@@ -1,8 +1,8 @@
--- Grain: one row per setting, size, two engines, and a layout that both were asked for.
+-- Grain: one row per comparison group, size, two engines, and a layout that both were asked for.
 -- Needs: engine_pairs, engine_ratios, estimates
 -- ratio: tokens_per_s under to_engine over that under from_engine, with equal choices on all other
 -- axes.   ratio_low, ratio_high: its interval of `level`; the engines differ where it excludes 1.
--- series: of the less firm of the two.   Other columns: see `engine_pairs`.
+-- source: of the less firm of the two.   Other columns: see `engine_pairs`.
 select
     engine_pairs.* exclude (from_cell, to_cell),
     from_rates.tokens_per_s as from_tokens_per_s,
@@ -13,5 +13,5 @@ left join engine_ratios using (from_cell, to_cell)
 left join estimates as from_rates on from_rates.cell_id = from_cell
 left join estimates as to_rates on to_rates.cell_id = to_cell
 order by
-    setting_id, world_size,
+    group_id, world_size,
     greatest(from_rates.tokens_per_s, to_rates.tokens_per_s) desc nulls last, layout_name

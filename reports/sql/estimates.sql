@@ -1,4 +1,4 @@
--- Grain: one row per setting, size, layout, source and software stack that was tried or predicted.
+-- Grain: one row per comparison group, size, layout, source and software stack that was tried or predicted.
 -- Needs: cells, drawn_cells, names, named_runs
 -- ln_rate, ln_rate_sigma: mean and standard deviation of ln tokens_per_s (scaling/analyse/posterior);
 -- ln_rate_own_sigma: the part that no other layout of the size shares.
@@ -34,31 +34,31 @@ with rated as (
     left join drawn_cells using (cell_id)
     window
         size as (
-            partition by setting_id, world_size
+            partition by group_id, world_size
             order by not speaks, ln_rate desc nulls last, layout, class, stack_fingerprint
         ),
         chart as (
-            partition by setting_id, world_size
+            partition by group_id, world_size
             order by not speaks, coalesce(advised, false) desc, coalesce(leads, false) desc,
                 ln_rate desc nulls last, layout, class, stack_fingerprint
         )
 ),
 standings as (
     select
-        setting_id, layout,
+        group_id, layout,
         min(world_size) filter (where advised) as advised_from,
         max(p_best) as p_best,
         avg(share_of_best) filter (where leads) as mean_share,
         count(*) filter (where outcome = 'ok') as sizes
     from rated
     where speaks
-    group by setting_id, layout
+    group by group_id, layout
 ),
 slots as (
     select
-        setting_id, layout,
+        group_id, layout,
         least(7, row_number() over (
-            partition by setting_id
+            partition by group_id
             order by advised_from nulls last, round(p_best, 3) desc nulls last, sizes desc,
                 mean_share desc nulls last, layout
         )) as slot
@@ -80,9 +80,9 @@ select
     if(class = 3, null, ok_runs = 1) as single_run,
     named_runs.slow_hosts,
     slot,
-    names.* exclude (setting_id, layout)
+    names.* exclude (group_id, layout)
 from rated
-left join slots using (setting_id, layout)
+left join slots using (group_id, layout)
 left join named_runs using (cell_id)
-join names using (setting_id, layout)
-order by setting_id, world_size, place
+join names using (group_id, layout)
+order by group_id, world_size, place

@@ -1,4 +1,4 @@
--- Grain: one row per setting, world_size and point that ran both full steps and short ones.
+-- Grain: one row per comparison group, world_size and point that ran both full steps and short ones.
 -- Needs: measurements
 -- How wrong the extension of short steps to a full one is, where one run has both.
 -- error: extended over measured, less 1; null if the accumulations were not on a line (linear is
@@ -6,7 +6,7 @@
 -- covered: the measured median lies inside the 80 % interval of the extended step.
 -- seconds_of_short, seconds_of_full: total time of each kind of step, without warm-up.
 select
-    measurements.setting_id, rows.world_size, measurements.layout, point_id, rows.repeat,
+    measurements.group_id, rows.world_size, measurements.layout, point_id, rows.repeat,
     rows.gradient_accumulation_steps,
     list_distinct(rows.short_accumulations).list_sort() as accumulations,
     rows.step_time_s, rows.step_time_low_s, rows.step_time_high_s,
@@ -19,6 +19,6 @@ select
     list_sum(rows.step_times_s) as seconds_of_full
 from study.rows as rows
 join measurements using (point_id, attempt, started_at)
-where rows.series = 'measured' and measurements.series = 'measured'
+where rows.source = 'measured' and measurements.source = 'measured'
     and rows.outcome = 'ok' and rows.step_time_s is not null and rows.short_step_times_s is not null
-order by setting_id, world_size, abs(error) desc nulls last, point_id
+order by group_id, world_size, abs(error) desc nulls last, point_id

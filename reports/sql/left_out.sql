@@ -7,7 +7,7 @@ with counts as (
     select
         count(*) as on_disk,
         (select count(*) from study.rows semi join study.points using (point_id)) as planned,
-        (select count(*) from measurements where series != 'predicted') as kept
+        (select count(*) from measurements where source != 'predicted') as kept
     from study.rows
 )
 select reason, rows_left_out

@@ -1,6 +1,6 @@
 -- Grain: one row per point and source: its last attempt here, what others published, a prediction.
 -- Needs: planned_points, losses
--- series: the source: measured | extended | published | predicted. extended: the point ran short
+-- source: measured | extended | published | predicted. extended: the point ran short
 -- steps only, from which a full one is derived.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null
 -- unless ok.
@@ -23,12 +23,12 @@
 -- The layout's choice on each axis is in `statistics` and `estimates`.
 with observed as (
     select
-        setting_id, planned_points.layout, planned_points.repeat, planned_points.world_size,
+        group_id, planned_points.layout, planned_points.repeat, planned_points.world_size,
         planned_points.dp, planned_points.global_batch_size,
         planned_points.gradient_accumulation_steps, point_id,
         step_time_kind is not distinct from 'extended' as is_extended,
-        if(is_extended, 'extended', rows.series) as series, attempt, outcome, error_message,
-        if(rows.series = 'measured', agrees, null) as losses_agree,
+        if(is_extended, 'extended', rows.source) as source, attempt, outcome, error_message,
+        if(rows.source = 'measured', agrees, null) as losses_agree,
         if(is_extended, extended_step_time_s, step_time_s) as step_time_s,
         if(is_extended, extended_low_s, step_time_low_s) as step_time_low_s,
         if(is_extended, extended_high_s, step_time_high_s) as step_time_high_s,
@@ -49,7 +49,7 @@ with observed as (
 ),
 predicted as (
     select
-        point_id, 'predicted' as series, if(fits, 'ok', 'oom') as outcome,
+        point_id, 'predicted' as source, if(fits, 'ok', 'oom') as outcome,
         predicted_step_time_s as step_time_s,
         low as step_time_low_s,
         high as step_time_high_s,
@@ -79,13 +79,13 @@ only_ok_timed as (
 )
 select
     *,
-    case series when 'published' then 2 when 'predicted' then 3 else 1 end as class,
-    hash(setting_id, world_size, layout, class, stack_fingerprint) as cell_id,
+    case source when 'published' then 2 when 'predicted' then 3 else 1 end as class,
+    hash(group_id, world_size, layout, class, stack_fingerprint) as cell_id,
     tokens_per_step / step_time_s as tokens_per_s,
     tokens_per_step / step_time_high_s as tokens_per_s_low,
     tokens_per_step / step_time_low_s as tokens_per_s_high,
     ln(step_time_high_s / step_time_low_s) / 2 / if(
-        series in ('extended', 'predicted'), getvariable('z80'), getvariable('z95')
+        source in ('extended', 'predicted'), getvariable('z80'), getvariable('z95')
     ) as log_sigma,
     tokens_per_s / world_size as tokens_per_s_per_gpu,
     model_flops_per_token * tokens_per_s / world_size as model_flop_per_s_per_gpu,
@@ -93,4 +93,4 @@ select
     model_flop_per_s_per_gpu / peak_flop_per_s as mfu,
     hardware_flop_per_s_per_gpu / peak_flop_per_s as hfu
 from only_ok_timed
-order by setting_id, world_size, layout, repeat, point_id, series
+order by group_id, world_size, layout, repeat, point_id, source

@@ -1,12 +1,12 @@
--- Grain: one row per setting and layout of the study.
+-- Grain: one row per comparison group and layout of the study.
 -- Needs: layout_choices, layout_words
 -- layout_name: what the layout has beyond the plainest one (scaling/layout/names.py).
 -- layout_id: a number for joins; it changes with the study.
 -- Other columns: the choice on each axis.
 select
     layout_choices.*,
-    row_number() over (order by setting_id, layout) as layout_id,
+    row_number() over (order by group_id, layout) as layout_id,
     layout_name
 from layout_choices
-join layout_words using (setting_id, layout)
-order by setting_id, layout
+join layout_words using (group_id, layout)
+order by group_id, layout

@@ -1,13 +1,13 @@
--- Grain: one row per setting, world_size and outcome of its points.
+-- Grain: one row per comparison group, world_size and outcome of its points.
 -- Needs: waiting_points, measurements
 -- points: how many.   outcome: null for points without a valid row.
-select setting_id, world_size, outcome, count(*) as points
+select group_id, world_size, outcome, count(*) as points
 from (
-    select setting_id, world_size, outcome
+    select group_id, world_size, outcome
     from measurements
-    where series != 'predicted'
+    where source != 'predicted'
     union all by name
-    select setting_id, world_size from waiting_points
+    select group_id, world_size from waiting_points
 )
-group by setting_id, world_size, outcome
-order by setting_id, world_size, outcome nulls last
+group by group_id, world_size, outcome
+order by group_id, world_size, outcome nulls last

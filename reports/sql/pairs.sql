@@ -1,9 +1,9 @@
--- Grain: one row per setting, size and two layouts that differ in one factor only.
+-- Grain: one row per comparison group, size and two layouts that differ in one factor only.
 -- Needs: matched_pairs, names, factor_levels
 -- ratio: tokens_per_s at to_level over that at from_level, all else equal.
 -- factor: an axis, or 'tp against pp', which trades one for the other at equal tp * pp.
 select
-    matched_pairs.setting_id, ['measured', 'published', 'predicted'][class] as series, world_size,
+    matched_pairs.group_id, ['measured', 'published', 'predicted'][class] as source, world_size,
     stack_fingerprint, to_levels.factor,
     from_levels.level as from_level,
     to_levels.level as to_level,
@@ -17,4 +17,4 @@ join factor_levels as from_levels
     on from_levels.factor_id = matched_pairs.factor_id and from_levels.place = from_place
 join factor_levels as to_levels
     on to_levels.factor_id = matched_pairs.factor_id and to_levels.place = to_place
-order by setting_id, series, world_size, factor, from_layout, to_layout, stack_fingerprint
+order by group_id, source, world_size, factor, from_layout, to_layout, stack_fingerprint

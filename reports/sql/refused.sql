@@ -1,9 +1,9 @@
 -- Grain: one row per combination of the study that cannot run, or that a guided sweep skipped.
--- Needs: settings
+-- Needs: comparison_groups
 -- skipped: it could run.
 -- reason: the sentences that say why, separated by "; ".
-select setting_id, refused.* exclude (kept_batch_size, kept_choices)
+select group_id, refused.* exclude (kept_batch_size, kept_choices)
 from study.refused as refused
-join settings
+join comparison_groups
     using (model, cluster, study_kind, seq_length, kept_batch_size, kept_choices)
-order by setting_id, world_size, tp, pp, cp, zero_stage, micro_batch_size
+order by group_id, world_size, tp, pp, cp, zero_stage, micro_batch_size

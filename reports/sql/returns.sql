@@ -1,5 +1,5 @@
--- Grain: one row per setting and step between neighbouring sizes, each at its advised layout.
--- Needs: drawn_steps, estimates, settings
+-- Grain: one row per comparison group and step between neighbouring sizes, each at its advised layout.
+-- Needs: drawn_steps, estimates, comparison_groups
 -- What adding GPUs returned. All _low and _high columns are ends of the interval of `level`: 0.95, or
 -- 0.80 if an end is predicted. An error that a prediction makes at all sizes alike cancels.
 -- faster: tokens_per_s after over before.   step_return: growth of tokens_per_s over growth in GPUs:
@@ -14,16 +14,16 @@
 -- per added dollar.   yardstick_*: the same at the smallest size.
 with with_power as (
     select
-        drawn_steps.*, settings.usd_per_gpu_hour,
-        before.series as from_series, after.series as to_series,
+        drawn_steps.*, comparison_groups.usd_per_gpu_hour,
+        before.source as from_source, after.source as to_source,
         before.layout as from_layout, after.layout as to_layout,
         before.layout_name as from_layout_name, after.layout_name as to_layout_name,
         before.stack_fingerprint = after.stack_fingerprint as same_stack,
         before.energy_j / before.step_time_s as w0,
         after.energy_j / after.step_time_s as w1,
-        first_value(w0) over (partition by drawn_steps.setting_id order by from_world_size) as w,
+        first_value(w0) over (partition by drawn_steps.group_id order by from_world_size) as w,
         first_value(from_world_size) over (
-            partition by drawn_steps.setting_id order by from_world_size
+            partition by drawn_steps.group_id order by from_world_size
         ) as n,
         w0 is not null and w1 is not null and w is not null as metered,
         (to_world_size - from_world_size) / if(
@@ -31,12 +31,12 @@ with with_power as (
         ) as gpus_per_added_w,
         (select knee_share from study.options) as knee_share
     from drawn_steps
-    join settings using (setting_id)
+    join comparison_groups using (group_id)
     join estimates as before on before.cell_id = from_cell
     join estimates as after on after.cell_id = to_cell
 )
 select
-    setting_id, if(to_series = 'predicted', to_series, from_series) as series,
+    group_id, if(to_source = 'predicted', to_source, from_source) as source,
     from_world_size, to_world_size, level, from_layout, to_layout, from_layout_name,
     to_layout_name, same_stack, faster, faster_low, faster_high, step_return, step_return_low,
     step_return_high, marginal_tokens_per_s, marginal_tokens_per_s_low, marginal_tokens_per_s_high,
@@ -55,4 +55,4 @@ select
     marginal_tokens_per_s_high * 3600 / usd_per_gpu_hour as per_usd_high,
     yardstick_tokens_per_s_per_gpu * 3600 / usd_per_gpu_hour as yardstick_per_usd
 from with_power
-order by setting_id, from_world_size
+order by group_id, from_world_size

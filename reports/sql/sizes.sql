@@ -1,5 +1,5 @@
--- Grain: one row per setting and size at which a layout can be advised: its own numbers.
--- Needs: estimates, drawn_sizes, settings
+-- Grain: one row per comparison group and size at which a layout can be advised: its own numbers.
+-- Needs: estimates, drawn_sizes, comparison_groups
 -- Columns of `estimates` are those of the advised layout.
 -- close_layouts: with a probability above 5 % of being the best, 1 where one is clearly the best;
 -- close_names: the likeliest first.   fastest_*: the candidate with the highest mean rate.
@@ -13,7 +13,7 @@
 -- knee_probability: that the knee is here, the largest size up to which every step paid.
 with of_sizes as (
     select
-        setting_id, world_size,
+        group_id, world_size,
         count(*) filter (where candidate) as candidates,
         greatest(1, count(*) filter (where close)) as close_layouts,
         list(layout_name order by p_best desc, place) filter (where close) as close_names,
@@ -30,12 +30,12 @@ with of_sizes as (
         count(*) filter (where class < 3 and outcome != 'ok') as failed
     from estimates
     where speaks
-    group by setting_id, world_size
+    group by group_id, world_size
 ),
 advised as (
-    select estimates.*, drawn_sizes.* exclude (setting_id, world_size)
+    select estimates.*, drawn_sizes.* exclude (group_id, world_size)
     from estimates
-    join drawn_sizes using (setting_id, world_size)
+    join drawn_sizes using (group_id, world_size)
     where advised
 )
 select
@@ -43,7 +43,7 @@ select
         speaks, leads, candidate, close, advised, position, place, outcome, error_message, ok_runs,
         measure_next
     ),
-    of_sizes.* exclude (setting_id, world_size, runner_up_tokens_per_s),
+    of_sizes.* exclude (group_id, world_size, runner_up_tokens_per_s),
     runner_up_tokens_per_s / tokens_per_s as runner_up_share,
     first_value(tokens_per_s_per_gpu) over by_size * world_size as ideal_tokens_per_s,
     tokens_per_s / first_value(tokens_per_s) over by_size as speed_up,
@@ -65,7 +65,7 @@ select
     tokens_per_step / energy_j as tokens_per_joule,
     mean_power_w / world_size as power_per_gpu_w
 from advised
-join of_sizes using (setting_id, world_size)
-join settings using (setting_id)
-window by_size as (partition by setting_id order by world_size)
-order by setting_id, world_size
+join of_sizes using (group_id, world_size)
+join comparison_groups using (group_id)
+window by_size as (partition by group_id order by world_size)
+order by group_id, world_size

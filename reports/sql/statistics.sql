@@ -6,24 +6,24 @@
 -- unstated: see `accuracy`.
 with points as (
     select
-        setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps,
-        series, attempt, outcome, error_message, losses_agree,
+        group_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps,
+        source, attempt, outcome, error_message, losses_agree,
         tokens_per_s, tokens_per_s_low, tokens_per_s_high, tokens_per_s_per_gpu,
         mfu, hfu, model_flop_per_s_per_gpu,
         step_time_s, step_time_low_s, step_time_high_s, step_time_p95_s,
         peak_memory_bytes, energy_j, mean_power_w, exposed_comm_s,
         startup_s, duration_s, stack_fingerprint
     from measurements
-    where series != 'predicted'
+    where source != 'predicted'
     union all by name
-    select setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
+    select group_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
     from waiting_points
 )
 select
     points.*,
-    names.* exclude (setting_id, layout, layout_id),
-    predicted_layouts.* exclude (setting_id, world_size, layout)
+    names.* exclude (group_id, layout, layout_id),
+    predicted_layouts.* exclude (group_id, world_size, layout)
 from points
-join names using (setting_id, layout)
-left join predicted_layouts using (setting_id, world_size, layout)
-order by setting_id, world_size, layout, repeat, point_id, series
+join names using (group_id, layout)
+left join predicted_layouts using (group_id, world_size, layout)
+order by group_id, world_size, layout, repeat, point_id, source

@@ -1,7 +1,7 @@
--- Grain: one row per setting, size, and part that takes time of a step of the layout advised.
+-- Grain: one row per comparison group, size, and part that takes time of a step of the layout advised.
 -- Needs: sizes, measurements, planned_points
 -- From the profiler if it measured the layout, which needs full steps (exposed communication between
--- pipeline stages is the bubble), else from the prediction (series 'predicted').
+-- pipeline stages is the bubble), else from the prediction (source 'predicted').
 -- seconds: of an unprofiled step. The profiler slows a step down, so its parts are scaled to the
 -- timed step. A step that the profiler slowed down by more than 1.25 times is another step: no split.
 -- profiled_s: seconds of the profiled step; null for predictions.
@@ -19,7 +19,7 @@ with bubbles as (
 ),
 profiled as (
     select
-        setting_id, world_size, layout_name, 'measured' as series, step_time_s,
+        group_id, world_size, layout_name, 'measured' as source, step_time_s,
         comm_s - exposed_comm_s as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
@@ -34,11 +34,11 @@ profiled as (
 ),
 same_step as (
     select * from profiled
-    qualify sum(seconds) over (partition by setting_id, world_size) <= 1.25 * step_time_s
+    qualify sum(seconds) over (partition by group_id, world_size) <= 1.25 * step_time_s
 ),
 predicted as (
     select
-        sizes.setting_id, sizes.world_size, sizes.layout_name, 'predicted' as series,
+        sizes.group_id, sizes.world_size, sizes.layout_name, 'predicted' as source,
         null::double as hidden_s, host_bound,
         unnest([
             {'part_order': 0, 'part': 'compute',
@@ -52,11 +52,11 @@ predicted as (
                 'seconds': host_s + jitter_s + stall_s}
         ], recursive := true)
     from sizes
-    join planned_points using (setting_id, world_size, layout)
+    join planned_points using (group_id, world_size, layout)
     join study.predictions using (point_id)
     where planned_points.repeat = 0 and gemm_s is not null
-        and (sizes.setting_id, sizes.world_size) not in (
-            select (setting_id, world_size) from profiled
+        and (sizes.group_id, sizes.world_size) not in (
+            select (group_id, world_size) from profiled
         )
 ),
 parts as (
@@ -65,16 +65,16 @@ parts as (
     where seconds > 0
 )
 select
-    setting_id, world_size, layout_name, series, part_order, part,
-    if(series = 'predicted', seconds, length * step_time_s / sum(length) over step) as seconds,
-    if(series = 'predicted', null, sum(length) over step) as profiled_s,
+    group_id, world_size, layout_name, source, part_order, part,
+    if(source = 'predicted', seconds, length * step_time_s / sum(length) over step) as seconds,
+    if(source = 'predicted', null, sum(length) over step) as profiled_s,
     coalesce(sum(length) over parts_before, 0) / sum(length) over step as share_from,
     (coalesce(sum(length) over parts_before, 0) + length) / sum(length) over step as share_to,
     hidden_s / sum(length) over step as hidden_share, host_bound
 from parts
-window step as (partition by setting_id, world_size, series),
+window step as (partition by group_id, world_size, source),
     parts_before as (
-        partition by setting_id, world_size, series order by part_order
+        partition by group_id, world_size, source order by part_order
         rows between unbounded preceding and 1 preceding
     )
-order by setting_id, world_size, series, part_order
+order by group_id, world_size, source, part_order

@@ -12,7 +12,7 @@ from scaling.layout.axes import AXES, axis_levels
 from scaling.layout.shapes import ModelShape
 
 # Sources of a value, in the order in which one speaks for a layout at a size.
-SERIES = ("measured", "extended", "published", "predicted")
+SOURCES = ("measured", "extended", "published", "predicted")
 # Standard errors in half an interval: rows state 80 % of extended steps and predictions, else 95 %.
 Z80, Z95 = NormalDist().inv_cdf(0.9), NormalDist().inv_cdf(0.975)
 
@@ -52,7 +52,7 @@ def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
     """Set what SQL reads by `getvariable`; each cursor needs its own."""
     sizes = [field.name for field in dataclasses.fields(ModelShape)]
     variables = {
-        "axes": list(AXES), "shape": sizes, "series_order": list(SERIES), "z80": Z80, "z95": Z95,
+        "axes": list(AXES), "shape": sizes, "source_order": list(SOURCES), "z80": Z80, "z95": Z95,
     }  # fmt: skip
     for name, value in variables.items():
         connection.execute(f"set variable {name} = $1", [value])

@@ -21,7 +21,7 @@ _KEYS = (
 )  # fmt: skip
 _MEASUREMENTS = """
 create table measurements as from read_parquet($path)
-where series in ('measured', 'extended')
+where source in ('measured', 'extended')
     and ($since is null or started_at >= $since) and ($until is null or started_at < $until)
 """
 _CELLS = f"select cell_id, outcome, runs, stack_fingerprint, {', '.join(_KEYS)} from cells"
@@ -74,18 +74,18 @@ def compare(before: Side, after: Side, sql_dir: Path) -> list[dict[str, Any]]:
 
 def _cells_of(side: Side, sql_dir: Path) -> dict[tuple[Any, ...], list[_Cell]]:
     """The cells of a side, those of one key in several stacks."""
-    measurements, settings = (_table(side, table) for table in ("measurements", "settings"))
+    measurements, groups = (_table(side, table) for table in ("measurements", "comparison_groups"))
     period = {"path": measurements, "since": side.since, "until": side.until}
     found: dict[tuple[Any, ...], list[_Cell]] = {}
     with duckdb.connect() as connection:
         set_variables(connection)
         try:
             connection.execute(_MEASUREMENTS, period)
-            connection.read_parquet(settings).create_view("settings")
+            connection.read_parquet(groups).create_view("comparison_groups")
             for name in ("cells", "runs"):
                 query = (sql_dir / "inner" / f"{name}.sql").read_text(encoding="utf-8")
                 connection.execute(f"create table {name} as {query}")
-            rows = connection.sql(f"{_CELLS} join settings using (setting_id) order by all")
+            rows = connection.sql(f"{_CELLS} join comparison_groups using (group_id) order by all")
             cells = rows.fetchall()
         except (duckdb.Error, UnicodeDecodeError) as error:
             reason = str(error).splitlines()[0]

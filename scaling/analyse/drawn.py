@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.group import MEASURED_LEVEL, Group, groups_of, of_setting
+from scaling.analyse.group import MEASURED_LEVEL, Group, groups_of, of_group
 from scaling.analyse.laws import LEAST_SIZES, law_of
 from scaling.analyse.posterior import return_of
 from scaling.arrays import Flags, Floats
@@ -29,31 +29,31 @@ _COLUMNS = {
         "expected_loss", "run_gpu_hours", "candidate", "close", "advised", "measure_next",
     ),
     "drawn_sizes": (
-        "setting_id", "world_size", "knee_probability", *_ends("efficiency"),
+        "group_id", "world_size", "knee_probability", *_ends("efficiency"),
     ),
     "drawn_steps": (
-        "setting_id", "from_world_size", "to_world_size", "from_cell", "to_cell", "level",
+        "group_id", "from_world_size", "to_world_size", "from_cell", "to_cell", "level",
         *_ends("faster", "step_return", "marginal_tokens_per_s", "elasticity", "efficiency",
                "share"),
         "yardstick_tokens_per_s_per_gpu", "pays_probability",
     ),
     "drawn_crossings": (
-        "setting_id", "from_world_size", "to_world_size", "before_layout", "after_layout", "level",
+        "group_id", "from_world_size", "to_world_size", "before_layout", "after_layout", "level",
         *_ends("gain", "crossing"), "crossing_probability",
     ),
-    "effect_ratios": ("setting_id", "effect_id", *_ends("ratio"), "level"),
+    "effect_ratios": ("group_id", "effect_id", *_ends("ratio"), "level"),
     "engine_ratios": ("from_cell", "to_cell", *_ends("ratio"), "level"),
-    "drawn_noise": ("setting_id", *_ends("sigma")),
-    "hosts": ("setting_id", "cluster", "host", "named_by", *_ends("effect"), "level", "runs"),
+    "drawn_noise": ("group_id", *_ends("sigma")),
+    "hosts": ("group_id", "cluster", "host", "named_by", *_ends("effect"), "level", "runs"),
     "laws": (
-        "setting_id", "level", "sizes", "leaves_data_at", "fit_error",
+        "group_id", "level", "sizes", "leaves_data_at", "fit_error",
         *_ends("t1", "serial", "coherency", "peak_world_size"),
     ),
 }  # fmt: skip
 _KINDS = {  # of columns that are no real numbers
     **dict.fromkeys(
         (
-            "setting_id",
+            "group_id",
             "world_size",
             "from_world_size",
             "to_world_size",
@@ -73,9 +73,9 @@ SCHEMAS = {
 }
 INNER = set(SCHEMAS) - {"hosts", "laws"}  # for other tables only
 
-_EFFECTS = "select setting_id, effect_id, from_cell, to_cell from matched_pairs where near"
+_EFFECTS = "select group_id, effect_id, from_cell, to_cell from matched_pairs where near"
 _ENGINES = """
-select setting_id, from_cell, to_cell from engine_pairs
+select group_id, from_cell, to_cell from engine_pairs
 where from_outcome = 'ok' and to_outcome = 'ok'
 """
 
@@ -87,10 +87,10 @@ def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
     rows = connection.sql("from study.probes where slowdown is not null").to_arrow_table()
     parts: dict[str, list[Any]] = {name: [] for name in SCHEMAS}
     for group in groups_of(connection, [Probe(**row) for row in rows.to_pylist()]):
-        setting = group.setting
-        of_effects, of_engines = (of_setting(table, setting) for table in (effects, engines))
+        group_id = group.id
+        of_effects, of_engines = (of_group(table, group_id) for table in (effects, engines))
         effect_ids, index = np.unique(of_effects["effect_id"].to_numpy(), return_inverse=True)
-        keys = {"setting_id": np.full(len(effect_ids), setting), "effect_id": effect_ids}
+        keys = {"group_id": np.full(len(effect_ids), group_id), "effect_id": effect_ids}
         parts["effect_ratios"].append(group.ratios(of_effects, index, keys))
         ends = {name: of_engines[name] for name in ("from_cell", "to_cell")}
         parts["engine_ratios"].append(group.ratios(of_engines, np.arange(len(of_engines)), ends))
@@ -100,7 +100,7 @@ def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
             ("drawn_steps", _steps(group, share)), ("drawn_sizes", _sizes(group, share)),
             ("drawn_crossings", _crossings(group)), ("laws", _laws(group)),
         ):  # fmt: skip
-            made = [{"setting_id": setting, **record} for record in records]
+            made = [{"group_id": group_id, **record} for record in records]
             parts[name].append(pa.Table.from_pylist(made, schema=SCHEMAS[name]))
     return {
         name: pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts[name])])

@@ -34,17 +34,17 @@ _DRAWS = 400  # that choose what to measure next, as in a sweep
 
 _CELLS = """
 select
-    cell_id, setting_id, world_size, layout::varchar as layout, class, speaks, leads,
+    cell_id, group_id, world_size, layout::varchar as layout, class, speaks, leads,
     mean_log_rate, log_sigma, coalesce(fits_probability, 1) as fits_probability,
     coalesce(num_alloc_retries, 0) as num_alloc_retries, duration_s, tokens_per_step,
     common_sigma, layout_sigma, size_sigma, coalesce(rest_sigma, log_sigma) as rest_sigma
 from cells
 where mean_log_rate is not null
-order by setting_id, world_size, layout, class, stack_fingerprint
+order by group_id, world_size, layout, class, stack_fingerprint
 """
 _RUNS = """
 select
-    cell_id, setting_id, log_rate, own_sigma, hosts, cluster, log_rate - predicted_log_rate as gap,
+    cell_id, group_id, log_rate, own_sigma, hosts, cluster, log_rate - predicted_log_rate as gap,
     size_id
 from runs
 order by cell_id, log_rate, own_sigma
@@ -57,13 +57,13 @@ def groups_of(
     """The comparison groups of the tables `cells` and `runs`; `probes` name slow hosts too."""
     cells, runs = (connection.sql(query).to_arrow_table() for query in (_CELLS, _RUNS))
     named = _named_hosts(runs, probes)
-    for setting in np.unique(cells["setting_id"].to_numpy()).tolist():
-        yield Group(setting, of_setting(cells, setting), of_setting(runs, setting), named)
+    for group_id in np.unique(cells["group_id"].to_numpy()).tolist():
+        yield Group(group_id, of_group(cells, group_id), of_group(runs, group_id), named)
 
 
-def of_setting(table: pa.Table, setting: int) -> pa.Table:
-    """The rows of this setting."""
-    return table.filter(table["setting_id"].to_numpy() == setting)
+def of_group(table: pa.Table, group_id: int) -> pa.Table:
+    """The rows of this comparison group."""
+    return table.filter(table["group_id"].to_numpy() == group_id)
 
 
 def _named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:
@@ -90,19 +90,19 @@ def _named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[Slow
 
 
 class Group:
-    """The cells of a setting, in the order of _CELLS, and what their draws say.
+    """The cells of a comparison group, in the order of _CELLS, and what their draws say.
 
     rates: draws of ln tokens/s, (cells, draws).   shares: of the best candidate of the size.
     advised: the cell to use at each size, in rising order of the sizes.
     """
 
     def __init__(
-        self, setting: int, cells: pa.Table, runs: pa.Table, named: dict[str, list[SlowHost]]
+        self, group_id: int, cells: pa.Table, runs: pa.Table, named: dict[str, list[SlowHost]]
     ) -> None:
         def column(name: str) -> Any:
             return cells[name].to_numpy()
 
-        self.setting = setting
+        self.id = group_id
         self.ids = column("cell_id")
         self._order = np.argsort(self.ids)
         self._mean = column("mean_log_rate")

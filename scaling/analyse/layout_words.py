@@ -10,14 +10,14 @@ from scaling.layout.names import layout_name
 
 
 def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
-    """One row per setting and layout: layout_name.
+    """One row per comparison group and layout: layout_name.
 
     Layouts with equal words each state what they leave unstated and another states.
     """
     axes = [name for name in AXES if name not in SETTING_AXES]
     rows = connection.sql(
-        f"select setting_id, layout, gpus_per_node, {', '.join(axes)} "
-        "from layout_choices join settings using (setting_id)"
+        f"select group_id, layout, gpus_per_node, {', '.join(axes)} "
+        "from layout_choices join comparison_groups using (group_id)"
     ).fetchall()
     choices = [dict(zip(axes, row[3:], strict=True)) for row in rows]
     names = [layout_name(chosen, row[2]) for chosen, row in zip(choices, rows, strict=True)]
@@ -38,7 +38,7 @@ def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
             names[place] += f" ({', '.join(open_)} unstated)" if open_ else ""
     return pa.table(
         {
-            "setting_id": pa.array([row[0] for row in rows], pa.int64()),
+            "group_id": pa.array([row[0] for row in rows], pa.int64()),
             "layout": pa.array([row[1] for row in rows], pa.string()),
             "layout_name": pa.array(names, pa.string()),
         }

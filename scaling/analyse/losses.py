@@ -19,18 +19,18 @@ _SPREADS = 10.0  # rounding that repeats show is allowed this often: layouts dif
 _ROWS = f"""
 with trained as (
     select
-        point_id, setting_id, world_size, losses, grad_norms, replicas_agree,
+        point_id, group_id, world_size, losses, grad_norms, replicas_agree,
         latest_rows.layout, precision,
         hash(
             model, routing, cluster, gpu, total_params, seed, global_batch_size, seq_length,
             precision, gradient_clipping, stack_fingerprint
         ) as training
-    from study.latest_rows join (select point_id, setting_id from planned_points) using (point_id)
-    where series = 'measured' and outcome = 'ok' and len(losses) > 0
+    from study.latest_rows join (select point_id, group_id from planned_points) using (point_id)
+    where source = 'measured' and outcome = 'ok' and len(losses) > 0
 ),
 shortest as (select training, min(len(losses)) as steps from trained group by training)
 select
-    point_id, setting_id, world_size, layout,
+    point_id, group_id, world_size, layout,
     list_resize([grad_norms[1]] || losses[:steps], {1 + _STEPS})::double[{1 + _STEPS}] as told,
     replicas_agree,
     training,
@@ -72,7 +72,7 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     unequal = np.array([equal is False for equal in rows["replicas_agree"].to_pylist()], dtype=bool)
     return pa.table(
         {
-            "point_id": rows["point_id"], "setting_id": rows["setting_id"],
+            "point_id": rows["point_id"], "group_id": rows["group_id"],
             "world_size": rows["world_size"], "layout": rows["layout"], "layouts": layouts,
             "differs_in": np.where(unequal, "replicas", np.where(at == 0, "grad_norm", "loss")),
             "at_step": pa.array(np.maximum(at, 1).astype(np.int32), mask=unequal),

@@ -2,7 +2,7 @@
 
 reports/replication/<study>/<finding>.sql is one select over tables. Its header has `-- Claim:`,
 `-- Source:`, `-- Holds:` (the criterion, chosen before looking) and `-- Reads:` (tables). Its rows
-state, per series and subject, what was observed and whether the claim holds; no row means that the
+state, per source and subject, what was observed and whether the claim holds; no row means that the
 claim is not testable.
 """
 
@@ -21,18 +21,18 @@ from scaling.study.paths import StudyPaths
 FOLDER = "replication"
 REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
 _HEADER = ("Claim", "Source", "Holds", "Reads")
-_ROW = {"series", "subject", "observed", "holds"}
+_ROW = {"source", "subject", "observed", "holds"}
 _COLUMNS = (
-    "finding", "claim", "source", "criterion", "series", "subject", "observed", "verdict",
+    "finding", "claim", "paper", "criterion", "source", "subject", "observed", "verdict",
 )  # fmt: skip
 SCHEMA = pa.schema([(column, pa.string()) for column in _COLUMNS])
 
 
 def replicate(study_dir: Path, folder: Path) -> None:
-    """Write tables/replication.parquet: one row per finding, series and subject.
+    """Write tables/replication.parquet: one row per finding, source and subject.
 
     verdict: 'reproduced', 'not reproduced', or 'not testable here' with the reason in `observed`
-    and null series and subject.
+    and null source and subject.
 
     Args:
         study_dir: results/<study>, tabulated.
@@ -60,7 +60,7 @@ def _answers(
     header = _header(text, path)
     finding = {
         "finding": path.stem, "criterion": header["Holds"], "claim": header["Claim"],
-        "source": header["Source"], "verdict": NOT_TESTABLE,
+        "paper": header["Source"], "verdict": NOT_TESTABLE,
     }  # fmt: skip
     if missing := sorted({name.strip() for name in header["Reads"].split(",")} - names):
         return [{**finding, "observed": f"there is no table {', '.join(missing)}"}]
@@ -74,7 +74,7 @@ def _answers(
     if set(rows[0]) != _ROW:
         raise InputError(f"{path}: gives the columns {sorted(rows[0])}, and not {sorted(_ROW)}")
     verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: NOT_TESTABLE}
-    rows.sort(key=lambda row: (row["series"], row["subject"]))
+    rows.sort(key=lambda row: (row["source"], row["subject"]))
     return [finding | row | {"verdict": verdicts[row["holds"]]} for row in rows]
 
 

@@ -89,12 +89,12 @@ def _create_rows(
 ) -> list[Unusable]:
     """Create study.rows: the valid rows, measured and published."""
     unusable: list[Unusable] = []
-    columns = ", ".join(f'"{column}"' for column in (*COLUMNS, "series"))
+    columns = ", ".join(f'"{column}"' for column in (*COLUMNS, "source"))
     parts = []
-    for series, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
-        connection.execute(f"create schema {series}")
-        unusable += create_rows(connection, sorted(files), series=series, schema=series)
-        parts.append(f"select {columns} from {series}.valid_rows")
+    for source, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
+        connection.execute(f"create schema {source}")
+        unusable += create_rows(connection, sorted(files), source=source, schema=source)
+        parts.append(f"select {columns} from {source}.valid_rows")
     connection.execute(f"create view study.rows as {' union all '.join(parts)}")
     return unusable
 
@@ -103,15 +103,15 @@ def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Create study.latest_rows: without attempts that a later one replaced."""
     connection.execute("""
         create table study.replaced as
-        select point_id, series, attempt, started_at
+        select point_id, source, attempt, started_at
         from study.rows
         qualify rank() over (
-            partition by point_id, series order by attempt desc, started_at desc
+            partition by point_id, source order by attempt desc, started_at desc
         ) > 1
     """)
     connection.execute(
         "create view study.latest_rows as from study.rows "
-        "anti join study.replaced using (point_id, series, attempt, started_at)"
+        "anti join study.replaced using (point_id, source, attempt, started_at)"
     )
 
 
@@ -144,7 +144,7 @@ def _create_points_and_refusals(
     """Create study.points and study.refused, to which points that a guided sweep skips belong too.
 
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
-    kept_choices: choices on the axes that belong to the setting.
+    kept_choices: choices on the axes that belong to the comparison group.
     """
     make_view(connection, "study.listed", _POINT, point_files)
     make_view(connection, "study.impossible", _REFUSAL, refused)
@@ -187,7 +187,7 @@ def _create_points_and_refusals(
 
 
 def _kept_choices_sql() -> str:
-    """SQL for the choices of a point or refusal on its setting's axes, in words; '' by default.
+    """SQL for the choices of a point or refusal on the axes of its group, in words; '' by default.
 
     Null counts as the default: the file is older than the axis, or the row was published.
     """

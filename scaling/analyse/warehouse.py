@@ -40,7 +40,7 @@ _ERRNO = re.compile(r'"errno":"(\d+)"')
 Make = Callable[[duckdb.DuckDBPyConnection], "pa.Table | dict[str, pa.Table]"]
 COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
     "losses": (("planned_points",), losses.compared_losses),
-    "layout_words": (("layout_choices", "settings"), layout_words.layout_words),
+    "layout_words": (("layout_choices", "comparison_groups"), layout_words.layout_words),
     "drawn_cells": (
         ("cells", "runs", "matched_pairs", "engine_pairs"),
         drawn.drawn_tables,

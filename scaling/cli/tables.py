@@ -75,7 +75,7 @@ def import_(
         list[str] | None, opt("What a log does not say.", metavar="NAME=VALUE")
     ] = None,
 ) -> None:
-    """Import rows in our columns and units into a study, as a series of their own.
+    """Import rows in our columns and units into a study, as a source of their own.
 
     The output of nccl-tests becomes the study's probes, a log of a trainer one row.
     """

@@ -121,7 +121,7 @@ def read_table(
     rows = _typed(path, raw, names, columns)
     table = Table(rows.drop_columns(["row"]), str(path), rows["row"].to_numpy(), ignored)
     if columns is ROW_COLUMNS:
-        reasons = invalid_row_reasons(table.rows, series="published", needed=False)
+        reasons = invalid_row_reasons(table.rows, source="published", needed=False)
         for row, reason in enumerate(reasons):
             if reason is not None:
                 raise InputError(f"{table.place(row)}: {reason}")

@@ -1,4 +1,4 @@
-"""Import rows that others measured into a study, as its series `published`."""
+"""Import rows that others measured into a study, as its source `published`."""
 
 import hashlib
 import json
@@ -71,7 +71,7 @@ def import_rows(
     _tell_apart(records)
     schema = pa.schema([field.with_nullable(True) for field in ROWS])
     rows = pa.Table.from_pylist(records, schema=schema)
-    for row, reason in enumerate(invalid_row_reasons(rows, series="published")):
+    for row, reason in enumerate(invalid_row_reasons(rows, source="published")):
         if reason is not None:
             raise InputError(f"{table.place(row)}: {reason}")
     write_table(StudyPaths(study_dir).published, rows)

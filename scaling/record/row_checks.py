@@ -64,7 +64,7 @@ _RULES: tuple[tuple[str, str | None, str], ...] = (
     ("global_batch_size::double != micro_batch_size::double * gradient_accumulation_steps * dp",
      "global_batch_size", "is not micro_batch_size x gradient_accumulation_steps x dp"),
     ("tokens_per_step != global_batch_size::double * seq_length * if(family = 't5', 2, 1)"
-     " and (family is not null or series = 'measured')",
+     " and (family is not null or source = 'measured')",
      "tokens_per_step", "is not global_batch_size x seq_length"),
     *(
         (f"outcome != 'ok' and {name} is not null", None,
@@ -104,9 +104,9 @@ _RULES: tuple[tuple[str, str | None, str], ...] = (
 
 @functools.cache
 def invalid_row_reason_sql(*, needed: bool = True) -> str:
-    """An SQL expression over a row's columns and `series`: why the row is invalid, else null.
+    """An SQL expression over a row's columns and `source`: why the row is invalid, else null.
 
-    `series` is 'measured' or 'published'. Null columns are not judged, except needed ones.
+    `source` is 'measured' or 'published'. Null columns are not judged, except needed ones.
     """
     return _first_violation(itertools.chain(_needed() if needed else (), _rules()))
 
@@ -118,13 +118,13 @@ def invalid_probe_reason_sql() -> str:
 
 
 def invalid_row_reasons(
-    table: pa.Table, *, series: str = "measured", needed: bool = True
+    table: pa.Table, *, source: str = "measured", needed: bool = True
 ) -> list[str | None]:
     """Say why each row is invalid, in a sentence that names column and value; None if it is valid.
 
     Args:
         table: rows; missing columns count as null, unknown ones are ignored.
-        series: 'measured', or 'published' for rows that others published.
+        source: 'measured', or 'published' for rows that others published.
         needed: whether a row must have what no row can do without.
 
     Raises:
@@ -138,15 +138,15 @@ def invalid_row_reasons(
             for name, kind in COLUMNS.items()
         )  # fmt: skip
         reason = invalid_row_reason_sql(needed=needed)
-        query = f"select {reason} from (select {typed}, ? as series from given)"
-        return [reason for (reason,) in connection.execute(query, [series]).fetchall()]
+        query = f"select {reason} from (select {typed}, ? as source from given)"
+        return [reason for (reason,) in connection.execute(query, [source]).fetchall()]
 
 
 def _needed() -> Rules:
     for name in NEEDED:
         yield f'"{name}" is null', f"'{name} is missing'"
     for name in OWN_NEEDED:
-        yield f"\"{name}\" is null and series = 'measured'", f"'{name} is missing'"
+        yield f"\"{name}\" is null and source = 'measured'", f"'{name} is missing'"
     yield (
         "outcome = 'ok' and step_time_s is null"
         " and (step_time_kind is distinct from 'extended' or extended_step_time_s is null)",
@@ -157,14 +157,14 @@ def _needed() -> Rules:
 def _rules() -> Rules:
     """The rules for a row; the sentence of the first one it violates is reported."""
     yield (
-        f"not regexp_full_match(point_id, '{_ID}') and series = 'measured'",
+        f"not regexp_full_match(point_id, '{_ID}') and source = 'measured'",
         _sentence("point_id", "must be letters, digits and . _ + : -", quoted=True),
     )
     for name in ("model", "cluster", "layout"):
         yield f"\"{name}\" = ''", f"'{name} is empty'"
     yield (
         "coalesce(year(try_cast(started_at as timestamptz)), 0) not between 1970 and 2199"
-        " and series = 'measured'",
+        " and source = 'measured'",
         _sentence("started_at", "must be a time in UTC, ISO 8601", quoted=True),
     )
     yield from _word_rules(Row)
@@ -218,9 +218,9 @@ def _word_rules(row_type: type) -> Rules:
             others = _OF_OTHERS.get(name, ()) if row_type is Row else ()
             for texts, whose in ((allowed, "measured"), ((*allowed, *others), "published")):
                 listed = ", ".join(f"'{word}'" for word in texts)
-                series = f" and series = '{whose}'" if others else ""
+                source = f" and source = '{whose}'" if others else ""
                 wanted = f"must be one of {', '.join(texts)}"
-                yield f'"{name}" not in ({listed}){series}', _sentence(name, wanted, quoted=True)
+                yield f'"{name}" not in ({listed}){source}', _sentence(name, wanted, quoted=True)
                 if not others:
                     break
 

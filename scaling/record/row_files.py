@@ -51,16 +51,16 @@ class Rows:
         return [o for o in self.unusable if not (o.row or o.refused or str(o.path) in good)]
 
 
-def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
+def read_rows(paths: Sequence[Path], *, source: str = "measured") -> Rows:
     """Read the rows of these files; files that have been removed meanwhile are left out.
 
     Args:
         paths: Parquet files of one row or of many.
-        series: 'measured', or 'published' for rows that others published.
+        source: 'measured', or 'published' for rows that others published.
     """
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")  # else files wait for each other
-        unusable = create_rows(connection, paths, series=series)
+        unusable = create_rows(connection, paths, source=source)
         rows = connection.sql("from valid_rows order by file, row_number").to_arrow_table()
     kept = pa.schema([*_SCHEMA, _PLACED.field("file")])
     return Rows(rows.select(kept.names).cast(kept), tuple(unusable))
@@ -70,10 +70,10 @@ def create_rows(
     connection: duckdb.DuckDBPyConnection,
     paths: Sequence[Path],
     *,
-    series: str = "measured",
+    source: str = "measured",
     schema: str = "main",
 ) -> list[Unusable]:
-    """Create the view `valid_rows` of a schema, with `file`, `row_number` and `series`.
+    """Create the view `valid_rows` of a schema, with `file`, `row_number` and `source`.
 
     Columns that a file lacks are null, unknown columns are dropped. Small files are read once, in
     one scan; only if it fails is each read alone. Copies of a row do not count.
@@ -85,11 +85,11 @@ def create_rows(
     files = [path for path in paths if path.exists()]
     is_large = any(file.stat().st_size > _LARGE_BYTES for file in files)
     try:
-        _judge(connection, _scan(files), series, schema, kind="view" if is_large else "table")
+        _judge(connection, _scan(files), source, schema, kind="view" if is_large else "table")
     except (duckdb.Error, UnicodeError):  # the second quotes bytes that are no text
         connection.execute(f"drop table if exists {schema}.every_row")
         connection.register("read_rows", _read_each(files, unusable))
-        _judge(connection, "from read_rows", series, schema, kind="table")
+        _judge(connection, "from read_rows", source, schema, kind="table")
     invalid = f"select file, reason, row_number from {schema}.every_row where reason is not null"
     for file, reason, row in connection.sql(invalid).fetchall():
         unusable.append(Unusable(Path(file), _one_line(reason), row))
@@ -104,12 +104,12 @@ def create_rows(
 
 
 def _judge(
-    connection: duckdb.DuckDBPyConnection, rows: str, series: str, schema: str, *, kind: str
+    connection: duckdb.DuckDBPyConnection, rows: str, source: str, schema: str, *, kind: str
 ) -> None:
     """Create every_row, with the reason why a row is not valid, and valid_rows."""
     connection.execute(
         f"create {kind} {schema}.every_row as select *, {invalid_row_reason_sql()} as reason "
-        f"from (select *, {quoted(series)} as series from ({rows}))"
+        f"from (select *, {quoted(source)} as source from ({rows}))"
     )
     once = (
         "qualify row_number() over (partition by point_id, attempt order by file, row_number) = 1"
@@ -118,7 +118,7 @@ def _judge(
         connection.execute(f"select count(reason) from {schema}.every_row")  # reads every file
     connection.execute(
         f"create view {schema}.valid_rows as select * exclude (reason) from {schema}.every_row "
-        f"where reason is null {once if kind == 'table' and series == 'measured' else ''}"
+        f"where reason is null {once if kind == 'table' and source == 'measured' else ''}"
     )
 
 

@@ -19,16 +19,16 @@ from scaling.study.paths import StudyPaths
 Record = dict[str, Any]
 
 LISTS = ("statistics", "refused")  # tables whose rows may be cut; no sentence stands on them
-MOST_ROWS = 1000  # of a list, in each setting
-MOST_ROWS_IN_ALL = 2000  # of a list, in all settings together
-FEWEST_ROWS = 60  # of a list, in each setting, however many settings there are
-MOST_LAYOUTS = 40  # of a setting and size
+MOST_ROWS = 1000  # of a list, in each group
+MOST_ROWS_IN_ALL = 2000  # of a list, in all groups together
+FEWEST_ROWS = 60  # of a list, in each group, however many groups there are
+MOST_LAYOUTS = 40  # of a group and size
 
 # The columns that the page reads of each table. `estimates` are those that speak for a layout.
 SHAPE = tuple(one.name for one in dataclasses.fields(ModelShape))
 _LAYOUT = (*AXES, "dp", "gradient_accumulation_steps")
 _CELL = (
-    "setting_id", "world_size", "layout", "layout_name", "series", "level", "slot", "runs",
+    "group_id", "world_size", "layout", "layout_name", "source", "level", "slot", "runs",
     "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "mfu",
     "model_flop_per_s_per_gpu", "step_time_s", "share_of_best", "share_low", "share_high", "p_best",
     "expected_loss", "fits_probability", "peak_memory_bytes", "predicted_memory_bytes",
@@ -36,13 +36,13 @@ _CELL = (
     "slowdown_share", "num_alloc_retries", "losses_agree", "slow_hosts",
 )  # fmt: skip
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "settings": (
-        "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size",
+    "comparison_groups": (
+        "group_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size",
         "kept_choices", "gpu", "gpus_per_node", "vendor", "gpu_memory_bytes", "usd_per_gpu_hour",
         "total_params", *SHAPE,
     ),
     "progress": (
-        "setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals", "skipped",
+        "group_id", "points", "ok", "failed", "waiting", "predicted", "refusals", "skipped",
     ),
     "estimates": (
         *_CELL, *_LAYOUT, "global_batch_size", "candidate", "close", "advised", "place", "outcome",
@@ -55,38 +55,38 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "started_at", "stack_fingerprint",
     ),
     "returns": (
-        "setting_id", "series", "level", "from_world_size", "to_world_size", "faster", "faster_low",
+        "group_id", "source", "level", "from_world_size", "to_world_size", "faster", "faster_low",
         "faster_high", "step_return", "step_return_low", "step_return_high",
     ),
-    "knees": ("setting_id", "knee_share", "knee_world_size", "probability", "beyond_data"),
-    "noise": ("setting_id", "sigma", "assumed", "repeated_layouts", "single_runs", "never_ran"),
-    "hosts": ("setting_id", "cluster", "host", "effect", "effect_low", "effect_high", "level"),
+    "knees": ("group_id", "knee_share", "knee_world_size", "probability", "beyond_data"),
+    "noise": ("group_id", "sigma", "assumed", "repeated_layouts", "single_runs", "never_ran"),
+    "hosts": ("group_id", "cluster", "host", "effect", "effect_low", "effect_high", "level"),
     "effects": (
-        "setting_id", "factor", "name", "level", "pairs", "mean_ratio", "lowest", "highest",
+        "group_id", "factor", "name", "level", "pairs", "mean_ratio", "lowest", "highest",
         "near_pairs", "near_ratio", "near_low", "near_high", "shown",
     ),
     "memory_parts": (
-        "setting_id", "world_size", "layout_name", "place", "part", "from_bytes", "to_bytes",
+        "group_id", "world_size", "layout_name", "place", "part", "from_bytes", "to_bytes",
         "total_bytes", "peak_phase", "memory_from",
     ),
     "time_split": (
-        "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
+        "group_id", "world_size", "layout_name", "source", "part_order", "part", "seconds",
         "profiled_s", "share_from", "share_to", "host_bound",
     ),
-    "accuracy": ("setting_id", "compared", "near", "median_error"),
+    "accuracy": ("group_id", "compared", "near", "median_error"),
     "collectives": (
         "cluster", "kind", "ranks", "stride", "nodes", "at_once", "message_bytes",
         "bus_bytes_per_s", "bus_low", "bus_high",
     ),
     "statistics": (
-        "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
+        "group_id", "source", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
         "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "model_flop_per_s_per_gpu", "step_time_s",
         "step_time_low_s", "step_time_high_s", "peak_memory_bytes", "energy_j", "mean_power_w",
         "exposed_comm_s", "duration_s", "error_message", "stack_fingerprint", "point_id",
         "predicted_outcome", "predicted_tokens_per_s", "predicted_step_time_s",
         "predicted_memory_bytes",
     ),
-    "refused": ("setting_id", "world_size", *AXES, "reason"),
+    "refused": ("group_id", "world_size", *AXES, "reason"),
     "provenance": (
         "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",
         "python_version", "torch_version", "deepspeed_version", "flash_attn_version",
@@ -94,7 +94,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "memory_meter", "hosts", "seeds", "first_started_at", "last_started_at",
     ),
     "left_out": ("reason", "rows_left_out"),
-    "losses": ("point_id", "setting_id", "layouts", "differs_in", "at_step", "gap", "bound"),
+    "losses": ("point_id", "group_id", "layouts", "differs_in", "at_step", "gap", "bound"),
 }  # fmt: skip
 
 _FILTERS = {
@@ -103,12 +103,12 @@ _FILTERS = {
     "losses": "where not agrees",
 }
 _ORDER = {
-    "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat, "
-    "series, point_id",
-    "estimates": "setting_id, world_size, place",
-    "sizes": "setting_id, world_size",
-    "returns": "setting_id, from_world_size",
-    "refused": f"setting_id, world_size, {', '.join(AXES)}, reason",
+    "statistics": "group_id, tokens_per_s desc nulls last, world_size, layout_name, repeat, "
+    "source, point_id",
+    "estimates": "group_id, world_size, place",
+    "sizes": "group_id, world_size",
+    "returns": "group_id, from_world_size",
+    "refused": f"group_id, world_size, {', '.join(AXES)}, reason",
 }
 _LEADING = {"statistics": "tokens_per_s"}  # the column that decides the order of a long list
 
@@ -121,26 +121,26 @@ _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 class Tables:
     """The tables of the report by name, and the names of the lists that were cut.
 
-    Those of one setting have its `words` for GPUs.
+    Those of one group have its `words` for GPUs.
     """
 
     records: Mapping[str, list[Record]]
     cut: tuple[str, ...] = ()
     words: Mapping[str, str] = field(default_factory=lambda: GPU_WORDS)
 
-    def of(self, setting_id: int) -> "Tables":
-        """The rows of one setting, in tables by cluster those of its cluster, all other rows."""
-        settings = self.records.get("settings", [])
-        setting = next((one for one in settings if one["setting_id"] == setting_id), Record())
-        cluster = setting.get("cluster")
+    def of(self, group_id: int) -> "Tables":
+        """The rows of one group, in tables by cluster those of its cluster, all other rows."""
+        groups = self.records.get("comparison_groups", [])
+        group = next((one for one in groups if one["group_id"] == group_id), Record())
+        cluster = group.get("cluster")
 
         def belongs(row: Record) -> bool:
-            if "setting_id" in row:
-                return bool(row["setting_id"] == setting_id)
+            if "group_id" in row:
+                return bool(row["group_id"] == group_id)
             return bool(row.get("cluster", cluster) == cluster)
 
         chosen = {name: [*filter(belongs, rows)] for name, rows in self.records.items()}
-        return Tables(chosen, self.cut, device_words(setting.get("vendor")))
+        return Tables(chosen, self.cut, device_words(group.get("vendor")))
 
     def gpus(self, number: int) -> str:
         """`1 rank`, `8 GPUs`."""
@@ -195,11 +195,11 @@ def _read(
     query = f"select {selected} from read_parquet(?) {_FILTERS.get(name, '')}"
     if name not in LISTS:
         return connection.execute(query + order, [str(path)]).fetchall(), False
-    whole, settings = connection.execute(
-        "select count(*), count(distinct setting_id) from read_parquet(?)", [str(path)]
+    whole, groups = connection.execute(
+        "select count(*), count(distinct group_id) from read_parquet(?)", [str(path)]
     ).fetchall()[0]
-    most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ROWS_IN_ALL // max(1, settings)))
-    rank = f"row_number() over (partition by setting_id order by {_ORDER[name]})"
+    most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ROWS_IN_ALL // max(1, groups)))
+    rank = f"row_number() over (partition by group_id order by {_ORDER[name]})"
     prefilter = _prefilter(_LEADING[name], most) if name in _LEADING else ""
     listed = f"{query}{prefilter} qualify {rank} <= {most}{order}"
     rows = connection.execute(listed, [str(path)] * listed.count("?")).fetchall()
@@ -207,14 +207,14 @@ def _read(
 
 
 def _prefilter(column: str, most: int) -> str:
-    """SQL that drops rows below the `most`-th largest `column` of their setting.
+    """SQL that drops rows below the `most`-th largest `column` of their group.
 
     It comes before the ranking, because ranking a million wide rows to keep a few takes ten times
     as long.
     """
     least = f"if(count({column}) < {most}, null, list_min(max({column}, {most})))"
-    thresholds = f"select setting_id, {least} as least from read_parquet(?) group by setting_id"
-    return f" join ({thresholds}) using (setting_id) where least is null or {column} >= least"
+    thresholds = f"select group_id, {least} as least from read_parquet(?) group by group_id"
+    return f" join ({thresholds}) using (group_id) where least is null or {column} >= least"
 
 
 def _plain(column: Sequence[Any]) -> Sequence[Any]:

@@ -22,7 +22,7 @@ def study(tmp_path):
         folder = tmp_path / name
         write_points(folder, Plan(points=tuple(points), refusals=()))
         write_rows(folder / "rows" / "all.parquet", rows)
-        tabulate_only(folder, tmp_path / f"sql_{name}", "measurements", "settings")
+        tabulate_only(folder, tmp_path / f"sql_{name}", "measurements", "comparison_groups")
         return folder
 
     return run

@@ -10,7 +10,16 @@ from tests.analyse.simulated_study import SIZES, simulate, write_simulated
 
 pytestmark = pytest.mark.slow
 KINDS = {"rates", "shares", "returns", "effects"}
-TABLES = ("estimates", "returns", "effects", "noise", "hosts", "settings", "pairs", "sizes")
+TABLES = (
+    "estimates",
+    "returns",
+    "effects",
+    "noise",
+    "hosts",
+    "comparison_groups",
+    "pairs",
+    "sizes",
+)
 
 
 @pytest.fixture
@@ -22,7 +31,7 @@ def told(tmp_path):
         write_simulated(tmp_path, simulated)
         tabulate_only(tmp_path, tmp_path / "sql", *TABLES)
         tables = {name: read(tmp_path / "tables" / f"{name}.parquet") for name in TABLES}
-        models = {row["setting_id"]: row["model"] for row in tables["settings"]}
+        models = {row["group_id"]: row["model"] for row in tables["comparison_groups"]}
         truth = {
             (setting, layout, size): rate
             for setting, model in models.items()
@@ -41,25 +50,25 @@ def held(tables, truth):
     for (setting, _, size), rate in truth.items():
         best[setting, size] = max(best[setting, size], rate)
     for row in tables["estimates"]:
-        key = row["setting_id"], row["layout"], row["world_size"]
+        key = row["group_id"], row["layout"], row["world_size"]
         share = truth[key] / best[key[0], key[2]]
         holds["rates"].append(row["tokens_per_s_low"] <= truth[key] <= row["tokens_per_s_high"])
         holds["shares"].append(row["share_low"] - 1e-9 <= share <= row["share_high"] + 1e-9)
     for row in tables["returns"]:
         small, large = row["from_world_size"], row["to_world_size"]
-        before = truth[row["setting_id"], row["from_layout"], small]
-        after = truth[row["setting_id"], row["to_layout"], large]
+        before = truth[row["group_id"], row["from_layout"], small]
+        after = truth[row["group_id"], row["to_layout"], large]
         returned = (after / before - 1) / (large / small - 1)
         holds["returns"].append(row["step_return_low"] <= returned <= row["step_return_high"])
     ratios = defaultdict(list)
     for row in tables["pairs"]:
         from_key, to_key = (
-            (row["setting_id"], row[f"{end}_layout"], row["world_size"]) for end in ("from", "to")
+            (row["group_id"], row[f"{end}_layout"], row["world_size"]) for end in ("from", "to")
         )
-        effect = row["setting_id"], row["factor"], row["from_level"], row["to_level"]
+        effect = row["group_id"], row["factor"], row["from_level"], row["to_level"]
         ratios[effect].append(np.log(truth[to_key] / truth[from_key]))
     for row in tables["effects"]:
-        effect = row["setting_id"], row["factor"], row["from_level"], row["to_level"]
+        effect = row["group_id"], row["factor"], row["from_level"], row["to_level"]
         if row["near_pairs"] == row["pairs"]:
             mean = np.exp(np.mean(ratios[effect]))
             holds["effects"].append(row["near_low"] <= mean <= row["near_high"])
@@ -79,7 +88,7 @@ def regret(tables, truth):
     """The loss of the advised layouts against the truly best of their sizes, on average."""
     lost = []
     for row in tables["sizes"]:
-        setting, size = row["setting_id"], row["world_size"]
+        setting, size = row["group_id"], row["world_size"]
         best = max(rate for (of, _, at), rate in truth.items() if (of, at) == (setting, size))
         lost.append(1 - truth[setting, row["layout"], size] / best)
     return float(np.mean(lost))
@@ -104,7 +113,7 @@ def test_probabilities_of_being_the_best_come_true_within_5_points(told):
             best[setting, size] = rate, layout
     for row in tables["estimates"]:
         said.append(row["p_best"])
-        was.append(best[row["setting_id"], row["world_size"]][1] == row["layout"])
+        was.append(best[row["group_id"], row["world_size"]][1] == row["layout"])
     bins = np.digitize(said, [0.1, 0.35, 0.65, 0.9])
     for number in range(5):
         chosen = bins == number

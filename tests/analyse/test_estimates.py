@@ -157,7 +157,7 @@ def test_what_ran_speaks_before_its_prediction_which_stays_as_it_was_made(tabula
     points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
     predict(tmp_path, points, (130, 120))
     table = tabulated(points, [ran(points[0], 100)])
-    found = {(one["zero_stage"], one["series"]): one for one in table("estimates")}
+    found = {(one["zero_stage"], one["source"]): one for one in table("estimates")}
     assert {key: one["speaks"] for key, one in found.items()} == {
         (1, "measured"): True, (1, "predicted"): False, (3, "predicted"): True,
     }  # fmt: skip
@@ -169,7 +169,7 @@ def test_what_ran_speaks_before_its_prediction_which_stays_as_it_was_made(tabula
     # beside layouts that ran a predicted one is no candidate
     assert [found[key]["candidate"] for key in sorted(found)] == [True, False, False]
     (size,) = table("sizes")
-    assert (size["series"], size["layout_name"]) == ("measured", "ZeRO-1")
+    assert (size["source"], size["layout_name"]) == ("measured", "ZeRO-1")
 
 
 def test_a_size_that_did_not_run_is_predicted_with_80_per_cent(tabulated, tmp_path):
@@ -177,9 +177,9 @@ def test_a_size_that_did_not_run_is_predicted_with_80_per_cent(tabulated, tmp_pa
     predict(tmp_path, points, (100, 200, 400))
     table = tabulated(points, [ran(points[0], 95), ran(points[1], 190)])
     sizes = table("sizes")
-    assert [one["series"] for one in sizes] == ["measured", "measured", "predicted"]
+    assert [one["source"] for one in sizes] == ["measured", "measured", "predicted"]
     assert sizes[2]["tokens_per_s"] == pytest.approx(380, rel=0.01)  # 5 % less, as at 1 and 2
-    assert [(one["series"], one["level"]) for one in table("returns")] == [
+    assert [(one["source"], one["level"]) for one in table("returns")] == [
         ("measured", 0.95), ("predicted", 0.8),
     ]  # fmt: skip
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_layouts_that_meet_other_traffic_among_experts_never_compete(tabulated):
     points = [some_point(1, routing=routing) for routing in ("balanced", "learned")]
     table = tabulated(points, [ran(points[0], 100), ran(points[1], 50)])
-    assert [row["kept_choices"] for row in table("settings")] == ["", "learned routing"]
+    assert [row["kept_choices"] for row in table("comparison_groups")] == ["", "learned routing"]
     assert [row["tokens_per_s"] for row in table("sizes")] == pytest.approx([100, 50])
     assert [row["share_of_best"] for row in table("estimates")] == [1, 1]
     assert table("pairs") == []
@@ -25,14 +25,14 @@ def matched(*layouts):
     """Pairs of layouts that differ in one factor: (place, rate, bytes) each; all ran at 8."""
     cells = [
         {
-            "setting_id": 1, "class": 1, "world_size": 8, "stack_fingerprint": "s", "leads": True,
+            "group_id": 1, "class": 1, "world_size": 8, "stack_fingerprint": "s", "leads": True,
             "layout": str(number), "cell_id": number, "mean_log_rate": math.log(rate),
             "peak_memory_bytes": memory, "predicted_memory_bytes": None,
         }
         for number, (_, rate, memory) in enumerate(layouts)
     ]  # fmt: skip
     names = [
-        {"setting_id": 1, "layout": str(number), "layout_id": number}
+        {"group_id": 1, "layout": str(number), "layout_id": number}
         for number in range(len(layouts))
     ]
     factors = [
@@ -81,7 +81,7 @@ def test_no_part_of_a_step_is_negative_where_repeats_disagree(tabulated):
 
 def test_a_prediction_is_compared_with_rows_of_its_layout():
     placed = {
-        "setting_id": 1, "world_size": 8, "layout": "l", "repeat": 0, "dp": 8,
+        "group_id": 1, "world_size": 8, "layout": "l", "repeat": 0, "dp": 8,
         "gradient_accumulation_steps": 1,
     }  # fmt: skip
     planned = [placed | {"point_id": name} for name in ("mine", "theirs")]
@@ -97,12 +97,12 @@ def test_a_prediction_is_compared_with_rows_of_its_layout():
         "predicted_memory_bytes": 5, "stack_fingerprint": "s",
     }  # fmt: skip
     measurements = [
-        common | {"point_id": "theirs", "series": "published"},
-        common | {"point_id": "mine", "series": "predicted", "tokens_per_s": 4.0},
+        common | {"point_id": "theirs", "source": "published"},
+        common | {"point_id": "mine", "source": "predicted", "tokens_per_s": 4.0},
     ]
-    names = [{"setting_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1}]
+    names = [{"group_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1}]
     none_other = duckdb.sql(
-        "select 1 as setting_id, 8 as world_size, 'x' as layout, 'l' as predicted_layout, "
+        "select 1 as group_id, 8 as world_size, 'x' as layout, 'l' as predicted_layout, "
         "null::varchar[] as unstated"
     ).to_arrow_table()
     waiting = [point for point in planned if point["point_id"] == "mine"]

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.slow
 MEASURED = ("source", "outcome", "step_time_s", "peak_memory_bytes")
 
 
-def test_a_row_becomes_a_measurement_of_series_published(imported):
+def test_a_row_becomes_a_measurement_of_source_published(imported):
     (found,) = imported({})("measurements")
-    assert (found["series"], found["outcome"]) == ("published", "ok")
+    assert (found["source"], found["outcome"]) == ("published", "ok")
     assert found["tokens_per_s"] == 32 * 128 / 0.5
     assert (found["dp"], found["gradient_accumulation_steps"]) == (4, 4)
     assert found["tokens_per_s_low"] is None
@@ -82,12 +82,12 @@ def test_sequence_parallel_without_tensor_parallel_is_the_same_layout(imported):
     assert (found["runs"], found["sequence_parallel"], found["advised"]) == (2, False, True)
 
 
-def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
+def test_published_rows_beside_measured_ones_keep_their_source(tmp_path, imported):
     one = some_point(1)
     write_points(tmp_path / "study", Plan(points=(one,), refusals=()))
     write_rows(tmp_path / "study" / "rows" / "a.parquet", [timed_row(one, 2.0)])
     table = imported({})
-    assert sorted(row["series"] for row in table("measurements")) == ["measured", "published"]
+    assert sorted(row["source"] for row in table("measurements")) == ["measured", "published"]
     assert {row["points"] for row in table("progress")} == {1}
 
 
@@ -123,13 +123,15 @@ def test_published_tables_give_the_best_layouts_of_their_rows(tmp_path, name):
         key = (row["model"], row["cluster"], int(row["world_size"]))
         fastest[key] = max(fastest.get(key, 0.0), mean)
     assert import_rows(source, tmp_path, {}).rows.num_rows == len(rows)
-    tabulate_only(tmp_path, tmp_path / "sql", "settings", "estimates")
-    settings = {row["setting_id"]: row for row in read(tmp_path / "tables" / "settings.parquet")}
+    tabulate_only(tmp_path, tmp_path / "sql", "comparison_groups", "estimates")
+    settings = {
+        row["group_id"]: row for row in read(tmp_path / "tables" / "comparison_groups.parquet")
+    }
     found: dict[tuple[str, str, int], dict] = {}
     for row in read(tmp_path / "tables" / "estimates.parquet"):
         if row["tokens_per_s"] is None:
             continue
-        setting = settings[row["setting_id"]]
+        setting = settings[row["group_id"]]
         key = (setting["model"], setting["cluster"], row["world_size"])
         if key not in found or row["tokens_per_s"] > found[key]["tokens_per_s"]:
             found[key] = row
@@ -175,13 +177,13 @@ def test_a_published_row_meets_the_prediction_of_the_layout_that_it_states(tmp_p
     write_points(tmp_path / "study", Plan(points=tuple(points), refusals=()))
     predict_all(tmp_path / "study")
     table = imported({}, {"tp": "4", "fused_norm": "false"}, {"pp": "2"}, models={"tiny_gpt": TINY})
-    assert {row["model"] for row in table("settings")} == {"tiny_gpt"}
+    assert {row["model"] for row in table("comparison_groups")} == {"tiny_gpt"}
     statistics = table("statistics")
-    held = {(row["tp"], row["pp"]): row for row in statistics if row["series"] == "published"}
+    held = {(row["tp"], row["pp"]): row for row in statistics if row["source"] == "published"}
     foretold = {
         (row["tp"], row["pp"], row["fused_norm"], row["compile"]): row["predicted_tokens_per_s"]
         for row in statistics
-        if row["series"] is None
+        if row["source"] is None
     }
     # the only one that agrees; what it chooses beyond the usual is said
     assert held[2, 1]["predicted_tokens_per_s"] == foretold[2, 1, True, False] > 0
@@ -235,7 +237,7 @@ def test_published_rows_answer_if_all_measured_ones_failed(imported, tmp_path):
     mine = point(layout, model="gpt", shape=shape, cluster="a100-80gb-dgx", gpu="a100-80gb")
     write_points(tmp_path / "study", Plan(points=(mine,), refusals=()))
     write_rows(tmp_path / "study" / "rows" / "all.parquet", [row_of(mine, "oom")])
-    assert {one["setting_id"] for one in table("measurements")} == {1}
-    found = [(one["series"], one["speaks"], one["outcome"]) for one in table("estimates")]
+    assert {one["group_id"] for one in table("measurements")} == {1}
+    found = [(one["source"], one["speaks"], one["outcome"]) for one in table("estimates")]
     assert sorted(found) == [("measured", True, "oom"), ("published", True, "ok")]
-    assert [one["series"] for one in table("sizes")] == ["published"]
+    assert [one["source"] for one in table("sizes")] == ["published"]

@@ -16,7 +16,16 @@ from tests.analyse.known_truth import (
 from tests.analyse.simulated_study import placed
 
 pytestmark = pytest.mark.slow
-TABLES = ("settings", "estimates", "sizes", "returns", "noise", "hosts", "crossovers", "knees")
+TABLES = (
+    "comparison_groups",
+    "estimates",
+    "sizes",
+    "returns",
+    "noise",
+    "hosts",
+    "crossovers",
+    "knees",
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +35,10 @@ def told(tmp_path_factory):
     write_known_truth(folder)
     tabulate_only(folder, folder / "sql", *TABLES)
     tables = {name: read(folder / "tables" / f"{name}.parquet") for name in TABLES}
-    settings = {row["model"]: row["setting_id"] for row in tables["settings"]}
+    settings = {row["model"]: row["group_id"] for row in tables["comparison_groups"]}
 
     def of(table, model):
-        return [row for row in tables[table] if row["setting_id"] == settings[model]]
+        return [row for row in tables[table] if row["group_id"] == settings[model]]
 
     return of
 

@@ -9,7 +9,7 @@ from scaling.layout.axes import DEFAULTS, LayoutAxes, axes_of
 
 def words(*layouts, gpus_per_node=8):
     choices = [
-        DEFAULTS | layout | {"setting_id": 1, "layout": str(number)}
+        DEFAULTS | layout | {"group_id": 1, "layout": str(number)}
         for number, layout in enumerate(layouts)
     ]
     kinds = {name: axis.kind for name, axis in axes_of(LayoutAxes).items()}
@@ -17,13 +17,13 @@ def words(*layouts, gpus_per_node=8):
     columns = {
         name: pa.array([one[name] for one in choices], types[kinds.get(name, str)])
         for name in choices[0]
-        if name != "setting_id"
+        if name != "group_id"
     }
     with duckdb.connect() as connection:
-        rows = pa.table(columns | {"setting_id": [1] * len(choices)})
+        rows = pa.table(columns | {"group_id": [1] * len(choices)})
         connection.register("layout_choices", rows)
-        setting = {"setting_id": [1], "gpus_per_node": [gpus_per_node]}
-        connection.register("settings", pa.table(setting))
+        setting = {"group_id": [1], "gpus_per_node": [gpus_per_node]}
+        connection.register("comparison_groups", pa.table(setting))
         table = layout_words(connection).to_pylist()
     return [row["layout_name"] for row in sorted(table, key=lambda row: row["layout"])]
 

@@ -19,7 +19,7 @@ def test_each_word_of_others_is_a_level_of_its_own():
         catalogue.attach_catalogue(connection, {})
         catalogue.set_variables(connection)
         chosen = [
-            {"setting_id": 1, "layout": word, "name": name, "value": value}
+            {"group_id": 1, "layout": word, "name": name, "value": value}
             for word in words
             for name, value in (defaults | {"attention": word}).items()
         ]

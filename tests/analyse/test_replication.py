@@ -15,9 +15,9 @@ HEADER = (
     "-- Claim: more is more\n-- Source: a paper\n-- Holds: it rises,\n--   always\n-- Reads: best\n"
 )
 RISES = """
-select series, 'tiny' as subject, format('x{:.1f}', max(rate) / min(rate)) as observed,
+select source, 'tiny' as subject, format('x{:.1f}', max(rate) / min(rate)) as observed,
     case when count(*) > 1 then arg_max(rate, size) > arg_min(rate, size) end as holds
-from best group by series
+from best group by source
 """
 Records = list[dict[str, object]]
 
@@ -32,16 +32,16 @@ def asked(folder: Path, query: str, best: Records, *, header: str = HEADER) -> R
     return pq.read_table(folder / "tables" / "replication.parquet").to_pylist()
 
 
-def test_each_series_has_its_verdict_with_the_numbers(tmp_path: Path) -> None:
+def test_each_source_has_its_verdict_with_the_numbers(tmp_path: Path) -> None:
     best: Records = [
-        {"series": "measured", "size": 1, "rate": 1.0},
-        {"series": "measured", "size": 2, "rate": 3.0},
-        {"series": "predicted", "size": 1, "rate": 2.0},
-        {"series": "predicted", "size": 2, "rate": 1.0},
-        {"series": "published", "size": 1, "rate": 1.0},
+        {"source": "measured", "size": 1, "rate": 1.0},
+        {"source": "measured", "size": 2, "rate": 3.0},
+        {"source": "predicted", "size": 1, "rate": 2.0},
+        {"source": "predicted", "size": 2, "rate": 1.0},
+        {"source": "published", "size": 1, "rate": 1.0},
     ]
     found = asked(tmp_path, RISES, best)
-    assert [(row["series"], row["verdict"], row["observed"]) for row in found] == [
+    assert [(row["source"], row["verdict"], row["observed"]) for row in found] == [
         ("measured", "reproduced", "x3.0"),
         ("predicted", "not reproduced", "x2.0"),
         ("published", "not testable here", "x1.0"),
@@ -52,7 +52,7 @@ def test_each_series_has_its_verdict_with_the_numbers(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     header = HEADER.replace("Reads: best", "Reads: best, collectives")
-    (row,) = asked(tmp_path, "select 1", [{"series": "m"}], header=header)
+    (row,) = asked(tmp_path, "select 1", [{"source": "m"}], header=header)
     assert (row["verdict"], row["observed"]) == (
         "not testable here",
         "there is no table collectives",
@@ -63,7 +63,7 @@ def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("header", "query", "said"),
     [
         (HEADER.replace("-- Source: a paper\n", ""), RISES, "has no line '-- Source: ...'"),
-        (HEADER, "select series from best", "gives the columns \\['series'\\]"),
+        (HEADER, "select source from best", "gives the columns \\['source'\\]"),
         (HEADER, "from nowhere at all", "it_rises.sql: .*"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_finding_that_is_written_wrongly_is_said(
     tmp_path: Path, header: str, query: str, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        asked(tmp_path, query, [{"series": "m", "size": 1, "rate": 1.0}], header=header)
+        asked(tmp_path, query, [{"source": "m", "size": 1, "rate": 1.0}], header=header)
 
 
 def answers(folder: Path, finding: str, **tables: Records) -> Records:
@@ -86,12 +86,12 @@ def answers(folder: Path, finding: str, **tables: Records) -> Records:
     return pq.read_table(folder / "tables" / "replication.parquet").to_pylist()
 
 
-SETTING: dict[str, object] = {
-    "setting_id": 1, "model": "m", "cluster": "c", "seq_length": 128, "study_kind": "weak",
+GROUP: dict[str, object] = {
+    "group_id": 1, "model": "m", "cluster": "c", "seq_length": 128, "study_kind": "weak",
     "total_params": 13e9,
 }  # fmt: skip
 RAN: dict[str, object] = {
-    "setting_id": 1, "series": "measured", "layout": "a", "stack_fingerprint": "s", "tp": 1,
+    "group_id": 1, "source": "measured", "layout": "a", "stack_fingerprint": "s", "tp": 1,
     "pp": 1, "cp": 1, "zero_stage": 3, "zero_shard_size": pa.scalar(None, pa.int64()),
     "activation_checkpointing": "none", "outcome": "ok", "tokens_per_s": 1.0,
 }  # fmt: skip
@@ -104,7 +104,10 @@ def test_power_and_rate_are_those_of_one_layout_the_fastest_of_its_size(tmp_path
                                   (16, 63.0, 470.0), (16, 30.0, 900.0))
     ]  # fmt: skip
     (row,) = answers(
-        tmp_path, "hardware_scaling/power_hardly_falls", estimates=layouts, settings=[SETTING]
+        tmp_path,
+        "hardware_scaling/power_hardly_falls",
+        estimates=layouts,
+        comparison_groups=[GROUP],
     )
     assert row["observed"] == "power x0.94, throughput x0.63 per GPU from 8 to 16"
     assert row["verdict"] == "reproduced"
@@ -127,7 +130,7 @@ def test_the_only_stage_that_fits_is_one_of_several_of_which_that_is_known(
         for stage, outcome in stages.items()
     ]
     finding = "zero_stages/the_largest_needs_stage_3"
-    (row,) = answers(tmp_path, finding, estimates=layouts, settings=[SETTING])
+    (row,) = answers(tmp_path, finding, estimates=layouts, comparison_groups=[GROUP])
     assert row["verdict"] == verdict
 
 
@@ -144,6 +147,6 @@ def test_an_untried_layout_does_not_lose_at_the_largest_size(
     tried = [*where, *([where[0] | failed] if outcome else [])]
     (row,) = answers(
         tmp_path, "hardware_scaling/one_layout_does_not_fit_all_sizes",
-        estimates=tried, settings=[SETTING],
+        estimates=tried, comparison_groups=[GROUP],
     )  # fmt: skip
     assert row["verdict"] == verdict

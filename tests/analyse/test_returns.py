@@ -54,7 +54,7 @@ def test_measured_watts_are_those_of_both_ends(stepped):
 
 def test_without_a_meter_watts_are_the_data_sheets(stepped):
     table = stepped(100.0, 180.0)
-    (step,), (setting,) = table("returns"), table("settings")
+    (step,), (setting,) = table("returns"), table("comparison_groups")
     assert step["per_watt"] == pytest.approx(80 / setting["gpu_tdp_w"])
     assert (step["watt_from"], step["per_usd"]) == ("tdp", None)
 

@@ -28,7 +28,7 @@ def table(tabulated):
 
 
 def test_full_steps_speak_for_a_point_that_ran_both(table):
-    times = {(one["point_id"], one["series"]): one["step_time_s"] for one in table("measurements")}
+    times = {(one["point_id"], one["source"]): one["step_time_s"] for one in table("measurements")}
     assert times == {
         (SLOW.point_id, "measured"): 1.0,
         (FAST.point_id, "extended"): 0.8,
@@ -38,12 +38,12 @@ def test_full_steps_speak_for_a_point_that_ran_both(table):
 
 def test_layouts_of_short_and_of_full_steps_are_compared(table):
     ranked = {one["layout"]: one for one in table("estimates")}
-    assert {name: one["series"] for name, one in ranked.items()} == {
+    assert {name: one["source"] for name, one in ranked.items()} == {
         FAST.layout.label: "extended", SLOW.layout.label: "measured",
         FAILED.layout.label: "extended",
     }  # fmt: skip
     assert [one["position"] for one in ranked.values() if one["candidate"]] == [1, 2]
-    assert {one["series"] for one in table("effects")} == {"measured"}
+    assert {one["source"] for one in table("effects")} == {"measured"}
 
 
 def test_repeats_in_short_and_in_full_steps_are_one_estimate(tabulated):
@@ -53,7 +53,7 @@ def test_repeats_in_short_and_in_full_steps_are_one_estimate(tabulated):
         timed_row(points[1], 0.8, step_time_kind="measured"),
     ]
     (found,) = tabulated(points, rows)("estimates")
-    assert (found["series"], found["ok_runs"]) == ("measured", 2)
+    assert (found["source"], found["ok_runs"]) == ("measured", 2)
     assert found["step_time_s"] == pytest.approx(0.8)
 
 

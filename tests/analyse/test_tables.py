@@ -49,7 +49,7 @@ def test_rates_follow_from_the_step_time_and_mfu_from_the_peak(tabulated):
     assert found["hardware_flop_per_s_per_gpu"] == 4e12
     assert found["mfu"] == pytest.approx(0.3)
     assert found["hfu"] == pytest.approx(0.4)
-    assert found["series"] == "measured"
+    assert found["source"] == "measured"
 
 
 def test_a_failure_that_claims_to_have_steps_is_left_out_and_said(tabulated):
@@ -88,7 +88,7 @@ def test_settings_part_what_must_not_be_compared(tabulated):
         some_point(1, seq_length=256),
         some_point(1, model="llama-1b"),
     ]
-    found = tabulated(points)("settings")
+    found = tabulated(points)("comparison_groups")
     assert [(one["model"], one["seq_length"], one["kept_batch_size"]) for one in found] == [
         ("tiny", 128, 8),
         ("tiny", 256, 8),
@@ -105,7 +105,7 @@ def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
     )
     (found,) = table("progress")
     assert found == {
-        "setting_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1,
+        "group_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1,
         "predicted": 0, "refusals": 1, "skipped": 0,
     }  # fmt: skip
     assert [(one["outcome"], one["points"]) for one in table("outcomes")] == [
@@ -128,7 +128,7 @@ def test_refusals_belong_to_a_setting_even_if_nothing_else_does(tabulated):
     table = tabulated([point], refusals=[other])
     (found,) = table("refused")
     assert found["reason"] == "made up"
-    alone = table("settings")[found["setting_id"] - 1]
+    alone = table("comparison_groups")[found["group_id"] - 1]
     assert (alone["model"], alone["gpu"], alone["vendor"]) == ("refused-everywhere", None, None)
 
 

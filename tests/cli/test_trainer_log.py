@@ -1,4 +1,4 @@
-"""`scaling import LOG --trainer T`: a log becomes one row of a series of its own."""
+"""`scaling import LOG --trainer T`: a log becomes one row of a source of its own."""
 
 import pyarrow.parquet as pq
 import pytest

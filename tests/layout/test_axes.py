@@ -113,14 +113,14 @@ def test_an_axis_of_the_work_is_never_compared(geared: Path) -> None:
     def table(name: str, what: str) -> list[tuple[object, ...]]:
         return duckdb.sql(f"select {what} from '{geared}/tables/{name}.parquet'").fetchall()
 
-    roads = dict(table("settings", "setting_id, kept_choices"))
+    roads = dict(table("settings", "group_id, kept_choices"))
     assert sorted(roads.values()) == ["", "wet road"]
-    placed = table("statistics", "setting_id, road")
+    placed = table("statistics", "group_id, road")
     assert {(roads[setting], road) for setting, road in placed} == {
         ("", "dry"),
         ("wet road", "wet"),
     }
-    assert {setting for (setting,) in table("sizes", "setting_id")} == set(roads)
+    assert {setting for (setting,) in table("sizes", "group_id")} == set(roads)
     assert not any("road" in str(name) for (name,) in table("names", "layout_name"))
     assert {factor for (factor,) in table("effects", "factor")} == {"gear"}
     page = (geared / "report.html").read_text(encoding="utf-8")

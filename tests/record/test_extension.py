@@ -1,4 +1,4 @@
-"""A line through short steps, on series whose truth is known."""
+"""A line through short steps, on source whose truth is known."""
 
 import numpy as np
 import pytest

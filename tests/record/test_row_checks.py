@@ -18,11 +18,11 @@ GOOD = timed_row(some_point(2, tp=2), 2.0)
 NAN, INFINITE = float("nan"), float("inf")
 
 
-def reason_of(*rows, series="measured", **changes):
+def reason_of(*rows, source="measured", **changes):
     records = [{**dataclasses.asdict(one), **changes} for one in rows or (GOOD,)]
     nullable = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
     (reason,) = set(
-        invalid_row_reasons(pa.Table.from_pylist(records, schema=nullable), series=series)
+        invalid_row_reasons(pa.Table.from_pylist(records, schema=nullable), source=source)
     )
     return reason
 
@@ -97,8 +97,8 @@ def test_an_encoder_decoder_has_twice_the_tokens():
 
 def test_rows_of_others_need_not_say_what_only_our_own_runs_know():
     unsaid = {"attempt": None, "duration_s": None, "started_at": None, "dp": None, "family": None}
-    assert reason_of(series="published", **unsaid) is None
-    assert reason_of(series="published", step_time_s=0.0) is not None
+    assert reason_of(source="published", **unsaid) is None
+    assert reason_of(source="published", step_time_s=0.0) is not None
 
 
 def test_a_table_of_few_columns_is_judged_by_what_it_has():

@@ -179,7 +179,7 @@ def mutated(draw, good, content):
         else:
             record[name] = draw.choice(CELLS)
     if draw.random() < 0.2:
-        record[draw.choice(("file", "reason", "row_number", "series", "a'b\"c"))] = "x"
+        record[draw.choice(("file", "reason", "row_number", "source", "a'b\"c"))] = "x"
     return pa.Table.from_pylist([record] * draw.choice((0, 1, 1, 1, 2)))
 
 
@@ -222,8 +222,8 @@ def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
     folder = tmp_path / "tables"
     folder.mkdir()
     record = {
-        "reason": "of", "rows_left_out": 1, "finding": "a", "claim": "b", "source": "c",
-        "criterion": "d", "series": None, "subject": None, "observed": "e",
+        "reason": "of", "rows_left_out": 1, "finding": "a", "claim": "b", "paper": "c",
+        "criterion": "d", "source": None, "subject": None, "observed": "e",
         "verdict": "reproduced",
     }  # fmt: skip
     monkeypatch.setattr(tables, "COLUMNS", {"left_out": ("reason", "rows_left_out")})

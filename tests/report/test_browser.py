@@ -197,7 +197,7 @@ def test_the_filter_counts_what_sql_counts(full, full_study):
         for line, condition in FILTERS.items():
             page.fill("#find", line)
             (expected,) = connection.execute(
-                f"select count(*) from read_parquet(?) where setting_id = ? and ({condition})",
+                f"select count(*) from read_parquet(?) where group_id = ? and ({condition})",
                 [str(table), setting],
             ).fetchone()
             assert page.inner_text("#count").split(" of ")[0] == str(expected), line

@@ -147,7 +147,9 @@ def test_a_chart_that_would_have_one_tick_is_not_drawn(full_tables):
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_chart_without_data_draws_nothing(name, full_tables):
-    empty = {table: [] for table in full_tables.records} | {"settings": full_tables["settings"][:1]}
+    empty = {table: [] for table in full_tables.records} | {
+        "comparison_groups": full_tables["comparison_groups"][:1]
+    }
     assert CHARTS[name].rows(Tables(empty)) == []
 
 
@@ -160,7 +162,7 @@ def test_titles_are_plain_statements(name, drawings):
 
 def test_a_profile_much_longer_than_the_timed_step_shows_no_split():
     part = {
-        "world_size": 8, "series": "measured", "layout_name": "a", "part": "compute",
+        "world_size": 8, "source": "measured", "layout_name": "a", "part": "compute",
         "part_order": 0, "host_bound": None, "seconds": 1.0, "share_from": 0.0, "share_to": 1.0,
     }  # fmt: skip
     rows = CHARTS["step_bounds"].rows

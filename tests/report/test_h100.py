@@ -34,7 +34,7 @@ def test_every_row_of_the_gpu_stays_measured_up_to_the_page(tmp_path, monkeypatc
     measured = [
         row
         for row in read(study / "tables" / "measurements.parquet")
-        if row["series"] == "measured"
+        if row["source"] == "measured"
     ]
     assert [row["outcome"] for row in measured] == ["ok"] * 13
     assert "the fit failed" not in page

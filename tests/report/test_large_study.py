@@ -36,20 +36,20 @@ def test_the_page_of_four_hundred_points_has_at_most_a_megabyte(large):
 
 @pytest.mark.slow
 def test_predictions_speak_only_where_nothing_ran(tables):
-    series = {}
+    source = {}
     for row in tables["sizes"]:
-        series.setdefault(row["series"], set()).add((row["setting_id"], row["world_size"]))
-    assert series["measured"]
-    assert {size for _, size in series["predicted"]} >= {32, 64}
-    assert not series["measured"] & series["predicted"]
+        source.setdefault(row["source"], set()).add((row["group_id"], row["world_size"]))
+    assert source["measured"]
+    assert {size for _, size in source["predicted"]} >= {32, 64}
+    assert not source["measured"] & source["predicted"]
 
 
 @pytest.mark.slow
 def test_a_split_step_is_that_of_the_advised_layout_and_adds_up(tables):
-    advised = {(r["setting_id"], r["world_size"]): r["layout_name"] for r in tables["sizes"]}
+    advised = {(r["group_id"], r["world_size"]): r["layout_name"] for r in tables["sizes"]}
     assert tables["time_split"]
     for row in tables["time_split"]:
-        assert row["layout_name"] == advised[row["setting_id"], row["world_size"]]
+        assert row["layout_name"] == advised[row["group_id"], row["world_size"]]
     ends = [row["share_to"] for row in tables["time_split"] if row["part_order"] == 5]
     assert ends == pytest.approx([1.0] * len(ends))
 

@@ -21,7 +21,7 @@ def selections(tmp_path_factory):
     write_simulated(folder, simulate(6, repeats=(1, 2)))
     tabulate(folder, REPORTS / "sql")
     tables = read_tables(folder)
-    return [tables.of(setting["setting_id"]) for setting in tables["settings"]]
+    return [tables.of(group["group_id"]) for group in tables["comparison_groups"]]
 
 
 def test_all_sections_state_one_noise(selections: list[Tables]):

@@ -121,12 +121,14 @@ def test_a_page_without_a_script_has_every_answer_layout_and_chart(page, full_ta
     own = page[: page.index('<script type="application/json"')]
     assert len(re.findall(r'<h2 class="big" data-is="headline"[^>]*>Use ', own)) == 3
     assert own.count('<svg role="img"') >= 12
-    tried = {(row["setting_id"], row["world_size"]) for row in full_tables["estimates"]}
+    tried = {(row["group_id"], row["world_size"]) for row in full_tables["estimates"]}
     assert own.count('<details class="size"') == len(tried)
 
 
 def test_without_tables_the_verb_that_writes_them_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"tables.settings\.parquet: is missing; `scaling tabul"):
+    with pytest.raises(
+        InputError, match=r"tables.comparison_groups\.parquet: is missing; `scaling tabul"
+    ):
         write_report(tmp_path, REPORTS)
 
 

@@ -21,7 +21,7 @@ def option(size, hours, *, gpu_hours=None, **more):
     cost = size * hours if gpu_hours is None else gpu_hours
     return {
         "size": size, "what": f"{size} GPUs with ZeRO-3", "hours": hours, "gpu_hours": cost,
-        "verb": "Use", "undecided": None, "series": "measured", "level": 95,
+        "verb": "Use", "undecided": None, "source": "measured", "level": 95,
         "low": 0.9 * hours, "high": 1.1 * hours, **more,
     }  # fmt: skip
 
@@ -51,7 +51,7 @@ def test_the_headline_is_a_purchase_and_a_red_item_takes_its_verb():
 
 
 def test_an_alternative_says_that_it_is_predicted():
-    assert purchase.offer(option(8, 1.0, series="predicted"), 1, None, GPU).endswith(", predicted")
+    assert purchase.offer(option(8, 1.0, source="predicted"), 1, None, GPU).endswith(", predicted")
 
 
 def test_the_interval_of_the_time_has_its_level():
@@ -66,7 +66,7 @@ def test_the_interval_of_the_time_has_its_level():
 
 def size(**changes):
     row = {
-        "setting_id": 1, "world_size": 8, "layout_name": "ZeRO-3", "series": "measured",
+        "group_id": 1, "world_size": 8, "layout_name": "ZeRO-3", "source": "measured",
         "slowdown_share": None, "num_alloc_retries": None, "losses_agree": True, "mfu": 0.4,
         "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
@@ -107,11 +107,11 @@ def tables(*estimates, **rows):
         ({"mfu": 1.2}, ("bad", "MFU is 120 %, more than the device can give")),
         ({"slowdown_share": 0.5}, ("bad", "Heat or hardware slowed GPUs in 50 % of the time")),
         ({"single_run": True}, ("warn", "This layout ran once; repeats of others differ by 0.7 %")),
-        ({"series": "predicted", "fits_probability": 0.97},
+        ({"source": "predicted", "fits_probability": 0.97},
          ("warn", "It fits with a chance of 97 % (1.00 GiB)")),
-        ({"series": "predicted", "fits_probability": 0.9999},
+        ({"source": "predicted", "fits_probability": 0.9999},
          ("good", "It fits with a chance of over 99 % (1.00 GiB)")),
-        ({"series": "predicted", "fits_probability": 0.6},
+        ({"source": "predicted", "fits_probability": 0.6},
          ("bad", "It fits with a chance of 60 % (1.00 GiB)")),
         ({}, ("good", "Repeats differ by 0.7 %")),
         ({}, ("good", "Measured here, last on 2026-11-20")),
@@ -158,7 +158,7 @@ def test_a_machine_that_was_busy_at_a_size_beside_takes_the_verb():
     ],
 )  # fmt: skip
 def test_a_prediction_says_the_age_of_its_calibration(stack, until, words):
-    row = size(series="predicted", stack_fingerprint=stack, started_at=until)
+    row = size(source="predicted", stack_fingerprint=stack, started_at=until)
     assert purchase._calibration_words(row, datetime.date(2026, 11, 28)) == words
     stands = [said for _, said in purchase.health(tables(row), row) if "Predicted" in said]
     assert stands[0].startswith("Predicted, not measured, ")
@@ -190,7 +190,7 @@ def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
 
 
 @pytest.mark.parametrize(
-    ("series", "knee", "opens"),
+    ("source", "knee", "opens"),
     [
         (("measured",) * 4, 16, 16),
         (("measured", "measured", "predicted", "predicted"), 64, 16),
@@ -198,9 +198,9 @@ def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
         (("measured",) * 4, None, 64),
     ],
 )
-def test_the_page_opens_at_the_knee_among_sizes_that_ran(series, knee, opens):
+def test_the_page_opens_at_the_knee_among_sizes_that_ran(source, knee, opens):
     rows = [
-        {"world_size": n, "series": one} for n, one in zip((8, 16, 32, 64), series, strict=True)
+        {"world_size": n, "source": one} for n, one in zip((8, 16, 32, 64), source, strict=True)
     ]
     knees = [] if knee is None else [{"knee_world_size": knee}]
     assert purchase.start(tables(sizes=rows, knees=knees)) == opens

@@ -14,8 +14,8 @@ Answer = tuple[str, str | None, str]  # finding, subject, verdict
 def section(folder: Path, *answers: Answer) -> dict[str, object] | None:
     rows = [
         {
-            "finding": finding, "claim": f"{finding} holds", "source": "a paper",
-            "criterion": "it does", "series": subject and "measured", "subject": subject,
+            "finding": finding, "claim": f"{finding} holds", "paper": "a paper",
+            "criterion": "it does", "source": subject and "measured", "subject": subject,
             "observed": "x2", "verdict": verdict,
         }
         for finding, subject, verdict in answers

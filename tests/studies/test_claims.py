@@ -85,4 +85,4 @@ def test_every_finding_has_numbers_or_a_reason_why_not(predicted, study):
     for (finding, subject), record in predicted(study).items():
         assert record["observed"], (finding, subject)
         assert (record["verdict"] == "not testable here") == (subject is None)
-        assert record["series"] in (None, "predicted")
+        assert record["source"] in (None, "predicted")

@@ -42,6 +42,6 @@ def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path, name
     answers = pq.read_table(results / "tables" / "replication.parquet").to_pylist()
     findings = (PROJECT / "reports" / "replication" / name).glob("*.sql")
     assert {answer["finding"] for answer in answers} == {path.stem for path in findings}
-    assert "measured" in {answer["series"] for answer in answers}
+    assert "measured" in {answer["source"] for answer in answers}
     assert (results / "report.html").exists()
     shutil.rmtree(root)

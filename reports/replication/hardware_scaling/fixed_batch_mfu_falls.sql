@@ -2,9 +2,9 @@
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: MFU of FSDP alone (achieved FLOP/s per GPU where no peak is published) at the largest size is
 -- at least 10 % below that at the smallest.
--- Reads: estimates, settings
+-- Reads: estimates, comparison_groups
 with alone as (
-    select setting_id, series, world_size, max(mfu) as mfu, max(model_flop_per_s_per_gpu) as rate
+    select group_id, source, world_size, max(mfu) as mfu, max(model_flop_per_s_per_gpu) as rate
     from estimates
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null
@@ -12,7 +12,7 @@ with alone as (
 ),
 ends as (
     select
-        setting_id, series,
+        group_id, source,
         min(world_size) as first_size, max(world_size) as last_size,
         arg_min(mfu, world_size) as first_mfu, arg_max(mfu, world_size) as last_mfu,
         arg_max(rate, world_size) / arg_min(rate, world_size) as ratio
@@ -21,7 +21,7 @@ ends as (
     having count(*) > 1
 )
 select
-    series,
+    source,
     format('{} on {}, {} tokens', model, cluster, seq_length) as subject,
     coalesce(
         format('MFU {:.0f} % at {}, {:.0f} % at {}', first_mfu * 100, first_size, last_mfu * 100, last_size),
@@ -29,5 +29,5 @@ select
     ) as observed,
     ratio <= 0.9 as holds
 from ends
-join settings using (setting_id)
+join comparison_groups using (group_id)
 where study_kind = 'strong'

@@ -1,10 +1,10 @@
 -- Claim: Beyond some scale a total tp x pp of 2 to 4 is faster than FSDP alone, which leads at small scale.
 -- Source: arXiv 2411.13055
 -- Holds: FSDP alone is faster at the smallest size at which both ran, and slower at the largest.
--- Reads: estimates, settings
+-- Reads: estimates, comparison_groups
 with rates as (
     select
-        setting_id, series, world_size,
+        group_id, source, world_size,
         max(tokens_per_s) filter (where tp * pp = 1 and zero_stage = 3) as alone,
         max(tokens_per_s) filter (where tp * pp between 2 and 4) as parallel,
         arg_max(layout_name, tokens_per_s) filter (where tp * pp between 2 and 4) as parallel_name
@@ -15,7 +15,7 @@ with rates as (
 ),
 ends as (
     select
-        setting_id, series,
+        group_id, source,
         min(world_size) as first_size,
         max(world_size) as last_size,
         arg_min(parallel / alone, world_size) as at_first,
@@ -26,10 +26,10 @@ ends as (
     having count(*) > 1
 )
 select
-    series,
+    source,
     format('{} on {}, {} tokens', model, cluster, seq_length) as subject,
     format('tp x pp of 2 to 4 gives x{:.2f} of FSDP alone at {}, x{:.2f} at {}', at_first, first_size, at_last, last_size)
         || coalesce(format('; ahead from {}', overtaken_at), '; never ahead') as observed,
     at_first < 1 and at_last > 1 as holds
 from ends
-join settings using (setting_id)
+join comparison_groups using (group_id)

@@ -1,15 +1,15 @@
 -- Claim: H100 is less utilised than A100 at the same point (41 % against 60 % MFU): links grew less than compute.
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: the median ratio of the two MFUs over all layouts that ran on both is below 1.
--- Reads: estimates, settings
+-- Reads: estimates, comparison_groups
 with used as (
-    select series, model, study_kind, seq_length, kept_batch_size, world_size, layout, gpu, mfu
+    select source, model, study_kind, seq_length, kept_batch_size, world_size, layout, gpu, mfu
     from estimates
-    join settings using (setting_id)
+    join comparison_groups using (group_id)
     where mfu is not null
 )
 select
-    older.series,
+    older.source,
     older.model as subject,
     format(
         'MFU x{:.2f} in the median of {} layouts (x{:.2f} to x{:.2f})',
@@ -17,6 +17,6 @@ select
     ) as observed,
     median(newer.mfu / older.mfu) < 1 as holds
 from used as older
-join used as newer using (series, model, study_kind, seq_length, kept_batch_size, world_size, layout)
+join used as newer using (source, model, study_kind, seq_length, kept_batch_size, world_size, layout)
 where older.gpu = 'a100-80gb' and newer.gpu = 'h100-80gb'
-group by older.series, older.model
+group by older.source, older.model

@@ -2,39 +2,39 @@
 -- Source: arXiv 2411.13055 (the number second-hand)
 -- Holds: tokens/s per GPU at the largest size are at least 10 % below those at a sixteenth of it
 -- (or at the smallest size).
--- Reads: estimates, settings
+-- Reads: estimates, comparison_groups
 with alone as (
-    select setting_id, series, world_size, max(tokens_per_s_per_gpu) as rate
+    select group_id, source, world_size, max(tokens_per_s_per_gpu) as rate
     from estimates
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null
     group by all
 ),
 ends as (
-    select setting_id, series, max(world_size) as last_size
+    select group_id, source, max(world_size) as last_size
     from alone
     group by all
     having count(*) > 1
 ),
 starts as (
     select
-        setting_id, series, last_size,
+        group_id, source, last_size,
         coalesce(max(world_size) filter (where world_size * 16 <= last_size), min(world_size))
             as first_size
     from alone
-    join ends using (setting_id, series)
+    join ends using (group_id, source)
     group by all
 )
 select
-    starts.series,
+    starts.source,
     format('{} on {}, {} tokens', model, cluster, seq_length) as subject,
     format('x{:.2f} per GPU from {} to {}', after.rate / before.rate, first_size, last_size)
         as observed,
     after.rate / before.rate <= 0.9 as holds
 from starts
-join settings using (setting_id)
-join alone as before on (before.setting_id, before.series, before.world_size)
-    = (starts.setting_id, starts.series, first_size)
-join alone as after on (after.setting_id, after.series, after.world_size)
-    = (starts.setting_id, starts.series, last_size)
+join comparison_groups using (group_id)
+join alone as before on (before.group_id, before.source, before.world_size)
+    = (starts.group_id, starts.source, first_size)
+join alone as after on (after.group_id, after.source, after.world_size)
+    = (starts.group_id, starts.source, last_size)
 where study_kind = 'weak'

@@ -1,10 +1,10 @@
 -- Claim: Raising tp or pp beats checkpointing as a way to fit.
 -- Source: arXiv 2311.05610
 -- Holds: the fastest layout without checkpointing is faster than the fastest with it, at that size.
--- Reads: estimates, settings
+-- Reads: estimates, comparison_groups
 with fastest as (
     select
-        setting_id, series, world_size,
+        group_id, source, world_size,
         max(tokens_per_s) filter (where activation_checkpointing = 'none') as without,
         max(tokens_per_s) filter (where activation_checkpointing = 'full') as checkpointed
     from estimates
@@ -12,9 +12,9 @@ with fastest as (
     having without is not null and checkpointed is not null
 )
 select
-    series,
+    source,
     format('{} at {} tokens on {}', model, seq_length, world_size) as subject,
     format('x{:.2f} without checkpointing', without / checkpointed) as observed,
     without > checkpointed as holds
 from fastest
-join settings using (setting_id)
+join comparison_groups using (group_id)

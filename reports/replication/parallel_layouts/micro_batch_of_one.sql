@@ -1,18 +1,18 @@
 -- Claim: Micro-batch 1 usually gives the best layout: it needs the least model parallelism and no checkpointing.
 -- Source: arXiv 2311.05610
 -- Holds: the fastest layout at that size has micro_batch_size 1.
--- Reads: estimates, settings
+-- Reads: estimates, comparison_groups
 with fastest as (
     from estimates
     where tokens_per_s is not null
     qualify row_number() over (
-        partition by setting_id, series, world_size order by tokens_per_s desc, layout
+        partition by group_id, source, world_size order by tokens_per_s desc, layout
     ) = 1
 )
 select
-    series,
+    source,
     format('{} at {} tokens on {}', model, seq_length, world_size) as subject,
     format('fastest: {}', layout_name) as observed,
     micro_batch_size = 1 as holds
 from fastest
-join settings using (setting_id)
+join comparison_groups using (group_id)

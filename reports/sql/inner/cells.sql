@@ -1,16 +1,16 @@
--- Grain: one row per setting, size, layout, class and software stack, over all its repeats.
+-- Grain: one row per comparison group, size, layout, class and software stack, over all its repeats.
 -- Needs: measurements
 -- Everything that later tables need of a layout at a size, in one pass over what may be a million
 -- rows.
--- series: the label of the class; measured if any of its runs is.
+-- source: the label of the class; measured if any of its runs is.
 -- speaks: this cell speaks for the layout at the size: of the first class with a run of the layout,
--- then of the stack with the most runs of the setting.
+-- then of the stack with the most runs of the comparison group.
 -- leads: it speaks, ran or fits, and its class is the first one at the size.
 -- *_of_rate: the value per token/s; times tokens_per_s it gives the value.
 with pooled as (
     select
-        cell_id, setting_id, world_size, layout, class, stack_fingerprint,
-        arg_min(series, list_position(getvariable('series_order'), series)) as series,
+        cell_id, group_id, world_size, layout, class, stack_fingerprint,
+        arg_min(source, list_position(getvariable('source_order'), source)) as source,
         any_value(dp) as dp,
         any_value(global_batch_size) as global_batch_size,
         any_value(gradient_accumulation_steps) as gradient_accumulation_steps,
@@ -50,25 +50,25 @@ with pooled as (
         bool_and(losses_agree) as losses_agree,
         max(started_at) as started_at
     from measurements
-    group by cell_id, setting_id, world_size, layout, class, stack_fingerprint
+    group by cell_id, group_id, world_size, layout, class, stack_fingerprint
 ),
 stacks as (
-    select setting_id, class, stack_fingerprint, sum(runs) as stack_runs
+    select group_id, class, stack_fingerprint, sum(runs) as stack_runs
     from pooled
-    group by setting_id, class, stack_fingerprint
+    group by group_id, class, stack_fingerprint
 ),
 ranked as (
     select
         pooled.*,
         row_number() over (
-            partition by setting_id, world_size, layout
+            partition by group_id, world_size, layout
             order by class, ok_runs > 0 desc, stack_runs desc, stack_fingerprint
         ) = 1 as speaks
     from pooled
-    join stacks using (setting_id, class, stack_fingerprint)
+    join stacks using (group_id, class, stack_fingerprint)
 )
 select
     *,
     speaks and outcome = 'ok' and class = min(class) filter (where speaks and outcome = 'ok')
-        over (partition by setting_id, world_size) as leads
+        over (partition by group_id, world_size) as leads
 from ranked

@@ -1,7 +1,7 @@
--- Grain: one row per setting, layout and axis (`name`): the choice as text, null where not stated.
+-- Grain: one row per comparison group, layout and axis (`name`): the choice as text, null where not stated.
 -- Needs: layout_choices
 with choices as (
-    select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
+    select group_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
     from layout_choices
 )
-from choices unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
+from choices unpivot include nulls (value for name in (columns(* exclude (group_id, layout))))

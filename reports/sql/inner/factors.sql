@@ -1,4 +1,4 @@
--- Grain: one row per layout of a setting and factor by which layouts are compared.
+-- Grain: one row per layout of a comparison group and factor by which layouts are compared.
 -- Needs: names, differing_choices
 -- The factors are the axes on which layouts differ, and 'tp against pp', which trades one for the
 -- other at equal tp * pp.   factor_id: the axis_order; 0 for 'tp against pp'.
@@ -14,7 +14,7 @@ with hashed as (
         hash(hash(axis, if(place is null, null, level))) as own_hash,
         bit_xor(own_hash) over (partition by names.layout_id) as all_axes
     from differing_choices
-    join names using (setting_id, layout)
+    join names using (group_id, layout)
 ),
 levels as (
     select

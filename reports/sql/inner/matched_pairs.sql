@@ -1,4 +1,4 @@
--- Grain: one row per setting, size and two layouts that differ in one factor only.
+-- Grain: one row per comparison group, size and two layouts that differ in one factor only.
 -- Needs: cells, factors, names
 -- Both are of the class that speaks at the size and of one software stack.
 -- The two levels are neighbours among those that ran with all else equal (the batch too, so dp and
@@ -9,20 +9,20 @@
 -- predictions.
 with rates as (
     select
-        cells.setting_id, class, world_size, stack_fingerprint, layout_id, cell_id, mean_log_rate,
+        cells.group_id, class, world_size, stack_fingerprint, layout_id, cell_id, mean_log_rate,
         coalesce(peak_memory_bytes, predicted_memory_bytes) as memory_bytes,
-        ln(0.7) + max(mean_log_rate) over (partition by cells.setting_id, world_size) as near_rate,
-        hash(cells.setting_id, world_size, stack_fingerprint) as group_id
+        ln(0.7) + max(mean_log_rate) over (partition by cells.group_id, world_size) as near_rate,
+        hash(cells.group_id, world_size, stack_fingerprint) as rated_id
     from cells
-    join (select setting_id, layout, layout_id from names) as names using (setting_id, layout)
+    join (select group_id, layout, layout_id from names) as names using (group_id, layout)
     where leads
 ),
 groups as (
-    select distinct group_id, setting_id, class, world_size, stack_fingerprint from rates
+    select distinct rated_id, group_id, class, world_size, stack_fingerprint from rates
 ),
 matched as (
     select
-        group_id, factor_id,
+        rated_id, factor_id,
         lag(place) over neighbours as from_place,
         place as to_place,
         lag(cell_id) over neighbours as from_cell,
@@ -34,12 +34,12 @@ matched as (
         least(mean_log_rate, lag(mean_log_rate) over neighbours) >= near_rate as near
     from rates
     join factors using (layout_id)
-    window neighbours as (partition by group_id order by rank)
+    window neighbours as (partition by rated_id order by rank)
     -- two layouts of one level differ in a choice that one of them leaves unstated
     qualify others = lag(others) over neighbours and from_place != to_place
 )
 select
-    groups.* exclude (group_id), matched.* exclude (group_id),
+    groups.* exclude (rated_id), matched.* exclude (rated_id),
     hash(class, factor_id, from_place, to_place) as effect_id
 from matched
-join groups using (group_id)
+join groups using (rated_id)

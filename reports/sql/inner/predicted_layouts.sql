@@ -1,27 +1,27 @@
--- Grain: one row per setting, world_size and layout for which there is a prediction.
+-- Grain: one row per comparison group, world_size and layout for which there is a prediction.
 -- Needs: measurements, counterparts
 -- Predicted layouts, and published ones with the prediction of their counterpart.
 with predictions as (
     select
-        setting_id, world_size, layout as predicted_layout,
+        group_id, world_size, layout as predicted_layout,
         any_value(outcome) as predicted_outcome,
         any_value(step_time_s) as predicted_step_time_s,
         any_value(tokens_per_s) as predicted_tokens_per_s,
         any_value(predicted_memory_bytes) as predicted_memory_bytes,
         any_value(stack_fingerprint) as predicted_from
     from measurements
-    where series = 'predicted'
-    group by setting_id, world_size, layout
+    where source = 'predicted'
+    group by group_id, world_size, layout
 ),
 matches as (
-    select setting_id, world_size, layout, predicted_layout, unstated from counterparts
+    select group_id, world_size, layout, predicted_layout, unstated from counterparts
     union all
-    select setting_id, world_size, predicted_layout as layout, predicted_layout, null
+    select group_id, world_size, predicted_layout as layout, predicted_layout, null
     from predictions
-    where (setting_id, world_size, layout) not in (
-        select (setting_id, world_size, layout) from counterparts
+    where (group_id, world_size, layout) not in (
+        select (group_id, world_size, layout) from counterparts
     )
 )
 select * exclude (predicted_layout, unstated), unstated
 from matches
-join predictions using (setting_id, world_size, predicted_layout)
+join predictions using (group_id, world_size, predicted_layout)

@@ -2,5 +2,5 @@
 -- Needs: planned_points, measurements
 from planned_points
 where point_id not in (
-    select point_id from measurements where series != 'predicted'
+    select point_id from measurements where source != 'predicted'
 )

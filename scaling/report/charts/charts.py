@@ -1,7 +1,7 @@
 """The charts of the report. Each has rows, a specification, a title and a caption.
 
 A chart has two functions in sizes.py or comparisons.py: one makes its rows and title from the
-tables of one setting, one draws them. It has a line in `CHARTS`, and its caption stands in
+tables of one group, one draws them. It has a line in `CHARTS`, and its caption stands in
 reports/captions/<name>.md.
 """
 
@@ -17,7 +17,7 @@ from scaling.report.tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: `rows` makes its drawings of one setting, none without data; `build` draws them.
+    """A chart: `rows` makes its drawings of one group, none without data; `build` draws them.
 
     `missing` says why it is not shown where it has nothing to draw.
     """

@@ -23,7 +23,7 @@ SHAPES = {
     "measured": "circle", "extended": "square", "published": "circle", "predicted": "diamond",
 }  # fmt: skip
 _SHAPE = alt.Shape(
-    "series:N", legend=None, scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values()))
+    "source:N", legend=None, scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values()))
 )
 
 
@@ -71,10 +71,10 @@ def rows(name: str = "rows") -> alt.Chart:
     return alt.Chart(alt.NamedData(name))
 
 
-def look(series: str, slot: int) -> dict[str, str]:
+def look(source: str, slot: int) -> dict[str, str]:
     """The colours of a mark, by columns: filled where it was measured, else hollow."""
     colour = LAYOUTS[slot - 1]
-    return {"colour": colour, "fill": colour if series == "measured" else SURFACE}
+    return {"colour": colour, "fill": colour if source == "measured" else SURFACE}
 
 
 def log(padding: int, **scale: Any) -> alt.Scale:
@@ -99,7 +99,7 @@ def of_sizes() -> alt.Y:
 
 
 def points(base: alt.Chart) -> alt.Chart:
-    """Points whose shape says the series and whose label is column `tip`."""
+    """Points whose shape says the source and whose label is column `tip`."""
     drawn: alt.Chart = base.mark_point(size=70, opacity=1, strokeWidth=1.75).encode(
         shape=_SHAPE, stroke=alt.Stroke("colour:N", **AS_STATED),
         fill=alt.Fill("fill:N", **AS_STATED), description=alt.Description("tip:N"),
@@ -109,7 +109,7 @@ def points(base: alt.Chart) -> alt.Chart:
 
 def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
     """Rules between the ends of an interval: thin where it ran, wide and pale where predicted."""
-    predicted = "datum.series === 'predicted'"
+    predicted = "datum.source === 'predicted'"
     return [
         base.transform_filter(f"!({predicted})")
         .mark_rule(strokeWidth=1.5, aria=False)

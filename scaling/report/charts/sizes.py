@@ -33,25 +33,25 @@ def rate_rows(tables: Tables) -> list[Drawing]:
         return []
     rows = []
     for number, row in enumerate(sizes):
-        at, interval = row["world_size"], LEVELS[row["series"]]
+        at, interval = row["world_size"], LEVELS[row["source"]]
         used = percent(row["mfu"]) if row["mfu"] is not None else ""
         said = f"{amount(row['tokens_per_s_per_gpu'])} tokens/s"
         low, high = (row[f"tokens_per_s_{end}"] / at for end in ("low", "high"))
         tip = (
-            f"{tables.gpus(at)}, {row['layout_name']}, {row['series']}: {said} per "
+            f"{tables.gpus(at)}, {row['layout_name']}, {row['source']}: {said} per "
             f"{tables.words['GPU']} ({amount(low)} to {amount(high)}, {interval}{THIN}% interval)"
         )
         tip += f", MFU {used}" * bool(used)
         rows.append(
             {
                 "size": at, "rate": row["tokens_per_s_per_gpu"], "low": low, "high": high,
-                "series": row["series"], "tip": tip, "used": used,
+                "source": row["source"], "tip": tip, "used": used,
                 "yardstick": None if number else row["tokens_per_s_per_gpu"],
-                **marks.look(row["series"], row["slot"]),
+                **marks.look(row["source"], row["slot"]),
             }
         )  # fmt: skip
     joined = [
-        {**row, "pair": number, "dashed": "predicted" in (before["series"], after["series"])}
+        {**row, "pair": number, "dashed": "predicted" in (before["source"], after["source"])}
         for number, (before, after) in enumerate(pairwise(rows))
         for row in (before, after)
     ]
@@ -138,10 +138,10 @@ def return_rows(tables: Tables) -> list[Drawing]:
             "size": step["from_world_size"], "to": step["to_world_size"],
             "middle": (step["from_world_size"] * step["to_world_size"]) ** 0.5,
             "value": step["step_return"], "low": step["step_return_low"],
-            "high": step["step_return_high"], "series": step["series"],
+            "high": step["step_return_high"], "source": step["source"],
             "number": digits(step["step_return"], 2),
             "tip": f"{step['from_world_size']} to {tables.gpus(step['to_world_size'])}, "
-            f"{step['series']}: trains {step_words(step)}",
+            f"{step['source']}: trains {step_words(step)}",
         }
         for step in steps
     ]  # fmt: skip
@@ -168,7 +168,7 @@ def marginal_return() -> alt.LayerChart:
     )  # fmt: skip
     base = marks.rows().encode(x=marks.over_gpus(padding=14), x2=alt.X2("to:Q"))
     middle = marks.rows().encode(x=marks.over_gpus("middle:Q", padding=14), y=y)
-    predicted = "datum.series === 'predicted'"
+    predicted = "datum.source === 'predicted'"
     return marks.finish(
         *(
             marks.rows("least").mark_rule(color=marks.FAINT, aria=False).encode(
@@ -200,10 +200,10 @@ def memory_rows(tables: Tables) -> list[Drawing]:
     ]
     if not known:
         return []
-    rows, capacity = [], tables["settings"][0]["gpu_memory_bytes"]
+    rows, capacity = [], tables["comparison_groups"][0]["gpu_memory_bytes"]
     for row in known:
         needed = row["peak_memory_bytes"] or row["predicted_memory_bytes"]
-        predicted = row["series"] == "predicted"
+        predicted = row["source"] == "predicted"
         fits = f"fits {percent(row['fits_probability'], predicted=True)}" if predicted else "ran"
         of = f" of {gib(capacity)}" if capacity else ""
         rows.append(
@@ -230,7 +230,7 @@ def memory_rows(tables: Tables) -> list[Drawing]:
     edge = [{"edge": capacity / GIB}] if capacity else []
     last = rows[-1]
     of = f" of {gib(capacity)}" if capacity else ""
-    needs = "needs" if known[-1]["series"] != "predicted" else "is predicted to need"
+    needs = "needs" if known[-1]["source"] != "predicted" else "is predicted to need"
     needed = f"{significant(last['needed'])}{THIN}GiB{of}"
     title = f"On {tables.gpus(last['size'])} the layout {needs} {needed} per {tables.words['GPU']}"
     drawn = {"rows": rows, "parts": parts, "edge": edge}
@@ -266,9 +266,9 @@ def memory() -> alt.LayerChart:
 def bound_rows(tables: Tables) -> list[Drawing]:
     """The parts of the step of the layout advised at each size, of one profile or prediction."""
     rows: list[Record] = []
-    for (size, series), group in groupby(
-        sorted(tables["time_split"], key=lambda row: (row["world_size"], row["series"])),
-        key=lambda row: (row["world_size"], row["series"]),
+    for (size, source), group in groupby(
+        sorted(tables["time_split"], key=lambda row: (row["world_size"], row["source"])),
+        key=lambda row: (row["world_size"], row["source"]),
     ):
         parts = list(group)
         timed = sum(part["seconds"] for part in parts)
@@ -279,20 +279,20 @@ def bound_rows(tables: Tables) -> list[Drawing]:
             took = f"{significant(1000 * timed)} ms" if timed < 1 else f"{significant(timed)} s"
             rows.append(
                 {
-                    "size": size, "part": part["part"], "series": series, "share": share,
+                    "size": size, "part": part["part"], "source": source, "share": share,
                     "start": part["share_from"], "end": part["share_to"],
                     "middle": (part["share_from"] + part["share_to"]) / 2,
                     "number": percent(share) if share > _LABELLED else "",
                     "ink": variable(_INKS[part["part_order"]]),
-                    "pale": 0.75 if series == "predicted" else 1,
+                    "pale": 0.75 if source == "predicted" else 1,
                     "took": "" if number else took,
-                    "tip": f"{tables.gpus(size)}, {part['layout_name']}, {series}: {part['part']} "
+                    "tip": f"{tables.gpus(size)}, {part['layout_name']}, {source}: {part['part']} "
                     f"{percent(share)} of {took}",
                 }
             )  # fmt: skip
     if not rows:
         return []
-    seen = [row for row in rows if row["series"] != "predicted"] or rows
+    seen = [row for row in rows if row["source"] != "predicted"] or rows
     last = [row for row in seen if row["size"] == max(one["size"] for one in seen)]
     losses = [row for row in last if row["part"] != "compute"]
     title = f"On {tables.gpus(last[0]['size'])} the whole step is compute"

@@ -61,7 +61,7 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
     paths = StudyPaths(study_dir)
     tables = read_tables(study_dir)
     captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
-    selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
+    selections = [tables.of(group["group_id"]) for group in tables["comparison_groups"]]
     stories = [story(selection) for selection in selections]
     files: dict[str, str] = {}
     for told, selection in zip(stories, selections, strict=True):
@@ -81,7 +81,7 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
         progress={
             name: sum(row[name] for row in tables["progress"])
             for name in COLUMNS["progress"]
-            if name != "setting_id"
+            if name != "group_id"
         },
         text=text,
         layouts_caption=read_caption(reports_dir / "captions" / "layouts.md"),
@@ -175,9 +175,9 @@ def _inert(cell: Any) -> Any:
 
 
 def opening_selection(stories: Sequence[Mapping[str, Any]]) -> int:
-    """The setting that the page opens with: one that ran before a prediction, then most sizes."""
+    """The group that the page opens with: one that ran before a prediction, then most sizes."""
     ranked = [
-        (any(option["series"] != "predicted" for option in told["options"]), len(told["options"]))
+        (any(option["source"] != "predicted" for option in told["options"]), len(told["options"]))
         for told in stories
     ]
     return int(stories[ranked.index(max(ranked))]["id"]) if stories else 0

@@ -48,9 +48,9 @@ Option = dict[str, Any]
 Item = tuple[str, str]  # "good", "warn" or "bad", and a sentence
 
 
-def default_tokens(setting: Record) -> float:
+def default_tokens(group: Record) -> float:
     """The tokens of a run where the reader gives none."""
-    known = setting["total_params"]
+    known = group["total_params"]
     return float(TOKENS_PER_PARAMETER * known) if known else DEFAULT_TOKENS
 
 
@@ -70,15 +70,15 @@ def options(tables: Tables) -> list[Option]:
                 "size": row["world_size"],
                 "what": glued(f"{tables.gpus(row['world_size'])} with {row['layout_name']}"),
                 "exact": exact(row),
-                "series": row["series"],
-                "verb": _VERBS[row["series"]],
+                "source": row["source"],
+                "verb": _VERBS[row["source"]],
                 "undecided": red and f"Not decided: {red[:1].lower()}{red[1:]}",
                 "hours": row["hours_per_token"],
                 "low": row["hours_per_token_low"],
                 "high": row["hours_per_token_high"],
                 "gpu_hours": row["gpu_hours_per_token"],
                 "step": row["tokens_per_step"],
-                "level": LEVELS[row["series"]],
+                "level": LEVELS[row["source"]],
                 "close": too_close(tables, row),
                 "returns": _returns(tables, row["world_size"]),
                 "health": items,
@@ -90,7 +90,7 @@ def options(tables: Tables) -> list[Option]:
 def start(tables: Tables) -> int | None:
     """The size that the page opens with: the knee, or the largest that ran up to it."""
     sizes = [row["world_size"] for row in tables["sizes"]]
-    ran = [row["world_size"] for row in tables["sizes"] if row["series"] != "predicted"]
+    ran = [row["world_size"] for row in tables["sizes"] if row["source"] != "predicted"]
     knee = next((row["knee_world_size"] for row in tables["knees"]), None)
     return max((one for one in ran or sizes if knee is None or one <= knee), default=None) or (
         min(ran or sizes, default=None)
@@ -128,7 +128,7 @@ def bill(option: Option, tokens: float, price: float | None, words: Mapping[str,
 
 def offer(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
     """An alternative: `32 GPUs with ZeRO-3: 5.50 days, $11 200`, and that it is predicted."""
-    predicted = ", predicted" if option["series"] == "predicted" else ""
+    predicted = ", predicted" if option["source"] == "predicted" else ""
     return f"{option['what']}: {bill(option, tokens, price, words)}{predicted}"
 
 
@@ -250,14 +250,14 @@ def _taken(row: Record) -> tuple[int, float, str, int] | None:
 
 
 def _evidence(tables: Tables, size: Record) -> list[Item]:
-    """The basis of the answer: series, repeats, the chance to fit, points that are missing."""
-    predicted = size["series"] == "predicted"
-    stands = _STANDS_ON[size["series"]]
+    """The basis of the answer: source, repeats, the chance to fit, points that are missing."""
+    predicted = size["source"] == "predicted"
+    stands = _STANDS_ON[size["source"]]
     if predicted:
         stands += f", {_calibration_words(size, datetime.datetime.now(datetime.UTC).date())}"
     elif size["started_at"]:
         stands += f", last on {size['started_at'][:10]}"
-    items: list[Item] = [("good" if size["series"] in ("measured", "extended") else "warn", stands)]
+    items: list[Item] = [("good" if size["source"] in ("measured", "extended") else "warn", stands)]
     noise = next(iter(tables["noise"]), None)
     if not predicted and noise and noise["sigma"] is not None:
         sigma = percent(noise["sigma"], 1)
@@ -300,7 +300,7 @@ def _calibration_words(size: Record, today: datetime.date) -> str:
 def warning(tables: Tables) -> str:
     """Under weak scaling the same tokens take fewer steps on more GPUs; else empty."""
     steps = sorted({row["tokens_per_step"] for row in tables["sizes"]})
-    if tables["settings"][0]["study_kind"] != "weak" or len(steps) < 2:
+    if tables["comparison_groups"][0]["study_kind"] != "weak" or len(steps) < 2:
         return ""
     return (
         f"Weak scaling: a step takes {amount(steps[0])} to {amount(steps[-1])} tokens. More "

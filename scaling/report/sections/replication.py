@@ -22,7 +22,7 @@ def replication_section(study_dir: Path) -> dict[str, Any] | None:
     """The findings of a paper and what this study says to them; None where it repeats no paper.
 
     `headline`; `findings`, most reproduced first. A finding's `verdict` is that of all its answers,
-    or 'in part'; its `answers` have series, subject, what was observed and a verdict each.
+    or 'in part'; its `answers` have source, subject, what was observed and a verdict each.
     """
     path = StudyPaths(study_dir).table("replication")
     if not path.exists():
@@ -32,7 +32,7 @@ def replication_section(study_dir: Path) -> dict[str, Any] | None:
     counts = Counter(finding["verdict"] for finding in findings)
     order = (REPRODUCED, IN_PART, NOT_REPRODUCED, NOT_TESTABLE)
     findings.sort(key=lambda finding: order.index(finding["verdict"]))
-    only_predicted = {row["series"] for row in rows if row["series"]} == {"predicted"}
+    only_predicted = {row["source"] for row in rows if row["source"]} == {"predicted"}
     alone = ", by the prediction alone" if only_predicted else ""
     return {"headline": _replication_headline(counts) + alone, "findings": findings}
 
@@ -55,11 +55,11 @@ def _finding(rows: list[Record]) -> dict[str, Any]:
     answered = [row for row in rows if row["verdict"] != NOT_TESTABLE]
     verdicts = {row["verdict"] for row in answered}
     verdict = NOT_TESTABLE if not verdicts else verdicts.pop() if len(verdicts) == 1 else IN_PART
-    measured = {row["series"] for row in answered} != {"predicted"}
+    measured = {row["source"] for row in answered} != {"predicted"}
     reproduced = sum(row["verdict"] == REPRODUCED for row in answered)
     return {
         "claim": rows[0]["claim"],
-        "source": rows[0]["source"],
+        "paper": rows[0]["paper"],
         "criterion": rows[0]["criterion"],
         "verdict": verdict,
         "class": _TAG.get(verdict, "waiting") if measured else "predicted",

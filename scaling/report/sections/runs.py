@@ -23,19 +23,19 @@ _NAMES = {
 }  # fmt: skip
 
 
-def runs(setting: Record, row: Record, *, programs: bool) -> dict[str, Run]:
+def runs(group: Record, row: Record, *, programs: bool) -> dict[str, Run]:
     """By program the run of a layout; without `programs` only that of this project.
 
     Other programs need the whole shape of the model, which published rows may lack.
     """
     command = "scaling run one_layout  # reads config/studies/one_layout.yaml"
-    told = {"This project": Run(command=command, file=study_yaml(setting, row), lines=())}
-    shape = shape_of(setting)
+    told = {"This project": Run(command=command, file=study_yaml(group, row), lines=())}
+    shape = shape_of(group)
     if not programs or shape is None:
         return told
     point = point_to_start(
-        setting["model"], shape, layout_of(setting, row), cluster=setting["cluster"],
-        gpu=setting["gpu"] or "", gpus_per_node=setting["gpus_per_node"] or row["world_size"],
+        group["model"], shape, layout_of(group, row), cluster=group["cluster"],
+        gpu=group["gpu"] or "", gpus_per_node=group["gpus_per_node"] or row["world_size"],
     )  # fmt: skip
     if row["engine"] == "deepspeed":
         per_node = min(point.world_size, point.gpus_per_node)
@@ -59,34 +59,34 @@ def _run_of(start: Start) -> Run:
     return Run(command="", file=f"{start.shell}\n{files}", lines=(*start.refused, *start.notes))
 
 
-def shape_of(setting: Record) -> ModelShape | None:
+def shape_of(group: Record) -> ModelShape | None:
     """The model's shape; None if a size of it is unknown. Parts that came later may be unstated."""
-    sizes = {name: setting[name] for name in SHAPE}
+    sizes = {name: group[name] for name in SHAPE}
     sizes |= {name: PART_DEFAULTS[name] for name in PART_DEFAULTS if sizes[name] is None}
     return None if None in sizes.values() else ModelShape(**sizes)
 
 
-def layout_of(setting: Record, row: Record) -> Layout:
+def layout_of(group: Record, row: Record) -> Layout:
     """The layout of a row; axes that it does not state are at their default."""
     stated = {name: row[name] for name in AXES if row[name] is not None}
     return Layout(
         **stated,
         dp=row["dp"],
         gradient_accumulation_steps=row["gradient_accumulation_steps"],
-        seq_length=setting["seq_length"],
+        seq_length=group["seq_length"],
     )
 
 
-def study_yaml(setting: Record, row: Record) -> str:
+def study_yaml(group: Record, row: Record) -> str:
     """A study file that measures this layout at this size; axes at their default are left out."""
-    kind = setting["study_kind"]
+    kind = group["study_kind"]
     batch = "global_batch_size" if kind == "strong" else "batch_size_per_gpu"
     axes: dict[str, Any] = {
-        "model": setting["model"],
-        "cluster": setting["cluster"],
+        "model": group["model"],
+        "cluster": group["cluster"],
         "world_size": row["world_size"],
-        batch: setting["kept_batch_size"],
-        "seq_length": setting["seq_length"],
+        batch: group["kept_batch_size"],
+        "seq_length": group["seq_length"],
     }
     axes |= {
         name: row[name]

@@ -19,14 +19,14 @@ def story(tables: Tables) -> dict[str, Any]:
     `options`, `opening`: see `purchase`.   `answer`: what it says without a script.
     `sizes`: the layouts of each size.   `data`: what the page's script reads.
     """
-    setting = tables["settings"][0]
+    group = tables["comparison_groups"][0]
     options, opening = purchase.options(tables), purchase.start(tables)
-    tokens, price = purchase.default_tokens(setting), setting["usd_per_gpu_hour"]
+    tokens, price = purchase.default_tokens(group), group["usd_per_gpu_hour"]
     told: dict[str, Any] = {
-        "id": setting["setting_id"],
-        "model": setting["model"],
-        "cluster": setting["cluster"],
-        "batch": batch_words(setting),
+        "id": group["group_id"],
+        "model": group["model"],
+        "cluster": group["cluster"],
+        "batch": batch_words(group),
         "kind": kind_words(tables),
         "words": dict(tables.words),
         "tokens": tokens,
@@ -57,19 +57,19 @@ def story(tables: Tables) -> dict[str, Any]:
     return told
 
 
-def batch_words(setting: Record) -> str:
+def batch_words(group: Record) -> str:
     """The batch of a selection for a list: `strong 64 × 4096`."""
-    batch = f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
-    return ", ".join(filter(None, (batch, setting["kept_choices"])))
+    batch = f"{group['study_kind']} {group['kept_batch_size']} × {group['seq_length']}"
+    return ", ".join(filter(None, (batch, group["kept_choices"])))
 
 
 def kind_words(tables: Tables) -> str:
     """The constants while GPUs are added."""
-    setting = tables["settings"][0]
-    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
-    if setting["kept_choices"]:
-        batch += f" with {setting['kept_choices']}"
-    if setting["study_kind"] == "strong":
+    group = tables["comparison_groups"][0]
+    batch = f"{group['kept_batch_size']} sequences of {group['seq_length']} tokens"
+    if group["kept_choices"]:
+        batch += f" with {group['kept_choices']}"
+    if group["study_kind"] == "strong":
         return f"strong scaling: {batch} a step"
     return f"weak scaling: {batch} a step for each {tables.words['GPU']}"
 
@@ -77,17 +77,17 @@ def kind_words(tables: Tables) -> str:
 def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     """The layouts of one size: `title`, `rows` in the order of `place`, how many `more` there are.
 
-    `series` is that of the advised layout unless it was measured; rows of another are `tagged`. A
+    `source` is that of the advised layout unless it was measured; rows of another are `tagged`. A
     row's `bar`, `low` and `high` are shares of the best in per cent, `runs` the texts to copy of
     the first layouts.
     """
-    setting = tables["settings"][0]
+    group = tables["comparison_groups"][0]
     best = next((row for row in rows if row["advised"]), None)
     at = tables.gpus(rows[0]["world_size"])
     title = f"{at}: no layout {'fits' if _predicted(rows) else 'ran'}"
     if best:
         title = f"{at}: {best['layout_name']}, {amount(best['tokens_per_s'])} tokens/s"
-    level = LEVELS[best["series"]] if best else None
+    level = LEVELS[best["source"]] if best else None
     ran = [row for row in rows if row["outcome"] == "ok"]
     failed = [row for row in rows if row["outcome"] != "ok"]
     kept = max(SHOWN_LAYOUTS - min(len(failed), 4), sum(row["close"] for row in ran))
@@ -96,28 +96,28 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     return {
         "title": title,
         "level": level,
-        "series": best["series"] if best and best["series"] != "measured" else None,
+        "source": best["source"] if best and best["source"] != "measured" else None,
         "more": len(rows) - len(shown),
         "rows": [
-            _layout(setting, row)
-            | {"tagged": best is not None and row["series"] != best["series"]}
-            | {"runs": runs(setting, row, programs=row["advised"]) if row in copied else {}}
+            _layout(group, row)
+            | {"tagged": best is not None and row["source"] != best["source"]}
+            | {"runs": runs(group, row, programs=row["advised"]) if row in copied else {}}
             for row in shown
         ],
     }
 
 
 def _predicted(rows: list[Record]) -> bool:
-    return all(row["series"] == "predicted" for row in rows)
+    return all(row["source"] == "predicted" for row in rows)
 
 
-def _layout(setting: Record, row: Record) -> dict[str, Any]:
+def _layout(group: Record, row: Record) -> dict[str, Any]:
     share = row["share_of_best"]
     low, high = row["share_low"], row["share_high"]
     return {
         "name": row["layout_name"],
         "exact": exact(row),
-        "series": row["series"],
+        "source": row["source"],
         "advised": row["advised"],
         "slot": row["slot"],
         "outcome": row["outcome"],
@@ -138,7 +138,7 @@ def _layout(setting: Record, row: Record) -> dict[str, Any]:
 
 def _fits(row: Record) -> str:
     """The chance to fit of a prediction, or the allocator's retries of a run; else empty."""
-    if row["series"] == "predicted":
+    if row["source"] == "predicted":
         return percent(row["fits_probability"], predicted=True)
     retries = row["num_alloc_retries"]
     return f"{retries} allocator {'retry' if retries == 1 else 'retries'}" if retries else ""
@@ -156,7 +156,7 @@ def matrix(stories: list[dict[str, Any]], selections: list[Tables]) -> dict[str,
             row["world_size"]: {
                 "name": row["layout_name"],
                 "rate": amount(row["tokens_per_s"]),
-                "series": row["series"],
+                "source": row["source"],
                 "option": option,
             }
             for row, option in zip(tables["sizes"], told["options"], strict=True)

@@ -1,12 +1,12 @@
--- Grain: one row per setting: all that must be equal before two layouts may be compared.
+-- Grain: one row per comparison group: all that must be equal before two layouts may be compared.
 -- Needs: nothing
 -- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
--- kept_choices: the choices on axes that belong to the setting (`setting` in
+-- kept_choices: the choices on axes that belong to the comparison group (`setting` in
 -- scaling/layout/axes.py, for example routing), in words; empty if all are at their default.
 -- gpu_memory_bytes: capacity of one device; null if no figure is published.
 -- gpu_tdp_w: W, from the data sheet.   usd_per_gpu_hour: null if config/clusters.yaml has none.
 -- The sizes of the model's shape (scaling/layout/shapes.py) stand under their names.
--- gpu, vendor, gpus_per_node, total_params, the shape: null if every combination of the setting was refused.
+-- gpu, vendor, gpus_per_node, total_params, the shape: null if every combination of the comparison group was refused.
 with planned_or_refused as (
     select model, cluster, study_kind, seq_length, kept_batch_size, kept_choices,
         gpu, gpus_per_node, total_params, columns(lambda name: name in getvariable('shape'))
@@ -29,7 +29,7 @@ select
     row_number() over (
         order by total_params nulls last, model, cluster, study_kind, seq_length, kept_batch_size,
             kept_choices
-    ) as setting_id,
+    ) as group_id,
     grouped.*,
     gpus.vendor,
     gpus.memory_bytes as gpu_memory_bytes,
@@ -38,4 +38,4 @@ select
 from grouped
 left join catalogue.gpus on gpus.name = grouped.gpu
 left join catalogue.clusters on clusters.name = grouped.cluster
-order by setting_id
+order by group_id
