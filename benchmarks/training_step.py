@@ -6,14 +6,14 @@
         --ranks 2
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
         --micro-batch-size 1 2 4 --gradient-accumulation-steps 1 8 --zero-stage 0 1 --compile \
-        --fused-cross-entropy --rival liger
+        --fused-cross-entropy --beside liger
 
 Every combination of options is a case and prints one line of JSON. In a case ours and theirs take
 turns, so that a device that slows down over time slows both. Every turn is a process of its own, so
 that neither uses the other's memory. A failure (out of memory, a missing kernel) ends its side of
 the case, never the grid. With `--ranks` each turn has that many data-parallel ranks, one process
-each, and the slowest one counts. `rival.py` describes the other side. mfu is (6N + 12 L h s)
-tokens/s over the data sheet's peak.
+each, and the slowest one counts. `transformers_loop.py` describes the other side. mfu is
+(6N + 12 L h s) tokens/s over the data sheet's peak.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import rival  # type: ignore[import-not-found]
+import transformers_loop  # type: ignore[import-not-found]
 
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.start.environment import rank_environment
@@ -76,8 +76,8 @@ def main() -> None:
 
 def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
     """Print a line for each case of a model."""
-    if asked.ranks > 1 and asked.rival == "liger":
-        raise SystemExit("--ranks 2 with --rival liger: its loss goes around the model DDP wraps")
+    if asked.ranks > 1 and asked.beside == "liger":
+        raise SystemExit("--ranks 2 with --beside liger: its loss goes around the model DDP wraps")
     if shape.family != "llama":
         raise SystemExit(f"--model {model}: only llama is compared, not {shape.family}")
     for layout in _layouts(asked):
@@ -89,10 +89,10 @@ def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
             continue
         ours, theirs = in_turns(
             lambda point=point: ranks_of(_ours, point),
-            lambda point=point: ranks_of(_theirs, point, asked.rival == "liger"),
+            lambda point=point: ranks_of(_theirs, point, asked.beside == "liger"),
             turns=asked.turns,
         )
-        found = _case(point) | {"rival": asked.rival} | compared(point, ours, theirs)
+        found = _case(point) | {"beside": asked.beside} | compared(point, ours, theirs)
         print(json.dumps(found), flush=True)
 
 
@@ -167,7 +167,7 @@ def _side(point: Point, turns: list[Turn]) -> dict[str, Any]:
         "mfu": None if rate is None or peak is None else flops * rate / peak,
         "peak_memory_bytes": max((turn["peak_memory_bytes"] for turn in done), default=None),
         "energy_j_of_a_step": sum(energy) / steps if energy and None not in energy else None,
-        **{name: _mean([turn[name] for turn in done]) for name in rival.DRAWN},
+        **{name: _mean([turn[name] for turn in done]) for name in transformers_loop.DRAWN},
     }
 
 
@@ -203,7 +203,7 @@ def _ours(point: Point, rank: int, directory: Path) -> Turn:
 
 
 def _theirs(point: Point, rank: int, directory: Path, liger: bool) -> Turn:
-    return rival.trained(point, rank, directory, liger=liger)
+    return transformers_loop.trained(point, rank, directory, liger=liger)
 
 
 def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
@@ -266,7 +266,7 @@ def _asked() -> argparse.Namespace:
         "--optimizer-precision", choices=AXES["optimizer_precision"].values, default="fp32",
         help="ours",
     )  # fmt: skip
-    parser.add_argument("--rival", choices=["plain", "liger"], default="plain")
+    parser.add_argument("--beside", choices=["plain", "liger"], default="plain")
     parser.add_argument("--attention", default="flash2", help="ours; theirs is torch's choice")
     parser.add_argument("--steps", type=int, default=10, help="measured, of a turn")
     parser.add_argument("--turns", type=int, default=2, help="of each of the two")

@@ -32,7 +32,7 @@ from scaling.layout.layout import replica_size
 from scaling.layout.names import layout_name, name_of
 
 if TYPE_CHECKING:
-    from scaling.predict.advise.expect import Expectation
+    from scaling.predict.advise.expectation import Expectation
     from scaling.study.point import Point
 
 _WIDTH = 80
@@ -72,8 +72,8 @@ def expect(
 ) -> None:
     """Say whether a throughput is normal: what is expected, by parts, and what to look at first."""
     from scaling.cli.trainer_log import row_of_log
-    from scaling.predict.advise.expect import expect as expected
-    from scaling.predict.advise.expect import search_around
+    from scaling.predict.advise.expectation import expect as expected
+    from scaling.predict.advise.expectation import search_around
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.clusters import site_clusters
     from scaling.study.ids import stored_fields

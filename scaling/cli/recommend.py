@@ -39,7 +39,7 @@ from scaling.layout.names import layout_name
 
 if TYPE_CHECKING:
     from scaling.layout.layout import Layout
-    from scaling.predict.advise.recommend import Recommendation
+    from scaling.predict.advise.recommendation import Recommendation
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
@@ -66,7 +66,7 @@ def recommend(
 ) -> None:
     """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
     from scaling.check.rehearsed import rehearser
-    from scaling.predict.advise import recommend as search
+    from scaling.predict.advise import recommendation as search
     from scaling.predict.advise.candidates import Search
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.clusters import cluster_named, site_clusters

@@ -93,7 +93,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "liger_kernel_version", "driver_version", "cuda_version", "nccl_version", "clock",
         "memory_meter", "hosts", "seeds", "first_started_at", "last_started_at",
     ),
-    "left_out": ("reason", "rows_left_out"),
+    "excluded": ("reason", "rows_excluded"),
     "losses": ("point_id", "group_id", "layouts", "differs_in", "at_step", "gap", "bound"),
 }  # fmt: skip
 

@@ -56,10 +56,10 @@ def test_a_failure_that_claims_to_have_steps_is_left_out_and_said(tabulated):
     point = some_point()
     table = tabulated([point], [ran(point, 2000, outcome="timeout")])
     assert table("measurements") == []
-    (said,) = table("left_out")
+    (said,) = table("excluded")
     assert said == {
         "reason": "rows/all.parquet: outcome=timeout with step_time_s: only ok has numbers",
-        "rows_left_out": 1,
+        "rows_excluded": 1,
     }
 
 
@@ -67,8 +67,8 @@ def test_the_last_attempt_counts_and_the_first_is_counted_as_left_out(tabulated)
     point = some_point()
     table = tabulated([point], [row(point, "node_failed"), ran(point, 10, attempt=2)])
     assert [found["outcome"] for found in table("measurements")] == ["ok"]
-    assert table("left_out") == [
-        {"reason": "a later attempt at the point replaced it", "rows_left_out": 1}
+    assert table("excluded") == [
+        {"reason": "a later attempt at the point replaced it", "rows_excluded": 1}
     ]
 
 
@@ -76,8 +76,8 @@ def test_rows_of_points_the_study_no_longer_has_are_left_out_and_counted(tabulat
     kept, dropped = some_point(1), some_point(2)
     table = tabulated([kept], [ran(kept, 10), ran(dropped, 20)])
     assert [found["world_size"] for found in table("measurements")] == [1]
-    assert table("left_out") == [
-        {"reason": "the point is no longer in the study", "rows_left_out": 1}
+    assert table("excluded") == [
+        {"reason": "the point is no longer in the study", "rows_excluded": 1}
     ]
 
 

@@ -154,13 +154,13 @@ def test_a_row_of_an_older_version_has_nulls_in_newer_columns(study):
 def test_a_half_written_row_file_is_named_and_costs_no_other_row(study):
     write_rows(study / "rows" / "whole.parquet", [timed_row(some_point(1), 2.0)])
     (study / "rows" / "half.parquet").write_bytes(b"PAR1")
-    (unusable,) = tabulate_only(study, study / "sql", "measurements", "left_out")
+    (unusable,) = tabulate_only(study, study / "sql", "measurements", "excluded")
     named, reason = str(unusable).removeprefix(f"{study}/").split(": ", 1)
     assert named == "rows/half.parquet"
     assert reason.startswith("holds no row of this project: Parquet file size is 4 bytes")
     assert [row["step_time_s"] for row in read(study / "tables" / "measurements.parquet")] == [2.0]
-    assert read(study / "tables" / "left_out.parquet") == [
-        {"reason": f"{named}: {reason}", "rows_left_out": 1}
+    assert read(study / "tables" / "excluded.parquet") == [
+        {"reason": f"{named}: {reason}", "rows_excluded": 1}
     ]
     assert (study / "rows" / "half.parquet").exists()  # Snakemake would miss what goes
 

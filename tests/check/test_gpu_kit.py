@@ -92,7 +92,7 @@ def test_an_environment_sees_its_own_and_the_carried_packages(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.log").write_text("an earlier call\n")
     ran = subprocess.run(
-        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "rival", "nothing"],
+        ["sh", "benchmarks/gpu/run.sh", "out", "measure", "beside", "nothing"],
         cwd=tmp_path, env=os.environ | {"PYTHON": sys.executable}, check=False,
     )  # fmt: skip
     assert ran.returncode == 0

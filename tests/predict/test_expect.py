@@ -8,7 +8,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
-from scaling.predict.advise.expect import PARTS, expect, search_around
+from scaling.predict.advise.expectation import PARTS, expect, search_around
 from scaling.predict.cost.step import TIME_TERMS
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import config_file, site_clusters

@@ -12,7 +12,7 @@ from scaling.cli import prediction as cli
 from scaling.cli.recommend import recommend as recommend_verb
 from scaling.errors import InputError
 from scaling.predict.advise.candidates import Search
-from scaling.predict.advise.recommend import recommend, record_of
+from scaling.predict.advise.recommendation import recommend, record_of
 from tests.shipped import CLUSTERS, MODELS
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.memory import judged
+from benchmarks.counted_memory import judged
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape

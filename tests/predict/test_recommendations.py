@@ -12,7 +12,7 @@ from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, usual_batch
-from scaling.predict.advise.recommend import recommend, record_of
+from scaling.predict.advise.recommendation import recommend, record_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.risk import stalls_of
 from scaling.predict.read.points import points_of, points_of_layouts

@@ -5,7 +5,7 @@ import pytest
 from scaling.cluster.hardware import GIB
 from scaling.layout.layout import Layout
 from scaling.predict.advise.candidates import Search
-from scaling.predict.advise.recommend import recommend
+from scaling.predict.advise.recommendation import recommend
 from scaling.predict.advise.rehearse import (
     best_of_sizes,
     memory_refusals,

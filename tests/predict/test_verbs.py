@@ -268,7 +268,7 @@ def test_what_recommend_cannot_do_is_one_sentence(run, arguments, sentence):
 
 
 def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb():
-    rooms = ("predict.cost.model", "predict.advise.recommend", "cli.recommend")
+    rooms = ("predict.cost.model", "predict.advise.recommendation", "cli.recommend")
     loaded = modules_after("import " + ", ".join(f"scaling.{room}" for room in rooms))
     assert not {"torch", "scipy", "duckdb", "deepspeed"} & loaded
 

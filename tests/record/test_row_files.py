@@ -222,17 +222,17 @@ def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
     folder = tmp_path / "tables"
     folder.mkdir()
     record = {
-        "reason": "of", "rows_left_out": 1, "finding": "a", "claim": "b", "paper": "c",
+        "reason": "of", "rows_excluded": 1, "finding": "a", "claim": "b", "paper": "c",
         "criterion": "d", "source": None, "subject": None, "observed": "e",
         "verdict": "reproduced",
     }  # fmt: skip
-    monkeypatch.setattr(tables, "COLUMNS", {"left_out": ("reason", "rows_left_out")})
+    monkeypatch.setattr(tables, "COLUMNS", {"excluded": ("reason", "rows_excluded")})
     pq.write_table(pa.Table.from_pylist([record]), tmp_path / "good.parquet")
     content = (tmp_path / "good.parquet").read_bytes()
     told = []
     for _ in range(50):
         made = mutated(draw, record, content)
-        for name in ("left_out", "replication"):
+        for name in ("excluded", "replication"):
             if isinstance(made, bytes):
                 (folder / f"{name}.parquet").write_bytes(made)
             else:

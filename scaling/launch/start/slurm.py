@@ -134,15 +134,15 @@ def ask_queue(folder: Path) -> Queue:
         waits = state == "PENDING"
         if waits and reason.startswith(_NODES_AWAY):
             reason += _nodes_away(partition)
-        rivals = [int(job[5]) for job in jobs if job[2] == partition and job[3] == "PENDING"]
+        waiting = [int(job[5]) for job in jobs if job[2] == partition and job[3] == "PENDING"]
         ours.append(
             Queued(
                 job_id=name,
                 partition=partition,
                 nodes=int(nodes),
                 reason=reason if reason != "None" else "",
-                position=1 + sum(rival > int(priority) for rival in rivals) if waits else None,
-                waiting=len(rivals),
+                position=1 + sum(one > int(priority) for one in waiting) if waits else None,
+                waiting=len(waiting),
                 starts_at=start if waits and start[:1].isdigit() else None,
             )
         )

@@ -2,8 +2,8 @@
 
 The formulas follow a rank's bytes through a step: what lives all the time, what a layer keeps for
 backward, and what the fullest moment of each phase adds. Every term stands for tensors that the
-engine holds (`scaling memory` names them by file and line); `python benchmarks/memory.py` compares
-the two. The memory that a rehearsal cannot see is calibrated, as `buffers_bytes` and
+engine holds (`scaling memory` names them by file and line). `python benchmarks/counted_memory.py`
+compares the two. The memory that a rehearsal cannot see is calibrated, as `buffers_bytes` and
 `fragmentation`: kernels' workspaces, NCCL, blocks that a side stream still reads.
 """
 

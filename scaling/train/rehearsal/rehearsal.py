@@ -41,8 +41,8 @@ from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
 from scaling.train.engines.trainer import LAYERS, Trainer, build, make_blueprint
 from scaling.train.parallel.groups import Groups
-from scaling.train.rehearsal.ledger import Ledger, Memory
 from scaling.train.rehearsal.limits import rehearsal_refusal
+from scaling.train.rehearsal.memory_record import Memory, MemoryRecord
 from scaling.train.rehearsal.standins import stand_ins
 from scaling.train.rehearsal.waits import Waits, known_expert_counts
 
@@ -98,25 +98,25 @@ def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
 def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
     """Build and train on tensors of any kind, in this process's process group."""
     beats: list[str] = []
-    ledger = Ledger()
-    with ledger.watching():
+    record = MemoryRecord()
+    with record.watching():
         plan = make_blueprint(point, groups, _DEVICE)
         trainer = build(plan, groups, beats.append)
-        with _phases(point.layout.engine, trainer, ledger):
+        with _phases(point.layout.engine, trainer, record):
             for _ in range(steps):
                 waits.clear()
                 trainer.step(_batches(point))
     return Rehearsal(
-        beats=beats, waits=waits.by_kind(), where=waits.by_place(), memory=ledger.memory()
+        beats=beats, waits=waits.by_kind(), where=waits.by_place(), memory=record.memory()
     )
 
 
 @contextlib.contextmanager
-def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
-    """Set the ledger's phase: forward until backward begins, until forward or the optimizer."""
+def _phases(engine: str, trainer: Trainer, record: MemoryRecord) -> Iterator[None]:
+    """Set the record's phase: forward until backward begins, until forward or the optimizer."""
 
     def enter(phase: str, part: str = "") -> None:
-        ledger.phase, ledger.part = phase, part
+        record.phase, record.part = phase, part
 
     def entering_part(part: str) -> Callable[..., None]:
         def watch_gradients(_: Any, __: Any, out: Any) -> None:
@@ -134,7 +134,7 @@ def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
         return wrapper
 
     wrap_optimizer = engine_module(engine, "rehearsal").wrap_optimizer
-    wrap_optimizer(trainer, functools.partial(ledger.during, "optimizer"))
+    wrap_optimizer(trainer, functools.partial(record.during, "optimizer"))
     module = trainer.engine.module
     for part in module if isinstance(module, torch.nn.ModuleList) else [module]:
         part.register_forward_pre_hook(lambda *_: enter("forward"))

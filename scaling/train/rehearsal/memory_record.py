@@ -28,7 +28,7 @@ _BLOCK = 512  # bytes; torch's CUDA allocator hands out multiples of it
 _DEVICE_OF = torch.ops.prim.device.default
 # Packages whose code explains an allocation; of torch's own those of its engine.
 _EXPLAINING = ({"scaling", *ENGINES} - {"torch"}, {"optim", "fsdp", "pipelining"})
-_WRAPPERS = ("ledger", "rehearsal", "standins", "waits")  # modules that explain nothing
+_WRAPPERS = ("memory_record", "rehearsal", "standins", "waits")  # modules that explain nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Memory:
     owners: list[Owner]
 
 
-class Ledger(TorchDispatchMode):
+class MemoryRecord(TorchDispatchMode):
     """Records each storage when an operator first returns it and when it is freed.
 
     It sees tensors only, neither NCCL's memory nor a kernel's workspace. A tensor that a side

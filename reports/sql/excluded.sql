@@ -1,6 +1,6 @@
 -- Grain: one row per reason for which rows on disk are in no table.
 -- Needs: measurements
--- rows_left_out: how many; a reason without rows is not listed. A row that cannot be right (its
+-- rows_excluded: how many; a reason without rows is not listed. A row that cannot be right (its
 -- file is cut short, its numbers are impossible) has a reason of its own, which begins with its
 -- file.
 with counts as (
@@ -10,17 +10,17 @@ with counts as (
         (select count(*) from measurements where source != 'predicted') as kept
     from study.rows
 )
-select reason, rows_left_out
+select reason, rows_excluded
 from (
-    select 'the point is no longer in the study' as reason, on_disk - planned as rows_left_out
+    select 'the point is no longer in the study' as reason, on_disk - planned as rows_excluded
     from counts
     union all
-    select 'a later attempt at the point replaced it' as reason, planned - kept as rows_left_out
+    select 'a later attempt at the point replaced it' as reason, planned - kept as rows_excluded
     from counts
     union all
-    select reason, count(*) as rows_left_out
+    select reason, count(*) as rows_excluded
     from study.unusable
     group by reason
 )
-where rows_left_out > 0
+where rows_excluded > 0
 order by reason

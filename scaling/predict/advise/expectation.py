@@ -13,7 +13,7 @@ from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
-from scaling.predict.advise.recommend import RISKY_MARGIN, best_of, record_of
+from scaling.predict.advise.recommendation import RISKY_MARGIN, best_of, record_of
 from scaling.predict.cost.interval import Z_80, chance_faster, normal_cdf, ratio_sigma
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration

@@ -12,7 +12,7 @@ import torch
 
 from scaling.launch.start.environment import rank_environment
 from scaling.study.point import Point
-from scaling.train.rehearsal.ledger import Ledger
+from scaling.train.rehearsal.memory_record import MemoryRecord
 from tests.points import TINY, WALKED_STEPS, tiny_point
 from tests.train.test_rehearsal import rehearse
 
@@ -137,11 +137,11 @@ def called_by(module: str, file: str) -> Any:
 def test_an_owner_is_told_by_its_module_wherever_its_file_lies(
     module: str, file: str, explains: bool
 ) -> None:
-    ledger = Ledger()
+    record = MemoryRecord()
     make = called_by(module, file)
-    with ledger.watching():
+    with record.watching():
         kept = make(torch)
-    (owner,) = ledger.memory().owners
+    (owner,) = record.memory().owners
     assert kept.numel() == 4
     name = "/".join(file.split("/")[-2:])
     assert owner.made_by.startswith(f"{name}:2 ") == explains

@@ -1,6 +1,6 @@
 """Compare the predicted memory of our engines with the exact one, for each layout.
 
-    python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
+    python benchmarks/counted_memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
                                 [--studies engines,expert_layouts --engine torch]
 
 Layouts are drawn from all points of the shipped studies. Rows of the file that name the study
