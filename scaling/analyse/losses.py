@@ -10,7 +10,8 @@ Numbers = npt.NDArray[np.uint64]
 
 _STEPS = 10  # how many of the first losses are compared
 _GROWTH = 2.0  # of rounding from one step to the next
-_SPREADS = 10.0  # rounding that repeats show is allowed this often: layouts differ by more
+_SPREADS = 10.0  # rounding that rows show is allowed this often: layouts differ by more
+_FEWEST_ALONE = 3  # layouts of one process that show what rounding is: of two both may be wrong
 # Layouts of one training (same model, routing, seed, batch, length, precision, clipping and stack)
 # start from the same weights and see the same tokens. The steps that all of them ran are compared;
 # where steps stop by themselves these differ in number. loss_bound, norm_bound: of the first loss
@@ -51,7 +52,7 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     whichever left its bound first; if neither did, that which came nearest. `at_step`: there,
     counted from 1. `gap`: ratio, the distance from the median over the layouts (for losses below 1
     the difference). `bound`: the distance that rounding explains. It doubles with every step, and
-    is larger where repeats show more. These three are null for replicas.
+    is larger where repeats or layouts of one process show more. These three are null for replicas.
     `agrees`: equal replicas, and gap <= bound at every step; null if no other layout ran the
     training. A wrong layout among three or more stands out alone; of two that differ both do. It is
     a mark: the row stays measured.
@@ -59,10 +60,11 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     rows = connection.sql(_ROWS).to_arrow_table()
     flat = rows["told"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     values = np.asarray(flat, dtype=float).reshape(-1, 1 + _STEPS)  # NaN after the last
-    training, placed, norm_bound, loss_bound = (
-        rows[name].to_numpy() for name in ("training", "placed", "norm_bound", "loss_bound")
+    training, placed, sizes, norm_bound, loss_bound = (
+        rows[name].to_numpy()
+        for name in ("training", "placed", "world_size", "norm_bound", "loss_bound")
     )
-    gaps, rounding, layouts = _compared(values, training, placed)
+    gaps, rounding, layouts = _compared(values, training, placed, sizes)
     bounds = np.column_stack([norm_bound, np.outer(loss_bound, _GROWTH ** np.arange(_STEPS))])
     bounds = np.fmax(bounds, _SPREADS * rounding)
     used = np.nan_to_num(gaps / bounds)
@@ -86,12 +88,13 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def _compared(
-    values: Values, training: Numbers, placed: Numbers
+    values: Values, training: Numbers, placed: Numbers, sizes: Numbers
 ) -> tuple[Values, Values, npt.NDArray[np.int64]]:
     """Gaps of rows from their training's median layout, its rounding, and its number of layouts.
 
-    Repeats show the rounding: their median distance from their layout. Distances are ratios of the
-    median, of losses below 1 differences.
+    Two things show the rounding: the median distance of repeats from their layout, and of layouts
+    of one process from each other. Distances are ratios of the median, of losses below 1
+    differences.
     """
     curves, first, repeats = group_medians(values, placed)
     centres, one, layouts = group_medians(curves, training[first])
@@ -99,14 +102,27 @@ def _compared(
     scale = np.maximum(np.abs(centres), [np.finfo(float).tiny, *[1.0] * _STEPS])
     of_curve = np.searchsorted(placed[first], placed)
     again = np.flatnonzero(repeats[of_curve] > 1)
-    distances, member, _ = group_medians(np.abs(values - curves[of_curve])[again], training[again])
-    at = np.searchsorted(trainings, training[again][member])
+    alone = np.flatnonzero(sizes[first] == 1)
+    _, of_alone, count = np.unique(training[first][alone], return_inverse=True, return_counts=True)
+    alone = alone[count[of_alone] >= _FEWEST_ALONE]
     rounding = np.zeros_like(centres)
-    rounding[at] = np.nan_to_num(distances / scale[at])
+    for shown, of in (
+        (np.abs(values - curves[of_curve])[again], training[again]),
+        (_from_each_other(curves[alone], training[first][alone]), training[first][alone]),
+    ):
+        distances, member, _ = group_medians(shown, of)
+        at = np.searchsorted(trainings, of[member])
+        rounding[at] = np.fmax(rounding[at], distances / scale[at])
     rounding[:, 1:] = np.maximum.accumulate(rounding[:, 1:], axis=1)  # of losses, not of the norm
     of_row = np.searchsorted(trainings, training)
     gaps = np.abs(values - centres[of_row]) / scale[of_row]
     return gaps, rounding[of_row], layouts[of_row]
+
+
+def _from_each_other(curves: Values, groups: Numbers) -> Values:
+    """Distances of curves from the median of their group."""
+    middles, one, _ = group_medians(curves, groups)
+    return np.abs(curves - middles[np.searchsorted(groups[one], groups)])
 
 
 def group_medians(

@@ -170,3 +170,18 @@ def test_an_earlier_attempt_of_a_point_is_not_judged_beside_its_last_one(tabulat
     table = tabulated(points, [first, *last])
     assert [row["agrees"] for row in table("losses")] == [True, True]
     assert [row["attempt"] for row in table("measurements")] == [2, 2]
+
+
+def test_three_layouts_of_one_process_widen_the_bound_and_two_do_not(tabulated):
+    def agrees(alone):
+        layouts = [some_point(1, zero_stage=stage) for stage in range(alone)]
+        far = some_point(8, zero_stage=0)
+        curves = [[*CURVE[:1], *(loss * (1 + 0.002 * n) for loss in CURVE[1:])] for n in range(3)]
+        rows = [ran(one, 100, losses=curve) for one, curve in zip(layouts, curves, strict=False)]
+        rows.append(ran(far, 100, losses=[*CURVE[:1], *(loss * 1.02 for loss in CURVE[1:])]))
+        found = {
+            row["point_id"]: row["agrees"] for row in tabulated([*layouts, far], rows)("losses")
+        }
+        return found[far.point_id]
+
+    assert (agrees(3), agrees(2)) == (True, False)
