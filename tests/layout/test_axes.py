@@ -113,7 +113,7 @@ def test_an_axis_of_the_work_is_never_compared(geared: Path) -> None:
     def table(name: str, what: str) -> list[tuple[object, ...]]:
         return duckdb.sql(f"select {what} from '{geared}/tables/{name}.parquet'").fetchall()
 
-    roads = dict(table("settings", "group_id, kept_choices"))
+    roads = dict(table("comparison_groups", "group_id, kept_choices"))
     assert sorted(roads.values()) == ["", "wet road"]
     placed = table("statistics", "group_id, road")
     assert {(roads[setting], road) for setting, road in placed} == {

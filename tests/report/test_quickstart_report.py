@@ -20,7 +20,7 @@ def test_it_draws_its_charts_says_nothing_wrong_and_asks_nobody(quickstart, open
         .map(figure => figure.querySelectorAll('svg path').length)"""
     )
     assert len(figures) >= 3
-    assert min(figures) > 2
+    assert min(figures) >= 2  # three sizes have two returns
     assert report.errors == []
     assert report.requests == []
     assert path.stat().st_size <= 400_000
