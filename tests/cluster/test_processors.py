@@ -83,7 +83,7 @@ print(json.dumps(before.until_now(1)))
 """
 
 
-def test_a_burner_beside_ranks_is_seen_and_the_ranks_themselves_are_not_others():
+def test_a_burner_beside_ranks_is_seen_and_ranks_are_not_others():
     """As many burners as processors take half of what ranks on all of them want.
 
     Other programs on the machine of the test take a share too, which is not the ranks' own.

@@ -180,7 +180,7 @@ def test_a_profile_much_longer_than_the_timed_step_shows_no_split():
         ((0.2, 0.5), (0.2, 1.1), "With ZeRO-3 instead of 2 the rate is 70 % lower"),
     ],
 )
-def test_a_choice_is_clear_by_its_interval_or_without_one_if_all_pairs_agree(near, far, title):
+def test_a_choice_is_clear_by_its_interval_or_if_all_pairs_agree(near, far, title):
     row = {
         "shown": True, "name": "ZeRO 3, against 2", "factor": "zero_stage", "level": 0.95,
         "pairs": 9, "mean_ratio": 0.3, "lowest": far[0], "highest": far[1],

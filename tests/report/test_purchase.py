@@ -245,7 +245,7 @@ def test_a_layout_is_copied_as_the_command_of_each_other_program(program, said):
     assert "torchrun --nproc-per-node 8" in whole["file"]
 
 
-def test_a_command_is_shown_with_a_line_for_each_axis_that_the_program_cannot_be_told():
+def test_a_command_has_a_line_for_each_axis_that_it_cannot_say():
     run = runs(SETTING, ROW | {"tp": 2, "dp": 8}, programs=True)["Hugging Face Trainer"]
     assert run["file"].startswith("torchrun --nproc-per-node 8 --nnodes 2 ")
     assert [line.partition(":")[0] for line in run["lines"]] == [

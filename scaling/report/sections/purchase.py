@@ -31,7 +31,7 @@ from scaling.report.text import (
 TOKENS_PER_PARAMETER = 20  # of a run, unless the reader says otherwise (Hoffmann et al.)
 DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 BUSY = (0.05, 0.2)  # share of the processors that others took: amber, red (steps a quarter longer)
-LOADED = (1.25, 2.0)  # likewise load over own threads, for rows that do not state the share
+LOADED = (1.25, 2.0)  # the same for the load over own threads, of rows without that share
 SLOWED = 0.1  # share of the time
 STOPPED = 2.0  # of a step, over the median; the longest of 13 rows of an H100 is 1.23
 _MOST_HOSTS = 5  # named in one sentence
