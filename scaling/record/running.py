@@ -36,8 +36,9 @@ def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
         "slurm": os.environ.get("SLURM_CLUSTER_NAME"),
     }
     text = json.dumps(facts) + "\n"
-    write_text(marker, text)
     try:
+        # within the try: a signal may come once the marker has its name, but is not on the disk yet
+        write_text(marker, text)
         yield
     finally:
         with contextlib.suppress(OSError):  # a marker that stays is that of an ended process

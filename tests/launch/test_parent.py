@@ -61,6 +61,23 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(parent, stud
     assert list(study.rows.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_leaves_no_marker_that_has_its_name_but_is_not_on_the_disk_yet(
+    measured, study, monkeypatch, number
+):
+    fsync = os.fsync
+
+    def interrupted(descriptor):
+        if study.marker.exists():
+            os.kill(os.getpid(), number)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(SystemExit):
+        measured("finish()")
+    assert list(study.rows.iterdir()) == []
+
+
 def test_a_running_point_is_awaited_and_not_measured_twice(study, monkeypatch):
     point = study.write(tiny_point(dp=1, measured_steps=1))
     waited = study.root / "waited"  # by whoever comes second
