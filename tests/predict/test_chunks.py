@@ -1,17 +1,15 @@
-"""How long torch's pipelines idle, beside torch's own tables."""
+"""How long pipelines idle, beside the schedules of torch and DeepSpeed themselves."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from deepspeed.runtime.pipe.schedule import DualPipeVSchedule
 from torch.distributed.pipelining import schedules
 
 from scaling.predict.cost import communication
-from scaling.predict.cost.model import predict
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.points import points_of
-from tests.predict.conftest import as_table, table_of
 from tests.predict.test_step_arithmetic import IDEAL
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
@@ -57,6 +55,26 @@ def slots_taken(
     return max(now)
 
 
+@pytest.fixture
+def idle_of(points, monkeypatch):
+    """Slots of a stage that a step is predicted to idle, and its share of weights' gradients."""
+    monkeypatch.setattr(communication, "_MESSAGE_EFFICIENCY", 1e9)
+
+    def found(rounds, checkpointing, **row):
+        row |= {"gradient_accumulation_steps": rounds, "activation_checkpointing": checkpointing}
+        (group,) = points({**row, "vocab_size": 1}).groups
+        quiet = {**group.start, **IDEAL}
+        terms = step_of(group, group.features, quiet, np.zeros(1)).terms
+        slot = sum(terms[name] for name in TIME_TERMS[:7]) / rounds
+        weights = terms["gemm_s"] / rounds / PASSES[checkpointing] / slot
+        return terms["bubble_s"] / slot - (rounds - 1) * 0.01, weights  # friction
+
+    return found
+
+
+PASSES = {"none": 3, "full": 4}  # forwards that a forward and a backward take
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize(
     ("schedule", "virtual", "rounds", "off"),
@@ -66,35 +84,64 @@ def slots_taken(
      ("dualpipev", 2, 16, 0.11)],
 )  # fmt: skip
 def test_a_pipeline_idles_as_long_as_torchs_schedule(
-    points, schedule, virtual, rounds, off, checkpointing, monkeypatch
+    idle_of, schedule, virtual, rounds, off, checkpointing
 ):
     """But for `off` of a slot a stage, also with fewer micro-batches than stages."""
-    row = {
-        "framework": "scaling torch", "num_layers": 48, "pp": 4,
-        "gradient_accumulation_steps": rounds,
-        "pipeline_schedule": schedule, "activation_checkpointing": checkpointing, "vocab_size": 1,
-        "virtual_stages": 1 if schedule in ("zbv", "dualpipev") else virtual,
-    }  # fmt: skip
-    (group,) = points(row).groups
-    monkeypatch.setattr(communication, "_MESSAGE_EFFICIENCY", 1e9)
-    quiet = {**group.start, **IDEAL}
-    terms = step_of(group, group.features, quiet, np.zeros(1)).terms
-    slot = sum(terms[name] for name in TIME_TERMS[:7]) / rounds
-    passes = 4 if checkpointing == "full" else 3
-    weights = terms["gemm_s"] / rounds / passes / slot
-    parts = {"FORWARD": 1 / passes, "FULL_BACKWARD": 1 - 1 / passes}
-    parts |= {"BACKWARD_INPUT": 1 - 1 / passes - weights, "BACKWARD_WEIGHT": weights}
-    idle = terms["bubble_s"] / slot - (rounds - 1) * 0.01  # friction
+    chunks = 1 if schedule in ("zbv", "dualpipev") else virtual
+    idle, weights = idle_of(
+        rounds, checkpointing, framework="scaling torch", num_layers=48, pp=4,
+        pipeline_schedule=schedule, virtual_stages=chunks,
+    )  # fmt: skip
+    forward = 1 / PASSES[checkpointing]
+    parts = {"FORWARD": forward, "FULL_BACKWARD": 1 - forward}
+    parts |= {"BACKWARD_INPUT": 1 - forward - weights, "BACKWARD_WEIGHT": weights}
     taken = slots_taken(schedule, 4, virtual, rounds, parts)
     assert taken - rounds == pytest.approx(idle, abs=3 * off + 0.002)
 
 
-def test_more_chunks_than_layers_are_no_layout_of_ours_and_say_so():
-    experts = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 768}
-    row = {**experts, "dense_layers": 1, "framework": "scaling torch", "num_layers": 30, "pp": 16}
-    rows = [{**row, "virtual_stages": 4, "pipeline_schedule": "interleaved"},
-            {**row, "pipeline_schedule": "zbv"}, row]  # fmt: skip
-    found = points_of(as_table(table_of(*rows), "t"))
-    reason = "a pipeline of more model chunks than num_layers"
-    assert found.note.tolist() == [reason, reason, None]
-    assert predict(found).predicted.tolist() == [False, False, True]
+def deepspeeds_slots(pp: int, rounds: int, passes: int) -> float:
+    """Slots of a rank's two chunks until the schedule ends; a backward takes passes - 1 forwards.
+
+    A message leaves with the sender's next commit, and the receiver's commit waits for it.
+    """
+    waiting = [
+        [one for step in DualPipeVSchedule(rounds, pp, rank).steps() for one in step]
+        for rank in range(pp)
+    ]
+    now, sent = [0.0] * pp, {}
+    queued: list[list[Any]] = [[] for _ in range(pp)]
+    awaited: list[list[Any]] = [[] for _ in range(pp)]
+    while any(waiting):
+        for rank, todo in enumerate(waiting):
+            while todo:
+                kind, said = todo[0].name, todo[0].kwargs
+                if kind == "CommitP2P":
+                    sent |= dict.fromkeys(queued[rank], now[rank])
+                    queued[rank] = []
+                    if not all(message in sent for message in awaited[rank]):
+                        break
+                    now[rank] = max([now[rank], *(sent[one] for one in awaited[rank])])
+                    awaited[rank] = []
+                elif kind in ("ForwardPass", "BackwardPass"):
+                    now[rank] += (1 if kind == "ForwardPass" else passes - 1) / passes / 2
+                elif kind.startswith(("Send", "Recv")):
+                    batch = said["buffer_id"] % rounds
+                    stage = 2 * pp - 1 - rank if said["phase"] else rank
+                    forward = kind.endswith("Activation")
+                    if kind.startswith("Recv"):
+                        awaited[rank].append((forward, stage + (-1 if forward else 1), batch))
+                    else:
+                        queued[rank].append((forward, stage, batch))
+                todo.pop(0)
+    return max(now)
+
+
+@pytest.mark.parametrize("checkpointing", PASSES)
+@pytest.mark.parametrize(("pp", "rounds"), [(2, 4), (4, 16), (8, 16), (8, 40)])
+def test_dualpipev_idles_as_long_as_deepspeeds_schedule(idle_of, pp, rounds, checkpointing):
+    idle, _ = idle_of(
+        rounds, checkpointing, framework="scaling", num_layers=96, pp=pp,
+        pipeline_schedule="dualpipev",
+    )  # fmt: skip
+    taken = deepspeeds_slots(pp, rounds, PASSES[checkpointing])
+    assert taken - rounds == pytest.approx(idle, abs=0.005)

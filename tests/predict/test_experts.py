@@ -314,19 +314,6 @@ def test_a_dense_model_is_dealt_to_nobody():
     assert AXES["routing"].added_later
 
 
-def test_rows_whose_experts_cannot_be_dealt_say_why(points):
-    noted = points(
-        {"dp": 8, "ep": 4},
-        {**EXPERTS, "dp": 24, "ep": 3},
-        {**EXPERTS, "dp": 4, "ep": 8},
-    )
-    assert noted.note.tolist() == [
-        "ep is more than 1, and the model has no experts",
-        "ep does not divide num_experts",
-        "ep x etp does not divide dp x cp x tp",
-    ]
-
-
 def test_a_mixture_in_memory_is_the_point_that_its_table_is():
     shape = MODELS["deepseek_v3"]
     layout = Layout(

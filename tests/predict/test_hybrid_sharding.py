@@ -168,23 +168,6 @@ def test_fp32_gradients_travel_as_wide_as_they_are(points):
     assert traffic(points(row)).gradients == pytest.approx(ring)
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"dp": 16, "zero_stage": 3, "zero_shard_size": 6}, "zero_shard_size does not divide dp"),
-        ({"dp": 8, "zero_stage": 3, "zero_shard_size": 16}, "zero_shard_size does not divide dp"),
-        (
-            {"dp": 16, "zero_stage": 0, "zero_shard_size": 8},
-            "zero_shard_size shards nothing at zero_stage 0",
-        ),
-    ],
-)
-def test_a_group_that_cannot_be_has_no_prediction_but_a_reason(points, row, reason):
-    found = points(row, {"dp": 16, "zero_stage": 3})
-    assert found.note.tolist() == [reason, None]
-    assert predict(found).predicted.tolist() == [False, True]
-
-
 @UNHURRIED
 @given(
     st.sampled_from([1, 2, 3]),

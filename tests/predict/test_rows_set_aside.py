@@ -28,32 +28,60 @@ def test_hardware_that_no_row_names_is_refused(cluster: str | None, sentence: st
         checked({"dp": 8, "cluster": cluster})
 
 
-def test_a_cluster_unknown_in_some_rows_sets_those_aside() -> None:
-    points = checked({"dp": 8, "cluster": "other"}, {"dp": 8})
-    assert points.note.tolist() == ["cluster=other is unknown", None]
+EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 2048}
+CHUNKS = {
+    **EXPERTS, "expert_ffn_hidden_size": 768, "dense_layers": 1, "framework": "scaling torch",
+    "num_layers": 30, "pp": 16,
+}  # fmt: skip
+FP8 = "precision=fp8 has no published peak on gpu=a100-80gb, which has fp32, fp16, bf16"
+NVFP4 = "precision=nvfp4 has no published peak on gpu=h100-80gb, which has fp32, fp16, bf16, fp8"
+H100 = {"dp": 8, "cluster": "h100-80gb"}
 
 
-def test_a_row_without_its_shape_is_set_aside_with_a_reason() -> None:
-    points = checked({"dp": 8, "num_layers": None}, {"dp": 8})
-    assert points.note.tolist() == ["num_layers is not given", None]
-    assert points.groups[0].rows.tolist() == [1]
-
-
-def test_rows_without_a_rate_for_their_precision_are_set_aside() -> None:
-    rows = [{"dp": 8, "cluster": c, "precision": "fp8"} for c in ("a100-80gb", "h100-80gb")]
-    points = checked(*rows, {"dp": 8, "cluster": "h100-80gb", "precision": "nvfp4"})
-    assert points.note.tolist() == [
-        "precision=fp8 has no published peak on gpu=a100-80gb, which has fp32, fp16, bf16",
-        None,
-        "precision=nvfp4 has no published peak on gpu=h100-80gb, which has fp32, fp16, bf16, fp8",
-    ]
-    assert predict(points).predicted.tolist() == [False, True, False]
-
-
-def test_experts_without_sizes_are_set_aside() -> None:
-    points = checked({"dp": 8, "num_experts": 8}, {"dp": 8})
-    experts = "num_experts without experts_per_token and expert_ffn_hidden_size"
-    assert points.note.tolist() == [experts, None]
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"dp": 8, "cluster": "other"}, "cluster=other is unknown"),
+        ({"dp": 8, "num_layers": None}, "num_layers is not given"),
+        ({"dp": 8, "precision": "fp8"}, FP8),
+        ({**H100, "precision": "fp8"}, None),
+        ({**H100, "precision": "nvfp4"}, NVFP4),
+        (
+            {"dp": 8, "num_experts": 8},
+            "num_experts without experts_per_token and expert_ffn_hidden_size",
+        ),
+        (
+            {"world_size": 8, "tp": 2, "pp": 1, "cp": 1, "dp": 2},
+            "world_size is not tp x pp x cp x dp",
+        ),
+        ({"world_size": 8, "tp": 3}, "world_size is not a multiple of tp x pp x cp"),
+        ({"pp": 64, "dp": 1}, "pp is larger than num_layers"),
+        (
+            {"dp": 8, "global_batch_size": 12},
+            "global_batch_size is not a multiple of micro_batch_size x dp",
+        ),
+        ({"dp": 8, "ep": 4}, "ep is more than 1, and the model has no experts"),
+        ({**EXPERTS, "dp": 24, "ep": 3}, "ep does not divide num_experts"),
+        ({**EXPERTS, "dp": 4, "ep": 8}, "ep x etp does not divide dp x cp x tp"),
+        (
+            {**CHUNKS, "virtual_stages": 4, "pipeline_schedule": "interleaved"},
+            "a pipeline of more model chunks than num_layers",
+        ),
+        (
+            {**CHUNKS, "pipeline_schedule": "zbv"},
+            "a pipeline of more model chunks than num_layers",
+        ),
+        (CHUNKS, None),
+        ({"dp": 16, "zero_stage": 3, "zero_shard_size": 6}, "zero_shard_size does not divide dp"),
+        ({"dp": 8, "zero_stage": 3, "zero_shard_size": 16}, "zero_shard_size does not divide dp"),
+        ({"dp": 16, "zero_shard_size": 8}, "zero_shard_size shards nothing at zero_stage 0"),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_predicted_has_a_reason(row: Any, reason: str | None) -> None:
+    points = checked(row, {"dp": 8})
+    assert points.note.tolist() == [reason, None]
+    assert predict(points).predicted.tolist() == [reason is None, True]
+    assert sorted(n for group in points.groups for n in group.rows) == [0, 1][reason is not None :]
 
 
 def test_validation_counts_the_rows_set_aside_for_each_reason() -> None:
@@ -72,19 +100,6 @@ def test_a_table_without_a_cluster_is_refused() -> None:
     table = pa.Table.from_pylist([{k: v for k, v in SHAPE.items() if k != "cluster"}])
     with pytest.raises(InputError, match="name the hardware of each row"):
         points_of(as_table(table))
-
-
-def test_an_impossible_layout_is_a_note() -> None:
-    points = checked(
-        {"world_size": 8, "tp": 2, "pp": 1, "cp": 1, "dp": 2},
-        {"pp": 64, "dp": 1},
-        {"dp": 8, "global_batch_size": 12},
-    )
-    assert points.note.tolist() == [
-        "world_size is not tp x pp x cp x dp",
-        "pp is larger than num_layers",
-        "global_batch_size is not a multiple of micro_batch_size x dp",
-    ]
 
 
 def test_a_cpu_cluster_has_no_peak_and_so_no_prediction() -> None:

@@ -4,14 +4,12 @@ The columns follow from the tables `AXES` and `ModelShape`, so a new axis is rea
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from scaling.arrays import Column, Flags, Floats, Strings
-from scaling.layout.axes import AXES
 from scaling.layout.shapes import ModelShape
 
 if TYPE_CHECKING:
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
 # Sizes of a layout that are no axes.
 SIZES = ("world_size", "dp", "gradient_accumulation_steps", "seq_length")
 SHAPE = tuple(each.name for each in dataclasses.fields(ModelShape) if each.type in (int, bool))
-
-# On-off axes added after the formulas, which take no account of them.
-UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.added_later)
-# How rows are predicted that choose one of UNPREDICTED, if not as without it.
-_PREDICTED_AS = {"compile": "with fused norms and nothing else of it"}
 
 
 class Cells:
@@ -78,22 +71,6 @@ class Cells:
             )
 
 
-def as_column(kind: type, values: Iterable[object]) -> Column:
-    """Values of an axis as an array: flags, numbers (null is NaN) or words."""
-    dtype = {bool: np.bool_, int: np.float64}.get(kind, object)
-    return np.array(list(values), dtype=dtype)
-
-
 def predictable_rows(note: Strings) -> Flags:
     """Mask of rows without a note against them, (n,)."""
     return np.array([reason is None for reason in note.tolist()], dtype=bool)
-
-
-def unpredicted_sentences(by_name: Mapping[str, Column]) -> list[str]:
-    """A sentence per choice of UNPREDICTED that rows make, and how they are predicted."""
-    return [
-        f"{name} is asked for in {int(by_name[name].sum())} rows: predicted "
-        + _PREDICTED_AS.get(name, "as without it")
-        for name in UNPREDICTED
-        if by_name[name].any()
-    ]

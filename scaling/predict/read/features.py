@@ -1,8 +1,7 @@
 """Points as arrays: everything the formulas need that does not depend on calibration."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,52 +14,19 @@ from scaling.predict.read.stacks import OWN_FRAMEWORK, UNNAMED_FRAMEWORK, Stack
 
 # Checkpointing of rows that do not state it, of software that recomputes what does not fit.
 AS_MEMORY_ASKS = "as memory asks"
-# Words of axes; Features hold their places, which compare a hundred times faster.
-WORDS = {name: (*(axis.values or ()), AS_MEMORY_ASKS) for name, axis in AXES.items()}
 SCHEDULES = AXES["pipeline_schedule"].values or ()
-# Short names of columns, and whether an axis has a value.
-_SHORT = {
-    "accumulation": "gradient_accumulation_steps",
-    "schedule": "pipeline_schedule",  # an index of SCHEDULES
-    "positions": "max_positions",  # learned: only of a gpt, whose matrices have biases
-    "head_norms": "query_key_norm",
-    "expert_ffn": "expert_ffn_hidden_size",
-}
-_IS = {
-    "ring": ("cp_style", "ring"),
-    "full": ("activation_checkpointing", "full"),
-    "selective": ("activation_checkpointing", "selective"),
-    "recomputes": ("activation_checkpointing", AS_MEMORY_ASKS),
-    "short_states": ("optimizer_precision", "bf16"),
-}
-
-_Values = TypeVar("_Values", Floats, Flags)
-
-
-class _derived(Generic[_Values]):
-    """A value that is derived once for a whole table; that of some of its rows is a part of it."""
-
-    def __init__(self, derive: Callable[[Any], _Values]) -> None:
-        self.derive: Callable[[Any], _Values] = derive
-        self.name, self.__doc__ = derive.__name__, derive.__doc__
-
-    def __get__(self, features: Any, owner: type) -> _Values:
-        whole = features.parent
-        value = (
-            self.derive(features) if whole is None else getattr(whole, self.name)[features.index]
-        )
-        vars(features)[self.name] = value
-        return value
 
 
 class Features:
     """The layouts of one stack, (n,) each. Sizes are elements, ranks or sequences.
 
-    Every column of columns.py is an attribute of its own name, words as places in WORDS. So is what
-    software and GPU add (points.py), which is declared here. The rest is derived, and replaces a
-    column of its name: a decoder's `num_layers` is that of the whole model.
+    `columns` names the axes and sizes, each an attribute; axes of words are places among the axis's
+    values. The others are what `features_of` derives, and what software and GPU add (software.py).
     """
 
+    accumulation: Floats
+    schedule: Floats  # an index of SCHEDULES
+    positions: Floats  # learned: only of a gpt, whose matrices have biases
     etp: Floats  # ranks that share an expert
     math: Flags
     fused_softmax: Flags
@@ -75,6 +41,7 @@ class Features:
     full: Flags  # activation checkpointing
     selective: Flags
     recomputes: Flags  # what does not fit, because checkpointing was not stated
+    offload: Flags  # optimizer state and update are on the host
     short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats  # of an activation
     bf16: Flags  # 16-bit tensors are bf16, also where GEMMs run in 8 or 4 bits
@@ -87,160 +54,120 @@ class Features:
 
     def __init__(
         self,
-        columns: Mapping[str, Column],
+        columns: Iterable[str],
+        values: Mapping[str, Column],
         parent: "Features | None" = None,
         index: npt.NDArray[np.int64] | slice = slice(None),
     ) -> None:
-        self.columns, self.parent, self.index = columns, parent, index
+        self.columns, self.parent, self.index = tuple(columns), parent, index
+        vars(self).update(values)
 
     def __getattr__(self, name: str) -> Floats:
-        if name not in vars(self).get("columns", {}) and name not in {*_SHORT, *_IS}:
+        parent = vars(self).get("parent")
+        if parent is None:
             raise AttributeError(name)
-        if self.parent is not None:
-            value = getattr(self.parent, name)[self.index]
-        elif name in _IS:
-            axis, word = _IS[name]
-            value = self.of_column(axis) == WORDS[axis].index(word)
-        else:
-            value = self.of_column(_SHORT.get(name, name))
+        value: Floats = getattr(parent, name)[self.index]  # only now: formulas use few of all
         vars(self)[name] = value
-        return cast(Floats, value)
-
-    def of_column(self, name: str) -> Floats:
-        """A column as it was read, (n,); to types a number, unless it is declared above."""
-        if self.parent is not None:
-            return self.parent.of_column(name)[self.index]
-        return cast(Floats, self.columns[name])
+        return value
 
     def __len__(self) -> int:
         return len(self.tp)
 
     def take(self, index: npt.NDArray[np.int64] | slice) -> "Features":
         """These rows only."""
-        return Features(self.columns, self, index)
+        return Features(self.columns, {}, self, index)
 
     def but(self, **values: Column) -> "Features":
-        """The same layouts with some columns or derived values replaced, and no other changed."""
-        other = self.take(slice(None))
-        vars(other).update(values)
-        return other
+        """The same layouts with these values added or replaced, and no other changed."""
+        return Features(dict.fromkeys((*self.columns, *values)), values, self)
 
     def places(self) -> Iterator[npt.NDArray[np.int64]]:
         """`places_among` of every column in which rows differ."""
         for name in self.columns:
-            values = self.of_column(name)
+            values = getattr(self, name)
             if (values != values[:1]).any():
                 yield places_among(values)
 
-    @_derived
-    def tokens(self) -> Floats:
-        """Tokens of a micro-batch that a rank holds: cp ranks share a sequence."""
-        return self.micro_batch_size * self.seq_length / self.cp
 
-    @_derived
-    def shard(self) -> Floats:
-        """Dp ranks that share one copy of what ZeRO shards."""
-        return np.where(np.isnan(self.zero_shard_size), self.dp, self.zero_shard_size)
+def features_of(columns: Mapping[str, Column]) -> Features:
+    """Features of the columns of AXES, SIZES and SHAPE, `gpus_per_node` and `etp`.
 
-    @_derived
-    def virtual(self) -> Floats:
-        """Model chunks per pipeline rank, 1 without interleaving."""
-        most = np.ceil(self.num_layers / self.pp)
-        return np.where(self.pp > 1, np.clip(self.virtual_stages, 1.0, most), 1.0)
+    A column's own name may stand for something derived from it: `num_layers` for layers of decoder
+    and encoder, `ffn_hidden_size` for the mean width over layers.
+    """
+    by_word: dict[str, dict[str, Flags]] = {}
+    c = dict(columns)
+    for name, axis in AXES.items():
+        if axis.kind is str:  # numbers compare a hundred times faster than words
+            place = {word: number for number, word in enumerate(axis.values or ())}
+            place.setdefault(AS_MEMORY_ASKS, len(place))
+            c[name] = np.array([place.get(word, -1) for word in c[name].tolist()], np.float64)
+            by_word[name] = {word: c[name] == number for word, number in place.items()}
+    with np.errstate(all="ignore"):  # rows that cannot be predicted may hold anything
+        derived = _derived(c)
+    checkpointing = by_word["activation_checkpointing"]
+    derived |= {
+        "ring": by_word["cp_style"]["ring"],
+        "full": checkpointing["full"],
+        "selective": checkpointing["selective"],
+        "recomputes": checkpointing[AS_MEMORY_ASKS],
+        "offload": ~by_word["optimizer_offload"]["none"],
+        "short_states": by_word["optimizer_precision"]["bf16"],
+    }
+    return Features(columns, c | derived)
 
-    @_derived
-    def imbalance(self) -> Floats:
-        """Tokens of the fullest expert over the mean."""
-        return np.array([*ROUTINGS.values()])[self.routing.astype(np.int64)]
 
-    @_derived
-    def offload(self) -> Flags:
-        """Whether optimizer state and update are on the host."""
-        return np.asarray(self.optimizer_offload != WORDS["optimizer_offload"].index("none"))
-
-    @_derived
-    def num_layers(self) -> Floats:
-        """Layers of decoder and encoder."""
-        return self._decoder_layers + self.num_encoder_layers
-
-    @_derived
-    def _decoder_layers(self) -> Floats:
-        return self.of_column("num_layers")
-
-    @_derived
-    def attentions(self) -> Floats:
-        """Mean attention blocks per layer, above 1 only for an encoder-decoder.
-
-        A decoder layer beside an encoder attends twice, to itself and to the encoder.
-        """
-        twice = np.where(self.num_encoder_layers > 0, self._decoder_layers, 0.0)
-        return (self.num_layers + twice) / self.num_layers
-
-    @_derived
-    def causal(self) -> Floats:
-        """Share of the s x s scores that a kernel computes if it skips masked ones.
-
-        Only a decoder's own attention is causal, and computes half of its scores. Windows cut them
-        as `ModelShape.attended_keys` has it.
-        """
-        encoder, decoder = self.num_encoder_layers, self._decoder_layers
-        squares = np.where(encoder > 0, encoder + 1.5 * decoder, 0.5 * decoder)
-        window = np.minimum(self.window, self.seq_length) / self.seq_length
-        windowed = self.windowed_layers / decoder
-        kept = 1 - windowed + windowed * window * (2 - window)
-        return squares / (self.attentions * self.num_layers) * kept
-
-    @_derived
-    def query_width(self) -> Floats:
-        """Width of all query heads; with latent attention the mean of query and value widths."""
-        latent = self.head_dim + self.rotary_head_dim + self.value_head_dim
-        width = np.where(self.key_value_rank > 0, latent / 2, self.head_dim)
-        return self.num_heads * width
-
-    @_derived
-    def kv_width(self) -> Floats:
-        """Width of all key heads, of which each tp rank has one; latent: as many as queries."""
-        heads = np.maximum(self.num_kv_heads, self.tp)
-        return np.where(self.key_value_rank > 0, self.query_width, heads * self.head_dim)
-
-    @_derived
-    def attention_weights(self) -> Floats:
-        """Weights of an attention block over those of plain attention so wide (shapes.py)."""
-        h, heads = self.hidden_size, self.num_heads
-        rank, latent = self.query_rank, self.key_value_rank
-        queries = heads * (self.head_dim + self.rotary_head_dim)
-        low = np.where(rank > 0, rank * (h + queries), h * queries)
-        low = low + h * (latent + self.rotary_head_dim)
-        low = low + latent * heads * (self.head_dim + self.value_head_dim)
-        low = low + heads * self.value_head_dim * h
-        return np.where(latent > 0, low / (4 * h * self.query_width), 1.0)
-
-    @_derived
-    def mlp_inputs(self) -> Floats:
-        """Matrices of a feed-forward that read the hidden state: 2 if gated."""
-        return 1.0 + self.gated_mlp
-
-    @_derived
-    def embeddings(self) -> Floats:
-        """Vocabulary matrices held: 1 if tied."""
-        return 2.0 - self.tied_embeddings
-
-    @_derived
-    def expert_share(self) -> Floats:
-        """Share of layers with experts."""
-        layers = np.where(self.num_experts > 0, self._decoder_layers - self.dense_layers, 0.0)
-        return layers / self.num_layers
-
-    @_derived
-    def dense_ffn(self) -> Floats:
-        """Width of the feed-forward in layers without experts."""
-        return self.of_column("ffn_hidden_size")
-
-    @_derived
-    def ffn_hidden_size(self) -> Floats:
-        """Mean width over layers of dense feed-forwards and shared experts."""
-        shared = self.shared_experts * self.expert_ffn
-        return self.dense_ffn * (1 - self.expert_share) + self.expert_share * shared
+def _derived(c: Mapping[str, Column]) -> dict[str, Column]:
+    """Sizes that formulas need beside the columns, (n,) each."""
+    n = {name: values.astype(np.float64) for name, values in c.items()}
+    h, heads, tokens = n["hidden_size"], n["num_heads"], n["seq_length"]
+    decoder, encoder = n["num_layers"], n["num_encoder_layers"]
+    layers, has_encoder = decoder + encoder, encoder > 0
+    # attention blocks a layer: a decoder layer beside an encoder attends to itself and to that
+    attentions = (layers + np.where(has_encoder, decoder, 0.0)) / layers
+    # Share of the s x s scores that a kernel computes if it skips masked ones. Only a decoder's own
+    # attention is causal: half of its scores. Windows cut them as `ModelShape.attended_keys` does.
+    squares = np.where(has_encoder, encoder + 1.5 * decoder, 0.5 * decoder)
+    window, windowed = np.minimum(n["window"], tokens) / tokens, n["windowed_layers"] / decoder
+    kept = 1 - windowed + windowed * window * (2 - window)
+    # Widths of all query and key heads. With latent attention queries have the mean of query and
+    # value widths, and keys are as many. Else each tp rank has at least one key head.
+    latent, rotary, rank = n["key_value_rank"], n["rotary_head_dim"], n["query_rank"]
+    head, value_head = n["head_dim"], n["value_head_dim"]
+    query_width = heads * np.where(latent > 0, (head + rotary + value_head) / 2, head)
+    kv_width = np.where(latent > 0, query_width, np.maximum(n["num_kv_heads"], n["tp"]) * head)
+    # weights of an attention block over those of plain attention so wide (shapes.py)
+    queries = heads * (head + rotary)
+    low = np.where(rank > 0, rank * (h + queries), h * queries) + h * (latent + rotary)
+    low = low + latent * heads * (head + value_head) + heads * value_head * h
+    expert_share = np.where(n["num_experts"] > 0, decoder - n["dense_layers"], 0.0) / layers
+    shared = n["shared_experts"] * n["expert_ffn_hidden_size"]
+    chunks = np.clip(n["virtual_stages"], 1.0, np.ceil(layers / n["pp"]))
+    shard = n["zero_shard_size"]
+    return {
+        "accumulation": n["gradient_accumulation_steps"],
+        "schedule": n["pipeline_schedule"],
+        "positions": n["max_positions"],
+        "head_norms": n["query_key_norm"],
+        "expert_ffn": n["expert_ffn_hidden_size"],
+        "tokens": n["micro_batch_size"] * tokens / n["cp"],  # of a rank and micro-batch
+        "shard": np.where(np.isnan(shard), n["dp"], shard),  # dp ranks that share what ZeRO shards
+        "virtual": np.where(n["pp"] > 1, chunks, 1.0),  # model chunks of a pipeline rank
+        # tokens of the fullest expert over the mean
+        "imbalance": np.array([*ROUTINGS.values()])[n["routing"].astype(np.int64)],
+        "num_layers": layers,
+        "attentions": attentions,
+        "causal": squares / (attentions * layers) * kept,
+        "query_width": query_width,
+        "kv_width": kv_width,
+        "attention_weights": np.where(latent > 0, low / (4 * h * query_width), 1.0),
+        "mlp_inputs": 1.0 + n["gated_mlp"],  # matrices that read the hidden state
+        "embeddings": 2.0 - n["tied_embeddings"],  # vocabulary matrices held
+        "expert_share": expert_share,  # of layers
+        "dense_ffn": n["ffn_hidden_size"],  # in layers without experts
+        # over layers of dense feed-forwards and shared experts
+        "ffn_hidden_size": n["ffn_hidden_size"] * (1 - expert_share) + expert_share * shared,
+    }
 
 
 def places_among(values: Column) -> npt.NDArray[np.int64]:

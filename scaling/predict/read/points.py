@@ -15,11 +15,9 @@ from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpr
 from scaling.predict.read.columns import (
     SHAPE,
     SIZES,
-    as_column,
     predictable_rows,
-    unpredicted_sentences,
 )
-from scaling.predict.read.features import SCHEDULES, WORDS, Features, Group, Points
+from scaling.predict.read.features import SCHEDULES, Features, Group, Points, features_of
 from scaling.predict.read.given import columns_of_table
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.software import with_software
@@ -27,6 +25,9 @@ from scaling.predict.read.stacks import OWN_STACKS, own_framework, stack_of
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
+
+# How rows are predicted that ask for an axis added after the formulas, if not as without it.
+_PREDICTED_AS = {"compile": "with fused norms and nothing else of it"}
 
 
 def points_of(
@@ -71,8 +72,10 @@ def points_of_layouts(
     """
     n = len(layouts)
     kinds = {name: axis.kind for name, axis in AXES.items()} | dict.fromkeys(SIZES, int)
-    columns = {
-        name: as_column(kind, (getattr(one, name) for one in layouts))
+    columns: dict[str, Column] = {
+        name: np.array(
+            [getattr(one, name) for one in layouts], {bool: bool, int: float}.get(kind, object)
+        )
         for name, kind in kinds.items()
     }
     unique = {id(shape): shape for shape in shapes}  # most points share a few shapes
@@ -100,51 +103,54 @@ def _grouped(
     clusters: Mapping[str, Cluster],
 ) -> Points:
     """Points grouped by software and cluster, with what both add to the columns."""
-    rows_by_stack = _rows_by_stack(named["framework"], named["cluster"])
-    cluster_by_name: dict[str, Cluster] = {}
-    gpus_per_node = columns["gpus_per_node"].copy()
-    for (_, name), rows in rows_by_stack:
-        usable = rows[predictable_rows(note[rows])]
-        if usable.size:
-            cluster = cluster_by_name[name] = cluster_named(name, clusters)
-            note[usable] = why_unpredictable(name, cluster)
-            per_node, domain = gpus_per_node[usable], gpu_named(cluster.gpu).link_domain
-            per_node = np.where(np.isnan(per_node), cluster.gpus_per_node, per_node)
-            gpus_per_node[usable] = per_node if domain is None else np.maximum(per_node, domain)
     is_own = np.isin(named["framework"].astype(str), [*OWN_STACKS])
     # other software (Megatron, FSDP) leaves experts whole where it deals them to ep ranks
     whole = (columns["ep"] > 1) & ~is_own
-    etp = np.where(whole, 1.0, columns["tp"])
-    precision, attention = (columns[name].astype(object) for name in ("precision", "attention"))
-    more = {"gpus_per_node": gpus_per_node, "etp": etp, **_places_of_words(columns)}
-    f = Features({**columns, **more})
-    _note_misfits(f, note, is_own)
-    for name, cluster in cluster_by_name.items():
-        _note_precisions(precision, np.flatnonzero(named["cluster"] == name), cluster, note)
+    f = features_of({**columns, "etp": np.where(whole, 1.0, columns["tp"])})
+    misfits = _misfits(f, is_own)
     groups = []
-    for (framework, name), rows in rows_by_stack:
-        usable = rows[predictable_rows(note[rows])]
-        if usable.size:
-            cluster = cluster_by_name[name]
-            gpu = gpu_named(cluster.gpu)
-            transport = LOSSY_TRANSPORT if cluster.lossy_transport else {}
-            stack = stack_of(framework, gpu)
-            groups.append(
-                Group(
-                    key=f"{framework}|{name}",
-                    framework=framework,
-                    stack=stack,
-                    cluster_name=name,
-                    cluster=cluster,
-                    # what is known of the software overrides what is known of the transport
-                    start=defaults_for({**transport, **stack.defaults}),
-                    rows=usable,
-                    features=with_software(
-                        f.take(usable), precision[usable], attention[usable], gpu, stack
-                    ),
-                )
+    for (framework, name), rows in _rows_by_stack(named["framework"], named["cluster"]):
+        rows = rows[predictable_rows(note[rows])]
+        if not rows.size:
+            continue
+        cluster = cluster_named(name, clusters)
+        why = why_unpredictable(name, cluster)
+        note[rows] = misfits[rows] if why is None else why
+        _note_precisions(columns["precision"], rows, cluster, note)
+        rows = rows[predictable_rows(note[rows])]
+        if not rows.size:
+            continue
+        gpu, own_node = gpu_named(cluster.gpu), cluster.gpus_per_node
+        per_node = f.gpus_per_node[rows]
+        per_node = np.where(
+            np.isnan(per_node), own_node, np.maximum(per_node, gpu.link_domain or 0)
+        )
+        stack = stack_of(framework, gpu)
+        precision, attention = (
+            columns[axis][rows].astype(object) for axis in ("precision", "attention")
+        )
+        groups.append(
+            Group(
+                key=f"{framework}|{name}",
+                framework=framework,
+                stack=stack,
+                cluster_name=name,
+                cluster=cluster,
+                # what is known of the software overrides what is known of the transport
+                start=defaults_for(
+                    {**(LOSSY_TRANSPORT if cluster.lossy_transport else {}), **stack.defaults}
+                ),
+                rows=rows,
+                features=with_software(
+                    f.take(rows).but(gpus_per_node=per_node), precision, attention, gpu, stack
+                ),
             )
-    assumptions = [*assumptions, *unpredicted_sentences(columns)]
+        )
+    # on-off axes that came after the formulas
+    for axis in (a for a, axis in AXES.items() if axis.kind is bool and axis.added_later):
+        if asked := int(columns[axis].sum()):
+            taken_as = _PREDICTED_AS.get(axis, "as without it")
+            assumptions.append(f"{axis} is asked for in {asked} rows: predicted {taken_as}")
     streams = np.where(f.num_encoder_layers > 0, 2.0, 1.0)  # shapes.py
     if pipelined := int(((streams > 1) & (f.pp > 1)).sum()):
         assumptions.append(
@@ -179,19 +185,8 @@ def _rows_by_stack(
     return [(key, np.array(rows, dtype=np.int64)) for key, rows in rows_by_key.items()]
 
 
-def _places_of_words(by_name: Mapping[str, Column]) -> dict[str, Column]:
-    """Places in WORDS of each axis whose values are words, -1 for others, (n,)."""
-    places: dict[str, Column] = {}
-    for name, axis in AXES.items():
-        if axis.kind is str:
-            place = {word: number for number, word in enumerate(WORDS[name])}
-            words = by_name[name].tolist()
-            places[name] = np.array([place.get(word, -1) for word in words], dtype=np.float64)
-    return places
-
-
-def _note_misfits(f: Features, note: Strings, is_own: Flags) -> None:
-    """Note the rows whose layout gives the formulas no meaning, with the reason.
+def _misfits(f: Features, is_own: Flags) -> Strings:
+    """Why a row's layout gives the formulas no meaning, None if it does not, (n,).
 
     `is_own`: rows of this project's engines, which deal whole layers to each chunk of a pipeline.
     """
@@ -211,8 +206,10 @@ def _note_misfits(f: Features, note: Strings, is_own: Flags) -> None:
             (f.zero_stage == 0) & (f.shard > 1) & (f.shard != f.dp)
         ),
     }
-    for reason, rows in reasons.items():
-        note[rows & predictable_rows(note)] = reason
+    note = np.full(len(f), None, dtype=object)
+    for reason, rows in reversed(reasons.items()):  # the first one counts
+        note[rows] = reason
+    return note
 
 
 def _note_precisions(

@@ -39,16 +39,13 @@ def with_software(
     """The layouts with the kernels and rates that this software and GPU give them."""
     # LayerNorm (of models without a gated mlp) is one kernel in torch; Inductor makes one of any
     fused_norm = f.fused_norm | f.compile | (f.mlp_inputs < 2) | stack.fused_norms
-    return Features(
-        {
-            **{name: f.of_column(name) for name in f.columns},
-            **_attention(attention, f.micro_batch_size * f.num_heads / f.tp, gpu, stack),
-            **_precision_costs(precision, f.compile, stack),
-            **_rates(precision, gpu),
-            "fused_norm": fused_norm,
-            "element_bytes": np.where(precision == "fp32", 4.0, 2.0),
-            "bf16": (precision != "fp32") & (precision != "fp16"),
-        }
+    return f.but(
+        **_attention(attention, f.micro_batch_size * f.num_heads / f.tp, gpu, stack),
+        **_precision_costs(precision, f.compile, stack),
+        **_rates(precision, gpu),
+        fused_norm=fused_norm,
+        element_bytes=np.where(precision == "fp32", 4.0, 2.0),
+        bf16=(precision != "fp32") & (precision != "fp16"),
     )
 
 
