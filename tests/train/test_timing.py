@@ -72,6 +72,23 @@ def test_the_watch_runs_around_the_step_and_nothing_else(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("device", "named"), [("cpu", None), ("cuda:1", [1])])
+def test_the_first_collective_names_its_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, named: list[int] | None
+) -> None:
+    """Engine torch has no collective before it, so NCCL would guess."""
+    log, told = Log(), []
+    monkeypatch.setattr(dist, "barrier", lambda *, device_ids: told.append(device_ids))
+    monkeypatch.setattr(stepping, "Feed", lambda *_, **__: lambda step: [])
+    monkeypatch.setattr(stepping, "allocator_trouble", lambda _: {})
+    point = tiny_point(engine="torch", warmup_steps=1, measured_steps=1)
+    groups: Groups = object.__new__(Groups)
+    groups.place = Place.of(0, point.layout)
+    where = torch.device(device)
+    StepRunner(point, log, groups, RankFiles(tmp_path), silent, 0, where, log).run_full_steps(None)
+    assert told == [named, named]
+
+
 def test_ranks_begin_every_step_under_the_profiler_together(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
