@@ -94,7 +94,7 @@ def read_config(path: Path) -> ConfigModel:
     part, place = whole.get("text_config"), "text_config."
     if not isinstance(part, dict):
         part, place = {}, ""
-    config = whole | {key: value for key, value in part.items() if value is not None}
+    config = whole | {k: v for k, v in part.items() if v is not None or k not in whole}
     try:
         for model_type in (whole.get("model_type"), config.get("model_type")):
             _refuse_family(str(model_type))
@@ -291,6 +291,18 @@ def _width_of_gpt2(config: Config) -> int:
     return _count(config, "n_inner", 4 * _count(config, "n_embd", most=10**6), most=10**7)
 
 
+def _is_gated(config: Config) -> bool:
+    default = {"t5": "relu", "mt5": "gated-gelu"}[config["model_type"]]
+    return str(_value(config, ["feed_forward_proj", default])).startswith("gated-")
+
+
+def _query_rank(config: Config) -> Any:
+    """0 for a null, which is one matrix for the query."""
+    if "q_lora_rank" not in config:
+        raise WrongKey("q_lora_rank", "is missing")
+    return _value(config, ["q_lora_rank", 0])
+
+
 _COMPUTED: dict[str, Callable[[Config], Any]] = {
     "all_windowed": lambda config: _windowed(config, lambda layers: layers),
     "half_windowed": lambda config: _windowed(config, lambda layers: (layers + 1) // 2),
@@ -305,5 +317,6 @@ _COMPUTED: dict[str, Callable[[Config], Any]] = {
     # its look-up is shifted by two
     "positions_of_opt": lambda config: _count(config, "max_position_embeddings", most=10**6) + 2,
     "layers_of_t5": lambda config: _value(config, ["num_decoder_layers", config.get("num_layers")]),
-    "is_gated": lambda config: str(config.get("feed_forward_proj")).startswith("gated-"),
+    "is_gated": _is_gated,
+    "query_rank": _query_rank,
 }

@@ -51,7 +51,8 @@ def counted_by_transformers(config):
         model = auto.from_config(made)
     biases = [b for name, b in model.named_buffers() if "e_score_correction_bias" in name]
     # transformers 5 ties the head of every t5, also where the released weights have one
-    heads = [model.lm_head.weight] if is_t5 and not config["tie_word_embeddings"] else []
+    untied = is_t5 and not config.get("tie_word_embeddings", True)
+    heads = [model.lm_head.weight] if untied else []
     return sum(each.numel() for each in (*model.parameters(), *biases, *heads))
 
 
@@ -72,6 +73,29 @@ def test_small_configs_have_the_parameters_of_transformers(family, written):
         config = SMALL[family](chosen) | {"model_type": family}
         counted = read_config(written(config)).shape.total_params
         assert counted == counted_by_transformers(config), config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SMALL)
+def test_an_absent_key_has_the_default_of_transformers_or_is_refused(family, written):
+    config = SMALL[family](random.Random(family)) | {"model_type": family}
+    for key in {*config} - {"model_type", "pad_token_id"}:
+        less = {name: value for name, value in config.items() if name != key}
+        try:
+            counted = read_config(written(less)).shape.total_params
+        except InputError as error:
+            assert f"{key}: is missing" in str(error)
+        else:
+            assert counted == counted_by_transformers(less), key
+
+
+def test_a_null_of_the_text_part_is_no_missing_key(written):
+    """Kimi-VL's text part has no low rank for its queries, and says so by a null."""
+    text = SMALL["deepseek_v3"](random.Random(0)) | {"q_lora_rank": None}
+    text["model_type"] = "deepseek_v3"
+    found = read_config(written({"model_type": "kimi_vl", "text_config": text}))
+    assert found.shape == read_config(written(text)).shape
+    assert found.shape.query_rank == 0
 
 
 def test_every_family_is_tried_small_and_in_full():
