@@ -101,7 +101,7 @@ def read_config(path: Path) -> ConfigModel:
         sizes, family = _sizes_of(config), config["model_type"]
     except WrongKey as error:
         stated = f"={quoted(config[error.key])}" if config.get(error.key) is not None else ""
-        inside = place if error.key in part else ""
+        inside = "" if error.key in whole and error.key not in part else place
         raise InputError(f"{path}: {inside}{error.key}{stated}: {error.problem}") from None
     try:
         shape = ModelEntry(**sizes, source=FILE).shape
@@ -187,8 +187,8 @@ def _sizes_of(config: Config) -> dict[str, Any]:
     """
     family, known = config.get("model_type"), catalogue()
     if not isinstance(family, str) or family not in known["families"]:
-        names = ", ".join(known["families"])
-        raise WrongKey("model_type", f"no family that can be counted: {names}")
+        what = "is missing" if family is None else "cannot be counted"
+        raise WrongKey("model_type", f"{what}; the families are {', '.join(known['families'])}")
     for key, what in known["refused_keys"].items():
         if config.get(key):
             raise WrongKey(key, f"{what}, which cannot be counted here")
@@ -257,7 +257,7 @@ def _windowed(config: Config, default: Callable[[int], int], switch: str | None 
     for kind in kinds or ():
         if kind not in ("full_attention", "sliding_attention"):
             raise WrongKey("layer_types", f"{quoted(kind)} cannot be counted here")
-    if config.get("sliding_window") is None or (switch and not config.get(switch)):
+    if not config.get("sliding_window") or (switch and not config.get(switch)):
         return 0
     return default(layers) if kinds is None else kinds.count("sliding_attention")
 

@@ -89,6 +89,11 @@ def test_an_absent_key_has_the_default_of_transformers_or_is_refused(family, wri
             assert counted == counted_by_transformers(less), key
 
 
+def test_a_window_of_no_tokens_is_none(written):
+    mistral = {**LLAMA, "model_type": "mistral", "sliding_window": 0}
+    assert read_config(written(mistral)).shape == read_config(written(LLAMA)).shape
+
+
 def test_a_null_of_the_text_part_is_no_missing_key(written):
     """Kimi-VL's text part has no low rank for its queries, and says so by a null."""
     text = SMALL["deepseek_v3"](random.Random(0)) | {"q_lora_rank": None}
@@ -131,7 +136,12 @@ WRONG = {
     "glm": ({"model_type": "glm5"}, "model_type='glm5': sparse attention"),
     "blocks": ({"model_type": "nemotron-nas"}, "model_type='nemotron-nas': blocks that differ"),
     "gemma": ({"model_type": "gemma3_text"}, "model_type='gemma3_text': four norms a layer"),
-    "unknown": ({"model_type": "exaone"}, "model_type='exaone': no family that can be counted"),
+    "unknown": ({"model_type": "exaone"}, "model_type='exaone': cannot be counted; the families"),
+    "no family": ({"hidden_size": 8}, "model_type: is missing; the families are llama,"),
+    "half a text part": (
+        {"text_config": LLAMA | {"vocab_size": None}},
+        "text_config.vocab_size: is missing",
+    ),
     "an indexer": ({**KIMI, "index_topk": 2048}, "index_topk=2048: sparse attention"),
     "a block's key": ({**LLAMA, "block_configs": [{}]}, "block_configs=[{}]: blocks that differ"),
     "linear layers": (
