@@ -19,6 +19,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
@@ -97,6 +98,8 @@ def h100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.setattr(CudaInterface, "is_bf16_supported", staticmethod(lambda **_: True))
     monkeypatch.setattr(scheduler, "has_triton", lambda: True)
+    # before torch 2.13 a first fake CUDA tensor makes a real one, where CUDA says it is there
+    monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda _: None)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", None, raising=False)
     monkeypatch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     driver = types.SimpleNamespace(
