@@ -88,7 +88,7 @@ def _key_path(location: tuple[int | str, ...]) -> str:
     """A location in the file as people write it: `layouts[2].zero_stage`."""
     path = ""
     for part in location:
-        if part == "[key]":  # pydantic's mark for the key of a mapping
+        if part in ("[key]", "[list]", "[mapping]"):  # pydantic's mark, and a union's tags
             continue
         if isinstance(part, int):
             path += f"[{part}]"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import AXES
@@ -61,6 +61,13 @@ Template = Annotated[str, Field(strict=True), AfterValidator(_template)]
 Words = tuple[Template, ...]
 
 
+def _tag(value: Any) -> str:
+    return "[mapping]" if isinstance(value, dict) else "[list]"
+
+
+ByValue = Annotated[dict[str | int, Words], Tag("[mapping]")]
+Ways = Annotated[Annotated[Words, Tag("[list]")] | ByValue, Discriminator(_tag)]
+
 Failure = Literal["oom", "kernel_unavailable", "hang", "error"]
 
 
@@ -92,7 +99,7 @@ class Trainer(File):
 
     source: Annotated[str, Field(strict=True, min_length=1)]
     command: Words = ()  # empty: its logs can be read, and nothing else
-    flags: dict[str, Words | dict[str | int, Words]] = Field(default_factory=dict)
+    flags: dict[str, Ways] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)  # why an axis cannot be said
     environment: dict[str, Template | dict[str, dict[str | int, Template]]] = Field(
         default_factory=dict
@@ -106,9 +113,12 @@ class Trainer(File):
     @model_validator(mode="after")
     def _says_axes(self) -> "Trainer":
         by_axis = [axis for v in self.environment.values() if isinstance(v, dict) for axis in v]
-        for name in (*self.flags, *self.reasons, *by_axis):
-            if name not in FIELDS:
-                raise ValueError(f"flags.{name}: no axis or size: {did_you_mean(name, FIELDS)}")
+        named = {"flags": [*self.flags], "reasons": [*self.reasons], "environment": by_axis}
+        for key, names in named.items():
+            for name in names:
+                if name not in FIELDS:
+                    hint = did_you_mean(name, FIELDS)
+                    raise ValueError(f"{key}.{name}: no axis or size: {hint}")
         return self
 
     @property

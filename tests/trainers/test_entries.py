@@ -27,6 +27,8 @@ mine:
         (("(\\S+)", "(\\S+"), "is no regular expression: "),
         (("{loss:", "{lost:"), "mine.reads.fields.lost"),
         (("  reads:", "  flags: {tpp: [x]}\n  reads:"), "flags.tpp: no axis or size: did you mean"),
+        (("  reads:", "  reasons: {tpp: x}\n  reads:"), "reasons.tpp: no axis or size: did you"),
+        (("  reads:", "  flags: {tp: {2: x}}\n  reads:"), "mine.flags.tp[2]='x': must be a list"),
         (("    step: 'step'\n", ""), "mine.reads.step: is missing"),
         (("  source: a test\n", ""), "mine.source: is missing"),
         (("command:", "commands:"), "unknown key 'commands': did you mean 'command'?"),
