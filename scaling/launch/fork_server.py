@@ -95,18 +95,23 @@ def main() -> None:
     counting.join()
     if counting.exitcode in (_NO_GPU, DIED):
         sys.exit("a forked process cannot use the GPUs here; ranks start as fresh processes")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    told: list[int] = []  # to end; noted, so that no rank and no line of one is lost half-way
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     node, nodes = slurm.place_in_step(os.environ)
     agent = _Agent(folder, node)
     name = "localhost" if parent else host_name(os.environ)
     agent.said.add(name=name, gpus=counting.exitcode)
     try:
         # a launcher may not have read yet how its ranks ended
-        while parent is None or os.getppid() == parent or agent.ranks or agent.launchers:
+        while not told and (
+            parent is None or os.getppid() == parent or agent.ranks or agent.launchers
+        ):
             agent.serve()
             time.sleep(0.02 + nodes / 500)
     finally:
         agent.end()
+    if told:
+        sys.exit(128 + signal.SIGTERM)
     shutil.rmtree(folder, ignore_errors=True)  # the run was killed and cannot remove it
 
 

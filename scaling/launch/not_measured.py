@@ -3,14 +3,15 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from scaling.record.files import CannotWrite
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_told: list[int] = []  # of these, those that were noted
 
 
 class NotMeasured(Exception):
@@ -56,44 +57,47 @@ def file_errors_as_not_written(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exits_on_signals() -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into SystemExit(75), so that `finally` blocks run.
+def noting_signals() -> Iterator[None]:
+    """Note SIGINT, SIGTERM and SIGHUP for `exit_if_told`, so that none cuts a step in two.
 
-    75, EX_TEMPFAIL, is the exit code of `KilledFromOutside`: the point is measured again whether
-    its ranks or their launcher were ended. Ignored signals stay ignored (nohup). Outside the main
-    thread Python delivers no signals, and nothing is changed.
+    Otherwise a process that has just started, or a file that has just got its name, would stay.
+    Ignored signals stay ignored (nohup). Outside the main thread nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def leave(number: int, _: FrameType | None) -> None:
-        for other in before:  # a second Ctrl-C must not interrupt the clean-up
-            signal.signal(other, signal.SIG_IGN)
-        name = signal.Signals(number).name
-        words = f"ended by {name} before its ranks had ended; the next run repeats it\n"
-        os.write(2, words.encode())  # unlike print, safe in a handler
-        raise SystemExit(KilledFromOutside.exit_code)
-
-    before = {
-        number: handler
-        for number in _SIGNALS
-        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
-    }
-    for number in before:
-        signal.signal(number, leave)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    heeded = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
     try:
+        for number in heeded:
+            signal.signal(number, lambda number, _: _told.append(number))
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in heeded:
+            signal.signal(number, before[number])
+        _told.clear()
+
+
+def exit_if_told() -> None:
+    """Raise SystemExit(75) if a signal was noted; to be called where one may wait for long.
+
+    75, EX_TEMPFAIL, is the exit code of `KilledFromOutside`: the point is measured again whether
+    its ranks or their launcher were ended. A second Ctrl-C does not interrupt the clean-up.
+    """
+    if _told:
+        ignore_signals()
+        name = signal.Signals(_told[0]).name
+        _told.clear()
+        words = f"ended by {name} before its ranks had ended; the next run repeats it"
+        print(words, file=sys.stderr)  # noqa: T201 (the log)
+        raise SystemExit(KilledFromOutside.exit_code)
 
 
 def ignore_signals() -> None:
-    """Ignore the same signals from now on, once only what was measured remains to be written.
+    """Ignore the same signals from now on, once what was measured is written.
 
     Ended then, the command would count as failed, and its measurement would be made again.
-    `exits_on_signals` puts earlier handlers back. Outside the main thread nothing is changed.
+    Outside the main thread nothing is changed.
     """
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:

@@ -18,9 +18,8 @@ from scaling.launch.not_measured import (
     NodeLost,
     NoDevices,
     NotWritten,
-    exits_on_signals,
     file_errors_as_not_written,
-    ignore_signals,
+    noting_signals,
 )
 from scaling.launch.other_program import run_trainer
 from scaling.launch.point_files import read_point
@@ -79,7 +78,7 @@ def measure(
         NotMeasured: no row was written. A node was lost or srun failed, and attempts remain; or
             somebody ended the ranks; or this node of an allocation lacks the point's GPUs; or a
             file could not be written, and then the log has the measurement.
-        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; no rank runs.
+        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; none runs.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
@@ -93,7 +92,7 @@ def measure(
     attempt = 1 + len(earlier)
     with (
         file_errors_as_not_written(row_path),
-        exits_on_signals(),
+        noting_signals(),
         mark_running(row_path, time_limit_s=point.time_limit_s),
     ):
         check_room(row_path.parent)
@@ -106,7 +105,6 @@ def measure(
                 return row
         start = start or choose_starter(os.environ)
         run = _run(point, rank_command, start, row_path, hang_after_s)
-        ignore_signals()
         from scaling.launch.make_row import row_of
 
         row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))

@@ -13,9 +13,8 @@ from typing import Any
 
 from scaling.launch.judge import Limits
 from scaling.launch.not_measured import (
-    exits_on_signals,
     file_errors_as_not_written,
-    ignore_signals,
+    noting_signals,
 )
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
@@ -66,11 +65,10 @@ def probe(
         hang_after_s=hang_after_s,
         start_hang_after_s=hang_after_s,
     )
-    with file_errors_as_not_written(out), exits_on_signals(), rank_files(logs) as files:
+    with file_errors_as_not_written(out), noting_signals(), rank_files(logs) as files:
         command = [*rank_command, str(files.write_task(plan.to_json())), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
-        ignore_signals()
         left = files.read(ProbeRecords)
         rows = probe_rows(plan, run, left)
         facts = {"asked": plan.digest, "hosts": host_facts(left)}

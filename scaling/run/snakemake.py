@@ -86,10 +86,8 @@ def run_study(
     server = local_fork_server(points[0] if measures_here else None, log.parent)
     with log.open("a", encoding="utf-8") as sink, server as environment:
         earlier_bytes = sink.tell()
-        process = subprocess.Popen(
-            command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
-        )
-        code, told_to_end = _wait(process, watcher, console, started)
+        own = {**os.environ, **environment}
+        code, told_to_end = _run(command, own, sink, watcher, console, started)
     after = watcher.look()
     if notify is not None:
         subprocess.run(
@@ -183,35 +181,46 @@ def _command(study: Path, options: list[str], overrides: Mapping[str, str | None
     return [sys.executable, "-m", "snakemake", *profile, *options, "--config", *config]
 
 
-def _wait(
-    process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
+def _run(
+    command: list[str],
+    environment: Mapping[str, str],
+    sink: typing.IO[str],
+    watcher: Watcher,
+    console: Console,
+    started: float,
 ) -> tuple[int, bool]:
-    """Show progress until snakemake ends; its exit code, and whether it was told to end.
+    """Run snakemake and show its progress; its exit code, and whether it was told to end.
 
     Signals are passed on, whenever they come: after SIGINT (Ctrl-C) snakemake ends, after SIGTERM
     it starts nothing more and lets running jobs finish.
     """
-    told_to_end = False
+    process: subprocess.Popen[bytes] | None = None
+    told: list[int] = []  # signals
+    passed_on = 0
 
-    def pass_on(number: int, _: object) -> None:
-        nonlocal told_to_end
-        told_to_end = True
-        process.send_signal(number)
+    def pass_on(*signalled: object) -> None:
+        nonlocal passed_on
+        told.extend(number for number in signalled[:1] if isinstance(number, int))
+        while process is not None and passed_on < len(told):
+            passed_on += 1
+            process.send_signal(told[passed_on - 1])
 
-    before = {number: signal.signal(number, pass_on) for number in _heeded()}
     next_print = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
     last_printed, said = "", False
+    before = {number: signal.signal(number, pass_on) for number in _heeded()}
     with contextlib.ExitStack() as stack:
         for number, handler in before.items():
             stack.callback(signal.signal, number, handler)
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)
+        pass_on()  # what came before it had started
         live = stack.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
-                return process.wait(timeout=1.0), told_to_end
+                return process.wait(timeout=1.0), bool(told)
             except subprocess.TimeoutExpired:
                 progress = watcher.look()
-            if told_to_end and not said:
+            if told and not said:
                 said = True
                 console.print("Stopping: what is measured is kept.")
             if time.monotonic() >= next_ask:

@@ -2,16 +2,19 @@
 
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from scaling.launch import measure
+from scaling.launch import NotMeasured, measure
 from scaling.record.files import write_rows
 from scaling.record.running import mark_running
 from tests.launch.conftest import LAUNCHER
@@ -75,6 +78,39 @@ def test_a_signal_leaves_no_marker_that_has_its_name_but_is_not_on_the_disk_yet(
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(SystemExit):
         measured("finish()")
+    assert list(study.rows.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["start.local.spawn", "start.forked.start_local"])
+def test_a_signal_leaves_no_rank_that_has_started_and_is_not_watched_yet(
+    measured, study, monkeypatch, name
+):
+    start, before = pkgutil.resolve_name(f"scaling.launch.{name}"), psutil.Process().children()
+
+    def told(*words, **how):
+        started = start(*words, **how)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started
+
+    monkeypatch.setattr(f"scaling.launch.{name}", told)
+    with pytest.raises(SystemExit):
+        measured(SLEEPING, dp=2)
+    assert psutil.Process().children() == before
+    assert list(study.rows.iterdir()) == []
+
+
+def test_a_signal_while_the_marker_is_removed_leaves_none(measured, study, monkeypatch):
+    read = Path.read_text
+
+    def told(path, *words, **how):
+        text = read(path, *words, **how)
+        if path == study.marker:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", told)
+    with pytest.raises(NotMeasured, match="rank 0 was killed by SIGTERM"):
+        measured("os.kill(os.getpid(), signal.SIGTERM)")
     assert list(study.rows.iterdir()) == []
 
 

@@ -30,33 +30,49 @@ def test_a_config_that_would_be_lost_beside_ours_is_refused(options):
 
 
 class Impatient:
-    """Looks, and sends this process a signal while it does."""
+    """Looks once the child is ready, and sends this process a signal while it does."""
 
-    def __init__(self, number):
-        self.number = number
+    def __init__(self, number, ready):
+        self.number, self.ready = number, ready
 
     def ask_slurm(self):
         return Queue()
 
     def look(self):
+        until("the child is ready", self.ready.exists)
         os.kill(os.getpid(), self.number)
         return Progress(total=1, done=0, running=1, seconds_left=None)
 
 
+def run_child(script, watcher):
+    """The exit code of a shell that does this as snakemake, and whether it was told to end."""
+    command, quiet = ["bash", "-c", script], Console(quiet=True)
+    with Path(os.devnull).open("w") as sink:
+        return snakemake._run(command, os.environ, sink, watcher, quiet, time.monotonic())
+
+
+WAITS = "while true; do sleep 0.05; done"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_handed_on_and_decides_the_exit_code(tmp_path, number):
-    before = signal.getsignal(number)
-    script = f"trap 'exit 5' {number.name}; touch {tmp_path}/ready; while true; do sleep 0.05; done"
-    child = subprocess.Popen(["bash", "-c", script])
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.02)
-
-    code, told_to_end = snakemake._wait(
-        child, Impatient(number), Console(quiet=True), time.monotonic()
-    )
-
-    assert (code, told_to_end) == (5, True)
+    before, ready = signal.getsignal(number), tmp_path / "ready"
+    script = f"trap 'exit 5' {number.name}; touch {ready}; {WAITS}"
+    assert run_child(script, Impatient(number, ready)) == (5, True)
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_while_snakemake_starts_is_handed_on_too(monkeypatch, number):
+    popen = subprocess.Popen
+
+    def signalled(*words, **how):
+        started = popen(*words, **how)
+        os.kill(os.getpid(), number)
+        return started
+
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    assert run_child(WAITS, None) == (-number, True)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -136,19 +136,20 @@ def local_fork_server(point: PointOrProbe | None, logs: Path) -> Iterator[dict[s
         yield {}
         return
     logs.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))  # 0700
-    command = [*AGENT, str(folder), str(os.getpid())]
-    agent = _start_agents(folder, 1, command, rank_environment(point, os.environ))
-    try:
-        yield {FORK_SERVER: str(folder)}
-    finally:
-        agent.terminate()
+    with tempfile.TemporaryDirectory(
+        prefix=".host-", dir=logs.absolute(), ignore_cleanup_errors=True
+    ) as folder:
+        command = [*AGENT, folder, str(os.getpid())]
+        agent = _start_agents(Path(folder), 1, command, rank_environment(point, os.environ))
         try:
-            agent.wait(_EXIT_S)
-        except subprocess.TimeoutExpired:
-            agent.kill()
-            agent.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+            yield {FORK_SERVER: folder}
+        finally:
+            agent.terminate()
+            try:
+                agent.wait(_EXIT_S)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+                agent.wait()
 
 
 def start_on_fork_servers(launch: Launch) -> Ranks:
