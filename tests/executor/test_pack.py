@@ -90,8 +90,23 @@ def test_a_job_killed_after_its_output_is_not_repeated(pack, tmp_path, outputs_a
     assert [finished(folder, n)["code"] for n in range(2)] == [0, 0]
 
 
+@pytest.fixture
+def limit_passes(tmp_path, monkeypatch):
+    """Once `ready` is there, each look at the clock finds it a second later, for one job."""
+
+    def now():
+        reached = (tmp_path / "ready").exists() and not (tmp_path / "pack/0.finished.json").exists()
+        seconds[0] += reached
+        return clock() + seconds[0]
+
+    seconds, clock = [0.0], time.monotonic
+    later = SimpleNamespace(monotonic=now, time=time.time, sleep=time.sleep)
+    monkeypatch.setattr(pack_module, "time", later)
+
+
+@pytest.mark.usefixtures("limit_passes")
 def test_a_job_at_its_time_limit_ends_and_the_next_one_runs(pack, tmp_path):
-    folder = pack("sleep 300 & echo $! > child; wait", "true", limit_s=4)
+    folder = pack("sleep 300 & echo $! > child; touch ready; wait", "true", limit_s=60)
 
     Pack(folder)()
 
@@ -118,9 +133,9 @@ def test_time_in_which_all_of_it_was_suspended_counts_against_no_limit(pack, tmp
     assert (finished(folder, 0)["reason"], finished(folder, 0)["code"]) == ("ended", 0)
 
 
-def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
-    monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.GRACE_S", 0.5)
-    folder = pack("trap '' TERM; while true; do sleep 0.1; done", "true", limit_s=4)
+@pytest.mark.usefixtures("limit_passes")
+def test_a_job_that_heeds_no_signal_is_killed(pack):
+    folder = pack("trap '' TERM; touch ready; while true; do sleep 0.1; done", "true", limit_s=60)
 
     Pack(folder)()
 
@@ -202,6 +217,35 @@ def test_time_limit_lets_writers_finish_and_requeues_running_jobs(pack, tmp_path
             os.killpg(json.loads((folder / f"{number}.running.json").read_text())["pid"], 0)
 
 
+def test_a_signal_that_comes_while_a_job_starts_ends_that_job(pack, monkeypatch):
+    popen, jobs = subprocess.Popen, []
+
+    def told(*words, **how):
+        jobs.append(popen(*words, **how))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return jobs[0]
+
+    monkeypatch.setattr(subprocess, "Popen", told)
+    folder = pack("sleep 600", "touch started")
+    with pytest.raises(SystemExit) as ended:
+        Pack(folder)()
+
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert jobs[0].poll() is not None
+    assert not list(folder.glob("*.finished.json"))
+
+
+def test_a_second_signal_does_not_disturb_the_end(pack, tmp_path):
+    again = "kill -TERM $PPID; sleep 1; touch clean; exit 1"
+    folder = pack(f"trap '{again}' TERM; touch ready; while :; do sleep 0.1; done")
+    process = started(folder, tmp_path / "ready")
+    process.terminate()
+
+    assert process.wait(timeout=300) == 128 + signal.SIGTERM
+    assert (tmp_path / "clean").exists()
+    assert not (folder / "0.finished.json").exists()
+
+
 def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
     folder = pack("touch $SUBMITIT_RELEASED; until [ -e ready ]; do :; done; exit 74",
                   "touch ready; sleep 300")  # fmt: skip
@@ -246,15 +290,18 @@ def test_a_job_that_was_left_for_later_runs_behind_those_that_had_no_turn(
 def test_a_worker_ends_once_its_allocation_was_started_again_elsewhere(pack, monkeypatch):
     monkeypatch.setattr(pack_module, "_LOOK_EVERY_S", 0.1)
     folder = pack("sleep 600")
-    newer = {"restarts": 1, "host": "elsewhere"}
-    timer = threading.Timer(1.0, pack_module.write_json, [folder / "started.json", newer])
-    timer.start()
-    began = time.monotonic()
 
+    def start_elsewhere():
+        until("the job runs", (folder / "0.running.json").exists)
+        newer = {"restarts": 1, "host": "elsewhere"}
+        pack_module.write_json(folder / "started.json", newer)
+
+    threading.Thread(target=start_elsewhere).start()
     with pytest.raises(SystemExit, match="started again elsewhere"):
         Pack(folder)()
 
-    assert time.monotonic() - began < 60
+    shell = json.loads((folder / "0.running.json").read_text())["pid"]
+    assert not is_running(shell)
     assert not (folder / "0.finished.json").exists()
 
 

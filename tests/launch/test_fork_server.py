@@ -154,6 +154,8 @@ def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
 
     def end():
         process_of(study, 0)
+        node = folder / "node0"  # an order that is not confirmed would be given to nobody else
+        until("the agent confirms the order", lambda: '"started"' in node.read_text())
         agent.send_signal(number)
         agent.wait()
 

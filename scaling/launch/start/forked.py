@@ -31,7 +31,7 @@ FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: no fork servers
 AGENT = (sys.executable, "-c", "from scaling.launch.fork_server import main; main()")
 _LOG = "agents.log"  # what the agents print, and their srun
 _PID = "pid"  # file with the process that ends with the agents: the agent, or the srun of several
-_IMPORT_LIMIT_S, _ANSWER_S, _EXIT_S = 300.0, 60.0, 20.0
+_ANSWER_S, _EXIT_S = 300.0, 20.0  # a fork server imports before it answers, a new one too
 _OLD_S = 30 * 86400.0  # after which nobody needs the logs in a folder
 
 
@@ -53,7 +53,7 @@ class ForkedRanks:
         nodes = [folder / f"node{node}" for node in range(launch.nodes)]
         self._nodes, self._orders = [*map(Lines, nodes)], Lines(folder / "orders")
         self._order = uuid.uuid4().hex
-        agents = [_wait_for(node, _IMPORT_LIMIT_S, lambda line: "gpus" in line) for node in nodes]
+        agents = [_wait_for(node, _ANSWER_S, lambda line: "gpus" in line) for node in nodes]
         fewest = min(agent["gpus"] for agent in agents)
         if launch.task.gpu != "cpu" and fewest < launch.per_node:
             raise NoForkServer(f"a fork server can use {fewest} of {launch.per_node} GPUs")

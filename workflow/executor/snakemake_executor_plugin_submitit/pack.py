@@ -145,16 +145,17 @@ class Pack:
             OSError: a job's end could not be recorded, as the disk is full.
         """
         restarts = self._restarts = self._context.restarts()
-        self._looks_s = 0.0
+        self._looks_s, self._told = 0.0, list[int]()
         started = {"restarts": restarts, "host": os.uname().nodename}
         write_json(self._folder / "started.json", started)
         pack: dict[str, Any] = json.loads((self._folder / "pack.json").read_text())
         if restarts > pack["restarts"]:
             raise RuntimeError(f"given up: restarted {restarts} times")
-        # submitit ignores SIGTERM, so a job would outlive a cancel
-        signal.signal(signal.SIGTERM, self._terminated)
+        # Submitit ignores SIGTERM, so a job would outlive a cancel. It is noted here, and heeded in
+        # a pause: no job that has just started is lost, and no second signal disturbs the end.
+        signal.signal(signal.SIGTERM, lambda number, _: self._told.append(number))
         if restarts:  # an earlier start may live on a node that was lost, until it looks
-            time.sleep(_LOOK_EVERY_S)
+            self._pause(_LOOK_EVERY_S)
         # what was left for later goes behind those that had no turn
         turns = sorted((self._times_returned(n), n) for n in range(len(pack["items"])))
         codes: list[int] = []
@@ -164,7 +165,7 @@ class Pack:
                     self._start(number, pack)
                     codes += self._wait(for_the_next=True)
             codes += self._wait()
-        finally:  # also when a signal handler raised through the wait
+        finally:  # also when a signal ended the wait
             self._stop()
         if codes and all(codes):
             raise SystemExit(f"all jobs of this pack failed, with exit codes {codes}")
@@ -221,7 +222,7 @@ class Pack:
                 for job in list(self._running):
                     if (self._folder / f"{job.number}.withdrawn").exists():
                         yield self._end(job)
-            time.sleep(_POLL_S)
+            self._pause(_POLL_S)
 
     def _end_if_started_again(self) -> None:
         """Kill everything at once if this allocation was started anew on another node."""
@@ -254,15 +255,15 @@ class Pack:
                 write_json(self._folder / "unusable.json", {"host": host, "why": why})
                 self._stop_early(job, f"cannot run on {host}")
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
-                time.sleep(OUR_TURN_S)  # somebody may be about to take the nodes away
+                self._pause(OUR_TURN_S)  # somebody may be about to take the nodes away
                 if self._context.requeue():
                     self._return(job)
-                    time.sleep(_REQUEUE_S)  # SIGTERM ends this process meanwhile
+                    self._pause(_REQUEUE_S)  # SIGTERM ends this process meanwhile
                 self._stop_early(job, "was ended from outside")
             if job.killed_for_memory(code):
                 reason = "memory limit"
-            if code < 0 or code > 128:
-                time.sleep(1)  # if the allocation is ending, this process's signal is on its way
+            if code:  # if the allocation is ending, this process's signal is there or on its way
+                self._pause(1 if code < 0 or code > 128 else 0)
         self._record(job.number, reason, code, job.began)
         return code
 
@@ -293,8 +294,13 @@ class Pack:
                 with contextlib.suppress(OSError):  # a full disk
                     self._record(job.number, "ended", 0, job.began)
 
-    def _terminated(self, number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless SIGTERM has come or comes: then this process ends."""
+        end = time.monotonic() + seconds
+        while not self._told and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _POLL_S))
+        if self._told:
+            raise SystemExit(128 + self._told[0])
 
 
 def oom_kills() -> int:
