@@ -71,7 +71,7 @@ with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as 
     part = root / "part"
     part.write_text(found["SCALING_HOST"])
     part.rename(root / "place")
-    time.sleep(100)
+    time.sleep(600)
 """
 
 

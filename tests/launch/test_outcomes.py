@@ -48,6 +48,8 @@ time.sleep(600)
 FAILS = """
 text = "peer is gone" if rank == 0 else "the cause"
 files.write(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
+while len(files.read(RankFailure)) < 2:  # the first to end would leave the other one a second
+    time.sleep(0.02)
 sys.exit(1)
 """
 DIES_AFTERWARDS = """
@@ -116,6 +118,8 @@ def test_ranks_that_get_no_further_hang_and_leave_their_stacks(measured, study, 
 def test_ranks_of_two_nodes_that_only_lost_each_other_run_on_other_nodes(study):
     body = """
 files.write(rank, RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0))
+while len(files.read(RankFailure)) < 2:
+    time.sleep(0.02)
 sys.exit(1)
 """
     path = study.write(tiny_point(dp=2, gpus_per_node=1, measured_steps=1))

@@ -64,7 +64,9 @@ def test_a_killed_sweep_is_taken_over_and_only_what_is_missing_runs(small):
     second = start(small)
     orphan = until_one_more_is_running(second, results, rows=len(kept) + 1)
     snakemakes = [
-        p for p in psutil.Process(second.pid).children() if "snakemake" in " ".join(p.cmdline())
+        p
+        for p in psutil.process_iter(["ppid", "cmdline"])
+        if p.info["ppid"] == second.pid and "snakemake" in " ".join(p.info["cmdline"] or [])
     ]
     for process in [psutil.Process(second.pid), *snakemakes]:
         process.kill()
