@@ -65,20 +65,22 @@ def test_other_software_fuses_its_norms_unless_a_row_says_no() -> None:
 
 
 def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
-    shapes = [MODELS[name] for name in ("llama2_7b", "mt5_base", "gpt2")]
+    shapes = [MODELS[name] for name in ("llama2_7b", "mt5_base", "gpt2", "deepseek_v3")]
     layouts = [
         Layout(tp=2, pp=2, dp=4, zero_stage=1, sequence_parallel=True, seq_length=1024),
         Layout(dp=8, zero_stage=3, zero_shard_size=4, attention="math", seq_length=512),
         Layout(cp=2, dp=2, optimizer_offload="cpu", zero_stage=2, precision="fp16", compile=True,
                micro_batch_size=4, gradient_accumulation_steps=3, seq_length=1024),
+        Layout(tp=2, dp=32, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8,
+               fused_norm=True, seq_length=4096),
     ]  # fmt: skip
-    clusters = ["h100-80gb-efa", "a100-80gb", "v100-32gb"]
+    clusters = ["h100-80gb-efa", "a100-80gb", "v100-32gb", "h100-80gb"]
     direct = points_of_layouts(
-        layouts, shapes, site_clusters(), models=["a", "b", "c"], clusters=clusters
+        layouts, shapes, site_clusters(), models=[*"abcd"], clusters=clusters
     )
     records = [
         {**dataclasses.asdict(shape), **dataclasses.asdict(layout), "model": name, "cluster": at}
-        for shape, layout, name, at in zip(shapes, layouts, "abc", clusters, strict=True)
+        for shape, layout, name, at in zip(shapes, layouts, "abcd", clusters, strict=True)
     ]
     read = points_of(as_table(pa.Table.from_pylist(records)))
     one, other = (prediction_table(points, predict(points)) for points in (direct, read))

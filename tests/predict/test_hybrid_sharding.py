@@ -30,16 +30,51 @@ def state_bytes(points):
     return sum(terms[name] for name in STATE)
 
 
+WEIGHTS = 32 * LAYER + 2 * HEAD
+HOPS, FAR_HOP = 7 * 3.4e-6, 14e-6  # of a ring of eight on a node; between nodes
+INSIDE = 7 / 8 * WEIGHTS / 300e9  # a byte of each weight around that ring
+OURS = {"framework": "scaling", "dp": 16, "zero_stage": 3, "gradient_accumulation_steps": 4}
+# fp32 gradients of an eighth, between pairs on two nodes whose NICs eight pairs share: 25 GB/s each
+PAIRS = 2 * 1 / 2 * WEIGHTS * 4 / 8 / 25e9 + 2 * 2 * FAR_HOP
+# two nodes of eight: 15 / 16 of the bytes past 200 GB/s of NICs, 14 hops inside and 2 between
+FAR = 15 / 16 * 2 * WEIGHTS / 200e9 + 32 * (2 * HOPS + 2 * FAR_HOP)
+STAGE = (16 * LAYER + HEAD) * 7 / 8 / 300e9
+
+
 @pytest.mark.parametrize(
-    ("zero_stage", "bytes_per_parameter"),
-    [(1, 2 + 4 + 12 / 8), (2, 2 + (4 + 12) / 8), (3, (2 + 4 + 12) / 8)],
-)
-def test_state_is_divided_by_the_ranks_that_share_it_not_by_all_of_dp(
-    points, zero_stage, bytes_per_parameter
-):
-    row = {"dp": 64, "zero_shard_size": 8, "zero_stage": zero_stage}
-    gathered = 2 * LAYER * (zero_stage == 3)  # the layer that is computed
-    assert state_bytes(points(row)) == pytest.approx(PARAMS * bytes_per_parameter + gathered)
+    ("row", "gathering", "gradients"),
+    [
+        # gathered twice and scattered once every micro-batch
+        ({"dp": 8, "zero_stage": 3, "gradient_accumulation_steps": 2}, 6 * INSIDE + 96 * HOPS, 0),
+        ({"dp": 16, "zero_stage": 3, "zero_shard_size": 8, "gradient_accumulation_steps": 4},
+            6 * INSIDE + 96 * HOPS, PAIRS),
+        # fp32 gradients scattered, 16-bit weights gathered
+        ({"dp": 16, "zero_stage": 1, "zero_shard_size": 8}, 0, 6 * INSIDE + HOPS + PAIRS),
+        # of 4 micro-batches' 8 gathers 1 is far; the mean of a micro-batch, its scatter included
+        ({**OURS, "zero_shard_size": 8},
+            (1 / 4 + 1) * FAR + (2 - 1 / 4) * (2 * INSIDE + 32 * HOPS), 0),
+        # torchtitan scatters in fp32; its pipelines gather and scatter once a step
+        ({"dp": 8, "zero_stage": 3, "framework": "torchtitan"}, 8 * INSIDE + 96 * HOPS, 0),
+        ({"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4,
+            "framework": "torchtitan"},
+            (2 * STAGE + 16 * HOPS) / 4, 4 * STAGE + 16 * HOPS),
+        ({"dp": 8, "framework": "scaling", "precision": "fp32"}, 0, 2 * (4 * INSIDE + HOPS)),
+    ],
+)  # fmt: skip
+def test_sharded_traffic_is_what_each_software_moves(points, row, gathering, gradients):
+    found = traffic(points(row))
+    assert found.gathering == pytest.approx(gathering)
+    assert found.gradients == pytest.approx(gradients)
+
+
+def test_torchtitans_pipelines_hold_whole_weights_and_gradients(points):
+    row = {"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4}
+    terms = memory(points({**row, "framework": "torchtitan"})).terms
+    weights = 16 * LAYER + HEAD
+    # whole in 16 bits, and the fp32 shards beside their moments; gradients add up in fp32
+    state = terms["weights_bytes"] + terms["optimizer_bytes"]
+    assert state == pytest.approx(weights * (2 + 12 / 8))
+    assert terms["gradients_bytes"] == pytest.approx(weights * 4)
 
 
 def test_an_empty_cell_shards_over_all_of_dp(points):
@@ -47,27 +82,6 @@ def test_an_empty_cell_shards_over_all_of_dp(points):
     absent, all_of_it = (predict(points(row)) for row in rows)
     assert absent.memory_bytes == all_of_it.memory_bytes
     assert absent.step_time_s == all_of_it.step_time_s
-
-
-def test_zero_3_gathers_inside_the_node_and_reduces_gradients_across(points):
-    row = {"dp": 16, "zero_shard_size": 8, "zero_stage": 3, "gradient_accumulation_steps": 4}
-    found = traffic(points(row))
-    weights = 32 * LAYER + 2 * HEAD
-    # gathered twice and scattered once every micro-batch, over NVLink: dp over two nodes is not
-    assert found.gathering == pytest.approx(7 / 8 * weights * 6 / 300e9 + 3 * 32 * 7 * 3.4e-6)
-    # an eighth of the fp32 gradients, once a step, between two ranks on two nodes whose NICs eight
-    # such pairs share: 25 GB/s each, around rings of two
-    ring = 2 * 1 / 2 * weights * 4 / 8 / 25e9 + 2 * 2 * 14e-6
-    assert found.gradients == pytest.approx(ring)
-
-
-def test_zero_1_scatters_and_gathers_inside_the_group(points):
-    found = traffic(points({"dp": 16, "zero_shard_size": 8, "zero_stage": 1}))
-    weights = 32 * LAYER + 2 * HEAD
-    inside = 7 / 8 * weights * (4 + 2) / 300e9 + 7 * 3.4e-6
-    across = weights * 4 / 8 / 25e9 + 2 * 2 * 14e-6
-    assert found.gradients == pytest.approx(inside + across)
-    assert found.gathering == 0
 
 
 def test_a_group_of_one_is_plain_data_parallelism(points):
@@ -92,9 +106,6 @@ def test_the_optimizer_updates_what_a_rank_holds(points):
     assert hybrid == pytest.approx(8 * whole)
 
 
-OURS = {"framework": "scaling", "dp": 16, "zero_stage": 3, "gradient_accumulation_steps": 4}
-
-
 def test_deepspeeds_second_copy_adds_weights_only(points):
     """bf16 weights once more over 8; what ZeRO-3 has gathered at the peak is the same."""
     second, whole, named = (
@@ -102,17 +113,6 @@ def test_deepspeeds_second_copy_adds_weights_only(points):
     )
     assert second - whole == pytest.approx(PARAMS * 2 / 8, rel=1e-3)
     assert whole == named
-
-
-def test_a_second_copy_leaves_one_gather_and_the_scatter_between_nodes(points):
-    found = traffic(points({**OURS, "zero_shard_size": 8}))
-    layer_bytes = (32 * LAYER + 2 * HEAD) * 2
-    # two nodes of eight: 15 / 16 of the bytes past 200 GB/s of NICs, 14 hops inside and 2 between
-    far = 15 / 16 * layer_bytes / 200e9 + 32 * (14 * 3.4e-6 + 2 * 14e-6)
-    near = 7 / 8 * layer_bytes / 300e9 + 32 * 7 * 3.4e-6
-    # of 4 micro-batches' 8 gathers 1 is far; the mean of a micro-batch, its scatter included
-    assert found.gathering == pytest.approx((1 / 4 + 1) * far + (2 - 1 / 4) * near)
-    assert found.gradients == 0
 
 
 def test_a_stage_gathers_its_own_layers_and_torch_scatters_once(points):
@@ -136,36 +136,6 @@ def test_deepspeeds_bf16_pipelines_shard_state_without_zero(points):
     assert bf16 == pytest.approx(1.5 * fp16)
     optimizer = step_of(group, f, p, memory_of(group, f, p).total).terms["optimizer_s"]
     assert optimizer[0] == pytest.approx(optimizer[1] / 4)
-
-
-def test_torchtitans_pipelines_keep_weights_and_gradients_for_a_whole_step(points):
-    row = {"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4}
-    found = points({**row, "framework": "torchtitan"})
-    weights, hops = 16 * LAYER + HEAD, 16 * 7 * 3.4e-6
-    moved = traffic(found)
-    # one gather of 16 bits and one scatter of fp32 a step, whatever its micro-batches
-    assert 4 * moved.gathering == pytest.approx(7 / 8 * weights * 2 / 300e9 + hops)
-    assert moved.gradients == pytest.approx(7 / 8 * weights * 4 / 300e9 + hops)
-    (group,) = found.groups
-    terms = memory_of(group, group.features, group.start).terms
-    # whole in 16 bits, and the fp32 shards beside their moments; gradients add up in fp32
-    state = terms["weights_bytes"] + terms["optimizer_bytes"]
-    assert state == pytest.approx(weights * (2 + 12 / 8))
-    assert terms["gradients_bytes"] == pytest.approx(weights * 4)
-
-
-def test_torchtitan_scatters_gradients_in_fp32(points):
-    row = {"dp": 8, "zero_stage": 3, "framework": "torchtitan"}
-    weights = 32 * LAYER + 2 * HEAD
-    ring = 3 * 32 * 7 * 3.4e-6
-    assert traffic(points(row)).gathering == pytest.approx(7 / 8 * weights * 8 / 300e9 + ring)
-
-
-def test_fp32_gradients_travel_as_wide_as_they_are(points):
-    row = {"framework": "scaling", "dp": 8, "precision": "fp32"}
-    params = 32 * LAYER + 2 * HEAD
-    ring = 2 * (7 / 8 * params * 4 / 300e9 + 7 * 3.4e-6)
-    assert traffic(points(row)).gradients == pytest.approx(ring)
 
 
 @UNHURRIED

@@ -38,10 +38,11 @@ def memory(points: Points, **parameters: float):
     ],
 )
 def test_each_zero_stage_divides_one_more_term_by_dp(points, zero_stage, bytes_per_parameter):
-    terms = memory(points({"dp": 8, "zero_stage": zero_stage})).terms
-    state = terms["weights_bytes"] + terms["gradients_bytes"] + terms["optimizer_bytes"]
-    gathered = 2 * LAYER * (zero_stage == 3)  # the layer that is computed
-    assert state == pytest.approx(PARAMS * bytes_per_parameter + gathered)
+    for ranks in ({"dp": 8}, {"dp": 64, "zero_shard_size": 8} if zero_stage else {"dp": 64}):
+        terms = memory(points({**ranks, "zero_stage": zero_stage})).terms
+        state = terms["weights_bytes"] + terms["gradients_bytes"] + terms["optimizer_bytes"]
+        gathered = 2 * LAYER * (zero_stage == 3)  # the layer that is computed
+        assert state == pytest.approx(PARAMS * bytes_per_parameter + gathered)
 
 
 def test_fp32_keeps_no_second_copy_of_the_weights(points):

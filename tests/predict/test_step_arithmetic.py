@@ -109,16 +109,6 @@ def test_dp_groups_share_the_nics_of_their_nodes(points):
     assert shared / alone == pytest.approx((7 / 8) / (15 / 16), rel=0.02)
 
 
-def test_zero_3_gathers_twice_and_scatters_once_a_micro_batch(points):
-    (group,) = points({"dp": 8, "zero_stage": 3, "gradient_accumulation_steps": 2}).groups
-    f, p = group.features, {**group.start, **IDEAL}
-    traffic = traffic_of(group, f, p, stages_of(f, group.stack))
-    weights = 32 * LAYER + 2 * HEAD
-    ring = 3 * 32 * 7 * 3.4e-6
-    assert traffic.gathering == pytest.approx(7 / 8 * weights * 6 / 300e9 + ring)
-    assert traffic.gradients == 0
-
-
 def test_nanotron_deals_layers_by_cost_so_the_last_stage_has_fewer():
     rows = [{"pp": 4, "framework": name, "vocab_size": 128000} for name in ("nanotron 0.5", "x")]
     by_cost, even = points_of(as_table(table_of(*rows), "t")).groups
