@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 
 from scaling.cluster.hardware import Cluster
-from scaling.predict.cost.interval import CALIBRATED, Z_80, learned_errors
+from scaling.predict.cost.interval import (
+    CALIBRATED,
+    Z_80,
+    chance_faster,
+    learned_errors,
+    ratio_sigma,
+)
 from scaling.predict.cost.links import ring_bus, tp_bus
 from scaling.predict.cost.model import followed_half, predict
+from scaling.predict.cost.prediction_tables import prediction_table
 from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
@@ -35,11 +42,7 @@ def calibrated(group, *, generation="ampere", cluster=None, **values):
         rows_out_of_memory=0,
         rows_with_peak_memory=0,
         parameters=parameters,
-        ranges={
-            "world_size": (8.0, 8.0),
-            "seq_length": (4096.0, 4096.0),
-            "hidden_size": (4096.0, 4096.0),
-        },
+        ranges={"world_size": (8, 8), "seq_length": (4096, 4096), "hidden_size": (4096, 4096)},
         errors=CALIBRATED,
         residual=Residual(places=(), weights=()),
     )
@@ -122,3 +125,41 @@ def test_a_measured_bus_is_the_rate_of_all_reduces_and_bounds_rings():
     nodes = np.array([2.0, 4.0])
     assert ring_bus(group, nodes, 0.5) == pytest.approx([200e9, 150e9])
     assert tp_bus(group, nodes, 0.5) == pytest.approx([300e9, 150e9])
+
+
+def test_errors_of_two_layouts_of_a_size_add_in_squares():
+    assert ratio_sigma(0.03, 0.04) == pytest.approx(0.05)
+
+
+def test_the_odds_of_a_tie_are_even_and_one_in_ten_lies_beyond_an_interval():
+    assert chance_faster(2.0, 2.0, np.array(0.1)) == pytest.approx(0.5)
+    # an 80 % interval ends 1.2816 standard deviations away, on both sides
+    ahead = np.exp(0.12816)
+    assert chance_faster(1.0, ahead, np.array(0.1)) == pytest.approx(0.9, abs=1e-4)
+    assert chance_faster(ahead, 1.0, np.array(0.1)) == pytest.approx(0.1, abs=1e-4)
+
+
+def test_every_prediction_says_what_of_its_error_is_its_own(points):
+    asked = points(
+        {"tp": 8, "dp": 1},
+        {"tp": 1, "dp": 8},
+        {"tp": 16, "dp": 4, "seq_length": 512, "cluster": "h100-80gb-efa"},
+    )
+    table = prediction_table(asked, predict(asked)).to_pylist()
+    own = [
+        float(np.hypot(row["predicted_layout_sigma"], row["predicted_rest_sigma"])) for row in table
+    ]
+    for row, sigma in zip(table, own, strict=True):
+        assert 0 < sigma < np.log(row["high"] / row["low"])
+        assert 0 < row["predicted_size_sigma"] < np.log(row["high"] / row["low"])
+    # over nodes its tensor-parallel ranks wait most of the step
+    assert own[2] > own[0] > own[1]
+
+
+def test_a_stall_that_may_come_widens_what_is_its_own(points):
+    shared = {"framework": "nanotron", "cluster": "h100-80gb-efa", "world_size": 32, "dp": 16}
+    shared |= {"pp": 2, "gradient_accumulation_steps": 16}
+    prediction = predict(points({**shared, "zero_stage": 0}, {**shared, "zero_stage": 1}))
+    stalls, calm = prediction.own_sigma
+    assert stalls > 2 * calm
+    assert prediction.high[0] / prediction.step_time_s[0] > 1.5

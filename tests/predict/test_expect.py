@@ -112,32 +112,34 @@ def test_a_slow_number_names_link_norm_and_the_gap():
     assert not any(look.startswith("allocator") for look in told.looks)
 
 
-def test_a_nearly_full_gpu_names_allocator_retries():
-    told = asked(3000.0, peak_memory_bytes=79 * 2**30)
-    assert told.looks[0].startswith("allocator retries: memory is ")
+@pytest.mark.parametrize(
+    ("tokens", "asked_of", "look"),
+    [
+        (3000.0, {"peak_memory_bytes": 79 * 2**30}, "allocator retries: memory is "),
+        (
+            3000.0,
+            {"model": "llama3_405b", "gpus": 8, "batch": 64},
+            "the layout: it is expected to need ",
+        ),
+        (100.0, {"model": "qwen2_0_5b", "gpus": 8, "batch": 64}, "a busy host"),
+    ],
+)
+def test_a_slow_number_names_its_first_cause(tokens, asked_of, look):
+    told = asked(tokens, **asked_of)
+    assert told.looks[0].startswith(look)
+    assert [one for one in told.looks if one.startswith("allocator")] == told.looks[:1] * (
+        "peak_memory_bytes" in asked_of
+    )
+    if told.fits_chance < 0.5:
+        assert told.why_none_faster == "no layout is expected to fit into memory"
 
 
-def test_a_layout_that_cannot_fit_is_doubted_first():
-    told = asked(3000.0, model="llama3_405b", gpus=8, batch=64)
-    assert told.looks[0].startswith("the layout: it is expected to need ")
-    assert not any(look.startswith("allocator") for look in told.looks)
-    assert told.why_none_faster == "no layout is expected to fit into memory"
-
-
-def test_a_small_model_on_a_fast_gpu_names_the_host():
-    told = asked(100.0, model="qwen2_0_5b", gpus=8, batch=64)
-    assert any(look.startswith("a busy host") for look in told.looks)
-
-
-def test_a_number_of_a_whole_node_is_told():
-    told = asked(8 * asked(1000.0).expected)
+def test_a_fast_number_may_be_of_a_whole_node_and_one_inside_needs_no_look():
+    expected = asked(1000.0).expected
+    told = asked(8 * expected)
     assert told.place == "above"
     assert told.looks[0] == "token counting: it is 8.0 times as much, as if of a node (8 GPUs)"
-
-
-def test_a_number_inside_needs_no_look():
-    told = asked(asked(1000.0).expected * 0.97)
-    assert told.looks == ["nothing: the number lies inside the interval"]
+    assert asked(0.97 * expected).looks == ["nothing: the number lies inside the interval"]
 
 
 def test_more_gpus_than_the_cluster_has_is_one_sentence():

@@ -1,6 +1,7 @@
 """The open columns of a row are derived, assumed or noted."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +27,6 @@ def test_unstated_precision_is_fp16_on_a_gpu_without_bf16() -> None:
     assert any("precision is not given in 2 rows" in text for text in points.assumptions)
 
 
-def test_unstated_checkpointing_of_modules_is_what_memory_asks_for() -> None:
-    row = {"dp": 8, "cluster": "h100-80gb", "framework": "Megatron-Core"}
-    words = (None, "selective", "none")
-    f = checked(*({**row, "activation_checkpointing": word} for word in words)).groups[0].features
-    assert f.recomputes.tolist() == [True, False, False]
-    assert f.selective.tolist() == [False, True, False]
-
-
 def test_measured_rows_without_software_are_ours_only_if_a_column_says_so() -> None:
     row = {"dp": 8, "framework": None, "outcome": "ok", "step_time_s": 9.0}
     (theirs,) = checked(row).groups
@@ -53,15 +46,42 @@ def test_dp_and_accumulation_follow_from_size_and_batch() -> None:
     assert any("micro_batch_size" in sentence for sentence in points.assumptions)
 
 
-def test_micro_batch_follows_from_batch_and_accumulation() -> None:
-    row = {"dp": 4, "global_batch_size": 64, "gradient_accumulation_steps": 2}
-    assert checked(row).groups[0].features.micro_batch_size.tolist() == [8]
+CORE = {"framework": "Megatron-Core", "cluster": "h100-80gb-dgx"}
 
 
-def test_other_software_fuses_its_norms_unless_a_row_says_no() -> None:
-    rows = [{"dp": 8, "fused_norm": fused} for fused in (None, True, False)]
-    (group,) = checked(*rows).groups
-    assert group.features.fused_norm.tolist() == [True, True, False]
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (
+            {"dp": 4, "global_batch_size": 64, "gradient_accumulation_steps": 2},
+            {"micro_batch_size": 8},
+        ),
+        ({**CORE, "dp": 8}, {"recomputes": True, "selective": False}),
+        ({**CORE, "activation_checkpointing": "selective"}, {"recomputes": False, "selective": 1}),
+        ({**CORE, "activation_checkpointing": "none"}, {"recomputes": False, "selective": False}),
+        (
+            {**CORE, "tp": 4, "pp": 2},
+            {"zero_stage": 1, "sequence_parallel": True, "virtual": 1, "ring": True},
+        ),
+        ({**CORE, "zero_stage": 0}, {"zero_stage": 0, "sequence_parallel": False}),
+        ({"tp": 4, "pp": 2}, {"zero_stage": 0, "sequence_parallel": False, "virtual": 1}),
+        ({**CORE, "dp": 64, "fsdp": 16}, {"zero_stage": 3, "shard": 16}),
+        # other software of today fuses its norms, and a compiler all of them
+        ({"fused_norm": None}, {"fused_norm": True}),
+        ({"fused_norm": False}, {"fused_norm": False}),
+        ({"fused_norm": False, "compile": True}, {"fused_norm": True}),
+        ({"gated_mlp": None, "ffn_hidden_size": 4 * 4096}, {"mlp_inputs": 1}),
+        ({"gated_mlp": None, "ffn_hidden_size": 14336}, {"mlp_inputs": 2}),
+        # a cluster of another site is the GPU that the table names
+        ({"cluster": "juwels", "gpu": "a100-40gb", "dp": 4}, {"gpus_per_node": 8}),
+    ],
+)
+def test_an_open_column_is_derived_or_what_the_software_does(
+    row: dict[str, Any], found: dict[str, Any]
+) -> None:
+    (group,) = checked(row).groups
+    assert {name: getattr(group.features, name)[0] for name in found} == found
+    assert group.cluster.gpu == row.get("gpu", group.cluster.gpu)
 
 
 def test_layouts_in_memory_are_the_same_points_as_their_table() -> None:
@@ -104,11 +124,6 @@ def test_a_named_model_needs_no_shape_columns() -> None:
     points = points_of(as_table(pa.Table.from_pylist(rows)), models={"tiny": shape})
     assert points.groups[0].features.kv_width.tolist() == [32]
     assert points.note.tolist() == [None, "num_layers is not given"]
-
-
-def test_a_cluster_of_another_site_is_its_gpu_where_the_table_says_which() -> None:
-    points = checked({"cluster": "juwels", "gpu": "a100-40gb", "dp": 4})
-    assert points.groups[0].cluster.gpu == "a100-40gb"
 
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "dp"])

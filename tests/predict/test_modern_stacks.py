@@ -14,7 +14,6 @@ from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.points import points_of
-from scaling.predict.read.stacks import STACKS, stack_of
 from tests.predict.conftest import as_table, table_of
 from tests.predict.test_memory_arithmetic import LAYER, PARAMS, memory
 from tests.predict.test_step_arithmetic import IDEAL, ideal_step
@@ -44,14 +43,6 @@ def test_interleaving_holds_more_micro_batches(points, layout, first, last):
     _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
     held = [float(in_flight(f, rank)[0]) for rank in (0.0, f.pp - 1)]
     assert held == [pytest.approx(first), pytest.approx(last)]
-
-
-def test_a_compiled_layer_has_its_norms_in_one_kernel_each(points):
-    compiled, fused, chained = (
-        features(points, fused_norm=fused, compile=compiles)[1].fused_norm[0]
-        for fused, compiles in ((False, True), (True, False), (False, False))
-    )
-    assert (compiled, fused, chained) == (True, True, False)
 
 
 def test_torchtitans_selective_checkpointing_recomputes_half_a_layer(points):
@@ -197,29 +188,6 @@ def test_fused_kernels_keep_what_backward_reads_and_no_copies(points):
     )
 
 
-def test_what_a_table_leaves_out_is_what_the_software_does(points):
-    told = points({**CORE, "tp": 4, "pp": 2}, {**CORE, "tp": 1, "pp": 2, "zero_stage": 0})
-    (group,) = told.groups
-    f = group.features
-    assert f.zero_stage.tolist() == [1, 0]
-    assert f.sequence_parallel.tolist() == [True, False]
-    assert f.virtual.tolist() == [1, 1]
-    assert f.ring.all()
-    plain = points({"tp": 4, "pp": 2}).groups[0].features
-    assert (plain.zero_stage[0], plain.virtual[0]) == (0, 1)
-    assert not plain.sequence_parallel[0]
-
-
-def test_ranks_of_fsdp_share_everything(points):
-    (group,) = points({**CORE, "dp": 64, "fsdp": 16}).groups
-    assert (group.features.zero_stage[0], group.features.shard[0]) == (3, 16)
-
-
-def test_an_mlp_of_another_width_than_four_is_gated(points):
-    shapes = [{"gated_mlp": None, "ffn_hidden_size": width} for width in (4 * 4096, 14336)]
-    assert points(*shapes).groups[0].features.mlp_inputs.tolist() == [1, 2]
-
-
 def test_links_that_join_hosts_make_them_one_node():
     rows = [{"cluster": "gb200-186gb", "gpus_per_node": n, "dp": 64} for n in (4, 72, None)]
     few, all_of_it, unsaid = predict(points_of(as_table(table_of(*rows), "t"))).step_time_s
@@ -231,15 +199,3 @@ def test_links_that_join_hosts_make_them_one_node():
     joined = cluster_named("mine", {"mine": mine})
     assert (joined.gpus_per_node, joined.node_link_bytes_per_s) == (72, 18 * 2e11)
     assert joined.bus_bytes_per_s == {1: 8e11, 2: 4e11}
-
-
-def test_a_release_is_of_the_software_whose_name_it_starts_with():
-    names = {
-        "NeMo v26.02": "Megatron-Core",
-        "NeMo (MLPerf v5.1)": "Megatron-Core",
-        "MaxText": "JAX",
-        "Megatron-Bridge": "Megatron-Core",
-        "scaling torch nights": "",
-    }
-    assert {name: stack_of(name, GPUS["h100-80gb"]).name for name in names} == names
-    assert len({(s.name, s.generations) for s in STACKS}) == len(STACKS)

@@ -15,24 +15,14 @@ from scaling.record.probe_row import Probe
 from tests.predict.conftest import as_table, table_of
 
 
-def probes(*rows):
+def told_by(*rows, clusters=None):
+    """The parameters of the rows' one cluster."""
     table = pa.Table.from_pylist([{"cluster": "a100-80gb-dgx", **row} for row in rows])
-    columns = {
-        "kind",
-        "seconds",
-        "m",
-        "n",
-        "k",
-        "ranks",
-        "nodes",
-        "message_bytes",
-        "precision",
-        "groups",
-        "stride",
-    }
-    for name in sorted(columns - set(table.column_names)):
+    lacking = {field.name for field in dataclasses.fields(Probe)} - {*table.column_names}
+    for name in sorted(lacking):
         table = table.append_column(name, pa.nulls(table.num_rows))
-    return as_table(table, "probes.parquet")
+    (told,) = probed_parameters(as_table(table, "probes.parquet"), clusters).values()
+    return told
 
 
 def gemm(size):
@@ -51,7 +41,7 @@ def all_reduce(size, nodes, seconds):
 
 
 def test_gemms_of_several_sizes_tell_efficiency_and_half_size():
-    (told,) = probed_parameters(probes(*(gemm(2**k) for k in range(8, 14)))).values()
+    told = told_by(*(gemm(2**k) for k in range(8, 14)))
     assert told["gemm_efficiency"] == pytest.approx(0.7, rel=0.02)
     assert told["gemm_half_size"] == pytest.approx(100, rel=0.06)
 
@@ -61,17 +51,14 @@ def test_gemms_of_all_precisions_count_alike():
     # fp32 at half the efficiency: the mean of the logarithms lies between
     slow = [{**one, "precision": "fp32", "seconds": 2 * one["seconds"] * 312 / 19.5}
             for one in wide]  # fmt: skip
-    (told,) = probed_parameters(probes(*wide, *slow)).values()
+    told = told_by(*wide, *slow)
     assert told["gemm_efficiency"] == pytest.approx(0.7 / 2**0.5, rel=0.02)
 
 
 def test_two_gpus_of_a_mesh_are_held_against_the_link_between_them():
     gib = 2**30
     pair = {"kind": "all_reduce", "ranks": 2, "nodes": 1, "message_bytes": gib}
-    rows = [{**pair, "seconds": gib / 48e9}]
-    (told,) = probed_parameters(
-        probes(*({**row, "cluster": "mi300x-192gb"} for row in rows))
-    ).values()
+    told = told_by({**pair, "cluster": "mi300x-192gb", "seconds": gib / 48e9})
     assert told["link_efficiency"] == pytest.approx(48 / 64)
 
 
@@ -80,7 +67,7 @@ def test_collectives_tell_bandwidth_inside_and_between_nodes():
     inside = 2 * 7 / 8 * gib / 240e9  # 240 GB/s on links of 300
     between = 2 * 15 / 16 * gib / 120e9  # 120 GB/s on nodes of 200
     rows = [all_reduce(gib, 1, inside), all_reduce(gib, 2, between)]
-    (told,) = probed_parameters(probes(*rows)).values()
+    told = told_by(*rows)
     assert told == {
         "link_efficiency": pytest.approx(0.8),
         "network_efficiency": pytest.approx(0.6),
@@ -91,10 +78,10 @@ def test_groups_that_share_a_nodes_links_are_counted_together():
     gib = 2**30
     seconds = 2 * 1 / 2 * gib / 15e9  # each of 8 pairs over two nodes moves 15 GB/s
     pairs = {"kind": "all_reduce", "ranks": 2, "nodes": 2, "message_bytes": gib}
-    (together,) = probed_parameters(probes({**pairs, "groups": 8, "seconds": seconds})).values()
+    together = told_by({**pairs, "groups": 8, "seconds": seconds})
     assert together["network_efficiency"] == pytest.approx(8 * 15 / 200)
     # alone it cannot fill the node's links, so it says nothing of them
-    (alone,) = probed_parameters(probes({**pairs, "groups": 1, "seconds": seconds})).values()
+    alone = told_by({**pairs, "groups": 1, "seconds": seconds})
     assert alone == {}
 
 
@@ -107,7 +94,7 @@ def test_hosts_that_gpu_links_join_are_one_node():
     described = Cluster(
         gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=200e9, source="test"
     )
-    (told,) = probed_parameters(probes(pairs, rack, racks), {"rack": described}).values()
+    told = told_by(pairs, rack, racks, clusters={"rack": described})
     assert told == {
         "link_efficiency": pytest.approx(0.8),
         "network_efficiency": pytest.approx(0.5),
@@ -124,7 +111,7 @@ def test_attention_tells_what_its_kernel_reaches(cluster, whole):
          "flop_per_s": share * whole, "cluster": cluster}
         for share in (0.1, 0.5, 0.5)
     ]  # fmt: skip
-    (told,) = probed_parameters(probes(*rows)).values()
+    told = told_by(*rows)
     assert told == {"flash2_efficiency": pytest.approx(0.5, rel=1e-3)}
 
 
@@ -152,5 +139,5 @@ def test_what_probes_tell_stays_where_rows_say_nothing():
 
 def test_an_impossible_probe_stays_inside_physical_bounds():
     rows = [all_reduce(2**30, 1, 1e-6)]
-    (told,) = probed_parameters(probes(*rows)).values()
+    told = told_by(*rows)
     assert told["link_efficiency"] == 0.95
