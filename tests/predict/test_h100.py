@@ -53,9 +53,6 @@ def test_steps_of_an_h100_are_predicted_from_its_data_sheet(rows):
     off = np.abs(errors(rows))
     assert off.mean() < 0.06
     assert off.max() < 0.15  # ZeRO-3's hooks and the optimizer on the host are among them
-
-
-def test_all_steps_of_an_h100_lie_in_their_intervals(rows):
     found, seen = predict(points(rows)), observed_of(rows).step_time_s
     assert ((found.low < seen) & (seen < found.high)).all()
 
@@ -73,12 +70,7 @@ def test_h100_memory_peaks_are_predicted_within_a_twelfth(rows):
     off = np.abs(found / seen - 1)
     assert off.max() < 0.08
     assert off.mean() < 0.03
-
-
-def test_compiled_memory_peaks_of_an_h100_are_predicted_within_a_twentieth(rows):
-    compiled = np.array(rows.rows["compile"].to_pylist())
-    found, seen = predict(points(rows)).memory_bytes, observed_of(rows).peak_memory_bytes
-    assert np.abs(found / seen - 1)[compiled].max() < 0.05
+    assert off[np.array(rows.rows["compile"].to_pylist())].max() < 0.05
 
 
 def test_half_of_the_rows_teach_the_other_half(rows):

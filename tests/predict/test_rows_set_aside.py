@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from scaling.cluster.hardware import Cluster
@@ -12,7 +11,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.validation import trial
 from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_of
-from tests.predict.conftest import SHAPE, as_table, checked, table_of
+from tests.predict.conftest import as_table, checked, table_of
 
 
 @pytest.mark.parametrize(
@@ -96,12 +95,6 @@ def test_validation_counts_the_rows_set_aside_for_each_reason() -> None:
     ]
 
 
-def test_a_table_without_a_cluster_is_refused() -> None:
-    table = pa.Table.from_pylist([{k: v for k, v in SHAPE.items() if k != "cluster"}])
-    with pytest.raises(InputError, match="name the hardware of each row"):
-        points_of(as_table(table))
-
-
 def test_a_cpu_cluster_has_no_peak_and_so_no_prediction() -> None:
     laptop = Cluster(gpu="cpu", gpus_per_node=4, nodes=1, source="test")
     points = checked({"cluster": "laptop"}, clusters={"laptop": laptop})
@@ -163,24 +156,26 @@ def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
     } <= set(checked(row, {"dp": 8, "framework": None, "source": "a blog"}).assumptions)
 
 
-def test_conditions_that_leave_nothing_to_test_say_which_one_did() -> None:
-    table = as_table(table_of({"dp": 8, "step_time_s": 9.0}))
-    for conditions, option in (
-        ({"test_where": "false"}, "no row is left to test; widen --test-where"),
-        ({"calibrate_where": "true"}, "no row is left to test; narrow --calibrate-where"),
-    ):
-        with pytest.raises(InputError, match=option):
-            trial(table, **conditions)
-
-
-def test_a_condition_that_selects_no_row_to_calibrate_on_is_refused() -> None:
-    table = as_table(table_of({"dp": 8, "step_time_s": 9.0}))
-    with pytest.raises(InputError, match="--calibrate-where leaves no row to calibrate on; widen"):
-        trial(table, calibrate_where="dp > 8")
-
-
-def test_rows_that_cannot_be_are_named_where_none_is_left_to_test() -> None:
-    table = as_table(table_of({"dp": 8, "step_time_s": 1e-9}))
-    reason = "no row is left to test; 1 rows are set aside because they cannot be, the first: "
-    with pytest.raises(InputError, match=reason + ".*step_time_s=1e-09: would take more FLOP/s"):
-        trial(table)
+@pytest.mark.parametrize(
+    ("step_time_s", "conditions", "sentence"),
+    [
+        (9.0, {"test_where": "false"}, "no row is left to test; widen --test-where"),
+        (9.0, {"calibrate_where": "true"}, "no row is left to test; narrow --calibrate-where"),
+        (
+            9.0,
+            {"calibrate_where": "dp > 8"},
+            "--calibrate-where leaves no row to calibrate on; widen",
+        ),
+        (
+            1e-9,
+            {},
+            "no row is left to test; 1 rows are set aside because they cannot be, the first: "
+            ".*step_time_s=1e-09: would take more FLOP/s",
+        ),
+    ],
+)
+def test_conditions_that_leave_nothing_say_which_one_did(
+    step_time_s: float, conditions: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        trial(as_table(table_of({"dp": 8, "step_time_s": step_time_s})), **conditions)
