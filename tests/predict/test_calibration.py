@@ -67,6 +67,23 @@ def test_a_dozen_rows_help(sweep):
     assert few.overall.step_time["mape"] < 0.7 * none.overall.step_time["mape"]
 
 
+def test_many_rows_of_one_kind_do_not_outweigh_a_few_of_another():
+    def slower(tp: int, factor: float, sizes: tuple[int, ...]) -> list[dict[str, float]]:
+        rows = [{"tp": tp, "dp": size // tp, "zero_stage": 1} for size in sizes]
+        seconds = predict(points_of(as_table(table_of(*rows)))).step_time_s * factor
+        return [{**row, "step_time_s": s} for row, s in zip(rows, seconds, strict=True)]
+
+    def learned(*rows: dict[str, float]) -> float:
+        return only(fitted_on(table_of(*rows))).parameters["gemm_efficiency"].value
+
+    # one layout at many sizes errs in the same way at each
+    few, many = slower(8, 1.2, (8, 512)), slower(8, 1.2, tuple(range(8, 520, 8)))
+    other = slower(1, 1.0, (8,))
+    prior = PARAMETERS["gemm_efficiency"].default
+    assert learned(*few, *other) < prior
+    assert learned(*few, *other) / learned(*many, *other) < 1.02
+
+
 def test_what_the_rows_cannot_tell_stays_at_its_default_and_says_so(calibrated):
     p = only(calibrated).parameters
     for name in ("score_passes", "host_transport_s"):

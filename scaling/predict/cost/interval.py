@@ -29,10 +29,8 @@ DATA_SHEETS = {
 }
 # The part of experts: routing, permutation and grouped GEMMs differ between releases of one stack.
 _EXPERTS = {"common": 0.11, "layout": 0.12, "size": 0.0, "rest": 0.0}
-# A calibration, before its rows tell how well it fits them, and what a layout far from all of its
-# rows adds to that.
+# A calibration, before its rows tell how well it fits them.
 CALIBRATED = {"common": 0.02, "layout": 0.04, "size": 0.016, "rest": 0.04}
-_FAR = {"common": 0.05, "layout": 0.05, "size": 0.0, "rest": 0.03}
 # The error of a size, per doubling of the largest calibrated one; it grows as a random walk does.
 _PER_DOUBLING = 0.025
 _PRIOR_ROWS = 10
@@ -51,20 +49,19 @@ def errors_of(
 ) -> dict[str, Floats]:
     """Standard deviations of PARTS, by the parameters of `stack` or by data sheets, (n,) each.
 
-    `novelty` is 0 at a calibrated layout, 1 far from all. `halved` is ln(step time by the whole fit
-    / predicted) where it is followed half the way, `roughness` `own_error_factor`.
+    `novelty` is 0 at a calibrated layout, 1 far from all, where data sheets' errors come on top.
+    `halved` is ln(step time by the whole fit / predicted) where it is followed half the way,
+    `roughness` `own_error_factor`.
     """
-    n, lossy = len(f), _LOSSY if group.cluster.lossy_transport else 1.0
-    squares: dict[str, Floats]
-    if stack is None:
-        known = DATA_SHEETS[bool(group.stack.name)]
-        squares = {part: np.full(n, known[part] ** 2) for part in PARTS}
-        for part in PARTS:
-            squares[part] = squares[part] + np.where(f.num_experts > 1, _EXPERTS[part] ** 2, 0.0)
-        for part in ("layout", "rest"):
+    lossy = _LOSSY if group.cluster.lossy_transport else 1.0
+    has_experts, known = f.num_experts > 1, DATA_SHEETS[bool(group.stack.name)]
+    squares: dict[str, Floats] = {}
+    for part in PARTS:
+        squares[part] = known[part] ** 2 + np.where(has_experts, _EXPERTS[part] ** 2, 0.0)
+        if part in ("layout", "rest"):
             squares[part] = squares[part] * lossy**2
-    else:
-        squares = {p: stack.errors[p] ** 2 + (novelty * _FAR[p]) ** 2 for p in PARTS}
+    if stack is not None:
+        squares = {p: stack.errors[p] ** 2 + novelty**2 * squares[p] for p in PARTS}
         largest = stack.ranges.get("world_size", (1.0, 1.0))[1]
         doublings = np.maximum(np.log2(f.world_size / largest), 0.0)
         squares["size"] = squares["size"] + doublings * _PER_DOUBLING**2

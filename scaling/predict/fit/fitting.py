@@ -1,6 +1,7 @@
 """Fit the parameters of one stack: robust least squares on log memory and log step time."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares, minimize
 
 from scaling.arrays import Floats
+from scaling.predict.cost.interval import DATA_SHEETS
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.risk import (
     NEARLY_FULL,
@@ -21,11 +23,14 @@ from scaling.predict.read.calibration import Fitted
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import MEMORY, STALL_ODDS, TIME, Parameter
+from scaling.predict.read.residual import NOISE, places_of, represented
 
 # Standard deviation of a row's ln(step time) around the best formulas: repeats of one layout differ
 # by 0.3 to 5 %, and formulas leave as much.
 TIME_NOISE = 0.06
 MEMORY_NOISE = 0.05
+# What formulas leave that is alike on layouts that are alike: as much as data sheets' errors.
+_SHARED_ERROR = math.sqrt(sum(sigma**2 for sigma in DATA_SHEETS[True].values()))
 # Width of the allocator's transition from fit to out of memory, log scale.
 FIT_NOISE = 0.02
 ON_BOUND = "on its bound"
@@ -73,7 +78,10 @@ def fit_memory(group: Group, observed: Observed, start: Mapping[str, float]) -> 
 def fit_time(group: Group, observed: Observed, start: Mapping[str, float]) -> dict[str, Fitted]:
     """Fit time parameters to measured steps, with memory already fitted in `start`.
 
-    The prior is centred on `start`.
+    The prior is centred on `start`. Formulas err alike on layouts that are alike, so many rows of
+    one kind tell little more than one. Generalised least squares take this into account, with the
+    correlation of the residual process (read/residual.py). A robust fit that takes rows as
+    independent comes first: rows far from it, which stalled, hardly count.
     """
     timed = np.flatnonzero(observed.timed)
     f = group.features.take(timed)
@@ -85,12 +93,28 @@ def fit_time(group: Group, observed: Observed, start: Mapping[str, float]) -> di
         rows = np.tile(np.arange(len(timed)), copies)
         return f.take(rows), used[rows], log_measured[rows]
 
-    def residuals(p: _Values, copies: int) -> Floats:
+    def off(p: _Values, copies: int) -> Floats:
         features, used_rows, log_rows = copied(copies)
-        off = np.log(step_of(group, features, p, used_rows).total) - log_rows
-        return _robust(np.asarray(off / TIME_NOISE))
+        return np.asarray(np.log(step_of(group, features, p, used_rows).total) - log_rows)
 
-    return _solve(TIME, residuals, start, len(timed))
+    def independent(p: _Values, copies: int) -> Floats:
+        return _robust(off(p, copies) / TIME_NOISE)
+
+    fitted = _solve(TIME, independent, start, len(timed))
+    if not len(timed):
+        return fitted
+    far = off(with_fitted(start, fitted), 1) / (TIME_NOISE * _CAUCHY_WIDTH)
+    noise = _SHARED_ERROR * NOISE**0.5 * (1 + far**2)
+    # errors are factor @ z + noise, z standard normal: the likeliest z is linear in them
+    factor = _SHARED_ERROR * represented(places_of(f))[1] / noise[:, None]
+    likeliest = np.linalg.solve(np.eye(factor.shape[1]) + factor.T @ factor, factor.T)
+
+    def correlated(p: _Values, copies: int) -> Floats:
+        errors = off(p, copies).reshape(copies, -1) / noise
+        z = errors @ likeliest.T
+        return np.concatenate([errors - z @ factor.T, z], axis=1)
+
+    return _solve(TIME, correlated, start, len(timed))
 
 
 def _robust(r: Floats) -> Floats:
@@ -115,7 +139,7 @@ def _solve(
         if not rows:
             return np.zeros((len(sets), 0))
         arrays = {q.name: np.repeat(np.exp(sets[:, i]), rows) for i, q in enumerate(parameters)}
-        return residuals({**start, **arrays}, len(sets)).reshape(len(sets), rows)
+        return residuals({**start, **arrays}, len(sets)).reshape(len(sets), -1)
 
     def rows_and_prior(x: Floats) -> Floats:
         return np.concatenate([at(x[None])[0], (x - prior) / spread])

@@ -31,7 +31,7 @@ _SWITCHES = (
 )  # fmt: skip
 NAMES = (*_DOUBLING, *_SWITCHES)
 # Noise variance (repeats, chance) over the variance that neighbours share.
-_NOISE = 0.1
+NOISE = 0.1
 # Rows further off than this, log scale, stalled: they tell nothing about their neighbours.
 STALLED = 0.5
 # At most this many rows are kept, because a search over a million layouts pays for each. Keeping
@@ -92,11 +92,11 @@ def fitted_residual(places: Floats, log_residual: Floats) -> tuple[Residual, Flo
     """
     usable = np.abs(log_residual) <= STALLED
     at, off = places[usable], log_residual[usable]
-    kept = at[_inducing_rows(at)]
+    kept = at[represented(at)[0]]
     prior = correlation(kept, kept)
     to_kept = correlation(at, kept)
     # the subset of regressors, whose weights through all rows are exact where all are kept
-    normal = to_kept.T @ to_kept + _NOISE * prior + 1e-9 * np.eye(len(kept))
+    normal = to_kept.T @ to_kept + NOISE * prior + 1e-9 * np.eye(len(kept))
     hat = to_kept @ np.linalg.solve(normal, to_kept.T)
     weights = np.linalg.solve(normal, to_kept.T @ off)
     left_out = log_residual.copy()
@@ -108,9 +108,10 @@ def fitted_residual(places: Floats, log_residual: Floats) -> tuple[Residual, Flo
     return residual, left_out
 
 
-def _inducing_rows(places: Floats) -> npt.NDArray[np.int64]:
-    """Indices of at most `_MOST_KEPT` rows that represent all, by pivoted Cholesky.
+def represented(places: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Indices of at most `_MOST_KEPT` rows that represent all, (k,), by pivoted Cholesky.
 
+    And the factor, (n, k), whose product with its transpose is what they tell of the correlation.
     Each next pivot is the row that the previous ones explain least. The fit through the pivots
     still follows all rows: the subset of regressors of Quinonero-Candela and Rasmussen, JMLR 6
     (2005), 1939.
@@ -125,4 +126,4 @@ def _inducing_rows(places: Floats) -> npt.NDArray[np.int64]:
         with_row = correlation(places, places[row : row + 1])[:, 0] - factor @ factor[row]
         factor[:, column] = with_row / np.sqrt(unexplained[row])
         unexplained -= factor[:, column] ** 2
-    return np.array(pivots, dtype=np.int64)
+    return np.array(pivots, dtype=np.int64), factor[:, : len(pivots)]
