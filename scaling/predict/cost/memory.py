@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,21 +17,14 @@ from scaling.predict.cost.experts import (
 )
 from scaling.predict.cost.links import link, node_link
 from scaling.predict.cost.own_layer import loss_memory
-from scaling.predict.cost.own_memory import (
-    TERMS,
-    Memory,
-    Moment,
-    Sizes,
-    Stage,
-    peak_of,
-    split_rows,
-)
+from scaling.predict.cost.own_memory import TERMS, Memory, Moment, peak_of, split_rows
 from scaling.predict.cost.own_pipelines import (
     ZBV,
-    Part,
-    deepspeed_parts,
+    Sizes,
+    Stage,
+    deepspeed_stages,
     in_flight,
-    torch_parts,
+    torch_stages,
     whole_model,
 )
 from scaling.predict.cost.sharding import (
@@ -45,7 +37,6 @@ from scaling.predict.cost.stages import (
     head_params,
     layer_params,
     multiplied_params,
-    shared_ffn,
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
@@ -54,18 +45,18 @@ from scaling.predict.read.stacks import own_framework
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
 
-class Engine(NamedTuple):
-    """How the memory of one of this project's engines is counted."""
-
-    moments_of: Callable[[Stage], list[Moment]]  # what it holds in a step
-    parts_of_ranks: Callable[[Group, Features], Iterable[Part]]  # in a pipeline
-    whole_gradients: Callable[[Features, bool], Flags | None]  # see `layer_memory`
-
-
-# By framework name. Under DeepSpeed gradients go into buckets one by one.
-ENGINES = {
-    own_framework("deepspeed"): Engine(own_deepspeed.moments_of, deepspeed_parts, lambda *_: None),
-    own_framework("torch"): Engine(own_torch.moments_of, torch_parts, own_torch.whole_gradients),
+# By framework name: what an engine holds in a step, the stages of its pipelines, and which of its
+# gradients stay whole (see `layer_memory`). Under DeepSpeed they go into buckets one by one.
+ENGINES: Mapping[
+    str,
+    tuple[
+        Callable[[Stage], list[Moment]],
+        Callable[[Sizes], Iterable[Stage]],
+        Callable[[Features, bool], Flags | None],
+    ],
+] = {
+    own_framework("deepspeed"): (own_deepspeed.moments_of, deepspeed_stages, lambda *_: None),
+    own_framework("torch"): (own_torch.moments_of, torch_stages, own_torch.whole_gradients),
 }
 
 # Bytes that a layer keeps in 16 bits: per token, h / tp of q, k, v and output; per token, h more
@@ -103,19 +94,12 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 
 def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the fullest stage of this project's engines."""
-    engine = ENGINES[group.stack.name]
+    moments_of, stages_of_ranks, whole_gradients = ENGINES[group.stack.name]
 
     def peak(f: Features, p: Mapping[str, float], *, piped: bool) -> Memory:
-        stay = engine.whole_gradients(f, piped)
-        sizes = Sizes(group, f, piped=piped, whole_gradients=stay)
-        moments: list[Moment] = []
-        for part in engine.parts_of_ranks(group, f) if piped else [whole_model(f)]:
-            if part.only_experts and has_experts(f):
-                share, ffn = np.ceil(f.expert_share), shared_ffn(f)
-                ffn = np.where(share > 0, ffn, f.ffn_hidden_size)
-                later = f.but(expert_share=share, ffn_hidden_size=ffn)
-                sizes = Sizes(group, later, piped=piped, whole_gradients=stay)
-            moments += engine.moments_of(Stage(sizes, part))
+        sizes = Sizes(group, f, piped=piped, whole_gradients=whole_gradients(f, piped))
+        stages = stages_of_ranks(sizes) if piped else [whole_model(sizes)]
+        moments = [moment for stage in stages for moment in moments_of(stage)]
         return peak_of(moments, p["buffers_bytes"])
 
     piped, whole = (functools.partial(peak, piped=piped) for piped in (True, False))
@@ -137,8 +121,7 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     logits = p["kept_logits"] * f.tokens * vocabulary * f.element_bytes / 2
     if f.fused_cross_entropy.any():
         fused = loss_memory(f, f.tokens * f.vocab_size / f.tp, head_params(f) / f.tp)
-        needed = np.maximum(fused.forward, fused.backward)
-        logits = np.where(f.fused_cross_entropy, needed, logits)
+        logits = np.where(f.fused_cross_entropy, np.maximum(*fused), logits)
 
     def stage_terms(
         layers: Floats, matrices: Floats | float, in_flight: Floats, logits: Floats

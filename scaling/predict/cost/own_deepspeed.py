@@ -13,9 +13,9 @@ from scaling.predict.cost.own_memory import (
     OPTIMIZER,
     Held,
     Moment,
-    Stage,
     model_moments,
 )
+from scaling.predict.cost.own_pipelines import Stage
 from scaling.predict.cost.stages import head_params
 
 _BUCKET = 5e8  # elements of reduce_bucket_size (scaling/train/engines/deepspeed)
@@ -31,7 +31,7 @@ class _Zero:
     """
 
     def __init__(self, t: Stage) -> None:
-        s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
+        s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
         z, whole = f.zero_stage, e * t.params
         self.partitions, self.gathers = (z == 1) | (z == 2), z >= 3
         # without ZeRO, pipelines in bf16 deal the state to all replicas
@@ -42,7 +42,7 @@ class _Zero:
         self.copies = self.partitions & ~self.alone & (not s.piped) & ~f.offload
         # elements of the rank's part of the state; experts are shared by those that hold the same
         ranks = s.sharding.updates
-        experts = c.layers * s.expert_params
+        experts = t.layers * s.expert_params
         self.shard = (t.params - experts) / ranks + experts / np.maximum(ranks / f.ep, 1.0)
         # weights between their uses, and those that are gathered when the loss is computed; a rank
         # that shares its experts with no other gathers them from nobody
@@ -57,13 +57,13 @@ class _Zero:
         second_bucket = self.partitions & (s.replicas > 1) & (not s.piped)
         self.buckets = (z > 0) * (1.0 + second_bucket) * self.bucket
         # gradients of every weight that overlaps rank 0's part of the flat buffer
-        embedding = s.vocab_params if c.has_embedding else 0.0
+        embedding = s.vocab_params if t.has_embedding else 0.0
         touched = np.where(self.shard <= embedding, embedding, self.shard + s.ffn_params / 2)
         touched = np.where(s.sharding.state > 1, np.minimum(touched, t.params), t.params)
         self.touched = self.partitions * e * touched
         # gradients in a buffer of their own, and those that a micro-batch finds of earlier ones
         self.flat_gradients = self.gathers * e * self.shard + self.dealt * whole
-        self.continues = f.accumulation > c.warm_up
+        self.continues = f.accumulation > t.warm_up
         earlier = (z <= 1) * whole + (z == 2) * self.touched
         self.waiting = self.flat_gradients + self.continues * earlier
 
@@ -94,20 +94,20 @@ def _gathered_bytes(t: Stage) -> Floats | float:
 
 def moments_of(t: Stage) -> list[Moment]:
     """The moments of a step that may be the fullest."""
-    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     zero = _Zero(t)
     usual = Held(zero.weights + zero.gathered, zero.waiting, zero.state, buffers=zero.buckets)
     has_buckets = zero.gathers | ((f.zero_stage == 1) & zero.continues)
     loss = usual.with_(buffers=has_buckets * zero.buckets)
     # one matrix of embedding and head: the head's gradient waits for the embedding's
-    tied = c.has_embedding * c.has_head * (f.embeddings < 2) * e * s.vocab_params
+    tied = t.has_embedding * t.has_head * (f.embeddings < 2) * e * s.vocab_params
     # of a matrix that is gathered for the second time both the parts and the whole are there
     twice = (zero.gathers & f.full) * e * s.ffn_params
     # the feed-forward's weights are let go after its backward
     left = t.params - s.vocab_params - (f.mlp_inputs + 1) * s.ffn_params
     after_ffn = zero.weights + np.minimum(zero.gathered, zero.gathers * e * left)
     in_attention = usual.with_(weights=after_ffn + twice, gradients=zero.waiting + tied)
-    head_gradients = c.has_head * e * s.vocab_params + ~f.fused_cross_entropy * e * t.logits
+    head_gradients = t.has_head * e * s.vocab_params + ~f.fused_cross_entropy * e * t.logits
     moments = [
         (BUILD, _building(t, zero)),
         *_backward_ends(t, zero, usual, tied),
@@ -151,17 +151,17 @@ def _backward_ends(
     By then ZeRO's buckets have taken the gradients of all micro-batches. The rest is joined in a
     copy when the last weight is done.
     """
-    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     whole = (f.zero_stage == 0) | s.piped | zero.alone
     grown = np.where(whole, e * t.params, zero.waiting - zero.flat_gradients)
     grown = zero.flat_gradients + grown
-    embedding = s.vocab_params if c.has_embedding else 0.0
+    embedding = s.vocab_params if t.has_embedding else 0.0
     at_embedding = usual.with_(gradients=grown + e * embedding + 2 * tied)
     left = np.where(zero.copies, np.minimum(zero.touched, grown), grown)
     joined = ((s.replicas > 1) | zero.gathers | f.offload) * e * np.mod(t.params, _BUCKET)
     at_last = usual.with_(weights=zero.weights, gradients=left, buffers=zero.buckets + joined)
     return (
-        (BACKWARD, at_embedding.plus(t.in_flight * c.staying + e * s.hidden)),
+        (BACKWARD, at_embedding.plus(t.in_flight * t.staying + e * s.hidden)),
         (BACKWARD, at_last.plus(e * s.hidden)),
     )
 
@@ -197,7 +197,7 @@ def _stepping(t: Stage, zero: _Zero) -> Held:
     copies in 16 and 32 bits. Under ZeRO-3 the copies are of one group of weights after the other. A
     bf16 pipeline takes the norm of fp32 copies, one gradient after the other.
     """
-    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     low, largest = e < FP32, np.maximum(s.vocab_params, s.ffn_params)
     flat = np.where(f.short_states | ~low, e, e + FP32)
     sub_group = np.minimum(zero.shard, _SUB_GROUP + s.ffn_params / 2 / s.sharding.state)
@@ -209,6 +209,6 @@ def _stepping(t: Stage, zero: _Zero) -> Held:
         zero.weights,
         no_zero * e * t.params + zero.touched + zero.flat_gradients,
         zero.state + np.where(no_zero, copies, by_zero),
-        logits=(s.piped and not c.has_embedding) * c.logit_buffers * e * t.logits,
+        logits=(s.piped and not t.has_embedding) * t.logit_buffers * e * t.logits,
         buffers=zero.gathers * zero.buckets,
     )

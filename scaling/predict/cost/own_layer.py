@@ -22,12 +22,9 @@ Count = TypeVar("Count", float, Floats)
 
 
 def saved_by_flash_attention(queries: Count, keys: Count, rows: Count) -> Count:
-    """Queries, keys, values, output, and in fp32 the logsumexp of each row.
+    """Queries and as large an output, keys and as large values, an fp32 logsumexp of each row.
 
-    Args:
-        queries: bytes of all query heads; the output has as many.
-        keys: bytes of all key heads; the values have as many.
-        rows: tokens times query heads.
+    A row is a token of a query head.
     """
     return 2 * queries + 2 * keys + FP32 * rows
 
@@ -68,17 +65,11 @@ def vocab_init_bytes(f: Features) -> Floats:
     return np.asarray(FP32 * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0)))
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertMemory:
-    """Bytes that routed experts add to the average layer, per micro-batch, (n,)."""
+def _expert_memory(f: Features, whole_gradients: Flags) -> tuple[Floats, Floats, Floats]:
+    """Bytes that routed experts add to the average layer, per micro-batch, (n,).
 
-    kept: Floats  # for backward
-    above: Floats  # most that their backward needs beyond what was alive when it began
-    weights: Floats  # of the rank's experts in the training precision; gradients take as many
-
-
-def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
-    """Memory of a layer's routed experts.
+    First those kept for backward, then the most that their backward needs beyond what was alive
+    when it began, last the rank's experts in the training precision; gradients take as many.
 
     A rank's experts receive k copies of each token of the ep group, `busiest_load` times as many
     where the router is uneven. Kept for backward are the experts' inputs, their outputs in token
@@ -87,7 +78,7 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     directions, over the network also of those that arrived.
     """
     if not has_experts(f):
-        return ExpertMemory(*np.zeros((3, len(f))))
+        return np.zeros(len(f)), np.zeros(len(f)), np.zeros(len(f))
     e, remote = f.element_bytes, f.ep > 1
     copies_sent = f.tokens * f.experts_per_token
     copies_received = copies_sent * np.where(remote, busiest_load(f), 1.0)
@@ -107,7 +98,7 @@ def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
     at_input = 2 * received - sent - inner_kept + f.mlp_inputs * (inner + waiting) + matrix
     above = np.max([at_sum, at_last, at_others, at_input], axis=0)
     share = f.expert_share
-    return ExpertMemory(share * kept, share * above, weights)
+    return share * kept, share * above, weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +134,24 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     scores = e * f.micro_batch_size * f.num_heads / f.tp * f.seq_length**2 / f.cp
     unfused = f.math | f.fused_softmax
     stay = np.zeros(len(f), dtype=bool) if whole_gradients is None else whole_gradients
-    experts = expert_memory(f, stay)
+    experts_kept, above_experts, expert_weights = _expert_memory(f, stay)
 
     normed_tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)
     # the matrices behind a norm read its output whole
     norm = saved_by_rms_norm(e * local, normed_tokens) + e * whole
-    attention = _attention_kept(f, queries, keys)
-    ffn = _ffn_kept(f, inner) + experts.kept
+    # an attention block without scores or their logsumexp; without a flash kernel keys and values
+    # are repeated for all query heads
     nothing = np.zeros(len(f))
+    flash = saved_by_flash_attention(queries, keys, nothing)
+    attention = np.where(unfused, 4 * queries, flash)
+    # the second all-to-all copies what it sends: with selective checkpointing the kernel's own
+    # output is let go
+    attention = attention + np.where((f.cp > 1) & ~f.ring & ~f.selective, queries, 0.0)
+    heads = f.tokens * f.num_heads / f.tp * (1 + f.kv_width / f.query_width)  # with a norm each
+    attention = attention + f.head_norms * saved_by_rms_norm(queries + keys, heads)
+    # what the last matrix of a dense feed-forward reads, and what that is made from
+    gated = np.where(f.fused_mlp, saved_by_gate(inner), 3 * inner)
+    ffn = inner + np.where(f.mlp_inputs > 1, gated, inner) + experts_kept
     logsumexp = saved_by_flash_attention(nothing, nothing, f.tokens * f.num_heads / f.tp)
     in_core = f.attentions * np.where(unfused, scores, logsumexp)
     outside_core = (1 + f.attentions) * norm + f.attentions * attention + ffn
@@ -161,11 +162,11 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     # gradients of weights that stay: of the feed-forward's last matrix, all of it, the whole layer
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp
     last_gradient = stay * down
-    ffn_gradients = stay * ((f.mlp_inputs + 1) * down + experts.weights)
-    layer_gradients = stay * (e * layer_params(f) / f.tp + experts.weights)
+    ffn_gradients = stay * ((f.mlp_inputs + 1) * down + expert_weights)
+    layer_gradients = stay * (e * layer_params(f) / f.tp + expert_weights)
     # backward comes to the feed-forward first, then to its norm, then to attention
     at_gate = np.maximum(inner + down, ~f.fused_mlp * 2 * inner + last_gradient)
-    at_gate = np.maximum(at_gate, experts.above)
+    at_gate = np.maximum(at_gate, above_experts)
     at_norm = e * local - ffn
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(unfused, at_scores * scores, 0.0) - ffn - norm
@@ -180,38 +181,10 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     )
 
 
-def _attention_kept(f: Features, queries: Floats, keys: Floats) -> Floats:
-    """Bytes of an attention block, without scores or their logsumexp.
-
-    Without a flash kernel keys and values are repeated for all query heads. The second all-to-all
-    copies what it sends. Norms of heads keep their input.
-    """
-    flash = saved_by_flash_attention(queries, keys, np.zeros(len(f)))
-    kept = np.where(f.math | f.fused_softmax, 4 * queries, flash)
-    # with selective checkpointing the kernel's own output is let go
-    kept = kept + np.where((f.cp > 1) & ~f.ring & ~f.selective, queries, 0.0)
-    heads = f.tokens * f.num_heads / f.tp * (1 + f.kv_width / f.query_width)
-    return kept + f.head_norms * saved_by_rms_norm(queries + keys, heads)
-
-
-def _ffn_kept(f: Features, inner: Floats) -> Floats:
-    """Bytes of a dense feed-forward: what its last matrix reads, and what that is made from."""
-    gated = np.where(f.fused_mlp, saved_by_gate(inner), 3 * inner)
-    return inner + np.where(f.mlp_inputs > 1, gated, inner)
-
-
-@dataclass(frozen=True, slots=True)
-class LossMemory:
-    """Bytes of the loss, (n,), 0 without a head."""
-
-    forward: Floats | float  # at the peak of the loss's forward
-    backward: Floats | float  # at the peak of its backward
-
-
 def loss_memory(
     f: Features, logits: Floats, vocab_params: Floats, logit_buffers: Floats | float = 0.0
-) -> LossMemory:
-    """Memory of the loss over so many `logits`.
+) -> tuple[Floats, Floats]:
+    """Bytes at the peaks of the forward and the backward of the loss over so many `logits`, (n,).
 
     `logit_buffers`: how many outputs the last stage of a pipeline holds on to.
     """
@@ -222,7 +195,7 @@ def loss_memory(
     forward = np.where(parallel, 8.0 + buffered, 8.0 + low * e + others) * logits
     backward = np.where(parallel, 16.0 + buffered, 12.0 + buffered) * logits
     if not f.fused_cross_entropy.any():
-        return LossMemory(forward, backward)
+        return forward, backward
     fused = f.fused_cross_entropy & (logits > 0)
     hidden = e * f.tokens * f.hidden_size
     # Liger computes the loss in pieces of a power of two of rows; their logits are about 4 x
@@ -230,6 +203,4 @@ def loss_memory(
     rows = np.minimum(f.tokens, 2 ** np.ceil(np.log2(np.ceil(f.tokens / pieces))))
     working = FP32 * vocab_params + np.maximum(e * rows * f.vocab_size, low * e * vocab_params)
     gradients = saved_by_linear_cross_entropy(hidden, e * vocab_params)
-    return LossMemory(
-        np.where(fused, hidden + working, forward), np.where(fused, gradients, backward)
-    )
+    return np.where(fused, hidden + working, forward), np.where(fused, gradients, backward)

@@ -15,17 +15,9 @@ from typing import Any
 import numpy as np
 
 from scaling.arrays import Flags, Floats, Strings
-from scaling.predict.cost.experts import has_experts, held_expert_params
-from scaling.predict.cost.own_layer import (
-    layer_memory,
-    loss_memory,
-    position_bias_bytes,
-    weights_of_layer,
-)
-from scaling.predict.cost.own_pipelines import Part
-from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
-from scaling.predict.cost.stages import head_params
-from scaling.predict.read.features import Features, Group
+from scaling.predict.cost.own_layer import position_bias_bytes
+from scaling.predict.cost.own_pipelines import Stage
+from scaling.predict.read.features import Features
 
 PHASES = ("build", "forward", "backward", "optimizer")
 BUILD, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
@@ -134,50 +126,6 @@ def split_rows(
     )
 
 
-class Sizes:
-    """The common part of all stages of a layout, (n,); parameters are those of a tp rank.
-
-    See `layer_memory` for `whole_gradients`.
-    """
-
-    def __init__(
-        self, group: Group, f: Features, *, piped: bool, whole_gradients: Flags | None
-    ) -> None:
-        self.f, self.piped = f, piped
-        # elements of a micro-batch's hidden states that a rank holds
-        self.hidden = f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-        self.layer = layer_memory(f, whole_gradients)
-        self.expert_params = held_expert_params(f)  # of the average layer
-        self.layer_params = weights_of_layer(f) + self.expert_params
-        self.vocab_params = head_params(f) / f.tp  # of one vocabulary matrix
-        self.ffn_params = f.hidden_size * f.ffn_hidden_size / f.tp  # of one matrix
-        self.sharding = self.expert_sharding = sharding_of(group, f)
-        if has_experts(f):
-            self.expert_sharding = expert_sharding_of(group, f)
-        self.replicas = f.dp * f.cp
-
-
-class Stage:
-    """Parameters and activations of a rank with this part of the model, (n,)."""
-
-    def __init__(self, s: Sizes, c: Part) -> None:
-        f, e = s.f, s.f.element_bytes
-        self.sizes, self.part = s, c
-        params = c.layers * s.layer_params + c.vocab_matrices * s.vocab_params
-        self.params = params + c.has_embedding * f.positions * f.hidden_size
-        # Bytes of activations and messages when the last layer is done. Recomputing keeps position
-        # biases, which every layer reads: for each micro-batch in flight those of the stage's.
-        self.in_flight = c.layer_passes * s.layer.kept
-        biases = (f.full | f.selective) * c.position_biases * position_bias_bytes(f)
-        self.in_flight = self.in_flight + biases
-        if s.piped:
-            self.in_flight = self.in_flight + c.messages * e * s.hidden
-        norm = e * s.hidden + e * f.tokens * f.hidden_size
-        self.final_norm = c.has_head * norm  # bytes
-        self.logits = c.has_head * f.tokens * f.vocab_size / f.tp  # elements
-        self.loss = loss_memory(f, self.logits, s.vocab_params, c.logit_buffers)
-
-
 def model_moments(
     t: Stage, *, loss: Held, in_ffn: Held, in_attention: Held, earlier_layer: Held | None = None
 ) -> list[Moment]:
@@ -190,12 +138,12 @@ def model_moments(
     f, layer, kept = t.sizes.f, t.sizes.layer, t.in_flight + t.final_norm
     in_layer = t.in_flight + layer.recomputed + f.element_bytes * t.sizes.hidden
     moments = [
-        (FORWARD, loss.plus(kept, t.loss.forward)),
+        (FORWARD, loss.plus(kept, t.loss_forward)),
         (BACKWARD, in_ffn.plus(in_layer + layer.in_ffn)),
         (BACKWARD, in_attention.plus(in_layer + layer.in_attention)),
     ]
-    if np.any(t.part.has_head):
-        moments.append((BACKWARD, loss.plus(kept, t.loss.backward)))
+    if np.any(t.has_head):
+        moments.append((BACKWARD, loss.plus(kept, t.loss_backward)))
     if earlier_layer is not None or (f.attentions > 1).any():
         # an earlier layer's backward begins when the last one's activations are gone
         activations = in_layer - layer.kept + layer.in_backward + position_bias_bytes(f)

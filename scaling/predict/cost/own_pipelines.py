@@ -11,16 +11,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.cost.stages import stages_of
+from scaling.predict.cost.experts import has_experts, held_expert_params
+from scaling.predict.cost.own_layer import (
+    layer_memory,
+    loss_memory,
+    position_bias_bytes,
+    weights_of_layer,
+)
+from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
+from scaling.predict.cost.stages import head_params, shared_ffn, stages_of
 from scaling.predict.read.features import SCHEDULES, Features, Group
 
 ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Sizes:
+    """The common part of all stages of a layout, (n,); parameters are those of a tp rank.
+
+    See `layer_memory` for `whole_gradients`.
+    """
+
+    def __init__(
+        self, group: Group, f: Features, *, piped: bool, whole_gradients: Flags | None
+    ) -> None:
+        self.group, self.f, self.piped, self.whole_gradients = group, f, piped, whole_gradients
+        # elements of a micro-batch's hidden states that a rank holds
+        self.hidden = f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
+        self.layer = layer_memory(f, whole_gradients)
+        self.expert_params = held_expert_params(f)  # of the average layer
+        self.layer_params = weights_of_layer(f) + self.expert_params
+        self.vocab_params = head_params(f) / f.tp  # of one vocabulary matrix
+        self.ffn_params = f.hidden_size * f.ffn_hidden_size / f.tp  # of one matrix
+        self.sharding = sharding_of(group, f)
+        self.expert_sharding = expert_sharding_of(group, f) if has_experts(f) else self.sharding
+        self.replicas = f.dp * f.cp
+
+
+@dataclass(kw_only=True)
+class Stage:
     """A rank's part of a model, (n,) or one value for all layouts."""
 
+    sizes: Sizes
     layers: Floats
     vocab_matrices: Floats | float
     layer_passes: Floats  # most layers times micro-batches whose activations are held at once
@@ -32,13 +63,31 @@ class Part:
     logit_buffers: Floats | float = 0.0
     position_biases: Floats | float = 0.0  # of an encoder-decoder, which recomputing reads
     received: Floats | float = 0.0  # messages of a micro-batch, both ways
-    only_experts: bool = False  # none of a model's first layers, which may have no experts
+
+    def __post_init__(self) -> None:
+        s, f, e = self.sizes, self.sizes.f, self.sizes.f.element_bytes
+        params = self.layers * s.layer_params + self.vocab_matrices * s.vocab_params
+        self.params = params + self.has_embedding * f.positions * f.hidden_size
+        # Bytes of activations and messages when the last layer is done. Recomputing keeps position
+        # biases, which every layer reads: for each micro-batch in flight those of the stage's.
+        self.in_flight = self.layer_passes * s.layer.kept
+        biases = (f.full | f.selective) * self.position_biases * position_bias_bytes(f)
+        self.in_flight = self.in_flight + biases
+        if s.piped:
+            self.in_flight = self.in_flight + self.messages * e * s.hidden
+        norm = e * s.hidden + e * f.tokens * f.hidden_size
+        self.final_norm = self.has_head * norm  # bytes
+        self.logits = self.has_head * f.tokens * f.vocab_size / f.tp  # elements
+        self.loss_forward, self.loss_backward = loss_memory(
+            f, self.logits, s.vocab_params, self.logit_buffers
+        )
 
 
-def whole_model(f: Features) -> Part:
+def whole_model(s: Sizes) -> Stage:
     """All layers on every rank."""
-    return Part(
-        layers=f.num_layers, vocab_matrices=f.embeddings, layer_passes=f.num_layers, staying=0.0,
+    layers = s.f.num_layers
+    return Stage(
+        sizes=s, layers=layers, vocab_matrices=s.f.embeddings, layer_passes=layers, staying=0.0,
         messages=0.0, has_embedding=True, has_head=True, position_biases=2.0,
     )  # fmt: skip
 
@@ -56,30 +105,40 @@ def in_flight(f: Features, rank: Floats | float) -> Floats:
     return np.minimum(f.accumulation, np.where(f.schedule >= ZERO_BUBBLE, even, ahead))
 
 
-def deepspeed_parts(group: Group, f: Features) -> Iterator[Part]:
+def deepspeed_stages(s: Sizes) -> Iterator[Stage]:
     """The first and the last rank's."""
-    stages, is_v = stages_of(f, group.stack), f.schedule >= ZBV
+    f, stages = s.f, stages_of(s.f, s.group.stack)
+    is_v = f.schedule >= ZBV
     # tp ranks each keep a part of the message that came in, where all of them have the same
     kept = np.where(f.attentions > 1, 2.0, np.where(f.sequence_parallel, 1.0, 1 / f.tp))
     passes = in_flight(f, 0.0)
-    yield Part(
-        layers=stages.first, vocab_matrices=1.0 + is_v, layer_passes=passes * stages.first,
+    yield Stage(
+        sizes=s, layers=stages.first, vocab_matrices=1.0 + is_v, layer_passes=passes * stages.first,
         staying=1 - 1 / passes, messages=passes * np.where(is_v, 2.0, kept) + 1.5,
         has_embedding=True, has_head=is_v, warm_up=passes, position_biases=passes,
         logit_buffers=1.0 * is_v,
     )  # fmt: skip
     passes = in_flight(f, f.pp - 1)
-    yield Part(
-        layers=stages.last, vocab_matrices=1.0 - is_v, layer_passes=passes * stages.last,
+    yield Stage(
+        sizes=s, layers=stages.last, vocab_matrices=1.0 - is_v, layer_passes=passes * stages.last,
         staying=np.where(is_v, 1.0, stages.last == 0),
         messages=np.where(is_v, 2 * passes, kept) + 1.5, has_embedding=False, has_head=~is_v,
         position_biases=1.0, logit_buffers=np.minimum(f.accumulation, 2.0) * ~is_v,
     )  # fmt: skip
 
 
-def torch_parts(group: Group, f: Features) -> Iterator[Part]:
-    """The first, the second and the last rank's, as far as any layout has them."""
-    stages, is_v = stages_of(f, group.stack), f.schedule >= ZBV
+def torch_stages(s: Sizes) -> Iterator[Stage]:
+    """The first, the second and the last rank's, as far as any layout has them.
+
+    Later ranks have none of the first layers, which may have no experts.
+    """
+    f, stages = s.f, stages_of(s.f, s.group.stack)
+    is_v, later = f.schedule >= ZBV, s
+    if has_experts(f):
+        share = np.ceil(f.expert_share)
+        ffn = np.where(share > 0, shared_ffn(f), f.ffn_hidden_size)
+        of_later = f.but(expert_share=share, ffn_hidden_size=ffn)
+        later = Sizes(s.group, of_later, piped=s.piped, whole_gradients=s.whole_gradients)
     chunks = np.where(is_v, 2.0, f.virtual)
     # stages with one layer more than the first are those before the last
     fuller = f.num_layers - stages.last - stages.first * (f.pp - 1) >= f.pp - 2
@@ -88,7 +147,8 @@ def torch_parts(group: Group, f: Features) -> Iterator[Part]:
         is_first, is_last = rank == 0, rank == last
         layers = np.where(is_last, stages.last, stages.first + (fuller & ~is_first))
         passes, has_head = in_flight(f, rank), np.where(is_v, is_first, is_last)
-        yield Part(
+        yield Stage(
+            sizes=s if is_first.all() else later,
             layers=layers,
             vocab_matrices=1.0 * is_first + has_head,
             layer_passes=passes * layers,
@@ -98,5 +158,4 @@ def torch_parts(group: Group, f: Features) -> Iterator[Part]:
             has_head=has_head,
             logit_buffers=np.where(f.schedule == ZERO_BUBBLE, passes, 1.0),
             received=2 * chunks - is_first - has_head,
-            only_experts=not is_first.all(),
         )

@@ -16,10 +16,9 @@ from scaling.predict.cost.own_memory import (
     FORWARD,
     Held,
     Moment,
-    Stage,
     model_moments,
 )
-from scaling.predict.cost.own_pipelines import ONE_F_ONE_B
+from scaling.predict.cost.own_pipelines import ONE_F_ONE_B, Stage
 from scaling.predict.read.features import Features
 
 
@@ -54,7 +53,7 @@ class _Fsdp:
     """
 
     def __init__(self, t: Stage) -> None:
-        s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
+        s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
         self.wrapped, self.third = _is_wrapped(f, s.piped), f.zero_stage >= 3
         self.tied = f.embeddings < 2
         self.several = f.dp * f.cp > 1  # ranks hold the same weights
@@ -67,9 +66,9 @@ class _Fsdp:
             ranks, experts = s.expert_sharding.state, np.maximum(f.num_experts / f.ep, 1.0)
             padded = s.expert_params * np.ceil(experts / ranks) * ranks / experts
             self.layer = s.layer_params - s.expert_params + padded
-            dense = t.params - c.layers * s.expert_params
-            self.params = dense + c.layers * padded
-            self.shard = dense / self.ranks + c.layers * padded / ranks
+            dense = t.params - t.layers * s.expert_params
+            self.params = dense + t.layers * padded
+            self.shard = dense / self.ranks + t.layers * padded / ranks
         # of an element: sharded weights, moments and gradients; gathered weights
         self.master = np.where(f.short_states, e, FP32)
         self.copy = np.where(self.wrapped, e, 0.0)
@@ -87,15 +86,15 @@ class _Fsdp:
             self.gradients,
             np.where(f.offload, 0.0, 3 * self.master * self.shard),
             # a pipeline has a buffer for each hidden state that it receives in a step
-            buffers=f.accumulation * c.received * e * s.hidden,
+            buffers=f.accumulation * t.received * e * s.hidden,
         )
 
 
 def moments_of(t: Stage) -> list[Moment]:
     """The moments of a step that may be the fullest."""
-    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     d = _Fsdp(t)
-    head = np.where(c.has_head, e * s.vocab_params, 0.0)
+    head = np.where(t.has_head, e * s.vocab_params, 0.0)
     # ZeRO-3 still holds the head where several ranks share it; a tied matrix is never let go, and
     # the head of a pipeline that is not tied is let go before its loss
     stays = d.several | (d.tied & d.wrapped & (not s.piped))
@@ -108,7 +107,7 @@ def moments_of(t: Stage) -> list[Moment]:
         weights=d.weights + two_layers, gradients=d.gradients + np.where(d.stay, head, 0.0)
     )
     # up to zero_stage 2 the first micro-batch gathers; the head then lies in a flat buffer too
-    flat_head = (d.several & d.wrapped) * e * d.vocab * c.has_head
+    flat_head = (d.several & d.wrapped) * e * d.vocab * t.has_head
     gathering = loss.with_(
         weights=loss.weights + flat_head, gradients=np.where(d.third, d.gradients, 0.0)
     )
@@ -117,17 +116,17 @@ def moments_of(t: Stage) -> list[Moment]:
     others = d.master * (d.shard - s.vocab_params / d.ranks) * (s.piped | ~d.tied)
     moments = [
         (BUILD, Held(drawn, 0.0, others)),
-        (FORWARD, gathering.plus(t.in_flight + t.final_norm, t.loss.forward)),
+        (FORWARD, gathering.plus(t.in_flight + t.final_norm, t.loss_forward)),
         _reduced(t, d),
     ]
     if s.piped:
         # before the embedding's gradient is added to that of the micro-batch before; a chunk's
         # backward lets none of its weights go
         embedding = e * (s.vocab_params + f.positions * f.hidden_size)
-        embedding = (f.accumulation > 1) * c.has_embedding * embedding
+        embedding = (f.accumulation > 1) * t.has_embedding * embedding
         chunk = d.copy * d.params / f.virtual
         at_embedding = d.usual.with_(weights=chunk, gradients=d.gradients + embedding)
-        moments.append((BACKWARD, at_embedding.plus(t.in_flight * c.staying)))
+        moments.append((BACKWARD, at_embedding.plus(t.in_flight * t.staying)))
     elif d.tied.any():
         moments.append(_tied_at_end(t, d))
     return moments + model_moments(
@@ -144,9 +143,9 @@ def _reduced(t: Stage, d: _Fsdp) -> Moment:
 
     It has the embedding. Replicas without ZeRO all-reduce flat copies of all groups.
     """
-    s, c, f, e = t.sizes, t.part, t.sizes.f, t.sizes.f.element_bytes
-    last_group = c.has_embedding * (d.vocab + f.positions * f.hidden_size)
-    last_group = last_group + s.piped * c.has_head * ~d.tied * s.vocab_params
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+    last_group = t.has_embedding * (d.vocab + f.positions * f.hidden_size)
+    last_group = last_group + s.piped * t.has_head * ~d.tied * s.vocab_params
     flat = d.wrapped * e * last_group * (1 + 1 / d.ranks)
     replicates = (f.zero_stage == 0) & d.several & d.wrapped
     flat = np.where(replicates, e * (t.params + d.layer), flat)
