@@ -66,10 +66,10 @@ def vocab_init_bytes(f: Features) -> Floats:
 
 
 def _expert_memory(f: Features, whole_gradients: Flags) -> tuple[Floats, Floats, Floats]:
-    """Bytes that routed experts add to the average layer, per micro-batch, (n,).
+    """Bytes of routed experts in the average layer and a micro-batch: (kept, above, weights).
 
-    First those kept for backward, then the most that their backward needs beyond what was alive
-    when it began, last the rank's experts in the training precision; gradients take as many.
+    kept: for backward. above: most that their backward needs beyond what was alive when it began.
+    weights: of the rank's experts in the training precision; gradients take as many.
 
     A rank's experts receive k copies of each token of the ep group, `busiest_load` times as many
     where the router is uneven. Kept for backward are the experts' inputs, their outputs in token

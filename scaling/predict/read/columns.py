@@ -51,14 +51,10 @@ class Cells:
         values = np.array(column.to_pylist(), dtype=object)
         return np.where(column.is_null().to_numpy(), default, values)
 
-    def flags(self, name: str, default: Flags | bool = False) -> Flags:
-        """A column of true and false; the default for empty cells."""
-        return self.numbers(name, np.asarray(default, np.float64)) > 0
-
     def choices(self, name: str, kind: type, default: Any) -> Column:
         """A column of an axis with values of this kind; the default for empty cells."""
         if kind is bool:
-            return self.flags(name, default)
+            return self.numbers(name, np.asarray(default, np.float64)) > 0
         if kind is int:
             return self.numbers(name, np.nan if default is None else default)
         return self.words(name, default)
