@@ -99,6 +99,6 @@ def test_what_is_no_output_of_nccl_tests_is_refused_in_one_line(probes_of, text)
 
 
 def test_a_line_of_megabytes_takes_no_longer_than_its_length(probes_of):
-    start = time.monotonic()
+    start = time.process_time()
     assert len(probes_of(NCCL + "x " * 400_000 + "\n" + "9" * 2_000_000)) == 3
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

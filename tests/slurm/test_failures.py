@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slurm
 
 # p1 works for long, but only the first time: so it is p1 that is met by what happens
 FOUR = {f"p{i}": {"seconds": 0} for i in range(4)}
-FOUR["p1"] = {"command": "test -e again || { touch again; sleep 60; }"}
+FOUR["p1"] = {"command": "test -e again || { touch again; sleep 300; }"}
 STEADY = {f"p{i}": {"seconds": 2} for i in range(4)}
 PACK = ("--submitit-pack", "4")
 
@@ -154,16 +154,17 @@ def test_accounting_that_is_down_stops_nobody(study):
 
 
 def test_a_controller_that_is_restarted_costs_nothing(study):
-    study.points(**STEADY)
-    run = study.start(*PACK)
+    study.points(**STEADY, p9={"command": "until [ -e go ]; do sleep 0.2; done"})
+    run = study.start("--submitit-pack", "5")
     study.wait_for_start("p0")
     study.lab.end("slurmctld", signal.SIGTERM)
     until("the run notices", lambda: "does not answer" in study.said)
+    (study.folder / "go").touch()
     study.lab.start()
 
     assert run.wait(timeout=500) == 0, study.said
 
-    assert study.starts() == dict.fromkeys(STEADY, 1)
+    assert study.starts() == dict.fromkeys([*STEADY, "p9"], 1)
     until("accounting knows", lambda: len(study.jobs()) == 1)
 
 
@@ -184,7 +185,7 @@ def test_a_node_lost_under_a_living_allocation_is_not_the_points_fault(lab, tmp_
     lab.start()
     made = launch.Study(tmp_path)
     point = made.write(tiny_point(dp=2, gpus_per_node=1, measured_steps=1))
-    _, program = made.program("time.sleep(100)")
+    _, program = made.program("time.sleep(600)")
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     job = lab.ask(
         "sbatch", "--parsable", "--account=lab", "--nodes=2", "--ntasks-per-node=1", "--no-kill",
@@ -196,7 +197,7 @@ def test_a_node_lost_under_a_living_allocation_is_not_the_points_fault(lab, tmp_
     nodes = lab.ask("squeue", "--noheader", "--format=%N", f"--jobs={job}")
     second = lab.ask("scontrol", "show", "hostnames", nodes.strip()).split()[1]
     lab.end(f"slurmd-{second}", signal.SIGKILL)
-    until("the job ends", lambda: job not in lab.queue(), 120)
+    until("the job ends", lambda: job not in lab.queue())
 
     said = (tmp_path / "job.log").read_text()
     attempts = [made.rows / f"retried/tiny.{n}.parquet" for n in (1, 2)]
@@ -210,19 +211,19 @@ def test_ranks_of_a_launcher_that_was_killed_end_with_it(lab, tmp_path):
     lab.start()
     made = launch.Study(tmp_path)
     point = made.write(tiny_point(dp=2, measured_steps=1))
-    _, program = made.program("time.sleep(100)")
+    _, program = made.program("time.sleep(600)")
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     launcher = shlex.join(
         [sys.executable, f"{tmp_path}/sleeping.py", str(point), str(made.row_path), program]
     )
     job = lab.ask(
         "sbatch", "--parsable", "--account=lab", "--ntasks=2", f"--output={tmp_path}/job.log",
-        "--wrap", f"{launcher} & echo $! > {tmp_path}/pid; wait; sleep 100",
+        "--wrap", f"{launcher} & echo $! > {tmp_path}/pid; wait; sleep 600",
     ).strip()  # fmt: skip
     until("the ranks start", lambda: len(list(made.logs.glob(".run-*/rank*.beat"))) == 2)
 
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
     steps = ("squeue", "--noheader", "--steps", "--format=%i")
-    until("the ranks' step ends", lambda: f"{job}.0" not in lab.ask(*steps).split(), 30)
+    until("the ranks' step ends", lambda: f"{job}.0" not in lab.ask(*steps).split())
     lab.ask("scancel", job)

@@ -18,7 +18,7 @@ def test_steps_ended_from_outside_give_no_verdict(
     study,
 ):
     # as in the grace period of a preemption: what srun has started is told to end, nobody else is
-    once = "test -e again || { touch again; srun bash -c 'touch ready; sleep 40'; }"
+    once = "test -e again || { touch again; srun bash -c 'touch ready; sleep 300'; }"
     study.points(
         p0={"seconds": 0}, p1={"command": once}, p2={"command": "echo $SLURM_RESTART_COUNT"}
     )
@@ -103,10 +103,12 @@ def test_a_failing_line_of_set_up_stops_the_allocation_and_is_shown(study):
 
 
 def test_sigterm_sends_nothing_more_and_lets_what_runs_come_to_its_end(study):
-    study.points(a={"seconds": 4}, b={"seconds": 0})
+    study.points(a={"command": "until [ -e go ]; do sleep 0.2; done"}, b={"seconds": 0})
     run = study.start("--submitit-max-allocations", "1")
     study.wait_for_start("a")
     run.send_signal(signal.SIGTERM)
+    until("it is told", lambda: "Will exit after finishing" in study.said)
+    (study.folder / "go").touch()
 
     assert run.wait(timeout=500) == 1
 

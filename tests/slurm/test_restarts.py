@@ -58,8 +58,8 @@ def test_what_finished_while_nobody_watched_is_not_run_again(study):
 
 def test_removed_records_let_no_point_run_twice_at_once(study):
     # a lock ends with its process; a trap would not run if two signals came at once
-    once = "exec 9> mark; flock --nonblock 9 || echo twice >> both; sleep 8"
-    study.points(a={"command": once})
+    once = "exec 9> mark; flock --nonblock 9 || echo twice >> both"
+    study.points(a={"command": f"{once}; test -e again || {{ touch again; sleep 300; }}"})
     run = study.start(*PACKED)
     study.wait_for_start("a")
     kill(run)
@@ -105,12 +105,13 @@ def test_a_job_that_slurm_holds_after_a_failed_launch_is_sent_anew(study):
 
 
 def test_jobs_that_died_unwatched_are_resent_without_using_a_retry(study):
-    study.points(**SIX)
+    study.points(**{name: {"command": "test -e again || sleep 300"} for name in SIX})
     run = study.start(*PACKED)
     study.wait_for_start("p0", "p2", "p4")
     kill(run)
     study.lab.ask("scancel", *study.lab.queue())
     until("the jobs end", lambda: not study.lab.queue())
+    (study.folder / "again").touch()
 
     assert study.run(*PACKED) == 0, study.said
 
@@ -133,9 +134,9 @@ def test_a_changed_command_withdraws_the_old_job(study):
 
 def test_ctrl_c_cancels_our_jobs_and_no_others_and_the_next_run_finishes(study):
     other = study.lab.ask(
-        "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--wrap", "sleep 60"
+        "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--wrap", "sleep 600"
     ).strip()
-    study.points(**{**SIX, "p0": {"seconds": 0}})
+    study.points(**{name: {"seconds": 300 * (name != "p0")} for name in SIX})
     run = study.start(*PACKED)
     study.wait_for_start("p0", "p1", "p2", "p4")
     run.send_signal(signal.SIGINT)
@@ -152,12 +153,13 @@ def test_ctrl_c_cancels_our_jobs_and_no_others_and_the_next_run_finishes(study):
 
 
 def test_a_second_snakemake_on_the_same_study_is_told_who_has_it(study):
-    study.points(a={"seconds": 5})
+    study.points(a={"command": "until [ -e go ]; do sleep 0.2; done"})
     first = study.start(python=sys.executable)  # of which the pid is told
     study.wait_for_start("a")
 
     assert study.run() == 1
 
+    (study.folder / "go").touch()
     assert f"another snakemake (pid {first.pid} on " in study.said
     assert first.wait(timeout=500) == 0
     assert study.starts() == {"a": 1}

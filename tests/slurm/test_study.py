@@ -195,13 +195,14 @@ def test_ranks_that_start_from_nothing_and_a_cancelled_point_leaves_no_row(study
 
 
 def test_ranks_told_to_end_leave_no_row_and_run_again(study):
-    limits = {"warmup_steps": 1, "measured_steps": 150, "time_limit_s": 200}
+    limits = {"warmup_steps": 1, "measured_steps": 300, "time_limit_s": 400}
     study.write({**STUDY, "layouts": [{"world_size": 2}], "measure": limits})
     stand_in(study.root)
     before = study.lab.submissions()
     run = study.start()
-    until("a point trains", study.training)
+    until("its job is sent", lambda: study.lab.submissions() - before)
     (job,) = study.lab.submissions() - before
+    until("a point trains", study.training)
     study.lab.ask("scancel", "--signal=TERM", job)  # all of its steps: ranks, or who forks them
 
     assert run.wait(timeout=400) == 0, study.said

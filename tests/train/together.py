@@ -57,6 +57,8 @@ def _launched(points: Sequence[Point], directory: Path, fault: str | None) -> li
     waiting = set(ranks)
     while waiting:
         process, status = os.wait()
+        if process not in waiting:  # of another test
+            continue
         waiting.remove(process)
         if status:  # the others may wait for it for ever
             for other in waiting:

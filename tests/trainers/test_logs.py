@@ -177,10 +177,10 @@ def test_a_number_is_read_whole_or_not_at_all(text, value):
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_log_of_long_lines_is_read_in_time(trainer):
-    began = time.monotonic()
+    began = time.process_time()
     hostile = ["iteration 1/ 2 |" + " memory (MB)" * 50_000, "step: 1 loss:" * 50_000, "a" * 10**6]
     read_log(TRAINERS[trainer], [*hostile, "using world size: 1, " + "x" * 10**6] * 5)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_the_texts_of_failures_have_their_outcomes():
