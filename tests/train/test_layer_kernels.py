@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
+from scaling.train.model import blocks
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder, Layer
 from scaling.train.parallel.tensor import TensorParallel
@@ -134,8 +135,15 @@ def plan_of(shape: ModelShape, batch: int, tokens: int) -> Blueprint:
 @pytest.fixture(autouse=True)
 def on_fake_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(functional, "rms_norm", lambda x, _, weight, __: rms_norm(x, weight)[0])
+    forget_tables()  # a test before may have left real ones, and this one leaves fake ones
     with FakeTensorMode():
         yield
+    forget_tables()
+
+
+def forget_tables() -> None:
+    blocks.rotary_table.cache_clear()
+    blocks._cached_rotary_table.cache_clear()
 
 
 def kernels_of(run: Callable[[], Tensor]) -> Kernels:

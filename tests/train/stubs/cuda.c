@@ -25,6 +25,7 @@ int cuGetProcAddress_v2(
     *found = !strcmp(name, "cuInit") ? (void *)cuInit
         : !strcmp(name, "cuDriverGetVersion") ? (void *)cuDriverGetVersion
         : !strcmp(name, "cuDeviceGetCount") ? (void *)cuDeviceGetCount
+        : !strcmp(name, "cuGetProcAddress") ? (void *)cuGetProcAddress_v2
         : (void *)other;
     return 0;
 }

@@ -25,6 +25,7 @@ static int count(void) { return atoi(getenv("STUB_GPUS")); }
 
 Result nvmlInitWithFlags(unsigned flags) { say("init"); return 0; }
 Result nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+Result nvmlInit(void) { return nvmlInitWithFlags(0); } // as torch calls it
 Result nvmlShutdown(void) { return 0; }
 const char *nvmlErrorString(Result result) { return "an error of the stub"; }
 Result nvmlDeviceGetCount_v2(unsigned *found) { *found = count(); return 0; }
