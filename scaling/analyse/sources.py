@@ -92,6 +92,8 @@ def _create_rows(
     columns = ", ".join(f'"{column}"' for column in (*COLUMNS, "source"))
     parts = []
     for source, files in (("measured", row_files_in(paths.rows)), ("published", imported)):
+        if source == "published" and not imported:
+            continue
         connection.execute(f"create schema {source}")
         unusable += create_rows(connection, sorted(files), source=source, schema=source)
         parts.append(f"select {columns} from {source}.valid_rows")

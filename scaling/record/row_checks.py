@@ -217,10 +217,13 @@ def _word_rules(row_type: type) -> Rules:
         if name in hints:
             others = _OF_OTHERS.get(name, ()) if row_type is Row else ()
             for texts, whose in ((allowed, "measured"), ((*allowed, *others), "published")):
-                listed = ", ".join(f"'{word}'" for word in texts)
+                listed = ", ".join(f"'{word}'" for word in texts)  # `in` would join tables
                 source = f" and source = '{whose}'" if others else ""
                 wanted = f"must be one of {', '.join(texts)}"
-                yield f'"{name}" not in ({listed}){source}', _sentence(name, wanted, quoted=True)
+                yield (
+                    f'not list_contains([{listed}], "{name}"){source}',
+                    _sentence(name, wanted, quoted=True),
+                )
                 if not others:
                     break
 
