@@ -130,7 +130,8 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def table_of(rows: Sequence[Any], schema: pa.Schema = ROWS) -> pa.Table:
     """Make a table of rows of the dataclass that has this schema."""
-    return pa.Table.from_pylist([dataclasses.asdict(row) for row in rows], schema=schema)
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    return pa.Table.from_pydict(columns, schema=schema)
 
 
 def read_row(path: Path) -> Row:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from scaling.layout.layout import Layout
-from scaling.record.files import write_points, write_rows
+from scaling.record.files import POINTS, REFUSALS, table_of, write_table
 from scaling.record.row import Row
-from scaling.study.grid import Plan
+from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
 from tests.report.synthetic_study import point, row
 
@@ -85,6 +85,9 @@ def simulate(
 
 
 def write_simulated(folder: Path, simulated: Simulated) -> None:
-    """Write the study's plan and rows as a run leaves them."""
-    write_points(folder, Plan(points=tuple(simulated.points), refusals=()))
-    write_rows(folder / "rows" / "all.parquet", simulated.rows)
+    """Write the tables of the study's plan and rows as a run leaves them."""
+    paths = StudyPaths(folder)
+    rows = table_of(simulated.rows)
+    write_table(paths.points_table, rows.select(POINTS.names))
+    write_table(paths.refused, REFUSALS.empty_table())
+    write_table(paths.rows / "all.parquet", rows)
