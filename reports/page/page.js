@@ -5,7 +5,13 @@ const inputs = { tokens: scales, price: { dollars: 1 }, deadline: { d: 1, day: 1
 const state = { story: stories[0], size: null, tokens: null, price: null, deadline: null };
 const dollars = (hours, price, words) => price ? `$${amount(hours * price)}` : `${amount(hours)} ${words.GPU}-hours`;
 const tokensOf = story => state.tokens ?? story.tokens, priceOf = story => state.price ?? story.price;
-const bill = option => `${duration(option.hours * tokensOf(state.story))}, ${dollars(option.gpu_hours * tokensOf(state.story), priceOf(state.story), state.story.words)}`;
+const bill = option => `${duration(option.hours * tokensOf(state.story))}, ${dollars(option.gpu_hours * tokensOf(state.story), priceOf(state.story), state.story.words).replace(' ', '\u00a0').replace('-', '\u2011')}`;
+// the chance that a run ends in time: the normal distribution of ln hours, within 0.0002 (Bowling et al. 2009)
+function chance({ hours, low, high, level }) {
+  const x = Math.log(24 * state.deadline / hours / tokensOf(state.story)) / Math.log(high / low) * 2 * { 80: 1.2816, 95: 1.96 }[level];
+  const sure = Math.round(100 / (1 + Math.exp(-0.07056 * x ** 3 - 1.5976 * x)));
+  return sure > 99 ? 'over 99' : sure < 1 ? 'below 1' : sure;
+}
 const least = (options, key) => options.reduce((best, one) => !best || one[key] < best[key] ? one : best, null);
 
 // As `choose` of scaling/report/sections/purchase.py: the cheapest in time, else the fastest; without a deadline the size that opens
@@ -19,7 +25,7 @@ function answer() {
   $('#inputs').hidden = !story.options.length;
   if (!story.options.length) return;
   const { use, late, cheaper, faster } = choose(story), tokens = tokensOf(story), at = name => $(`[data-is=${name}]`, article);
-  const slow = late ? ` No size finishes within ${amount(state.deadline)} days; this is the fastest.` : '';
+  const slow = state.deadline == null ? '' : `${late ? ` No size finishes within ${amount(state.deadline)} days; this is the fastest.` : ''} The chance to finish in time is ${chance(use)}${thin}%.`;
   at('headline').textContent = use.undecided ? `${use.undecided}.` : `${use.verb} ${use.what}: ${bill(use)} for ${amount(tokens)} tokens.`;
   at('headline').title = use.exact;
   const high = use.high * tokens, [low] = duration(use.low * tokens, high).split('\u00a0');

@@ -5,8 +5,8 @@ Run j of cell i (a layout at a size, in one software stack) on hosts H:
     y_j = ln tokens/s = mu_i + h(slowest named host of H) + noise,   noise ~ N(0, s^2 + own_j^2)
 
 own_j is known: the standard error of the run's own step time. s, the standard deviation between
-runs of one cell, is unknown and shared by the group: ln s ~ N(ln USUAL_NOISE, NOISE_SPREAD^2).
-mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that probes or other runs name as slow by e.
+runs of one cell, is unknown and shared by the group: ln s is Student's t about ln USUAL_NOISE, so
+that two noisy repeats outweigh it. mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that probes or other runs name as slow by e.
 
 A cell that did not run has a prediction p_i with four independent errors, of known sizes:
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.integer[Any]]
 
 USUAL_NOISE = 0.012  # published repeats of one layout differ by 0.1 to 1.4 %
-NOISE_SPREAD = 0.7  # of ln s: a factor of two either way
+NOISE_SPREAD, NOISE_FREEDOM = 0.5, 3  # of ln s: a factor of two either way, and what it is t of
 HOST_SPREAD = 0.10  # what a named host may differ by
 CLOSE = 0.05  # the order of layouts is open if several are the best with this probability
 # Standard error of ln rate of a single run that states none: it may be a single step, and published
@@ -166,7 +166,9 @@ def _given(nodes: Floats, runs: Runs, index: Integers, sums: "csr_array", on_hos
     mean = (weight * runs.log_rate) @ sums / total
     residual = runs.log_rate - mean[:, index]
     log_p = np.log(weight).sum(axis=1) - np.log(total).sum(axis=1)
-    log_p -= (weight * residual**2).sum(axis=1) + (np.log(nodes / USUAL_NOISE) / NOISE_SPREAD) ** 2
+    log_p -= (weight * residual**2).sum(axis=1)
+    unusual = np.log(nodes / USUAL_NOISE) / NOISE_SPREAD
+    log_p -= (NOISE_FREEDOM + 1) * np.log1p(unusual**2 / NOISE_FREEDOM)
     of_hosts = [weight * on for on in on_host.T]
     share = np.zeros((*total.shape, len(of_hosts)))
     precision = np.zeros((len(nodes), len(of_hosts), len(of_hosts)))

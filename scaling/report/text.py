@@ -134,7 +134,7 @@ def ratio(middle: float, low: float | None, high: float | None, places: int = 2)
 
 def glued(words: str) -> str:
     """Words in which no line ends inside `micro-batch 2`, `8 GPUs` or `ZeRO-3`."""
-    return re.sub(r" (?=\d)|(?<=\d) (?=GPU|rank)", GLUE, words).replace("-", _HYPHEN)
+    return re.sub(r" (?=\d)|(?<=[\dkMG]) (?=GPU|rank)", GLUE, words).replace("-", _HYPHEN)
 
 
 def listed(words: list[str]) -> str:

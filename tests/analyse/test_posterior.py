@@ -56,6 +56,11 @@ def test_noise_follows_from_repeats_and_is_the_usual_one_without_them():
     assert np.median(single.noise) == pytest.approx(0.012, rel=0.1)
 
 
+def test_two_noisy_repeats_outweigh_the_usual_noise():
+    drawn = posterior(runs_of([10.0, 10.2], [9.0, 9.2]), Cells.without_predictions(2))
+    assert np.median(drawn.noise) > 0.1  # 0.14 as they differ, 0.012 as usual
+
+
 def test_a_run_is_at_least_as_uncertain_as_its_own_steps_say():
     for own in (0.05, 0.2):
         drawn = posterior(runs_of([1.0], [2.0], own=own), Cells.without_predictions(2))

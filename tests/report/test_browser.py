@@ -128,7 +128,7 @@ def test_headline_alternatives_and_matrix_follow_price_and_deadline(full):
     hours = said(page)
     page.fill("#price", "2.5")
     assert "$" in said(page)
-    assert "GPU-hours" in hours
+    assert "GPU\u2011hours" in hours  # in which no line ends
     assert all("$" in text for text in page.locator("#matrix [data-is=cost]").all_inner_texts())
     page.fill("#deadline", "10 d")
     assert said(page).startswith("Use 1 GPU with")  # the cheapest in time
@@ -136,6 +136,9 @@ def test_headline_alternatives_and_matrix_follow_price_and_deadline(full):
     page.fill("#deadline", "2")
     assert said(page).startswith("Use 4 GPUs with")
     assert "too late" in page.inner_text("[data-is=cheaper]:visible")
+    between = page.inner_text(".selection:visible .between")
+    in_time = re.search(r"The chance to finish in time is (?:over )?(\d+)", between)
+    assert 50 < int(in_time[1]) <= 99
     assert page.locator("#matrix tr[data-id='2'] .late").count() == 2
     page.fill("#deadline", "1 h")
     assert "No size finishes within" in page.inner_text(".selection:visible .between")

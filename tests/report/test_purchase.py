@@ -71,7 +71,7 @@ def size(**changes):
         "single_run": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5, "others_share": None,
-        "next_points": 0, "suspended_s": 0.0, "longest_step": 1.1,
+        "candidates": 2, "next_points": 0, "suspended_s": 0.0, "longest_step": 1.1,
         "started_at": "2026-11-20T10:00:00Z", "stack_fingerprint": "data sheet",
     }  # fmt: skip
     return row | changes
@@ -106,6 +106,7 @@ def tables(*estimates, **rows):
                                    "same training")),
         ({"mfu": 1.2}, ("bad", "MFU is 120 %, more than the device can give")),
         ({"slowdown_share": 0.5}, ("bad", "Heat or hardware slowed GPUs in 50 % of the time")),
+        ({"candidates": 1}, ("warn", "No other layout was compared at 8 GPUs")),
         ({"single_run": True}, ("warn", "This layout ran once; repeats of others differ by 0.7 %")),
         ({"source": "predicted", "fits_probability": 0.97},
          ("warn", "It fits with a chance of 97 % (1.00 GiB)")),
@@ -181,7 +182,7 @@ def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
     said = purchase.too_close(tables(*rows), size(close_layouts=2)).replace("\u202f", " ")
     assert said == (
         "Too close to call: the best is a (60 %) or b (40 %). "
-        "The advised layout is expected to cost 0.4 % of the rate."
+        "Whichever it is, the advised layout is expected to be 0.4 % slower."
     )
     assert purchase.too_close(tables(), size()) == ""
     counted = size(close_layouts=2, next_points=2, next_gpu_hours=3.0)

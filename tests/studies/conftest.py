@@ -19,8 +19,8 @@ from tests.shipped import CLUSTERS, MODELS
 
 
 @pytest.fixture(scope="session")
-def predicted(tmp_path_factory):
-    """A study's predicted answers to each finding: records by finding and subject."""
+def predicted_study(tmp_path_factory):
+    """The folder of a shipped study, predicted and tabulated."""
 
     @cache
     def run(name):
@@ -31,7 +31,19 @@ def predicted(tmp_path_factory):
         points = points_of(columns, models=MODELS, clusters=CLUSTERS)
         write_table(folder / "predictions.parquet", prediction_table(points, predict(points)))
         tabulate(folder, PROJECT / "reports" / "sql")
-        replicate(folder, PROJECT / "reports" / "replication" / study.replicates)
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def predicted(predicted_study):
+    """A study's predicted answers to each finding: records by finding and subject."""
+
+    @cache
+    def run(name):
+        folder = predicted_study(name)
+        replicate(folder, PROJECT / "reports" / "replication" / load_study(name).replicates)
         records = pq.read_table(folder / "tables" / "replication.parquet").to_pylist()
         return {(record["finding"], record["subject"]): record for record in records}
 

@@ -6,6 +6,9 @@ why, and a change of the predictor that fixes or breaks one is noticed.
 
 import pytest
 
+from scaling.report.page.page import write_report
+from tests.conftest import PROJECT
+
 pytestmark = pytest.mark.slow
 
 H100_7B = "llama2_7b on h100-80gb-dgx, 4096 tokens"
@@ -86,3 +89,8 @@ def test_every_finding_has_numbers_or_a_reason_why_not(predicted, study):
         assert record["observed"], (finding, subject)
         assert (record["verdict"] == "not testable here") == (subject is None)
         assert record["source"] in (None, "predicted")
+
+
+def test_the_largest_page_has_at_most_two_and_a_half_megabytes(predicted_study):
+    page = write_report(predicted_study("hardware_scaling"), PROJECT / "reports", charts=False)
+    assert page.stat().st_size <= 2_500_000

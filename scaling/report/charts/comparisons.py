@@ -49,7 +49,7 @@ def effect_rows(tables: Tables) -> list[Drawing]:
         top = clear[0]
         higher = "higher" if top["worth"] > 1 else "lower"
         title = f"With {top['name']} the rate is {percent(abs(top['worth'] - 1))} {higher}"
-    return [Drawing(title, {"rows": rows[:_MOST_EFFECTS], "even": [{"ratio": 1}]})]
+    return [Drawing(title, {"rows": rows[:_MOST_EFFECTS]})]
 
 
 def _choice(row: Record) -> str:
@@ -67,8 +67,8 @@ def factor_effects() -> alt.LayerChart:
         axis=alt.Axis(tickCount=5, format="~g", labelOverlap="greedy", labelSeparation=8),
     )  # fmt: skip
     return marks.finish(
-        marks.rows("even").mark_rule(color=marks.OTHER, aria=False).encode(
-            x=alt.X("ratio:Q"), **marks.UPRIGHT
+        base.mark_tick(size=20, thickness=1, color=marks.OTHER, yOffset=7, aria=False).encode(
+            x=marks.fixed("XDatum", 1)
         ),
         base.mark_rule(strokeWidth=1.25, color=marks.ACCENT, yOffset=7, aria=False).encode(
             x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")

@@ -123,7 +123,7 @@ def _least(of: Sequence[Option], key: str) -> Option | None:
 def bill(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
     """Time and cost of a run: `2.80 days, $11 400`."""
     took = duration(option["hours"] * tokens)
-    return f"{took}, {money(option['gpu_hours'] * tokens, price, words['GPU'])}"
+    return f"{took}, {glued(money(option['gpu_hours'] * tokens, price, words['GPU']))}"
 
 
 def offer(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
@@ -167,7 +167,7 @@ def too_close(tables: Tables, size: Record) -> str:
     named += [f"{more} more"] if more > 0 else []
     loss = percent(size["expected_loss"], 1)
     said = f"Too close to call: the best is {' or '.join(named)}. "
-    said += f"The advised layout is expected to cost {loss} of the rate."
+    said += f"Whichever it is, the advised layout is expected to be {loss} slower."
     if not size["next_points"]:
         return said
     points = counted(size["next_points"], "point")
@@ -267,6 +267,8 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
             items.append(("warn", f"This layout ran once; repeats of others differ by {sigma}"))
         else:
             items.append(("good", f"Repeats differ by {sigma}"))
+    if size["candidates"] == 1:
+        items.append(("warn", f"No other layout was compared at {tables.gpus(size['world_size'])}"))
     fits = size["fits_probability"]
     if predicted and fits is not None:
         state = "good" if fits >= SURE else "warn" if fits >= LEAST_FIT else "bad"
