@@ -83,14 +83,14 @@ def create_rows(
     """
     unusable: list[Unusable] = []
     files = [path for path in paths if path.exists()]
-    is_large = any(file.stat().st_size > _LARGE_BYTES for file in files)
+    kind = "view" if any(file.stat().st_size > _LARGE_BYTES for file in files) else "table"
     try:
-        _judge(connection, _scan(files), source, schema, kind="view" if is_large else "table")
+        _judge(connection, _scan(files), source, schema, kind=kind)
     except (duckdb.Error, UnicodeError):  # the second quotes bytes that are no text
-        connection.execute(f"drop table if exists {schema}.every_row")
+        connection.execute(f"drop {kind} if exists {schema}.every_row")
         connection.register("read_rows", _read_each(files, unusable))
         _judge(connection, "from read_rows", source, schema, kind="table")
-    invalid = f"select file, reason, row_number from {schema}.every_row where reason is not null"
+    invalid = f"select file, reason, row_number from {schema}.invalid_rows"
     for file, reason, row in connection.sql(invalid).fetchall():
         unusable.append(Unusable(Path(file), _one_line(reason), row))
     with_rows = connection.sql(f"select distinct file from {schema}.every_row").fetchall()
@@ -106,19 +106,24 @@ def create_rows(
 def _judge(
     connection: duckdb.DuckDBPyConnection, rows: str, source: str, schema: str, *, kind: str
 ) -> None:
-    """Create every_row, with the reason why a row is not valid, and valid_rows."""
+    """Create every_row, invalid_rows with the reason of each, and valid_rows.
+
+    Rows are judged once, in the scan that reads every file.
+    """
     connection.execute(
-        f"create {kind} {schema}.every_row as select *, {invalid_row_reason_sql()} as reason "
-        f"from (select *, {quoted(source)} as source from ({rows}))"
+        f"create {kind} {schema}.every_row as select *, {quoted(source)} as source from ({rows})"
     )
+    invalid = connection.execute(
+        f"create table {schema}.invalid_rows as select file, row_number, "
+        f"{invalid_row_reason_sql()} as reason from {schema}.every_row where reason is not null"
+    ).fetchall()[0][0]
+    others = f"anti join {schema}.invalid_rows using (file, row_number)" if invalid else ""
     once = (
         "qualify row_number() over (partition by point_id, attempt order by file, row_number) = 1"
     )
-    if kind == "view":
-        connection.execute(f"select count(reason) from {schema}.every_row")  # reads every file
     connection.execute(
-        f"create view {schema}.valid_rows as select * exclude (reason) from {schema}.every_row "
-        f"where reason is null {once if kind == 'table' and source == 'measured' else ''}"
+        f"create view {schema}.valid_rows as from {schema}.every_row {others} "
+        f"{once if kind == 'table' and source == 'measured' else ''}"
     )
 
 

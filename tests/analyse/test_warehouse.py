@@ -186,6 +186,16 @@ def test_one_impossible_row_of_a_large_file_costs_no_other(study, monkeypatch):
     assert found["point_id"] == rows[1].point_id
 
 
+def test_a_large_file_that_is_torn_behind_its_footer_is_named(study, monkeypatch):
+    monkeypatch.setattr(row_files, "_LARGE_BYTES", 0)
+    write_rows(study / "rows" / "torn.parquet", [timed_row(some_point(1), 2.0)])
+    torn = bytearray((study / "rows" / "torn.parquet").read_bytes())
+    torn[4:2000] = b"\xff" * 1996
+    (study / "rows" / "torn.parquet").write_bytes(torn)
+    (said,) = tabulate_only(study, study / "sql", "measurements")
+    assert said.reason.startswith("holds no row of this project: ")
+
+
 def test_probes_that_cannot_be_are_left_out_and_said(study):
     good = {"cluster": "here", "kind": "all_reduce", "outcome": "ok", "seconds": 1.0}
     ill = [{**good, "kind": "../../../x"}, {**good, "seconds": -1.0}, {**good, "cluster": None}]

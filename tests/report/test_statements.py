@@ -180,4 +180,5 @@ def test_one_gpu_gives_what_its_rows_give(page, rates):
 def test_one_layout_has_one_name_on_the_whole_page(page):
     names = set(re.findall(r'title="tp=[^"]+">([^<]+)</span>', page))
     assert names == {"ZeRO-1", "tp 2, ZeRO-1", "ZeRO-3", "tp 4, ZeRO-1"}
-    assert not re.search(r"ZeRO \d|no fused|Z1\b", page)
+    words = re.sub(r"base64,[\w+/=]+", "", page)
+    assert not re.search(r"ZeRO \d|no fused|Z1\b", words)
