@@ -123,9 +123,17 @@ def command(
 
 
 def pairs_of(text: str) -> dict[str, str]:
-    """The names and values of `tp=2,zero_stage=1`; a value is empty if there is no `=`."""
-    pairs = (part.partition("=") for part in text.split(",") if part)
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    """The names and values of `tp=2,zero_stage=1`; a value is empty if there is no `=`.
+
+    Raises:
+        InputError: a name has two values.
+    """
+    values: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = map(str.strip, part.partition("="))
+        if values.setdefault(name, value) != value:
+            raise InputError(f"{shortened(text)}: {shortened(name)} is given twice; keep one")
+    return values
 
 
 def axis_values(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,11 +182,14 @@ def point_of_axes(
     dp, rest = divmod(gpus, replica)
     accumulation, left = divmod(global_batch_size or micro * dp, max(micro * dp, 1))
     said = ",".join(f"{name}={value}" for name, value in axes.items())
-    if rest or left or not dp:
-        raise InputError(
-            f"{shortened(said)}: --gpus {gpus} and --global-batch-size {global_batch_size} do not "
-            f"divide by {replica} ranks of a replica and micro_batch_size={micro}"
-        )
+    wrong = ""
+    if rest or not dp:
+        wrong = f"--gpus {gpus} do not divide by {replica} ranks of a replica"
+    elif left:
+        wrong = f"--global-batch-size {global_batch_size} is no multiple of {micro * dp} sequences "
+        wrong += f"(micro_batch_size={micro} x dp={dp})"
+    if wrong:
+        raise InputError(f"{shortened(said)}: {wrong}")
     layout = Layout(**axes, dp=dp, gradient_accumulation_steps=accumulation, seq_length=seq_length)
     found = model_of(model)
     if reasons := list(refusals(found.shape, layout)):

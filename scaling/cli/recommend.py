@@ -81,6 +81,8 @@ def recommend(
         clusters = {**clusters, cluster: priced}
     if precision is not None:
         check_choice("--precision", precision, get_args(Precision))
+    if program is not None:
+        check_choice("--as", program, PROGRAMS)
     shared: dict[str, Any] = {
         "model": found.name, "shape": found.shape, "cluster": cluster,
         "clusters": clusters, "seq_length": seq_length,
@@ -128,7 +130,7 @@ def recommend(
         typer.echo("predicted from data-sheet numbers; calibrate with your own rows")
     for size, use in advised.items() if program is not None else ():
         point = point_of_layout(found.name, found.shape, use.layout, cluster)
-        start = start_of(point, check_choice("--as", str(program), PROGRAMS))
+        start = start_of(point, str(program))
         for reason in start.refused:
             warn(reason)
         typer.echo(f"{size} GPUs: {start.shell}")
@@ -152,10 +154,9 @@ def _run_of(one: "Recommendation", tokens: float) -> dict[str, float | None]:
 
 def _counts(text: str) -> list[int]:
     shown = shortened(text)
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--gpus {shown}: give GPU counts with commas, e.g. 8,64,512") from None
+    if not all(re.fullmatch(r" *-?\d{1,18} *", part, re.ASCII) for part in text.split(",")):
+        raise InputError(f"--gpus {shown}: give GPU counts with commas, e.g. 8,64,512")
+    counts = [int(part) for part in text.split(",")]
     if min(counts) < 1:
         raise InputError(f"--gpus {shown}: a GPU count is at least 1")
     return sorted(set(counts))

@@ -90,8 +90,9 @@ def import_(
     names = {}
     for pair in rename or []:
         theirs, equals, ours = pair.rpartition("=")
-        if not equals:
-            raise InputError(f"--rename {shortened(pair)}: give THEIRS=OURS")
+        if not equals or theirs in names:
+            once = " once" if equals else ""
+            raise InputError(f"--rename {shortened(pair)}: give THEIRS=OURS{once}")
         names[theirs] = ours
     with tempfile.TemporaryDirectory() as folder:
         source = file

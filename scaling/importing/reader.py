@@ -31,6 +31,9 @@ ROW_COLUMNS: Mapping[str, str] = {
 _DERIVED = {"tokens_per_s", "tokens_per_s_per_gpu", "mfu", "hfu"}
 _MOST_BYTES, _LONGEST_LINE = 2**30, 2**20
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_KINDS = {
+    "bigint": "whole numbers", "double": "numbers", "boolean": "true or false", "varchar": "text",
+}  # fmt: skip
 _SHORTEST_NEAR, _NEAR = 5, 0.85  # letters of a header that may be misspelt, and how much alike
 
 
@@ -104,6 +107,8 @@ def read_table(
     given = [header.strip() for header in raw.column_names]
     for header in set(rename) - {*given}:
         raise InputError(f"{path}: --rename {shortened(header)}=: {did_you_mean(header, given)}")
+    for ours in {*rename.values()} - {*columns, ""}:
+        raise InputError(f"{path}: --rename ={shortened(ours)}: {did_you_mean(ours, columns)}")
     headers = [rename.get(header, header) for header in given]
     for name in headers:
         if name and headers.count(name) > 1:
@@ -116,7 +121,8 @@ def read_table(
         )
     names = {f"c{place}": name for place, name in enumerate(headers) if name in columns}
     if not names:
-        raise InputError(f"{path}: has none of our columns but {shortened(', '.join(given), 200)}")
+        others = f"; it has {shortened(', '.join(given), 200)}" if given else ""
+        raise InputError(f"{path}: has none of our columns{others}")
     raw = raw.rename_columns([f"c{place}" for place in range(len(headers))]).select(list(names))
     rows = _typed(path, raw, names, columns)
     table = Table(rows.drop_columns(["row"]), str(path), rows["row"].to_numpy(), ignored)
@@ -150,6 +156,8 @@ def _raw(path: Path) -> pa.Table:
 def _read_csv(path: Path) -> pa.Table:
     with path.open(newline="", encoding="utf-8-sig") as text:
         headers = next(csv.reader(itertools.takewhile(bool, _lines(text))), [])
+    if not headers:
+        raise ValueError("its first line must name the columns")
     names = ", ".join(f"c{place}: 'varchar'" for place in range(len(headers)))
     with duckdb.connect() as connection:
         table = connection.sql(
@@ -219,12 +227,9 @@ def _typed(
                     f"and ({cell}) is null order by row limit 1"
                 ).fetchall()
                 for row, text in bad:
-                    kind = {
-                        "bigint": "whole numbers",
-                        "double": "numbers",
-                        "boolean": "true or false",
-                    }
-                    wanted = kind.get(columns[names[name]], columns[names[name]])
+                    kind = columns[names[name]]
+                    lists = "lists of " if kind.endswith("[]") else ""
+                    wanted = lists + _KINDS[kind.removesuffix("[]")]
                     value = f"{names[name]}={printable(shortened(text))}"
                     raise InputError(f"{path}: row {row}: {value}: the column holds {wanted}")
             listed = ", ".join(f'{cell} as "{names[name]}"' for name, cell in cells.items())

@@ -29,6 +29,7 @@ SHAPE = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "gated_mlp",
     "vocab_size", "tied_embeddings",
 )  # fmt: skip
+_LARGEST = 2**63 - 1
 _PLAIN_ATTENTION = ("mha", "mqa", "gqa")
 _RESULTS = ("outcome", "step_time_s", "peak_memory_bytes", "error_message")
 
@@ -58,7 +59,10 @@ def import_rows(
     """
     table = read_table(source, rename=rename)
     for name in set(NEEDED) - {*table.rows.column_names}:
-        raise InputError(f"{source}: column {name} is missing; needed are {', '.join(NEEDED)}")
+        others = f"; ignored are {', '.join(table.ignored)}" if table.ignored else ""
+        raise InputError(
+            f"{source}: column {name} is missing; needed are {', '.join(NEEDED)}{others}"
+        )
     if not table.rows.num_rows:
         raise InputError(f"{source}: holds no row")
     records = []
@@ -87,7 +91,8 @@ def _record(
     """A row of what the table states and of what follows."""
     facts: dict[str, Any] = {**stated, **_model(stated, models)}
     if "dp" not in facts and all(name in facts for name in REPLICA_AXES):
-        facts["dp"] = facts["world_size"] // replica_size(facts)
+        # at least one, so that the rules name the world_size that no replica fits into
+        facts["dp"] = max(facts["world_size"] // replica_size(facts), 1)
     if "dp" in facts and "micro_batch_size" in facts:
         batch = facts["global_batch_size"] // (facts["micro_batch_size"] * facts["dp"])
         facts.setdefault("gradient_accumulation_steps", batch)
@@ -114,6 +119,9 @@ def _record(
         **_flops(facts),
     }
     record = {name: facts.get(name, derived.get(name)) for name in fields_of(Row)}
+    for name, value in record.items():
+        if isinstance(value, int):  # no more than Arrow holds; the rules name what is too large
+            record[name] = min(value, _LARGEST)
     return record | {
         "stack_fingerprint": f"published: {software}",
         # of what is stated; `_tell_apart` makes it an id

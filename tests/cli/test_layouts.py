@@ -102,6 +102,7 @@ def test_a_point_of_a_study_may_be_given_and_json_asked_for(say, tmp_path):
     ("arguments", "sentence"),
     [
         (("command", "foo=1", "--model", "tiny", "--gpus", "2"), "foo=1: no axis=value"),
+        (("command", "tp=1,tp=2", "--model", "tiny", "--gpus", "2"), "tp is given twice"),
         (("command", "tp=2"), "tp=2: a layout needs --model and --gpus"),
         (("command", "tp=x", "--model", "tiny", "--gpus", "2"), "tp[0]='x': must be a whole"),
         (("command", "zero_stage=7", "--model", "tiny", "--gpus", "2"), "zero_stage[0]=7"),

@@ -42,10 +42,12 @@ def test_renamed_columns_are_imported_and_ignored_ones_named(imported, tmp_path)
     assert pq.read_table("study/published.parquet")["tp"].to_pylist() == [2]
 
 
-def test_a_rename_without_an_equals_sign_is_refused(imported, tmp_path):
+def test_a_rename_without_an_equals_sign_or_given_twice_is_refused(imported, tmp_path):
     file = write_csv(tmp_path / "rows.csv", [PAPER_ROW])
-    with pytest.raises(InputError, match="--rename tp: give THEIRS=OURS"):
+    with pytest.raises(InputError, match=r"--rename tp: give THEIRS=OURS$"):
         imported(file, "study", "--rename", "tp")
+    with pytest.raises(InputError, match="--rename tp=pp: give THEIRS=OURS once"):
+        imported(file, "study", "--rename", "tp=cp", "--rename", "tp=pp")
 
 
 def test_output_of_nccl_tests_becomes_the_probes_of_a_study_once(imported, tmp_path):

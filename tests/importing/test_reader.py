@@ -77,6 +77,8 @@ def test_a_header_that_is_nearly_ours_is_refused_until_it_is_renamed(written, he
 def test_a_renamed_header_that_the_file_lacks_is_refused(written):
     with pytest.raises(InputError, match=r"--rename TTP=: did you mean 'tp'"):
         read_table(written(csv_of()), rename={"TTP": "tp"})
+    with pytest.raises(InputError, match=r"--rename =tpp: did you mean 'tp'"):
+        read_table(written(csv_of()), rename={"tp": "tpp"})
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,11 @@ def test_a_renamed_header_that_the_file_lacks_is_refused(written):
 def test_a_wrong_cell_is_told_with_file_row_column_and_value(written, cell, sentence):
     with pytest.raises(InputError, match=rf"t\.csv: row 2: {sentence}"):
         read_table(written(csv_of(cell)))
+
+
+def test_a_cell_that_is_no_list_is_told_what_the_column_holds(written):
+    with pytest.raises(InputError, match="row 1: hosts=a: the column holds lists of text"):
+        read_table(written("model,hosts\nm,a"))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_a_model_of_the_catalogue_gives_its_shape_and_its_name(published):
 def test_a_needed_column_or_cell_that_is_missing_is_named(published, column):
     with pytest.raises(InputError, match=f"column {column} is missing; needed are model, cluster"):
         published({}, drop=(column,))
+    with pytest.raises(InputError, match=r"model, .*, outcome; ignored are theirs"):
+        published({"theirs": "x"}, drop=(column,))
     with pytest.raises(InputError, match=rf"rows\.csv: row 2: {column} is empty, and is needed"):
         published({}, {column: ""})
 
@@ -75,6 +77,8 @@ def test_a_needed_column_or_cell_that_is_missing_is_named(published, column):
     [
         ({"dp": "8"}, "world_size=8: is not tp x pp x cp x dp"),
         ({"world_size": "9"}, "world_size=9: is not tp x pp x cp x dp"),
+        ({"dp": "", "tp": "16"}, "world_size=8: is not tp x pp x cp x dp"),
+        ({"micro_batch_size": "", "global_batch_size": 2**53}, "tokens_per_step=.* at most"),
         ({"global_batch_size": "33"}, "global_batch_size=33: is not micro_batch_size x"),
         ({"step_time_s": "1e-9"}, "step_time_s=1e-09: would take more FLOP/s than"),
         ({"step_time_s": ""}, "outcome=ok without a step_time_s"),

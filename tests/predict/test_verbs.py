@@ -228,6 +228,7 @@ ON_8 = ("recommend", "--cluster", "h100-80gb", "--gpus", "8", "--model")
         ((*ON_8, "llama2_8b"), "did you mean"),
         ((*ON_8, "llama2_7b", "--gpus", "8;9"), "with commas"),
         ((*ON_8, "llama2_7b", "--gpus", "0"), "at least 1"),
+        ((*ON_8, "llama2_7b", "--gpus", "٨"), "give GPU counts"),
         ((*ON_8, "llama2_7b", "--cluster", "tpu"), "unknown cluster 'tpu'"),
         ((*ON_8, "tiny", "--setting", "routing=learnt"), "'learnt': did you mean 'learned'"),
         (("predict", "t.csv", "./t.csv"), r"t\.csv: would be replaced by what is made from it"),

@@ -158,7 +158,8 @@ def read_calibration(path: Path) -> Calibration:
     except (ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path}: not JSON: {shortened(error, 200)}") from error
     if not is_file:
-        raise InputError(f"{path}: no such file; write one with `scaling calibrate ROWS {path}`")
+        problem = "is no file" if path.exists() else "no such file"
+        raise InputError(f"{path}: {problem}; `scaling calibrate ROWS FILE` writes one")
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise InputError(f"{path}: schema is not {SCHEMA!r}; this is no calibration file")
     if record.pop("digest", None) != _digest(record):
