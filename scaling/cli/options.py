@@ -102,7 +102,9 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         table.add_row(*cells[:fitting])
     console.print(table)
     if left_out := heads[fitting:]:
-        console.print(f"too wide for this terminal: {', '.join(left_out)}; --json has all")
+        console.print(
+            f"too wide for this terminal: {', '.join(left_out)}; a file or a pipe gets all"
+        )
 
 
 def check_address_space(gib: int, what: str) -> None:

@@ -1,15 +1,13 @@
 """Print plans and probes on the terminal."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
+import typer
 import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from scaling.analyse.hosts import SLOW_FROM, SlowHost
+from scaling.cli.options import print_table
 from scaling.cluster.hardware import Cluster
 from scaling.errors import counted, grouped_reasons, printable
 from scaling.probe.plan import ProbePlan
@@ -33,13 +31,11 @@ def show_plan(
     cheapest: Price | None = None,
 ) -> None:
     """Print points and refusals by model and world size, and what they will cost."""
-    console = Console(highlight=False)
-    say = _printer(console)
-    measure = study.measure
+    say, measure = typer.echo, study.measure
     wanted = [p for p in planned.points if not (measure.repeats.only and p.repeat)]
     unit = "rank" if all(p.gpu == "cpu" for p in wanted) else "GPU"
-    console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
-    console.print(_counts_table(wanted, planned.refusals, unit))
+    say(printable(f"{study.name}: {study.title}"))
+    _show_counts(wanted, planned.refusals, unit)
     for model in study.model_files:
         for what in model.left_out:
             say(f"  {model.name} without {printable(what)}")
@@ -54,7 +50,7 @@ def show_plan(
         hours = [f"{h:,.{int(h < 10)}f}" for h in (cheapest.gpu_hours, price.gpu_hours)]
         prices = f"about {hours[0]} GPU-hours instead of {hours[1]}"
         say(f"measuring takes {prices} if {study.path} says")
-        console.print(f"  measure: {text.strip()}", markup=False, soft_wrap=True)  # to be copied
+        say(f"  measure: {text.strip()}")  # to be copied
     cluster = study.clusters[wanted[0].cluster]  # a study that measures has only one
     allocations = [point.allocation for point in wanted]
     longest = duration(60 * sum(one.minutes for one in allocations))
@@ -66,7 +62,7 @@ def show_plan(
         f"and needs all {STARTUP_MINUTES} minutes allowed for its start and end"
     )
     if price is not None:
-        console.print(_price_table(price, cheapest))
+        _show_prices(price, cheapest)
         for count, reason in grouped_reasons(price.unpredicted):
             say(f"  not predicted {count}: {printable(reason)}")
     if measure.is_guided:
@@ -83,12 +79,7 @@ def show_plan(
         )
 
 
-def _printer(console: Console) -> Callable[[str], None]:
-    """Prints a sentence: wrapped between words on a terminal, on one line to a file."""
-    return partial(console.print, markup=False, soft_wrap=not console.is_terminal)
-
-
-def _counts_table(planned: Sequence[Point], refusals: Sequence[Refusal], unit: str) -> Table:
+def _show_counts(planned: Sequence[Point], refusals: Sequence[Refusal], unit: str) -> None:
     sizes = sorted({point.world_size for point in planned})
     points = Counter((point.model, point.world_size) for point in planned)
     refused = Counter(refusal.model for refusal in refusals)
@@ -99,12 +90,7 @@ def _counts_table(planned: Sequence[Point], refusals: Sequence[Refusal], unit: s
     ]
     if len(sizes) > MOST_SIZES:
         lines = list(zip(*lines, strict=True))
-    table = Table()
-    for column, head in enumerate(lines[0]):
-        table.add_column(Text(str(head)), justify="right" if column else "left")
-    for line in lines[1:]:
-        table.add_row(*(Text(str(cell)) for cell in line))
-    return table
+    print_table([str(head) for head in lines[0]], lines[1:])
 
 
 def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
@@ -117,17 +103,15 @@ def _allocated_gpu_hours(allocation: Allocation, cluster: Cluster) -> float:
     return gpus * allocation.minutes / 60
 
 
-def _price_table(price: Price, cheapest: Price | None) -> Table:
-    """The price of the study as it is written, and with the keys that make it cheapest."""
-    table = Table("", title="predicted GPU-hours", title_justify="left")
-    for name in ("points", "steps", "start-up", "all", "USD"):
-        table.add_column(name, justify="right")
+def _show_prices(price: Price, cheapest: Price | None) -> None:
+    """Print the price of the study as it is written, and with the keys that make it cheapest."""
+    lines = []
     for words, one in (("as written", price), ("cheapest", cheapest)):
         if one is not None:
             hours = (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
             usd = "–" if one.usd is None else f"{one.usd:,.0f}"
-            table.add_row(words, f"{one.points:,}", *(f"{each:,.1f}" for each in hours), usd)
-    return table
+            lines.append((words, f"{one.points:,}", *(f"{each:,.1f}" for each in hours), usd))
+    print_table(("predicted GPU-hours", "points", "steps", "start-up", "all", "USD"), lines)
 
 
 def _describe_guidance(study: Study) -> str:
@@ -143,16 +127,14 @@ def _describe_guidance(study: Study) -> str:
 
 def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
     """Print the best rate of each kind of probe, what failed, and slow hosts."""
-    console = Console(highlight=False)
-    say = _printer(console)
-    table = Table("probe", "best", "done", "failed")
+    say, lines = typer.echo, []
     for kind in dict.fromkeys(row.kind for row in rows):
         of_kind = [row for row in rows if row.kind == kind]
         rates = [_rate(row) for row in of_kind if row.outcome == "ok"]
         rate, unit = max(rates, key=lambda item: item[0], default=(None, ""))
         best = "–" if rate is None else f"{rate:.3g} {unit}"
-        table.add_row(Text(printable(kind)), best, str(len(rates)), str(len(of_kind) - len(rates)))
-    console.print(table)
+        lines.append((kind, best, len(rates), len(of_kind) - len(rates)))
+    print_table(("probe", "best", "done", "failed"), lines)
     reasons = Counter(f"{row.outcome}: {row.error_message}" for row in rows if row.outcome != "ok")
     for reason, count in reasons.most_common(MOST_REASONS):
         say(f"  {count} {printable(reason)}")

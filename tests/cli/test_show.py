@@ -76,7 +76,7 @@ def test_a_table_wider_than_a_terminal_names_the_columns_it_leaves_out(
     lines = lines_of(capsys)
     printed = "".join(lines)
     assert ("81,866" in printed, "21 %" in printed) == (True, not is_terminal)
-    assert ("this terminal: memory left; --json has all" in printed) == is_terminal
+    assert ("this terminal: memory left; a file or a pipe gets all" in printed) == is_terminal
     assert max(map(len, lines)) <= (80 if is_terminal else 90)
 
 
