@@ -63,37 +63,18 @@ def rows(seed: int = 0, noise: float = 0.01) -> list[dict[str, Any]]:
         )
         found.append(
             {
-                "model": name,
-                "num_layers": layers,
-                "hidden_size": hidden,
-                "num_heads": heads,
-                "num_kv_heads": heads,
-                "ffn_hidden_size": 4 * hidden,
-                "gated_mlp": "false",
-                "vocab_size": 32000,
-                "tied_embeddings": "false",
-                "seq_length": 2048,
-                "cluster": "a100-40gb-dgx",
-                "framework": "reference",
-                "gpus_per_node": 8,
-                "world_size": world,
-                "tp": tp,
-                "pp": pp,
-                "cp": 1,
-                "dp": dp,
-                "zero_stage": 1,
-                "sequence_parallel": "false",
-                "micro_batch_size": micro,
-                "global_batch_size": batch,
-                "activation_checkpointing": "none",
-                "attention": "flash2",
-                "fused_norm": "false",
-                "precision": "bf16",
+                "model": name, "num_layers": layers, "hidden_size": hidden, "num_heads": heads,
+                "num_kv_heads": heads, "ffn_hidden_size": 4 * hidden, "gated_mlp": "false",
+                "vocab_size": 32000, "tied_embeddings": "false", "seq_length": 2048,
+                "cluster": "a100-40gb-dgx", "framework": "reference", "gpus_per_node": 8,
+                "world_size": world, "tp": tp, "pp": pp, "cp": 1, "dp": dp, "zero_stage": 1,
+                "sequence_parallel": "false", "micro_batch_size": micro,
+                "global_batch_size": batch, "activation_checkpointing": "none",
+                "attention": "flash2", "fused_norm": "false", "precision": "bf16",
                 "outcome": "ok" if ran else "oom",
-                "step_time_s": f"{seconds:.6g}" if ran else "",
-                "peak_memory_bytes": "",
+                "step_time_s": f"{seconds:.6g}" if ran else "", "peak_memory_bytes": "",
             }
-        )
+        )  # fmt: skip
     return found
 
 

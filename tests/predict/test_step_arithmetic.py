@@ -13,7 +13,7 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import as_table, table_of
-from tests.predict.test_memory_arithmetic import HEAD, LAYER, UNHURRIED, layouts
+from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, layouts
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_overheads")]
 
@@ -31,48 +31,72 @@ def ideal_step(points):
     return step_of(group, group.features, p, np.zeros(len(group.features)))
 
 
-def test_every_ideal_parameter_exists():
-    assert set(IDEAL) <= set(PARAMETERS)
-
-
-def test_gemms_cost_six_flops_a_weight_and_token(points):
-    step = ideal_step(points({"micro_batch_size": 2, "gradient_accumulation_steps": 3}))
-    tokens = 2 * 3 * 4096
-    assert step.terms["gemm_s"] == pytest.approx(6 * 32 * LAYER * tokens / 312e12)
-    assert step.terms["head_s"] == pytest.approx(6 * HEAD * tokens / 312e12)
-
-
-def test_full_checkpointing_computes_forward_a_second_time(points):
-    step = ideal_step(points({"activation_checkpointing": "full"}))
-    assert step.terms["gemm_s"] == pytest.approx(8 * 32 * LAYER * 4096 / 312e12)
-
-
-def test_flash_attention_counts_the_causal_half_and_recomputes_its_scores(points):
-    step = ideal_step(points({}))
-    flops = 32 * 3.5 * (4 * 4096**2 * 4096 / 2)
-    assert step.terms["attention_s"] == pytest.approx(flops / (312e12 * 0.5))
-
-
-def test_tensor_parallelism_moves_four_rings_of_the_activations_a_layer(points):
-    step = ideal_step(points({"tp": 4}))
-    ring = 2 * 3 / 4 * 4096 * 4096 * 2 / 300e9
-    assert step.terms["tp_comm_s"] == pytest.approx(32 * 4 * ring)
+SP = {"tp": 4, "sequence_parallel": True}
+PASS = 32 * 3 / 4 * 4096 * 4096 * 2 / 300e9  # of the activations of all layers around 4 tp ranks
+GEMMS = 32 * LAYER * 4096 / 312e12
+# a cp rank holds 1,024 tokens of 2 x (4096 + 1024) elements and sends 3/4 of them
+CP = {"cp": 4, "num_kv_heads": 8}
+EXCHANGE = 32 * 4096 / 4 * 2 * (4096 + 1024) * 2 * 3 / 4 / 300e9
+SHORT = {"dp": 8, "zero_stage": 1, "optimizer_precision": "bf16"}
+HBM, PCIE, HOST = 2.039e12 * 0.85, 25e9, 150e9  # bytes/s
 
 
 @pytest.mark.parametrize(
-    ("framework", "checkpointing", "passes"),
+    ("row", "terms"),
     [
-        ("plain", "none", 10),  # two each way of both blocks, and two gathers for backward
-        ("plain", "full", 14),
-        ("scaling", "none", 8),  # keeps what it gathered
-        ("scaling torch", "full", 12),
+        (  # six FLOPs a weight and token
+            {"micro_batch_size": 2, "gradient_accumulation_steps": 3},
+            {"gemm_s": 6 * 6 * GEMMS, "head_s": 6 * 6 * HEAD * 4096 / 312e12},
+        ),
+        # forward a second time
+        ({"activation_checkpointing": "full"}, {"gemm_s": 8 * GEMMS}),
+        # flash attention: the causal half, and scores again in backward
+        ({}, {"attention_s": 32 * 3.5 * (4 * 4096**2 * 4096 / 2) / (312e12 * 0.5)}),
+        # four rings of two passes
+        ({"tp": 4}, {"tp_comm_s": 8 * PASS}),
+        # two passes each way of both blocks, and two gathers for backward
+        (SP, {"tp_comm_s": 10 * PASS}),
+        ({**SP, "activation_checkpointing": "full"}, {"tp_comm_s": 14 * PASS}),
+        # which keep what they gathered
+        ({**SP, "framework": "scaling"}, {"tp_comm_s": 8 * PASS}),
+        (
+            {**SP, "framework": "scaling torch", "activation_checkpointing": "full"},
+            {"tp_comm_s": 12 * PASS},
+        ),
+        # tokens there and back, and forward once more
+        (CP, {"tp_comm_s": 2 * EXCHANGE}),
+        ({**CP, "activation_checkpointing": "full"}, {"tp_comm_s": 3 * EXCHANGE}),
+        # states in 16 bits move half as many bytes
+        (SHORT, {"optimizer_s": PARAMS / 8 * 18 / HBM}),
+        (
+            {**SHORT, "optimizer_offload": "cpu"},
+            {"optimizer_s": PARAMS / 8 * 4 / PCIE + PARAMS * 14 / HOST},
+        ),
+        (  # all eighths of the weights pass through each node's memory
+            {"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"},
+            {"optimizer_s": PARAMS / 8 * 6 / PCIE + PARAMS * 28 / HOST},
+        ),
     ],
 )
-def test_sequence_parallelism_gathers_again_for_backward(points, framework, checkpointing, passes):
-    row = {"tp": 4, "sequence_parallel": True, "framework": framework}
-    step = ideal_step(points({**row, "activation_checkpointing": checkpointing}))
-    one_pass = 3 / 4 * 4096 * 4096 * 2 / 300e9
-    assert step.terms["tp_comm_s"] == pytest.approx(32 * passes * one_pass)
+def test_terms_of_an_ideal_step_are_as_worked_by_hand(points, row, terms):
+    assert set(IDEAL) <= set(PARAMETERS)
+    found = ideal_step(points(row)).terms
+    assert {name: found[name] for name in terms} == {
+        name: pytest.approx(seconds) for name, seconds in terms.items()
+    }
+
+
+@pytest.mark.parametrize(("dp", "rate"), [(8, 300e9), (16, 200e9)])
+def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points, dp, rate):
+    found = ideal_step(points({"dp": dp})).terms["dp_comm_s"]
+    assert found == pytest.approx(2 * (dp - 1) / dp * PARAMS * 4 / rate, rel=0.02)
+
+
+def test_context_parallelism_shards_activations(points):
+    prediction = predict(points({"cp": 1}, {"cp": 8}))
+    assert prediction.step_time_s[1] < prediction.step_time_s[0]
+    activations = prediction.memory_terms["activations_bytes"]
+    assert activations[1] == pytest.approx(activations[0] / 8)
 
 
 def test_tensor_parallelism_over_nodes_shares_the_nics_of_its_software(points):
@@ -92,13 +116,6 @@ def test_equal_stages_lose_the_published_bubble_fraction(points):
     step = ideal_step(points(row))
     busy = sum(step.terms[f"{name}_s"] for name in ("gemm", "attention", "elementwise", "head"))
     assert step.terms["bubble_s"] / busy == pytest.approx((3 + 15 * 0.01) / 16, rel=0.01)
-
-
-def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points):
-    params = 32 * LAYER + 2 * HEAD
-    inside, across = (float(ideal_step(points({"dp": dp})).terms["dp_comm_s"][0]) for dp in (8, 16))
-    assert inside == pytest.approx(2 * 7 / 8 * params * 4 / 300e9, rel=0.02)
-    assert across == pytest.approx(2 * 15 / 16 * params * 4 / 200e9, rel=0.02)
 
 
 def test_dp_groups_share_the_nics_of_their_nodes(points):
@@ -189,25 +206,6 @@ def test_a_newer_gpu_is_faster(layout):
     assert slower >= faster >= fastest
 
 
-def exchanges_of(points, **row):
-    """Seconds of the all-to-alls of all layers on an ideal machine, one micro-batch."""
-    step = ideal_step(points({"num_kv_heads": 8, **row}))
-    return float(step.terms["tp_comm_s"][0])
-
-
-def test_context_parallelism_shards_activations_and_moves_tokens(points):
-    prediction = predict(points({"cp": 1, "dp": 1, "tp": 1}, {"cp": 8, "dp": 1, "tp": 1}))
-    assert prediction.step_time_s[1] < prediction.step_time_s[0]
-    activations = prediction.memory_terms["activations_bytes"]
-    assert activations[1] == pytest.approx(activations[0] / 8)
-    # a rank holds 1,024 tokens of 2 x (4096 + 1024) elements and sends 3/4 of them, there and back
-    held = 4096 / 4 * 2 * (4096 + 1024) * 2
-    assert exchanges_of(points, cp=4) == pytest.approx(32 * 2 * held * 3 / 4 / 300e9)
-    # forward once more under full checkpointing
-    again = exchanges_of(points, cp=4, activation_checkpointing="full")
-    assert again == pytest.approx(32 * 3 * held * 3 / 4 / 300e9)
-
-
 def test_a_cp_group_over_nodes_shares_the_nics_and_tp_stays_inside(points):
     held = 4096 / 4 * 2 * (4096 + 1024) / 4 * 2
     (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
@@ -262,6 +260,7 @@ def test_the_second_attention_makes_the_decoder_stage_heavier(points):
     assert stages.first[0] == pytest.approx((32 * encoder + 5 * decoder) / average)
     assert stages.last[0] == pytest.approx(27 * decoder / average)
     assert any("2 rows pipeline an encoder-decoder" in said for said in found.assumptions)
+    assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
 
 
 @UNHURRIED
@@ -294,10 +293,6 @@ def test_stages_of_an_encoder_decoder_are_sent_both_streams_whole(points):
     assert parts == pytest.approx(2 * alone)
 
 
-def test_a_decoder_alone_says_nothing_of_an_encoder(points):
-    assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
-
-
 def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, monkeypatch):
     # 8 nodes of 8 over EFA: twice around a ring of 64, and a bus of 100 GB/s
     row = {"tp": 64, "num_heads": 64, "seq_length": 64, "cluster": "h100-80gb-efa"}
@@ -310,22 +305,3 @@ def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, 
     assert reduced == pytest.approx(4 * (ring + 128e-3))
     # a scatter and a gather go around once each; backward gathers both blocks' inputs again
     assert scattered == pytest.approx(reduced + ring)
-
-
-def test_states_in_16_bits_move_half_as_many_bytes(points):
-    row = {"dp": 8, "zero_stage": 1, "optimizer_precision": "bf16"}
-    here, away = (
-        predict(points({**row, "optimizer_offload": where})).time_terms["optimizer_s"]
-        for where in ("none", "cpu")
-    )
-    weights = (32 * LAYER + 2 * HEAD) / 8
-    assert here == pytest.approx(weights * 18 / (2.039e12 * 0.85))
-    assert away == pytest.approx(weights * 4 / 25e9 + 8 * weights * 14 / 150e9)
-
-
-def test_an_offloaded_optimizer_shares_its_nodes_memory(points):
-    """Eight ranks a node each hold an eighth: all weights pass through each node's memory."""
-    row = {"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"}
-    found = predict(points(row)).time_terms["optimizer_s"]
-    weights = 32 * LAYER + 2 * HEAD
-    assert found == pytest.approx(weights / 8 * 6 / 25e9 + weights * 28 / 150e9)
