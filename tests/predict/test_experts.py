@@ -31,15 +31,89 @@ def quiet_step(points, **parameters):
     return step_of(group, group.features, p, np.zeros(len(group.features)))
 
 
-def test_a_token_pays_for_the_experts_it_takes_and_for_the_router(points):
-    step = quiet_step(points(EXPERTS))
-    flops = 6 * 4096 * 32 * (ATTENTION + 2 * EXPERT + 8 * 4096)
-    assert step.terms["gemm_s"] == pytest.approx(flops / 312e12)
-    shared = quiet_step(points({**EXPERTS, "shared_experts": 1, "dense_layers": 8}))
-    # of 32 layers 8 are dense, 24 have a third expert for every token
-    mlp = 8 * 3 * 4096 * 11008 + 24 * (3 * EXPERT + 8 * 4096)
-    flops = 6 * 4096 * (32 * ATTENTION + mlp)
-    assert shared.terms["gemm_s"] == pytest.approx(flops / 312e12)
+FLOP_S = 6 * 4096 * 32 / 312e12  # seconds a weight of each layer
+SENT = 32 * 4 * 4096 * 4096 * 2  # bytes of a copy of each token, four times a layer
+LATENT = {
+    "attention_kind": "mla", "query_rank": 1536, "key_value_rank": 512, "rotary_head_dim": 64,
+    "value_head_dim": 128, "head_dim": 128,
+}  # fmt: skip
+LATENT_WEIGHTS = 1536 * (4096 + 32 * 192) + 4096 * 576 + 512 * 32 * 256 + 32 * 128 * 4096
+NODES = {
+    **EXPERTS, "dp": 32, "ep": 8, "gpus_per_node": 2, "num_experts": 32, "experts_per_token": 8,
+}  # fmt: skip
+DEEP_EP = {"framework": "Automodel", "activation_checkpointing": "none"}
+
+
+@pytest.mark.parametrize(
+    ("row", "terms"),
+    [
+        # a token pays for the experts it takes, and for the router
+        (EXPERTS, {"gemm_s": FLOP_S * (ATTENTION + 2 * EXPERT + 8 * 4096)}),
+        (  # of 32 layers 8 are dense, 24 have a third expert for every token
+            {**EXPERTS, "shared_experts": 1, "dense_layers": 8},
+            {
+                "gemm_s": FLOP_S
+                * (ATTENTION + (8 * 3 * 4096 * 11008 + 24 * (3 * EXPERT + 8 * 4096)) / 32)
+            },
+        ),
+        # an all-to-all in the node takes its links four times a layer
+        ({**EXPERTS, "dp": 8, "ep": 8}, {"ep_comm_s": SENT * 2 * 7 / 8 / 300e9}),
+        ({**EXPERTS, "dp": 8}, {"ep_comm_s": 0}),
+        (
+            {**EXPERTS, "dp": 8, "ep": 8, "activation_checkpointing": "full"},
+            {"ep_comm_s": 1.5 * SENT * 2 * 7 / 8 / 300e9},
+        ),
+        # 8 ranks on 4 nodes of 2: six of eight copies leave, over 200 GB/s shared by the 2 GPUs
+        (NODES, {"ep_comm_s": SENT * 8 * 6 / 8 / 100e9}),
+        # a token wanted by 8 experts on 4 nodes reaches 4 (1 - (3 / 4)^8) of them, 3 in 4 elsewhere
+        ({**NODES, **DEEP_EP}, {"ep_comm_s": SENT * 4 * (1 - 0.75**8) * 3 / 4 / 100e9}),
+        # of two ranks two experts reach 1.5, half of them the other one
+        (
+            {**EXPERTS, "dp": 2, "ep": 2, "zero_stage": 1, **DEEP_EP},
+            {"ep_comm_s": SENT * 1.5 / 2 / 300e9},
+        ),
+        (  # latent attention: scores over 192, values over 128, so 160 a head
+            LATENT,
+            {
+                "gemm_s": FLOP_S * (LATENT_WEIGHTS + 3 * 4096 * 11008),
+                "attention_s": 32 * 3.5 * (4 * 4096**2 * 32 * 160 / 2) / (312e12 * 0.5),
+            },
+        ),
+    ],
+)
+def test_terms_of_a_step_are_as_worked_by_hand(points, row, terms):
+    found = quiet_step(points(row)).terms
+    assert {name: found[name] for name in terms} == {
+        name: pytest.approx(seconds) for name, seconds in terms.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("ep", "reduced"),  # weights of experts, by the ranks that hold the same
+    [(1, 2 * 7 / 8 * 32 * 8 * EXPERT), (4, 2 * 1 / 2 * 32 * 8 * EXPERT / 4), (8, 0)],
+)
+def test_gradients_of_experts_are_reduced_by_the_ranks_that_hold_the_same(points, ep, reduced):
+    found = quiet_step(points({**EXPERTS, "dp": 8, "vocab_size": 1, "ep": ep})).terms["dp_comm_s"]
+    shared = 2 * 7 / 8 * 32 * ATTENTION
+    assert found == pytest.approx((shared + reduced) * 4 / 300e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("row", "waited_s"),
+    [
+        ({"framework": "x"}, 32e-3),
+        ({"framework": "x", "activation_checkpointing": "full"}, 32e-3 * 4 / 3),
+        ({"framework": "scaling"}, 0),  # grouped GEMMs of torch need no counts in bf16
+        ({"framework": "scaling", "ep": 2}, 32e-3),
+        ({"framework": "scaling", "precision": "fp16"}, 32e-3),
+    ],
+)
+def test_the_host_waits_for_the_tokens_of_each_expert(points, monkeypatch, row, waited_s):
+    asked, seconds = points({**EXPERTS, "dp": 2, **row}), []
+    for waiting_s in (1e-3, 0.0):
+        monkeypatch.setattr(experts, "_HOST_WAITS_S", waiting_s)
+        seconds.append(quiet_step(asked).terms["ep_comm_s"][0])
+    assert seconds[0] - seconds[1] == pytest.approx(waited_s)
 
 
 def test_a_dense_row_beside_experts_sends_no_expert_messages(points):
@@ -116,31 +190,6 @@ def test_what_experts_gemms_read_is_cast_for_each_copy_of_a_token(points):
     )
 
 
-def test_full_checkpointing_adds_a_host_wait_for_expert_tokens(points, monkeypatch):
-    monkeypatch.setattr(experts, "_HOST_WAITS_S", 1e-3)
-
-    def waits_s(checkpointing):
-        row = {**EXPERTS, "activation_checkpointing": checkpointing}
-        (seconds,) = quiet_step(points(row)).terms["ep_comm_s"]
-        return seconds
-
-    assert waits_s("none") == pytest.approx(32e-3)
-    assert waits_s("full") == pytest.approx(32e-3 * 4 / 3)
-
-
-def test_torchs_host_waits_for_token_counts(points, monkeypatch):
-    def waits_s(**row):
-        own = points({**EXPERTS, "framework": "scaling", "dp": 2, **row})
-        seconds = []
-        for waiting_s in (1e-3, 0.0):
-            monkeypatch.setattr(experts, "_HOST_WAITS_S", waiting_s)
-            seconds.append(quiet_step(own).terms["ep_comm_s"][0])
-        return seconds[0] - seconds[1]
-
-    assert waits_s() == 0
-    assert waits_s(ep=2) == waits_s(precision="fp16") == pytest.approx(32e-3)
-
-
 def test_the_permuted_copies_of_a_token_are_kept(points):
     one, two = (
         memory(points({**EXPERTS, "experts_per_token": k})).terms["activations_bytes"]
@@ -169,36 +218,6 @@ def test_a_second_copy_leaves_expert_state_spread_over_all(points):
     (group,) = points({**row, "zero_shard_size": 8}).groups
     f, p = group.features, {**group.start, **IDEAL}
     assert traffic_of(group, f, p, stages_of(f, group.stack)).gradients == 0
-
-
-def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
-    row = {**EXPERTS, "dp": 8}
-    step = quiet_step(points({**row, "ep": 8}))
-    sent = 4096 * 2 * 4096 * 2 * 7 / 8
-    assert step.terms["ep_comm_s"] == pytest.approx(32 * 4 * sent / 300e9)
-    assert quiet_step(points(row)).terms["ep_comm_s"] == 0
-    again = quiet_step(points({**row, "ep": 8, "activation_checkpointing": "full"}))
-    assert again.terms["ep_comm_s"] == pytest.approx(1.5 * step.terms["ep_comm_s"])
-
-
-def test_over_nodes_copies_or_tokens_share_the_nics(points):
-    row = {**EXPERTS, "dp": 32, "ep": 8, "gpus_per_node": 2, "num_experts": 32}
-    row["experts_per_token"] = 8
-    # 8 ranks on 4 nodes of 2: six of eight copies leave, over 200 GB/s shared by the 2 GPUs
-    (plain,) = quiet_step(points(row)).terms["ep_comm_s"]
-    assert plain == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 8 * 6 / 8 / 100e9)
-    # a token wanted by 8 experts on 4 nodes reaches 4 (1 - (3 / 4)^8) of them, 3 in 4 elsewhere
-    once = points({**row, "framework": "Automodel", "activation_checkpointing": "none"})
-    (sent,) = quiet_step(once).terms["ep_comm_s"]
-    reached = 4 * (1 - 0.75**8) * 3 / 4
-    assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * reached / 100e9)
-
-
-def test_a_token_goes_once_to_a_rank_with_several_of_its_experts(points):
-    row = {**EXPERTS, "dp": 2, "ep": 2, "framework": "Automodel", "zero_stage": 1}
-    (sent,) = quiet_step(points({**row, "activation_checkpointing": "none"})).terms["ep_comm_s"]
-    # of two ranks two experts reach 1.5, half of them the other one
-    assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 1.5 / 2 / 300e9)
 
 
 def test_tp_ranks_do_not_meet_after_experts_that_are_whole(points):
@@ -232,32 +251,6 @@ def test_all_wait_for_the_rank_of_the_fullest_expert(points):
     # on one rank the others get less
     alone = quiet_step(points({**row, "routing": "skewed:2"})).terms["gemm_s"]
     assert alone == pytest.approx(quiet_step(points(row)).terms["gemm_s"])
-
-
-def test_gradients_of_experts_are_reduced_by_the_ranks_that_hold_the_same(points):
-    row = {**EXPERTS, "dp": 8, "vocab_size": 1}
-    alone, dealt, all_different = (
-        quiet_step(points({**row, "ep": ep})).terms["dp_comm_s"][0] for ep in (1, 4, 8)
-    )
-    shared = 2 * 7 / 8 * 32 * ATTENTION * 4 / 300e9
-    experts = 32 * 8 * EXPERT * 4 / 300e9
-    assert alone == pytest.approx(shared + 2 * 7 / 8 * experts, rel=0.02)
-    assert dealt == pytest.approx(shared + 2 * 1 / 2 * experts / 4, rel=0.02)
-    assert all_different == pytest.approx(shared, rel=0.02)
-
-
-def test_latent_attention_has_its_own_weights_and_widths(points):
-    latent = {
-        "attention_kind": "mla", "query_rank": 1536, "key_value_rank": 512,
-        "rotary_head_dim": 64, "value_head_dim": 128, "head_dim": 128,
-    }  # fmt: skip
-    step = quiet_step(points(latent))
-    attention = 1536 * (4096 + 32 * 192) + 4096 * 576 + 512 * 32 * 256 + 32 * 128 * 4096
-    flops = 6 * 4096 * 32 * (attention + 3 * 4096 * 11008)
-    assert step.terms["gemm_s"] == pytest.approx(flops / 312e12)
-    # scores over 192, values over 128: 160 a head
-    scores = 32 * 3.5 * (4 * 4096**2 * 32 * 160 / 2)
-    assert step.terms["attention_s"] == pytest.approx(scores / (312e12 * 0.5))
 
 
 def test_a_window_spares_the_scores_beyond_it(points):
