@@ -13,7 +13,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.prediction_tables import prediction_table
 from scaling.predict.read.clusters import site_clusters
-from scaling.predict.read.columns import SHAPE, SIZES
+from scaling.predict.read.given import SHAPE, SIZES
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of, points_of_layouts
 from tests.predict.conftest import as_table, checked

@@ -14,8 +14,8 @@ from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_memory, fit_stalls, fit_time, with_fitted
 from scaling.predict.read.calibration import RANGES, Calibration, StackCalibration
-from scaling.predict.read.columns import Cells
 from scaling.predict.read.features import Group, Points
+from scaling.predict.read.given import Cells
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.residual import fitted_residual, places_of
 

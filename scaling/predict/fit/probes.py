@@ -10,7 +10,7 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.predict.cost.links import link
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
-from scaling.predict.read.columns import Cells
+from scaling.predict.read.given import Cells
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.software import flash_gain
 

@@ -1,24 +1,26 @@
-"""Layouts of a table of our columns: what a row leaves open is derived, assumed or noted."""
+"""Layouts of a table of our columns: what a row leaves open is derived, assumed or noted.
+
+The columns follow from the tables `AXES` and `ModelShape`, so a new axis is read with no line here.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from scaling.arrays import Column, Floats, Strings
-from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.arrays import Column, Flags, Floats, Strings
+from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import AXES, DEFAULTS
 from scaling.layout.optional_parts import PART_SIZES, parts_of_kind
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, cluster_names
-from scaling.predict.read.columns import SHAPE, Cells, predictable_rows
 from scaling.predict.read.features import AS_MEMORY_ASKS
 from scaling.predict.read.stacks import (
     OWN_STACKS,
     UNNAMED_FRAMEWORK,
-    Stack,
     own_framework,
     stack_of,
 )
@@ -26,7 +28,10 @@ from scaling.predict.read.stacks import (
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
 
-# What a shape has unless a row states it.
+# Sizes of a layout that are no axes.
+SIZES = ("world_size", "dp", "gradient_accumulation_steps", "seq_length")
+SHAPE = tuple(each.name for each in fields(ModelShape) if each.type in (int, bool))
+# A shape's sizes that a row need not state.
 _ABSENT = {
     each.name: float(each.default)
     for each in fields(ModelShape)
@@ -36,6 +41,58 @@ _ABSENT = {
 _NEEDED = ("num_layers", "hidden_size", "num_heads", "vocab_size", "seq_length")
 _OURS = ("point_id", "engine", "stack_fingerprint")  # columns that only rows of this project have
 _MEASURED = ("outcome", "step_time_s", "peak_memory_bytes")
+
+
+class Cells:
+    """The columns of a checked table by name, (n,) each; a column that it lacks is empty."""
+
+    def __init__(self, table: "Table") -> None:
+        self.table = table
+        self.assumptions: list[str] = []
+
+    def __len__(self) -> int:
+        return int(self.table.rows.num_rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.table.rows.column_names
+
+    def numbers(self, name: str, default: Floats | float = np.nan) -> Floats:
+        """A column of numbers or flags; NaN, or the default, for empty cells."""
+        if name not in self:
+            return np.broadcast_to(np.asarray(default, np.float64), (len(self),)).copy()
+        column = self.table.rows[name]
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return np.where(np.isnan(values), default, values)
+
+    def words(self, name: str, default: Strings | str = "") -> Strings:
+        """A column of words; the default for empty cells."""
+        if name not in self:
+            return np.broadcast_to(np.asarray(default, object), (len(self),)).copy()
+        column = self.table.rows[name]
+        values = np.array(column.to_pylist(), dtype=object)
+        return np.where(column.is_null().to_numpy(), default, values)
+
+    def choices(self, name: str, kind: type, default: Any) -> Column:
+        """A column of an axis with values of this kind; the default for empty cells."""
+        if kind is bool:
+            return self.numbers(name, np.asarray(default, np.float64)) > 0
+        if kind is int:
+            return self.numbers(name, np.nan if default is None else default)
+        return self.words(name, default)
+
+    def assume(self, name: str, rows: Flags, taken_as: str) -> None:
+        """Say what was assumed where rows leave a column empty."""
+        if rows.any():
+            self.assumptions.append(
+                f"{name} is not given in {int(rows.sum())} rows: taken as {taken_as}"
+            )
+
+
+def predictable_rows(note: Strings) -> Flags:
+    """Mask of rows without a note against them, (n,)."""
+    return np.array([reason is None for reason in note.tolist()], dtype=bool)
 
 
 def columns_of_table(
@@ -54,10 +111,11 @@ def columns_of_table(
     model, cluster = cells.words("model", "unnamed"), _clusters(cells, clusters, note)
     framework = _frameworks(cells)
     described = cluster_names(clusters)
-    gpus = {
+    gpu_of = {
         name: gpu_named(cluster_named(name, clusters).gpu) if name in described else None
         for name in {*cluster.tolist()}
     }
+    gpus = [gpu_of[name] for name in cluster.tolist()]
     shape = _shapes(cells, model, models or {})
     needed = {**shape, "seq_length": cells.numbers("seq_length")}
     for name in _NEEDED:
@@ -66,14 +124,7 @@ def columns_of_table(
     lacks &= (shape["num_experts"] > 0) & predictable_rows(note)
     note[lacks] = "num_experts without experts_per_token and expert_ffn_hidden_size"
     sizes = _layout(cells, note)
-    train_in = [
-        "bf16" if (gpu := gpus[at]) is None else gpu.usual_precision for at in cluster.tolist()
-    ]
-    stacks = [stack_of(name, gpus[at]) for name, at in zip(framework, cluster, strict=True)]
-    usual = _usual_choices(cells, framework, stacks, sizes["tp"])
-    usual["precision"] = np.array(train_in, dtype=object)
-    cells.assume("precision", cells.words("precision") == "", "what their GPUs usually train in")
-    cells.assume("attention", cells.words("attention") == "", str(DEFAULTS["attention"]))
+    usual = _usual_choices(cells, framework, gpus, sizes["tp"])
     columns: dict[str, Column] = {
         name: cells.choices(name, axis.kind, usual.get(name, axis.default))
         for name, axis in AXES.items()
@@ -97,19 +148,23 @@ def columns_of_table(
 
 
 def _usual_choices(
-    cells: Cells, framework: Strings, stacks: Sequence[Stack], tp: Floats
+    cells: Cells, framework: Strings, gpus: Sequence[Gpu | None], tp: Floats
 ) -> dict[str, Column]:
-    """The software's choices where a row states none, (n,) each, by axis."""
+    """The choices of software and GPU where a row states none, (n,) each, by axis."""
+    stacks = [stack_of(name, gpu) for name, gpu in zip(framework, gpus, strict=True)]
 
     def usual(fact: str) -> Floats:
         return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
 
-    recomputes = usual("recomputes_modules") > 0
-    unstated = cells.words("activation_checkpointing") == ""
-    cells.assume("activation_checkpointing", recomputes & unstated, "what their memory asks for")
-    cells.assume("activation_checkpointing", ~recomputes & unstated, "none")
+    recomputes, name = usual("recomputes_modules") > 0, "activation_checkpointing"
+    cells.assume(name, recomputes & (cells.words(name) == ""), "what their memory asks for")
+    cells.assume(name, ~recomputes & (cells.words(name) == ""), "none")
+    cells.assume("precision", cells.words("precision") == "", "what their GPUs usually train in")
+    cells.assume("attention", cells.words("attention") == "", str(DEFAULTS["attention"]))
+    train_in = ["bf16" if gpu is None else gpu.usual_precision for gpu in gpus]
     return {
-        "activation_checkpointing": np.where(recomputes, AS_MEMORY_ASKS, "none").astype(object),
+        name: np.where(recomputes, AS_MEMORY_ASKS, "none").astype(object),
+        "precision": np.array(train_in, dtype=object),
         "zero_stage": usual("zero_stage"),
         "cp_style": np.where(usual("ring") > 0, "ring", "all_to_all").astype(object),
         "sequence_parallel": (usual("sequence_parallel") > 0) & (tp > 1),
@@ -193,9 +248,8 @@ def _shapes(cells: Cells, model: Strings, models: Mapping[str, ModelShape]) -> d
 def _layout(cells: Cells, note: Strings) -> dict[str, Any]:
     """Degrees and batch; dp and accumulation follow from the others where they are not stated."""
     degrees = {name: cells.numbers(name, 1.0) for name in ("tp", "pp", "cp")}
-    for name in degrees:
-        if name != "cp":
-            cells.assume(name, np.isnan(cells.numbers(name)), "1")
+    for name in ("tp", "pp"):
+        cells.assume(name, np.isnan(cells.numbers(name)), "1")
     others = degrees["tp"] * degrees["pp"] * degrees["cp"]
     world, dp = cells.numbers("world_size"), cells.numbers("dp")
     dp = np.where(np.isnan(dp), np.where(np.isnan(world), 1.0, world / others), dp)

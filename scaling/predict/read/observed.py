@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.read.columns import Cells
 from scaling.predict.read.features import Group, Points
+from scaling.predict.read.given import Cells
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb

@@ -12,13 +12,13 @@ from scaling.layout.axes import AXES, SETTING_AXES, V_SCHEDULES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
-from scaling.predict.read.columns import (
+from scaling.predict.read.features import SCHEDULES, Features, Group, Points, features_of
+from scaling.predict.read.given import (
     SHAPE,
     SIZES,
+    columns_of_table,
     predictable_rows,
 )
-from scaling.predict.read.features import SCHEDULES, Features, Group, Points, features_of
-from scaling.predict.read.given import columns_of_table
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.software import with_software
 from scaling.predict.read.stacks import OWN_STACKS, own_framework, stack_of
