@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 import time
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
@@ -190,6 +191,8 @@ def _run_rank(order: dict[str, Any], rank: int, local_rank: int) -> None:
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     die_with_parent()
+    # the fork server ends once nobody can order from it: a rank, which will not, must not keep it
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # variables about this node and its devices outrank those of the node the order came from
     kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}

@@ -152,8 +152,10 @@ def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
     agent = start_agent(folder)
     path = study.write(tiny_point(measured_steps=100_000))
 
+    ranks = []
+
     def end():
-        process_of(study, 0)
+        ranks.append(process_of(study, 0).pid)
         node = folder / "node0"  # an order that is not confirmed would be given to nobody else
         until("the agent confirms the order", lambda: '"started"' in node.read_text())
         agent.send_signal(number)
@@ -163,6 +165,7 @@ def test_an_agent_that_is_killed_differs_from_one_that_is_told_to_end(
     if number == signal.SIGKILL:
         row = measure(path, study.row_path, start=start_on_fork_servers)
         assert (row.outcome, row.error_message) == ("error", said)
+        until("the rank ends too", lambda: not is_running(ranks[0]))
     else:
         with pytest.raises(NotMeasured, match=said):
             measure(path, study.row_path, start=start_on_fork_servers)

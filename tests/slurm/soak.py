@@ -33,7 +33,7 @@ OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet"
 ROUNDS = 20  # of the command, until all is done
 _FULL_S = 4.0
 _PATIENCE_S = 15.0  # for something to be there that can be struck
-_PARTING_S = 60.0  # for what was killed to be gone
+_PARTING_S = 200.0  # for what was killed to be gone
 
 
 class Soak:
@@ -191,7 +191,7 @@ class Soak:
                 self._words("scontrol", "update", f"node={node}", "state=resume")
             return len(states) == 4 and not ill
 
-        until("all nodes are there", healthy, 120)
+        until("all nodes are there", healthy)
 
     def _words(self, *command: str) -> list[list[str]]:
         """The words of each line that a command prints; none where Slurm refuses."""

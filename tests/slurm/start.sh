@@ -12,7 +12,7 @@
 #   PORT_BASE=16800 EXTRA_CONF='more lines for slurm.conf, before the PartitionName of main'
 set -euo pipefail
 : "${SLURM_LAB:?a short path: it holds unix sockets}" "${NODES:=4}" "${CPUS:=8}" "${MEM_MB:=8000}" "${GPUS:=4}" "${WITH_DBD:=1}"
-: "${SLURMD_TIMEOUT:=10}" "${MESSAGE_TIMEOUT:=10}" "${KILL_WAIT:=5}" "${CRED_EXPIRE:=10}" "${WAIT_S:=60}"
+: "${SLURMD_TIMEOUT:=10}" "${MESSAGE_TIMEOUT:=10}" "${KILL_WAIT:=5}" "${CRED_EXPIRE:=10}" "${WAIT_S:=180}"
 : "${PORT_BASE:=16800}" "${FIRST_JOB_ID:=$(( EPOCHSECONDS % 600000 * 100 + 1 ))}"
 CTL_PORT=$((PORT_BASE+17)) DBD_PORT=$((PORT_BASE+19)) SQL_PORT=$((PORT_BASE+6)) SLURMD_PORT0=$((PORT_BASE+100))
 ETC=$SLURM_LAB/etc LOG=$SLURM_LAB/log PID=$SLURM_LAB/pid SPOOL=$SLURM_LAB/spool
@@ -33,7 +33,7 @@ spawn() {
   ( # no inherited fds >2: a CI harness that waits for the end of a pipe must not hang on our daemons
     for fd in /proc/self/fd/*; do fd=${fd##*/}; if (( fd > 2 )); then eval "exec $fd>&-" 2>/dev/null || true; fi; done
     exec setsid --fork bash -c 'echo $$ > "$0"; exec "$@"' "$PID/$name.pid" "$@" </dev/null >>"$LOG/$name.out.log" 2>&1 )
-  until [[ -s $PID/$name.pid ]]; do sleep 0.02; (( ++n < 250 )) || die "$name did not start"; done
+  until [[ -s $PID/$name.pid ]]; do sleep 0.02; (( ++n < 50 * WAIT_S )) || die "$name did not start"; done
   start_of "$(<"$PID/$name.pid")" >"$PID/$name.start"
 }
 until_ok() { # until_ok WHAT SECONDS cmd...
@@ -135,7 +135,7 @@ if ! alive munged; then
   # --force: as root, below a world-writable /tmp
   spawn munged /usr/sbin/munged --foreground --force --socket="$SLURM_LAB/munge.socket" --key-file="$ETC/munge.key" \
     --pid-file="$PID/munged.self" --seed-file="$SLURM_LAB/munge.seed" --log-file="$LOG/munged.log" --num-threads=4
-  until_ok munged 10 munge -S "$SLURM_LAB/munge.socket" -n
+  until_ok munged "$WAIT_S" munge -S "$SLURM_LAB/munge.socket" -n
   say "munged up"
 fi
 
@@ -152,7 +152,7 @@ if (( WITH_DBD )); then
       --socket="$SLURM_LAB/sql/sock" --bind-address=127.0.0.1 --port=$SQL_PORT --pid-file="$SLURM_LAB/sql/pid" \
       --innodb-buffer-pool-size=128M --innodb-log-file-size=64M --innodb-lock-wait-timeout=900 \
       --innodb-flush-log-at-trx-commit=0 --skip-log-bin --performance-schema=OFF --skip-name-resolve
-    until_ok mariadbd 30 mariadb --no-defaults -S "$SLURM_LAB/sql/sock" -e 'select 1'
+    until_ok mariadbd "$WAIT_S" mariadb --no-defaults -S "$SLURM_LAB/sql/sock" -e 'select 1'
     mariadb --no-defaults -S "$SLURM_LAB/sql/sock" -e "create database if not exists slurm_acct_db;
       create user if not exists 'slurm'@'127.0.0.1' identified by 'slurm'; grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1';"
     say "mariadbd up"
@@ -178,7 +178,7 @@ StorageLoc=slurm_acct_db
 CONF
     chmod 600 "$ETC/slurmdbd.conf"
     spawn slurmdbd /usr/sbin/slurmdbd -D
-    until_ok slurmdbd 30 timeout 5 sacctmgr -n show cluster
+    until_ok slurmdbd "$WAIT_S" timeout 20 sacctmgr -n show cluster
     sacctmgr -i -n show cluster lab | grep -q lab || sacctmgr -i add cluster lab >>"$LOG/sacctmgr.log" 2>&1 || true
     say "slurmdbd up"
   fi
@@ -188,7 +188,7 @@ fi
 # each in its own UTS namespace: in a job on node1 `hostname` is node1
 if ! alive slurmctld; then
   spawn slurmctld unshare --uts sh -c 'hostname slurmctl; exec /usr/sbin/slurmctld -D'
-  until_ok slurmctld 20 timeout 5 scontrol ping
+  until_ok slurmctld "$WAIT_S" timeout 20 scontrol ping
   say "slurmctld up"
 fi
 for i in $(seq "$NODES"); do
@@ -197,6 +197,6 @@ for i in $(seq "$NODES"); do
   spawn "slurmd-node$i" unshare --uts sh -c "hostname node$i; exec /usr/sbin/slurmd -D -N node$i"
 done
 usable() { # every node idle or working, none down, drained, invalid or not responding (the flags *, ~ ...)
-  [[ $(timeout 5 sinfo -h -N -p main -o '%t' | grep -cxE 'idle|alloc|mix|comp') == "$NODES" ]]; }
+  [[ $(timeout 20 sinfo -h -N -p main -o '%t' | grep -cxE 'idle|alloc|mix|comp') == "$NODES" ]]; }
 until_ok "$NODES usable nodes" "$WAIT_S" usable
 say "ready: $(sinfo -h -o '%D nodes %t %G' | paste -sd' '); . $SLURM_LAB/env.sh"

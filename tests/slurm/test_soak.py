@@ -12,7 +12,7 @@ def test_every_point_has_one_row_whatever_is_killed(lab):
     lab.start()
     with small_disk(128) as folder:
         study = LabStudy(lab, folder / "study")
-        soak = Soak(study, points=30, real=1, seed=7, every_s=(0.5, 2.0), rounds=1, limit_s=400)
+        soak = Soak(study, points=30, real=1, seed=7, every_s=(0.5, 2.0), rounds=1, limit_s=600)
         try:
             assert soak.run() == [], study.said
         finally:
