@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.launch.not_measured import exit_if_told
+from scaling.launch.not_measured import end_if_told
 from scaling.launch.start.starter import RankExit, Ranks
 from scaling.record.rank_files import RankFailure, RankFiles, has_stepped
 from scaling.record.row import Outcome
@@ -114,7 +114,7 @@ def watch(
             ranks.signal(signal.SIGUSR1)
             sleep(_STACKS_S)
             break
-        exit_if_told()
+        end_if_told()
         sleep(_POLL_S)
     ranks.kill()
     return Evidence(

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +57,7 @@ def file_errors_as_not_written(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noting_signals() -> Iterator[None]:
-    """Note SIGINT, SIGTERM and SIGHUP for `exit_if_told`, so that none cuts a step in two.
+    """Note SIGINT, SIGTERM and SIGHUP for `end_if_told`, so that none cuts a step in two.
 
     Otherwise a process that has just started, or a file that has just got its name, would stay.
     Ignored signals stay ignored (nohup). Outside the main thread nothing is changed.
@@ -78,19 +77,19 @@ def noting_signals() -> Iterator[None]:
         _told.clear()
 
 
-def exit_if_told() -> None:
-    """Raise SystemExit(75) if a signal was noted; to be called where one may wait for long.
+def end_if_told() -> None:
+    """Raise KilledFromOutside if a signal was noted; to be called where one may wait for long.
 
-    75, EX_TEMPFAIL, is the exit code of `KilledFromOutside`: the point is measured again whether
-    its ranks or their launcher were ended. A second Ctrl-C does not interrupt the clean-up.
+    The point is measured again whether its ranks or their launcher were ended. A second Ctrl-C does
+    not interrupt the clean-up.
     """
     if _told:
         ignore_signals()
         name = signal.Signals(_told[0]).name
         _told.clear()
-        words = f"ended by {name} before its ranks had ended; the next run repeats it"
-        print(words, file=sys.stderr)  # noqa: T201 (the log)
-        raise SystemExit(KilledFromOutside.exit_code)
+        raise KilledFromOutside(
+            f"ended by {name} before its ranks had ended; the next run repeats it"
+        )
 
 
 def ignore_signals() -> None:

@@ -76,9 +76,9 @@ def measure(
     Raises:
         InputError: the point's file is missing or invalid.
         NotMeasured: no row was written. A node was lost or srun failed, and attempts remain; or
-            somebody ended the ranks; or this node of an allocation lacks the point's GPUs; or a
-            file could not be written, and then the log has the measurement.
-        SystemExit: SIGINT, SIGTERM or SIGHUP came before the ranks had ended; none runs.
+            somebody ended the ranks or this process (SIGINT, SIGTERM, SIGHUP); or this node of an
+            allocation lacks the point's GPUs; or a file could not be written, and then the log has
+            the measurement.
     """
     point = read_point(point_path)
     row_path = row_path.absolute()

@@ -53,9 +53,8 @@ def probe(
 
     Raises:
         InputError: the plan's file is missing or invalid.
-        KilledFromOutside: somebody ended the ranks; nothing was written.
+        KilledFromOutside: somebody ended the ranks or this process; nothing was written.
         NotWritten: a file could not be written.
-        SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and nothing was written.
     """
     plan = read_probe_plan(plan_path)
     out = out.absolute()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scaling.cluster.node import host_name
 from scaling.launch.judge import Limits, Verdict, verdict, watch
-from scaling.launch.not_measured import KilledFromOutside, exit_if_told
+from scaling.launch.not_measured import KilledFromOutside, end_if_told
 from scaling.launch.start.rank_exits import last_error, last_line
 from scaling.launch.start.slurm import lost_nodes, memory_limit_bytes
 from scaling.launch.start.starter import Launch, LaunchError, Starter
@@ -47,7 +47,7 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
     """Start the ranks, wait until none runs, and judge the outcome.
 
     Raises:
-        KilledFromOutside: somebody ended the ranks, and no node was lost.
+        KilledFromOutside: somebody ended the ranks, and no node was lost; or this process.
     """
     run = FinishedRun(verdict=Verdict(outcome="ok"), load_average=os.getloadavg()[0])
     began = time.monotonic()
@@ -72,7 +72,7 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
             memory_limit_bytes=memory_limit_bytes(os.environ),
         )
     if judged.outcome != "ok":  # perhaps by the same signal
-        exit_if_told()
+        end_if_told()
     if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)

@@ -26,8 +26,12 @@ files.beat(rank, "started")
 LAUNCHER = """
 import sys
 from pathlib import Path
-from scaling.launch import measure
-measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
+from scaling.launch import NotMeasured, measure
+try:
+    measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
+except NotMeasured as why:
+    print(why, file=sys.stderr)
+    sys.exit(why.exit_code)
 """
 
 

@@ -76,7 +76,7 @@ def test_a_signal_leaves_no_marker_that_has_its_name_but_is_not_on_the_disk_yet(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(SystemExit):
+    with pytest.raises(NotMeasured, match=f"ended by {number.name} before its ranks had ended"):
         measured("finish()")
     assert list(study.rows.iterdir()) == []
 
@@ -93,7 +93,7 @@ def test_a_signal_leaves_no_rank_that_has_started_and_is_not_watched_yet(
         return started
 
     monkeypatch.setattr(f"scaling.launch.{name}", told)
-    with pytest.raises(SystemExit):
+    with pytest.raises(NotMeasured, match="ended by SIGTERM before its ranks had ended"):
         measured(SLEEPING, dp=2)
     assert psutil.Process().children() == before
     assert list(study.rows.iterdir()) == []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from scaling.launch.not_measured import exit_if_told
+from scaling.launch.not_measured import end_if_told
 from scaling.probe.plan import ProbePlan
 from scaling.study.point import Point
 
@@ -92,7 +92,7 @@ def wait_until(
     """Wait until `done`, at most `limit_s` seconds and only while `alive`; whether it is done."""
     end = time.monotonic() + limit_s
     while not done():
-        exit_if_told()
+        end_if_told()
         if not alive() or time.monotonic() > end:
             time.sleep(_POLL_S)  # its last action may not be visible yet
             return bool(done())
