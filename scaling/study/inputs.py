@@ -3,14 +3,17 @@
 Snakemake imports this on every parse, so it needs the standard library only.
 """
 
+import difflib
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from scaling.errors import InputError, did_you_mean
 from scaling.study.paths import CONFIG, SHIPPED
 
 _YAML = (".yaml", ".yml")
+_CONFIG_KEYS = ("study", "mode", "cluster", "implied")
 _PACKAGE = Path(__file__).parents[1]
 _PLANNING = ("layout", "cluster", "study", "trainers", "run", "predict")  # packages that make plans
 
@@ -49,6 +52,23 @@ def study_name(study: str | Path) -> str:
     """The name of a study that is given by its name or by the path of its YAML file."""
     path = Path(study)
     return path.stem if path.suffix in _YAML else path.name
+
+
+def asked_of(config: Mapping[str, object]) -> tuple[str, dict[str, str], bool]:
+    """The study that Snakemake's --config names, what overrides it, and whether `implied` holds.
+
+    Raises:
+        InputError: a key is nearly one of ours, or others are given and no study; a wrong value.
+    """
+    for key in sorted(map(str, config)):
+        near = difflib.get_close_matches(key.lower(), _CONFIG_KEYS, n=1) or "study" not in config
+        if near and key not in _CONFIG_KEYS:  # else it is of a workflow that ours is a module of
+            raise InputError(f"--config {key}=: {did_you_mean(key, _CONFIG_KEYS)}")
+    implied = str(config.get("implied", True)).lower()
+    if implied not in ("true", "false"):
+        raise InputError(f"--config implied={implied}: must be true or false")
+    overrides = {key: str(config[key]) for key in ("mode", "cluster") if key in config}
+    return str(config.get("study", "quickstart")), overrides, implied == "true"
 
 
 def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:

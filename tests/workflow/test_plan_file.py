@@ -115,6 +115,22 @@ def test_a_plan_with_a_value_of_another_type_is_none(planned, key, value):
     assert plan_file.read_plan(path.parent, made_from()) is not None
 
 
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"sutdy": "zero_stages"}, "--config sutdy=: did you mean 'study'"),
+        ({"name": "zero_stages"}, "--config name=: allowed: cluster, implied, mode, study"),
+        ({"study": "s", "Mode": "predict"}, "--config Mode=: did you mean 'mode'"),
+        ({"study": "s", "implied": 0}, "--config implied=0: must be true or false"),
+    ],
+)
+def test_a_misspelt_configuration_runs_no_other_study(config, sentence):
+    with pytest.raises(InputError, match=sentence):
+        inputs.asked_of(config)
+    of_another_workflow = {"study": "s", "samples": 3, "mode": "predict"}
+    assert inputs.asked_of(of_another_workflow) == ("s", {"mode": "predict"}, True)
+
+
 def test_planning_again_touches_nothing_and_two_plans_agree(planned):
     before = times_of(planned)
     command = [sys.executable, "-m", "scaling", "plan", "quickstart"]

@@ -7,17 +7,16 @@ from pathlib import Path
 from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 
-overrides = {key: str(config[key]) for key in ("mode", "cluster") if key in config}
-
 try:
-    PLAN = plan_file.current_plan(str(config.get("study", "quickstart")), **overrides)
+    asked, overrides, implied = inputs.asked_of(config)
+    PLAN = plan_file.current_plan(asked, **overrides)
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
 # options by which a verb reads the same study
 OVERRIDES = [word for key, value in overrides.items() for word in (f"--{key}", value)]
-IMPLIED = " --no-implied" if str(config.get("implied")).lower() == "false" else ""
+IMPLIED = "" if implied else " --no-implied"
 NAME = Path(PLAN.study).stem
 STUDY = paths.StudyPaths(paths.RESULTS / NAME)
 LOGS = paths.LogPaths(paths.LOGS / NAME)
