@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -41,6 +42,8 @@ class Study:
             return subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # a test run in the background of a shell ignores Ctrl-C, and so would its children
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )  # fmt: skip
 
     @property

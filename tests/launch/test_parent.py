@@ -31,6 +31,14 @@ def rank_pids(study):
     return [int(said[1]) for said in words if len(said) == 2]
 
 
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def number(request):
+    """A signal that this process and its children heed, as not all do in the background."""
+    before = signal.signal(request.param, lambda *_: None)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 @pytest.fixture
 def parent(study):
     """A launcher whose two ranks sleep."""
@@ -50,8 +58,7 @@ def test_a_killed_parent_leaves_no_ranks(parent, study):
     assert not study.row_path.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(parent, study, number):
+def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(number, parent, study):
     pids = rank_pids(study)
     marked = json.loads(study.marker.read_text())
     assert (marked["pid"], marked["host"]) == (parent.pid, socket.gethostname())
@@ -64,7 +71,6 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(parent, stud
     assert list(study.rows.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_leaves_no_marker_that_has_its_name_but_is_not_on_the_disk_yet(
     measured, study, monkeypatch, number
 ):
@@ -153,7 +159,6 @@ def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(measured, 
     assert not study.marker.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_was_measured_is_written_whatever_signal_comes_meanwhile(
     measured, study, monkeypatch, number
 ):

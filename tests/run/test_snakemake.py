@@ -54,7 +54,14 @@ def run_child(script, watcher):
 WAITS = "while true; do sleep 0.05; done"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT])
+def number(request):
+    """A signal that this process heeds: a test run in the background of a shell ignores Ctrl-C."""
+    before = signal.signal(request.param, lambda *_: None)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_a_signal_is_handed_on_and_decides_the_exit_code(tmp_path, number):
     before, ready = signal.getsignal(number), tmp_path / "ready"
     script = f"trap 'exit 5' {number.name}; touch {ready}; {WAITS}"
@@ -62,7 +69,6 @@ def test_a_signal_is_handed_on_and_decides_the_exit_code(tmp_path, number):
     assert signal.getsignal(number) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_comes_while_snakemake_starts_is_handed_on_too(monkeypatch, number):
     popen = subprocess.Popen
 
