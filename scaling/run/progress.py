@@ -25,7 +25,11 @@ from scaling.study.study import Study
 
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of its size have finished
-_COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
+_COLUMNS = [
+    "outcome", "duration_s", "world_size", "step_time_kind", "step_time_s", "step_time_low_s",
+    "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s",
+    "num_alloc_retries",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

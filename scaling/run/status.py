@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import json
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scaling.analyse.catalogue import Z80, Z95
 from scaling.analyse.decision import advise
 from scaling.analyse.posterior import Cells, Runs, posterior
 from scaling.errors import shortened
@@ -50,6 +50,9 @@ class Best:
     tokens_per_s: float
     kind: str
     of: int  # layouts that ran
+
+
+_Run = tuple[Best, float, bool]  # standard error of its ln rate; whether its allocator retried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +160,16 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
     """The layout to use at each size of each comparison group, as the report decides it."""
-    groups: dict[Any, dict[tuple[int, str, str], list[Best]]] = {}
+    groups: dict[Any, dict[tuple[int, str, str], list[_Run]]] = {}
     for point in points:
         row, layout = rows.get(point.point_id), point.layout
         if row is None or row["outcome"] != "ok":
             continue
-        # a point with both kinds of step counts by the extended one, as the others have it too
-        extended = row["extended_step_time_s"]
-        seconds = row["step_time_s"] if extended is None else extended
+        kind, step, z = "measured", "step_time", Z95
+        if row["step_time_kind"] == "extended":
+            kind, step, z = "extended", "extended", Z80
+        seconds = row["extended_step_time_s" if kind == "extended" else "step_time_s"]
+        low, high = row[f"{step}_low_s"], row[f"{step}_high_s"]
         run = Best(
             model=point.model,
             seq_length=layout.seq_length,
@@ -173,32 +178,36 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             layout=layout.label,
             layout_name=name_of(layout, point.gpus_per_node),
             tokens_per_s=point_columns(point)["tokens_per_step"] / seconds,
-            kind="measured" if extended is None else "extended",
+            kind=kind,
             of=0,
         )
+        own = math.nan if low is None else math.log(high / low) / 2 / z
         batch = layout.global_batch_size / (point.world_size if point.study_kind == "weak" else 1)
         group = groups.setdefault((point.model, run.seq_length, batch, layout.setting_values), {})
-        group.setdefault((run.world_size, run.layout, run.kind), []).append(run)
+        cell = group.setdefault((run.world_size, run.layout, kind), [])
+        cell.append((run, own, bool(row["num_alloc_retries"])))
     return [best for _, cells in sorted(groups.items()) for best in _advised(cells)]
 
 
-def _advised(cells: Mapping[tuple[int, str, str], Sequence[Best]]) -> list[Best]:
-    """The advised layout of each size, with the median rate of its runs."""
-    of_cell = list(cells.values())
-    rates = np.log([run.tokens_per_s for runs in of_cell for run in runs])
-    cell_of_run = np.repeat(np.arange(len(cells)), [len(runs) for runs in of_cell])
-    runs = Runs(rates, np.full(len(rates), np.nan), cell_of_run, np.full(len(rates), -1))
-    drawn = posterior(runs, Cells.without_predictions(len(cells))).rates
-    sizes, size = np.unique([key[0] for key in cells], return_inverse=True)
-    layout = np.unique([" ".join(key[1:]) for key in cells], return_inverse=True)[1]
-    chosen = advise(drawn, layout, size, np.ones(len(cells), dtype=bool))
+def _advised(cells: Mapping[tuple[int, str, str], Sequence[_Run]]) -> list[Best]:
+    """The advised layout of each size, with its mean rate; draws and candidates as in a report."""
+    keys = sorted(cells)
+    ran = [run for key in keys for run in cells[key]]
+    cell_of_run = np.repeat(np.arange(len(keys)), [len(cells[key]) for key in keys])
+    rates = np.log([run.tokens_per_s for run, _, _ in ran])
+    own = np.array([own for _, own, _ in ran])
+    runs = Runs(rates, own, cell_of_run, np.full(len(ran), -1))
+    drawn = posterior(runs, Cells.without_predictions(len(keys))).rates
+    sizes, size = np.unique([key[0] for key in keys], return_inverse=True)
+    layout = np.unique([" ".join(key[1:]) for key in keys], return_inverse=True)[1]
+    may = np.array([not any(retried for _, _, retried in cells[key]) for key in keys], dtype=bool)
     return [
         dataclasses.replace(
-            of_cell[cell][0],
-            tokens_per_s=statistics.median(run.tokens_per_s for run in of_cell[cell]),
-            of=len({name for world_size, name, _ in cells if world_size == sizes[number]}),
+            cells[keys[cell]][0][0],
+            tokens_per_s=math.exp(drawn[cell].mean()),
+            of=len({name for world_size, name, _ in keys if world_size == sizes[number]}),
         )
-        for number, cell in chosen.items()
+        for number, cell in advise(drawn, layout, size, may).items()
     ]
 
 
