@@ -10,10 +10,13 @@ from pathlib import Path
 
 
 @functools.cache
-def warm_python() -> str:
-    """The program that is called as `sys.executable` is; server.py says how far it is the same."""
+def warm_python(*modules: str) -> str:
+    """The program that is called as `sys.executable` is; server.py says how far it is the same.
+
+    It has imported these modules; if none is given, what the verbs of a study import.
+    """
     folder = tempfile.TemporaryDirectory()
-    command = [sys.executable, "-m", "tests.warm.server", folder.name]
+    command = [sys.executable, "-m", "tests.warm.server", folder.name, *modules]
     server = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     python = Path(folder.name, "python")
     while not python.exists():
