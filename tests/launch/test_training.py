@@ -4,12 +4,15 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from scaling.cluster import node
 from scaling.launch import measure
 from tests.points import TINY, tiny_point
+from tests.processes import until
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.ranks
 
@@ -34,10 +37,22 @@ def test_a_row_says_what_others_took_of_the_processors(study):
     cpus = len(os.sched_getaffinity(0))
     point = tiny_point(dp=cpus, warmup_steps=1, measured_steps=60)
     spin = [sys.executable, "-c", "while True: pass"]
-    burners = [subprocess.Popen(spin) for _ in range(2 * cpus)]
+    burners = []
+
+    def burn():  # once the ranks have imported
+        beats = study.logs.glob
+        until(
+            "ranks meet",
+            lambda: any("importing" not in p.read_text() for p in beats(".run-*/rank0.beat")),
+        )
+        burners.extend(subprocess.Popen(spin) for _ in range(2 * cpus))
+
+    burning = threading.Thread(target=burn)
+    burning.start()
     try:
         row = measure(study.write(point), study.row_path)
     finally:
+        burning.join()
         for burner in burners:
             burner.kill()
             burner.wait()
@@ -45,8 +60,21 @@ def test_a_row_says_what_others_took_of_the_processors(study):
     assert 0.3 < row.others_share <= 1
 
 
-def test_a_kernel_that_is_missing_becomes_a_row(study):
-    row = measure(study.write(tiny_point(attention="flash3")), study.row_path)
+@pytest.fixture
+def warm(study):
+    """Measure a point on ranks from a process that has imported, after they ran this program."""
+
+    def run(point, program=""):
+        path = study.root / "rank.py"
+        path.write_text(f"{program}\nfrom scaling.train.__main__ import main\nmain()\n")
+        python = warm_python("scaling.train.program", "scaling.train.engines.deepspeed.engine")
+        return measure(study.write(point), study.row_path, rank_command=[python, str(path)])
+
+    return run
+
+
+def test_a_kernel_that_is_missing_becomes_a_row(warm):
+    row = warm(tiny_point(attention="flash3"))
     assert row.outcome == "kernel_unavailable"
     assert "flash-attn-3" in row.error_message
     assert row.step_times_s is None
@@ -70,16 +98,11 @@ def loss(trainer):
     seen.append(true(trainer))
     return float("nan") if len(seen) == 3 else seen[-1]
 ReplicaTrainer.loss = loss
-from scaling.train.__main__ import main
-main()
 """
 
 
-def test_training_that_diverges_becomes_a_row_without_numbers(study):
-    program = study.root / "diverging.py"
-    program.write_text(DIVERGING)
-    point = tiny_point(warmup_steps=1, measured_steps=4)
-    row = measure(study.write(point), study.row_path, rank_command=[sys.executable, str(program)])
+def test_training_that_diverges_becomes_a_row_without_numbers(warm):
+    row = warm(tiny_point(warmup_steps=1, measured_steps=4), DIVERGING)
     assert row.outcome == "error"
     assert "at step 2 of 5 the loss is nan in precision=fp32" in row.error_message
     assert (row.losses, row.step_times_s, row.step_time_s) == (None, None, None)

@@ -1,8 +1,7 @@
-"""Probes on real gloo ranks of this machine, at small sizes."""
+"""Probes on real gloo ranks of this machine, at one small size."""
 
 import dataclasses
 import json
-import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,18 +12,32 @@ from scaling.probe.plan import MIB, Task, probe_plan
 from scaling.record.files import arrow_schema
 from scaling.record.probe_row import COLLECTIVES, Probe
 from tests.points import tiny_point
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.ranks
 
 
+RANK = """
+import torch
+from scaling.probe import program
+from scaling.probe.__main__ import main
+torch.set_num_threads(1)
+"""
+
+
 @pytest.fixture
 def probed(tmp_path):
-    """Write a plan, probe, and check that what is on disk is what was returned."""
+    """Write a plan, probe, and check that what is on disk is what was returned.
 
-    def run(plan, **more):
+    Ranks come from a process that has imported; test_probe starts them from nothing.
+    """
+
+    def run(plan, program="", **more):
         path, out = tmp_path / "probe.json", tmp_path / "probes.parquet"
         path.write_text(plan.to_json())
-        rows = probe(path, out, **more)
+        (tmp_path / "rank.py").write_text(f"{RANK}{program}\nmain()\n")
+        command = [warm_python("scaling.probe.program"), str(tmp_path / "rank.py")]
+        rows = probe(path, out, rank_command=command, **more)
         table = pq.read_table(out)
         assert table.schema.equals(arrow_schema(Probe))
         assert [Probe(**record) for record in table.to_pylist()] == rows
@@ -34,9 +47,8 @@ def probed(tmp_path):
 
 
 def small(plan, *more):
-    """Devices and messages of two sizes only."""
-    sizes = (1024, 256 * 1024)
-    kept = [t for t in plan.tasks if t.group is None or t.message_bytes in sizes]
+    """Devices and messages of one size only."""
+    kept = [t for t in plan.tasks if t.group is None or t.message_bytes == 256 * 1024]
     return dataclasses.replace(plan, tasks=(*kept, *more))
 
 
@@ -91,22 +103,15 @@ def test_two_nodes_leave_a_row_of_every_collective_group_and_host(probed, tmp_pa
 # a rank whose collectives do not do what they say
 BROKEN = """
 import dataclasses
-from scaling.probe import program
 right = program.exchange
 program.exchange = lambda *words: dataclasses.replace(right(*words), send=lambda: None)
-from scaling.probe.__main__ import main
-main()
 """
 
 
-def test_a_collective_that_brings_nothing_is_wrong_and_has_no_time(probed, tmp_path):
-    program = tmp_path / "broken.py"
-    program.write_text(BROKEN)
+def test_a_collective_that_brings_nothing_is_wrong_and_has_no_time(probed):
     plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=300)
     tasks = [t for t in plan.tasks if t.message_bytes == 1024 and t.group.name == "node"]
-    rows = probed(
-        dataclasses.replace(plan, tasks=tuple(tasks)), rank_command=[sys.executable, str(program)]
-    )
+    rows = probed(dataclasses.replace(plan, tasks=tuple(tasks)), program=BROKEN)
     assert [row.kind for row in rows] == list(COLLECTIVES)
     assert {(row.outcome, row.seconds) for row in rows} == {("wrong", None)}
     assert rows[0].error_message == "all_reduce among ranks 0, 1: what arrived is not what was sent"
@@ -121,7 +126,7 @@ def test_what_the_time_did_not_suffice_for_says_so(probed):
 
 def test_ranks_that_die_leave_a_table_of_outcomes(probed):
     plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=300)
-    rows = probed(plan, rank_command=[sys.executable, "-c", "raise OSError('no licence')"])
+    rows = probed(plan, program="raise OSError('no licence')")
     assert len(rows) == len(plan.tasks)
     assert {row.outcome for row in rows} == {"launch_failed"}
     assert "no licence" in rows[0].error_message
