@@ -13,7 +13,6 @@ from tests.conftest import PROJECT
 def test_a_tiny_shape_is_timed_beside_transformers() -> None:
     command = [sys.executable, "benchmarks/training_step.py", "--steps", "2", "--seq-length", "16"]
     command += ["--turns", "1", "--gradient-accumulation-steps", "2", "--zero-stage", "0"]
-    command += ["--ranks", "2"]
     said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     (line,) = [line for line in said.splitlines() if line.startswith("{")]
     found = json.loads(line)
