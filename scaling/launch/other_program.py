@@ -108,6 +108,14 @@ class LoggedRanks(RankFiles):
         at = log.stat().st_mtime if log.exists() else time.time()
         return RankFailure(outcome=found[0] if found else "error", message=message, failed_at=at)
 
+    def without_steps(self, run: FinishedRun) -> FinishedRun:
+        """A failed run; if all ranks ended well, the reason is what their log does not tell."""
+        if len(self._exits) < len(self.readers) or any(e.code for e in self._exits.values()):
+            return run
+        told = f"{len(self.speaker.steps)} of {self._steps} steps, by config/trainers.yaml"
+        message = f"all ranks ended with exit code 0, and their log tells {told}"
+        return dataclasses.replace(run, verdict=dataclasses.replace(run.verdict, message=message))
+
     @property
     def speaker(self) -> LogReader:
         """The reader of the rank that tells most steps."""
@@ -140,7 +148,7 @@ def run_trainer(
     launch = Launch(command, point, environment | rendered.environment, logs)
     run = run_ranks(launch, logged, partial(logged.start, start), limits)
     if run.verdict.outcome != "ok":
-        return run
+        return logged.without_steps(run)
     logged.poll()
     return _with_results(run, point, logged)
 

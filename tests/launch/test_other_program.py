@@ -78,7 +78,7 @@ def test_the_log_of_another_program_becomes_a_row(measured):
         ("oom", "oom", "rank 1: MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
         ("raise", "error", "rank 1: ValueError: a bad sample"),
         ("kill", "error", "rank 1 was killed by SIGKILL"),
-        ("few", "error", "exit code 0 and no result"),
+        ("few", "error", "all ranks ended with exit code 0, and their log tells 2 of 12 steps"),
         ("nan", "error", "loss is not a number at step 3"),
         ("hang", "hang", "no rank got further for"),
     ],
