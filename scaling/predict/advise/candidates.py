@@ -161,9 +161,20 @@ def why_none(search: Search) -> str | None:
 
 
 def _variants(search: Search, layout: Layout) -> Iterator[Layout]:
-    """The layout with every way to shard, recompute, interleave and distribute experts."""
+    """The layout with every way to shard, recompute, interleave and distribute experts.
+
+    Model chunks of a pipeline rank divide the layers evenly, where embedding and head may count as
+    a layer each, as for Llama 3 (arXiv 2407.21783). Experts are distributed over dp x cp ranks.
+    """
+    layers, experts = search.shape.num_layers, search.shape.num_experts
+    pp, ranks = layout.pp, layout.dp * layout.cp
+    even = {n for n in _CHUNKS if not layers % (pp * n) or not (layers + 2) % (pp * n)}
+    spread = powers_of_two(min(experts, ranks, _MOST_EP))
     for (zero, shard), chunks, ep, checkpointing in itertools.product(
-        _sharding(search, layout), _chunks(search, layout), _ep(search, layout), _CHECKPOINTING
+        _sharding(search, layout),
+        [n for n in _CHUNKS if n == 1 or (pp > 1 and n in even)],
+        [n for n in spread if not experts % n and not ranks % n] or [1],
+        _CHECKPOINTING,
     ):
         variant = dataclasses.replace(
             layout,
@@ -182,9 +193,8 @@ def _sharding(search: Search, layout: Layout) -> Iterator[tuple[ZeroStage, int |
     """ZeRO stages, and stage 3 inside a node with copies across nodes, as (stage, shard size)."""
     for zero in _ZERO:
         yield zero, None
-        inside = search.site.gpus_per_node // (
-            layout.tp * layout.cp
-        )  # other stages lie on other nodes
+        # other stages lie on other nodes
+        inside = search.site.gpus_per_node // (layout.tp * layout.cp)
         if zero == 3 and 1 < inside < layout.dp and layout.dp % inside == 0:
             yield zero, inside
         if layout.dp * layout.cp == 1 and _runs(
@@ -196,28 +206,6 @@ def _sharding(search: Search, layout: Layout) -> Iterator[tuple[ZeroStage, int |
 def _runs(search: Search, layout: Layout) -> bool:
     """Whether the engine trains the layout."""
     return next(engine_refusals(search.shape, layout), None) is None
-
-
-def _chunks(search: Search, layout: Layout) -> Iterator[int]:
-    """Model chunks of a pipeline rank that divide the layers evenly.
-
-    Embedding and head may count as a layer each, as for Llama 3 (arXiv 2407.21783).
-    """
-    layers = search.shape.num_layers
-    for chunks in _CHUNKS:
-        total = layout.pp * chunks
-        if chunks == 1 or (layout.pp > 1 and (layers % total == 0 or (layers + 2) % total == 0)):
-            yield chunks
-
-
-def _ep(search: Search, layout: Layout) -> Iterator[int]:
-    """Numbers of dp x cp ranks over which experts can be distributed."""
-    yield 1
-    experts, ranks = search.shape.num_experts, layout.dp * layout.cp
-    if experts > 1:
-        for ep in powers_of_two(min(experts, ranks, _MOST_EP))[1:]:
-            if not experts % ep and not ranks % ep:
-                yield ep
 
 
 def powers_of_two(limit: int) -> list[int]:

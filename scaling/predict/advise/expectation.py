@@ -132,8 +132,12 @@ def expect(
         InputError: the cluster has fewer GPUs, or nothing can be predicted.
     """
     search.check_size()
+    known = calibration or Calibration(source="", stacks={})
     if search.framework is None:
-        framework = _framework(layout, search.cluster, calibration)
+        framework = own_framework(layout.engine)
+        is_known = calibration is None or f"{framework}|{search.cluster}" in known.stacks
+        if layout.engine not in ENGINES and not is_known:
+            framework = layout.engine  # as rows of its logs have it
         search = dataclasses.replace(search, framework=framework)
     points = search.points([layout])
     (group,) = points.groups
@@ -144,7 +148,7 @@ def expect(
     low, high = tokens / float(prediction.high[0]), tokens / float(prediction.low[0])
     flops = model_flops_per_token(search.shape, layout.seq_length)
     peak = group.gpu.peaks[layout.precision]
-    _, stack, name = (calibration or Calibration(source="", stacks={})).parameters_for(group)
+    _, stack, name = known.parameters_for(group)
     source, rows_of_yours, source_words = "data sheet", 0, _SOURCES["data sheet"]
     if stack is not None:
         source = "yours" if stack.cluster == search.cluster else "yours elsewhere"
@@ -220,14 +224,6 @@ def percentile_of(given_step_s: float, prediction: Prediction) -> float:
     end = float(prediction.high[0] if apart > 0 else prediction.low[0])
     sigma = abs(math.log(end / step_s)) / Z_80
     return float(normal_cdf(np.asarray(-apart / sigma)))
-
-
-def _framework(layout: Layout, cluster: str, calibration: Calibration | None) -> str:
-    """The engine as rows name it; rows of a log name the trainer itself."""
-    ours = own_framework(layout.engine)
-    if layout.engine in ENGINES or calibration is None or f"{ours}|{cluster}" in calibration.stacks:
-        return ours
-    return layout.engine
 
 
 def _published(search: Search, layout: Layout) -> list[dict[str, Any]]:

@@ -76,19 +76,19 @@ def best_of_sizes(points: Points, prediction: Prediction) -> list[int]:
 
 def memory_refusals(prediction: Prediction) -> dict[int, str]:
     """Row -> why it is not worth starting: the memory it needs, term by term."""
-    ratio = prediction.need_bytes / prediction.capacity_bytes
     refused = np.flatnonzero(prediction.predicted & (prediction.fits_chance < REFUSE_BELOW))
-    return {row: _reason(prediction, row, float(ratio[row])) for row in refused.tolist()}
 
+    def reason(row: int) -> str:
+        def gib(values: Floats) -> str:
+            return f"{values[row] / GIB:z.1f}"  # z: a difference of floats is not -0.0
 
-def _reason(prediction: Prediction, row: int, ratio: float) -> str:
-    def gib(values: Floats) -> str:
-        return f"{values[row] / GIB:z.1f}"  # z: a difference of floats is not -0.0
+        terms = prediction.memory_terms.items()
+        parts = ", ".join(f"{name.removesuffix('_bytes')} {gib(of)}" for name, of in terms)
+        kind = "rehearsed" if prediction.rehearsed[row] else "predicted"
+        more = float(prediction.need_bytes[row] / prediction.capacity_bytes[row]) - 1
+        return (
+            f"{kind} memory {gib(prediction.need_bytes)} GiB is {more:.0%} more than the "
+            f"{gib(prediction.capacity_bytes)} GiB of a GPU ({parts} GiB, and fragmentation)"
+        )
 
-    terms = {name.removesuffix("_bytes"): v for name, v in prediction.memory_terms.items()}
-    parts = ", ".join(f"{name} {gib(values)}" for name, values in terms.items())
-    kind = "rehearsed" if prediction.rehearsed[row] else "predicted"
-    return (
-        f"{kind} memory {gib(prediction.need_bytes)} GiB is {ratio - 1:.0%} more than the "
-        f"{gib(prediction.capacity_bytes)} GiB of a GPU ({parts} GiB, and fragmentation)"
-    )
+    return {row: reason(row) for row in refused.tolist()}

@@ -62,7 +62,7 @@ def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
         InputError: no cluster has this name; there is no default cluster.
     """
     if name in clusters:
-        return _with_link_domains(_with_node_link(clusters[name]))
+        return _completed(clusters[name])
     if name not in cluster_names(clusters):
         hint = did_you_mean(name[:60], cluster_names(clusters))
         raise InputError(f"unknown cluster {shortened(name)!r}: {hint}")
@@ -77,28 +77,19 @@ def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
     )
 
 
-def _with_node_link(cluster: Cluster) -> Cluster:
-    node = gpu_named(cluster.gpu).node
-    if cluster.node_link_bytes_per_s is not None or node is None:
+def _completed(cluster: Cluster) -> Cluster:
+    """The cluster with a node link, and with GPUs that links join over hosts (NVL72) as a node."""
+    gpu, link = gpu_named(cluster.gpu), cluster.node_link_bytes_per_s
+    if link is None and gpu.node is not None:
+        link = gpu.node.link_bytes_per_s * cluster.gpus_per_node / gpu.node.gpus
+        source = f"{cluster.source}; its node link is not stated, taken from: {gpu.node.source}"
+        cluster = dataclasses.replace(cluster, node_link_bytes_per_s=link, source=source)
+    if link is None or gpu.link_domain is None or gpu.link_domain <= cluster.gpus_per_node:
         return cluster
+    hosts, bus = gpu.link_domain / cluster.gpus_per_node, cluster.bus_bytes_per_s
     return dataclasses.replace(
         cluster,
-        node_link_bytes_per_s=node.link_bytes_per_s * cluster.gpus_per_node / node.gpus,
-        source=f"{cluster.source}; its node link is not stated, taken from: {node.source}",
-    )
-
-
-def _with_link_domains(cluster: Cluster) -> Cluster:
-    """The cluster with link domains as its nodes where GPU links join several hosts (NVL72)."""
-    domain = gpu_named(cluster.gpu).link_domain
-    link = cluster.node_link_bytes_per_s
-    if domain is None or domain <= cluster.gpus_per_node or link is None:
-        return cluster
-    hosts = domain / cluster.gpus_per_node
-    bus = cluster.bus_bytes_per_s
-    return dataclasses.replace(
-        cluster,
-        gpus_per_node=domain,
+        gpus_per_node=gpu.link_domain,
         node_link_bytes_per_s=link * hosts,
         bus_bytes_per_s=bus and {count / hosts: rate for count, rate in bus.items()},
     )
