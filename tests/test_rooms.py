@@ -26,7 +26,6 @@ HELD_BY = {
     "train.engines.torch.fsdp": "train/test_parity.py",
     "train.engines.torch.optimizer_step": "train/test_parity.py",
     "train.hf_trainer": "launch/test_other_program.py",
-    "train.model.blocks": "train/test_oracles.py",
     "train.parallel": "train/test_parity.py",
     "train.rehearsal.limits": "check/test_oracle.py",
     "train.rehearsal.waits": "train/test_rehearsal.py",
