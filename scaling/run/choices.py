@@ -1,15 +1,11 @@
-"""The files of rounds, and the keys by which points are one layout or one comparison."""
+"""The files of rounds, for Snakemake and for progress: no heavy import here."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
-from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import Allocation
-from scaling.study.point import Point, point_from_json
 
 
 def chosen_ids(path: Path) -> tuple[list[str], bool]:
@@ -27,22 +23,3 @@ def chosen_ids(path: Path) -> tuple[list[str], bool]:
         raise InputError(f"{path}: is no table of a round: {reason}; remove it and run") from None
     chosen = [row for row in table.to_pylist() if row["chosen"]]
     return [row["point_id"] for row in chosen], any(not row["measured"] for row in chosen)
-
-
-def allocation_of_added(paths: StudyPaths, point_id: str) -> Allocation:
-    """The allocation of a point that a round added to the plan."""
-    text = paths.point(point_id).read_text(encoding="utf-8")
-    return point_from_json(text).allocation
-
-
-def layout_key(point: Point) -> tuple[Any, ...]:
-    """Equal for the repeats of one layout."""
-    return point.model, point.cluster, point.study_kind, point.layout
-
-
-def setting_key(point: Point) -> tuple[Any, ...]:
-    """Equal for layouts of one size that are compared with each other."""
-    layout = point.layout
-    return (
-        point.model, point.cluster, point.study_kind, layout.seq_length, layout.setting_values,
-    )  # fmt: skip

@@ -16,7 +16,6 @@ from scaling.probe.plan import STARTUP_MINUTES, ProbePlan, probe_plan
 from scaling.record.files import point_columns
 from scaling.record.row import fields_of
 from scaling.run import predictions
-from scaling.run.choices import setting_key
 from scaling.run.plan_writer import StudyPlan, random_fraction
 from scaling.study.grid import Plan, Refusal, expand_grid, nothing_runs
 from scaling.study.inputs import inputs_digest, study_path
@@ -130,7 +129,7 @@ def with_full_runs(
             continue
         by_size.setdefault(point.world_size, []).append(row)
         if ranked_s is not None and (seconds := ranked_s[row]) is not None:
-            setting = (point.world_size, setting_key(point))
+            setting = (point.world_size, point.setting_key)
             best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for rows in by_size.values():

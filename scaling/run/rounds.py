@@ -30,7 +30,7 @@ from scaling.record.row_checks import PROBE_COLUMNS
 from scaling.record.row_files import attempts_set_aside
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import predictions
-from scaling.run.choices import chosen_ids, layout_key
+from scaling.run.choices import chosen_ids
 from scaling.run.plan_writer import plan_digest
 from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan as Grid
@@ -93,10 +93,10 @@ class _State:
     def __init__(self, sweep: Sweep, earlier: set[str]) -> None:
         self.sweep, self.earlier = sweep, earlier
         self.cells = sweep.first_runs
-        self.cell_of = {layout_key(point): cell for cell, point in enumerate(self.cells)}
+        self.cell_of = {point.layout_key: cell for cell, point in enumerate(self.cells)}
         self.points: list[list[Point]] = [[] for _ in self.cells]  # runs of each cell
         for point in sweep.all_points:
-            self.points[self.cell_of[layout_key(point)]].append(point)
+            self.points[self.cell_of[point.layout_key]].append(point)
         self.rows = [
             [row for point in points if (row := sweep.rows.get(point.point_id))]
             for points in self.points
@@ -193,7 +193,7 @@ class _State:
         chosen, records = {point.point_id for point in new}, []
         planned = {point.point_id for point in self.sweep.points}
         for point in self.sweep.optional:
-            name, cell = point.point_id, self.cell_of[layout_key(point)]
+            name, cell = point.point_id, self.cell_of[point.layout_key]
             measured = name in self.sweep.rows
             taken = measured or name in chosen
             if name in self.earlier or not (taken or name in planned):

@@ -30,7 +30,6 @@ from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.run import predictions
-from scaling.run.choices import layout_key, setting_key
 from scaling.study.ids import LONG_DIGEST, point_id
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
@@ -179,11 +178,11 @@ class Sweep:
         logs = np.log([self.step_times[point.point_id][0] for point in points])
         stacks = [self.rows[point.point_id]["stack_fingerprint"] for point in points]
         size_keys = [
-            (setting_key(point), point.world_size, stack)
+            (point.setting_key, point.world_size, stack)
             for point, stack in zip(points, stacks, strict=True)
         ]
         sizes = _numbered(size_keys)
-        layouts = _numbered(zip(map(layout_key, points), stacks, strict=True))
+        layouts = _numbered(zip([point.layout_key for point in points], stacks, strict=True))
         single = np.bincount(layouts)[layouts] == 1
         errors = np.full(len(points), np.nan)
         if single.any() and self.study.is_predictable:

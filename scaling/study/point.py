@@ -55,6 +55,18 @@ class Point:
         return self.layout.world_size
 
     @property
+    def layout_key(self) -> Hashable:
+        """Equal for the repeats of one layout."""
+        return self.model, self.cluster, self.study_kind, self.layout
+
+    @property
+    def setting_key(self) -> Hashable:
+        """Equal for layouts of one size that are compared with each other."""
+        layout = self.layout
+        kind = (self.model, self.cluster, self.study_kind)
+        return *kind, layout.seq_length, layout.setting_values
+
+    @property
     def allocation(self) -> Allocation:
         """The nodes and minutes that its job requests."""
         ranks_per_node = min(self.world_size, self.gpus_per_node)

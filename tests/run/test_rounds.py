@@ -7,7 +7,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.record.files import write_rows
 from scaling.run import plan_writer
-from scaling.run.choices import allocation_of_added, chosen_ids
+from scaling.run.choices import chosen_ids
 from scaling.run.plan_writer import StudyPlan
 from scaling.run.progress import watch_study
 from scaling.run.rounds import choose
@@ -259,7 +259,7 @@ def test_a_contender_that_only_ran_on_a_slow_node_runs_elsewhere(sweep):
     assert 0 < len(again) <= 6
     assert {point.repeat for point in again} == {1}
     by_layout = {point.layout: point for point in plain.planned.points}
-    assert allocation_of_added(plain.paths, added[0]) == dataclasses.replace(
+    assert again[0].allocation == dataclasses.replace(
         by_layout[again[0].layout].allocation, repeat=1
     )
     assert not set(added) & {point.point_id for point in plain.planned.points}

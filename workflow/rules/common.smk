@@ -143,9 +143,9 @@ def allocation(wildcards):
     if wildcards.point in PLAN.points:
         return PLAN.points[wildcards.point]
     # added after planning, to run elsewhere; a heavy import
-    from scaling.run.choices import allocation_of_added
+    from scaling.study.point import point_from_json
 
-    return allocation_of_added(STUDY, wildcards.point)
+    return point_from_json(STUDY.point(wildcards.point).read_text()).allocation
 
 
 def excluded_hosts(wildcards):
