@@ -101,7 +101,7 @@ def test_a_signal_leaves_no_rank_that_has_started_and_is_not_watched_yet(
     monkeypatch.setattr(f"scaling.launch.{name}", told)
     with pytest.raises(NotMeasured, match="ended by SIGTERM before its ranks had ended"):
         measured(SLEEPING, dp=2)
-    assert psutil.Process().children() == before
+    assert {*psutil.Process().children()} <= {*before}  # some of which may be reaped now
     assert list(study.rows.iterdir()) == []
 
 
