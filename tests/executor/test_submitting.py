@@ -159,3 +159,18 @@ def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, t
     dispatcher.poll()
 
     assert listener.take("sent") == [("sent", "c", "101")]
+
+
+def test_a_ctrl_c_just_after_a_job_was_sent_cancels_it(run, cluster, tmp_path, monkeypatch):
+    dispatcher, listener = run()
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(listener, "say", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dispatcher.submit(wanted_jobs(tmp_path, "a", "b"))
+
+    assert dispatcher.cancel() == 1
+    assert cluster.cancelled == ["100"]

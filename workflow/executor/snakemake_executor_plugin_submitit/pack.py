@@ -340,6 +340,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     try:
         part.write_text(json.dumps(value) + "\n")
         part.replace(path)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         part.unlink(missing_ok=True)
         raise

@@ -185,12 +185,13 @@ class Submitter:
                 raise
             self._keep_or_refuse(problem, request, jobs)
             return
+        allocation = Allocation(batch=batch, id=job_id, gpus=gpus)
+        for number, job in enumerate(jobs):  # first, as a Ctrl-C cancels what is held
+            self.in_flight.hold(allocation, number, job)
         self._tries.pop(request.kind, None)
         self.sent += 1
         self.listener.say(f"job {job_id}: {name}, at most {request.minutes} min")
-        allocation = Allocation(batch=batch, id=job_id, gpus=gpus)
-        for number, job in enumerate(jobs):
-            self.in_flight.hold(allocation, number, job)
+        for job in jobs:
             self.listener.sent(job, job_id)
 
     def _keep_or_refuse(
