@@ -118,12 +118,15 @@ def _judge(
         f"{invalid_row_reason_sql()} as reason from {schema}.every_row where reason is not null"
     ).fetchall()[0][0]
     others = f"anti join {schema}.invalid_rows using (file, row_number)" if invalid else ""
+    copied = connection.execute(
+        f"select count(*) > count(distinct hash(point_id, attempt)) from {schema}.every_row"
+    ).fetchall()[0][0]
     once = (
         "qualify row_number() over (partition by point_id, attempt order by file, row_number) = 1"
     )
     connection.execute(
         f"create view {schema}.valid_rows as from {schema}.every_row {others} "
-        f"{once if kind == 'table' and source == 'measured' else ''}"
+        f"{once if copied and source == 'measured' else ''}"
     )
 
 

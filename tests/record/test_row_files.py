@@ -113,8 +113,10 @@ def test_an_unreadable_file_is_named_and_stays(folder, monkeypatch, number):
     assert file_of(folder).exists()
 
 
-def test_a_copy_of_a_row_counts_no_second_time(folder):
+@pytest.mark.parametrize("large_bytes", [0, 4 << 20])
+def test_a_copy_of_a_row_counts_no_second_time(folder, monkeypatch, large_bytes):
     """A point with two rows would weigh four times in tables that join rows with rows."""
+    monkeypatch.setattr(row_files, "_LARGE_BYTES", large_bytes)
     shutil.copy(file_of(folder), folder / "zz.parquet")
     found = row_files.read_rows(sorted(row_files.row_files_in(folder)))
     assert {*found.table["file"].to_pylist()} == {str(file_of(folder, n)) for n in range(3)}

@@ -43,6 +43,14 @@ def test_of_many_layouts_the_first_are_shown_and_the_others_counted(full_tables)
     assert sum(bool(row["runs"]) for row in told["rows"]) == COPIED
 
 
+def test_runs_to_copy_are_of_layouts_that_surely_fit(full_tables):
+    mine = full_tables.of(1)
+    size_2 = [row for row in mine["estimates"] if row["world_size"] == 2]
+    rows = [row | {"candidate": place != 1} for place, row in enumerate(size_2)]
+    copied = [bool(row["runs"]) for row in layouts_of(mine, rows)["rows"]]
+    assert copied[: COPIED + 2] == [True, False, True, True, False]
+
+
 def test_the_matrix_has_selections_as_rows_and_sizes_as_columns(full_tables):
     selections = [full_tables.of(setting) for setting in (1, 2, 3)]
     stories = [story(tables) for tables in selections]

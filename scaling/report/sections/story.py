@@ -92,7 +92,7 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     failed = [row for row in rows if row["outcome"] != "ok"]
     kept = max(SHOWN_LAYOUTS - min(len(failed), 4), sum(row["close"] for row in ran))
     shown = [*ran[:kept], *failed[: max(4, SHOWN_LAYOUTS - len(ran))]]
-    copied = ran[:COPIED]
+    copied = sorted(ran[:kept], key=lambda row: not row["candidate"])[:COPIED]
     return {
         "title": title,
         "level": level,
