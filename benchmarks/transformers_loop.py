@@ -35,9 +35,9 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.peak_memory import peak_memory
     from scaling.train.measure.power import PowerLog, meter_of
-    from scaling.train.measure.timing import Stopwatch
     from scaling.train.parallel.groups import Place
     from scaling.train.parallel.rendezvous import rendezvous
+    from scaling.train.stepping import Stopwatch
 
     shape, layout = point.shape, point.layout
     device = torch.device("cpu" if point.gpu == "cpu" else f"cuda:{rank}")

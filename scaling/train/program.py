@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -10,7 +11,6 @@ from scaling.cluster.node import RankId
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
-from scaling.train.beats import FIRST_EVERY_S, OTHERS_EVERY_S, Beats
 from scaling.train.device import software_stack, take_device
 from scaling.train.engines.trainer import build, make_blueprint, replicas_agree
 from scaling.train.failures import leave
@@ -22,14 +22,16 @@ from scaling.train.measure.peak_memory import (
     peak_memory,
 )
 from scaling.train.measure.power import PowerLog, meter_of
-from scaling.train.measure.timing import Stopwatch
 from scaling.train.model.expert_layer import expert_imbalance
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
-from scaling.train.stepping import StepRunner
+from scaling.train.stepping import StepRunner, Stopwatch
 
 # The parent ends a late point itself. A collective's own timeout would hide the reason.
 _COLLECTIVE_MARGIN_S = 120.0
+# Seconds between a rank's reports: of the first rank of each node, by which the parent sees
+# progress, and of the others, which it reads when none is made.
+FIRST_EVERY_S, OTHERS_EVERY_S = 1.0, 10.0
 
 
 def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
@@ -103,3 +105,31 @@ def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
     runner.files.keep(runner.rank, result)
     spent = runner.run_traced_steps(max(full["step_times_s"]), first_step_at)
     return dataclasses.replace(result, spent=spent)
+
+
+class Beats:
+    """Writes the last step that a rank has begun, from a thread of its own.
+
+    A step of 2,048 ranks that each write a file would be thousands of calls to the file system. The
+    thread also writes the step at which a rank then hangs.
+    """
+
+    def __init__(self, files: RankFiles, rank: int, *, every_s: float) -> None:
+        self._files, self._rank, self._every_s = files, rank, every_s
+        self._doing = self._written = ""
+        self._begun = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def __call__(self, doing: str) -> None:
+        """Say what the rank is doing from now on."""
+        self._doing = doing
+        self._begun.set()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while self._begun.wait():
+            self._begun.clear()
+            if self._doing != self._written:
+                self._written = self._doing
+                self._files.beat(self._rank, self._written)
+            pause.wait(self._every_s)

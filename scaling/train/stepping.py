@@ -24,7 +24,6 @@ from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure import trace
 from scaling.train.measure.peak_memory import allocator_trouble
 from scaling.train.measure.power import PowerLog
-from scaling.train.measure.timing import Stopwatch
 from scaling.train.measure.window import split_step_time, unusable_reason
 from scaling.train.parallel.groups import Groups
 
@@ -34,6 +33,34 @@ _log = logging.getLogger(__name__)
 # and this many seconds.
 _TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
 _STARTUP_MARGIN_S = 10.0
+
+
+class Stopwatch:
+    """Times work by the host's monotonic clock or, on a GPU, by CUDA events on a drained device.
+
+    Kernels run asynchronously and engines use several streams, while an event waits for one stream
+    only. So the whole device is drained before each event is recorded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self.name = "cuda_event" if on_gpu else "perf_counter"
+        self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 if on_gpu else 0)]
+
+    def seconds_of(self, work: Callable[[], object]) -> float:
+        """Do this work when all work queued before is done; seconds until all it queued is done."""
+        if not self._marks:
+            started = time.perf_counter()
+            work()
+            return time.perf_counter() - started
+        start, stop = self._marks
+        torch.cuda.synchronize()
+        start.record()
+        work()
+        torch.cuda.synchronize()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1000  # from milliseconds
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from scaling.record.rank_files import RankFiles
-from scaling.train.beats import Beats
+from scaling.train.program import Beats
 
 
 class Counted(RankFiles):

@@ -138,7 +138,7 @@ def test_a_step_waits_for_the_device_no_more_often_than_is_known(
     answers: dict[int, Answer], case: int
 ) -> None:
     skip_if_lacking(ASKED[case][0])
-    assert answers[case]["waits"] == WAITS[case][1], answers[case]["where"]
+    assert answers[case]["waits"] == WAITS[case][1]
 
 
 def test_building_says_how_far_it_is(answers: dict[int, Answer]) -> None:

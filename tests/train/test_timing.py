@@ -12,9 +12,8 @@ import torch.distributed as dist
 from scaling.record.rank_files import RankFiles
 from scaling.train import program, stepping
 from scaling.train.measure import trace
-from scaling.train.measure.timing import Stopwatch
 from scaling.train.parallel.groups import Groups, Place
-from scaling.train.stepping import StepRunner
+from scaling.train.stepping import StepRunner, Stopwatch
 from tests.points import tiny_point
 
 

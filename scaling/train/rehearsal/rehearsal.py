@@ -56,13 +56,12 @@ class Rehearsal:
     """The work of one rank.
 
     `waits` counts the host's waits for the device in the last step, by kind: draining it
-    (`synchronize`) or reading a tensor (`item`, `bool`, ...). `where` counts the same by line of
-    code. `beats` are the messages while building, `memory` covers the build and all steps.
+    (`synchronize`) or reading a tensor (`item`, `bool`, ...). `beats` are the messages while
+    building, `memory` covers the build and all steps.
     """
 
     beats: list[str]
     waits: dict[str, int]
-    where: dict[str, int]
     memory: Memory
 
 
@@ -106,9 +105,7 @@ def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS
             for _ in range(steps):
                 waits.clear()
                 trainer.step(_batches(point))
-    return Rehearsal(
-        beats=beats, waits=waits.by_kind(), where=waits.by_place(), memory=record.memory()
-    )
+    return Rehearsal(beats=beats, waits=dict(waits), memory=record.memory())
 
 
 @contextlib.contextmanager

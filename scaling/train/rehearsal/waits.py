@@ -6,10 +6,8 @@ position.
 
 import contextlib
 import dataclasses
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -34,39 +32,26 @@ _READ: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-class Waits:
-    """Counts waits by kind and by the line of code that waits."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[tuple[str, str]] = Counter()
+class Waits(Counter[str]):
+    """How often the host waited, by kind."""
 
     def note(self, kind: str) -> None:
         """Count one wait."""
-        self._seen[kind, _caller()] += 1
-
-    def clear(self) -> None:
-        """Reset the counts."""
-        self._seen.clear()
-
-    def by_kind(self) -> dict[str, int]:
-        """Waits of each kind."""
-        return dict(sorted(Counter(kind for kind, _ in self._seen.elements()).items()))
-
-    def by_place(self) -> dict[str, int]:
-        """Waits of each kind at each line of code."""
-        return dict(sorted(Counter(" ".join(wait) for wait in self._seen.elements()).items()))
+        self[kind] += 1
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """While active, count reads of fake tensors and answer them."""
-        with contextlib.ExitStack() as stack:
-            for name in _READ:
-                stack.enter_context(mock.patch.object(Tensor, name, self._reading(name)))
-            stack.enter_context(mock.patch.object(torch.cuda, "synchronize", self._synchronize))
-            yield
 
-    def _synchronize(self, *_: Any) -> None:
-        self.note("synchronize")
+        def synchronize(*_: Any) -> None:
+            self.note("synchronize")
+
+        reads: dict[str, Any] = {name: self._reading(name) for name in _READ}
+        with (
+            mock.patch.multiple(Tensor, **reads),
+            mock.patch.object(torch.cuda, "synchronize", synchronize),
+        ):
+            yield
 
     def _reading(self, name: str) -> Callable[[Tensor], Any]:
         real = getattr(Tensor, name)
@@ -78,18 +63,6 @@ class Waits:
             return _READ[name](tensor)
 
         return read
-
-
-def _caller() -> str:
-    """The nearest line of code outside torch and the rehearsal."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None:
-        module = frame.f_globals["__name__"].split(".")
-        if module[0] != "torch" and "rehearsal" not in module:
-            path = Path(frame.f_code.co_filename)
-            return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
 
 
 @contextlib.contextmanager
