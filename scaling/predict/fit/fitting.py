@@ -23,7 +23,7 @@ from scaling.predict.read.calibration import Fitted
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import MEMORY, STALL_ODDS, TIME, Parameter
-from scaling.predict.read.residual import NOISE, places_of, represented
+from scaling.predict.read.residual import NOISE, likeliest, places_of, represented
 
 # Standard deviation of a row's ln(step time) around the best formulas: repeats of one layout differ
 # by 0.3 to 5 %, and formulas leave as much.
@@ -105,13 +105,12 @@ def fit_time(group: Group, observed: Observed, start: Mapping[str, float]) -> di
         return fitted
     far = off(with_fitted(start, fitted), 1) / (TIME_NOISE * _CAUCHY_WIDTH)
     noise = _SHARED_ERROR * NOISE**0.5 * (1 + far**2)
-    # errors are factor @ z + noise, z standard normal: the likeliest z is linear in them
     factor = _SHARED_ERROR * represented(places_of(f))[1] / noise[:, None]
-    likeliest = np.linalg.solve(np.eye(factor.shape[1]) + factor.T @ factor, factor.T)
+    to_z = likeliest(factor)
 
     def correlated(p: _Values, copies: int) -> Floats:
         errors = off(p, copies).reshape(copies, -1) / noise
-        z = errors @ likeliest.T
+        z = errors @ to_z.T
         return np.concatenate([errors - z @ factor.T, z], axis=1)
 
     return _solve(TIME, correlated, start, len(timed))

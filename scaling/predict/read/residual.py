@@ -92,20 +92,26 @@ def fitted_residual(places: Floats, log_residual: Floats) -> tuple[Residual, Flo
     """
     usable = np.abs(log_residual) <= STALLED
     at, off = places[usable], log_residual[usable]
-    kept = at[represented(at)[0]]
-    prior = correlation(kept, kept)
-    to_kept = correlation(at, kept)
-    # the subset of regressors, whose weights through all rows are exact where all are kept
-    normal = to_kept.T @ to_kept + NOISE * prior + 1e-9 * np.eye(len(kept))
-    hat = to_kept @ np.linalg.solve(normal, to_kept.T)
-    weights = np.linalg.solve(normal, to_kept.T @ off)
+    kept, factor = represented(at)
+    factor = factor / NOISE**0.5
+    to_z = likeliest(factor)
+    z = to_z @ off
+    own_share = (factor * to_z.T).sum(axis=1)
     left_out = log_residual.copy()
-    left_out[usable] = (off - to_kept @ weights) / np.maximum(1 - np.diag(hat), 0.05)
+    left_out[usable] = (off - factor @ z) / np.maximum(1 - own_share, 0.05)
     residual = Residual(
-        places=tuple(map(tuple, np.round(kept, 5).tolist())),
-        weights=tuple(weights.tolist()),
+        places=tuple(map(tuple, np.round(at[kept], 5).tolist())),
+        weights=tuple((np.linalg.solve(factor[kept].T, z) / NOISE).tolist()),
     )
     return residual, left_out
+
+
+def likeliest(factor: Floats) -> Floats:
+    """The matrix, (k, n), that makes of n errors the likeliest z.
+
+    The errors are `factor`, (n, k), times z, plus noise; z and noise are standard normal.
+    """
+    return np.linalg.solve(np.eye(factor.shape[1]) + factor.T @ factor, factor.T)
 
 
 def represented(places: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
