@@ -237,16 +237,19 @@ def main() -> None:
         Path.home()
     except RuntimeError:  # a user id without a name, as in containers: what a login does
         os.environ["HOME"] = "/"
+    nameless = "the working directory"
     try:
         Path.cwd()
+        nameless = "the output, or a file"
         app()
     except InputError as error:
         sentence = str(error)
     except BrokenPipeError:  # the reader of a pipe has closed it
         sys.exit(1)
     except OSError as error:  # such as a wrong path or a full disk
-        sentence = f"{error.filename or 'the working directory, or a file'}: {error.strerror}"
+        sentence = f"{error.filename or nameless}: {error.strerror}"
     else:
         return
-    typer.echo("\n".join(printable(line) for line in sentence.splitlines()), err=True)
+    with _printing_may_fail():
+        typer.echo("\n".join(printable(line) for line in sentence.splitlines()), err=True)
     sys.exit(2)

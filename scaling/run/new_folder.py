@@ -8,7 +8,7 @@ import jinja2
 
 from scaling.cluster.hardware import GPUS
 from scaling.cluster.slurm_site import NodeKind, SlurmSite
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 from scaling.study.config_json import FILE, ConfigModel
 from scaling.study.paths import SHIPPED
 
@@ -27,7 +27,7 @@ def make_folder(
         What was written, in reading order.
 
     Raises:
-        InputError: one of these exists already; then nothing is written.
+        InputError: one of these exists already, or cannot be written; then nothing is left.
     """
     texts = {
         "Snakefile": _text("Snakefile"),
@@ -42,16 +42,22 @@ def make_folder(
     if existing:
         raise InputError(f"{folder / existing[0]}: exists already; give a new folder")
     written = [folder / name for name in (*texts, *sorted(copies))]
-    for path in written:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    for name in copies:
-        source = SHIPPED / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    if site is not None:
-        profile = folder / "config/profiles/slurm/config.yaml"
-        profile.write_text(within_limits(profile.read_text(encoding="utf-8"), site), "utf-8")
+    try:
+        for path in written:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        for name in copies:
+            source = SHIPPED / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+        if site is not None:
+            profile = folder / "config/profiles/slurm/config.yaml"
+            profile.write_text(within_limits(profile.read_text(encoding="utf-8"), site), "utf-8")
+    except OSError as error:  # such as a full disk; later the same command shall work
+        for path in filter(Path.exists, written):
+            (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+        reason = shortened(error.strerror or error, 200)
+        raise InputError(f"{folder}: cannot be written: {reason}") from error
     return written
 
 

@@ -87,7 +87,7 @@ def run_study(
     with log.open("a", encoding="utf-8") as sink, server as environment:
         earlier_bytes = sink.tell()
         own = {**os.environ, **environment}
-        code, told_to_end = _run(command, own, sink, watcher, console, started)
+        code, told = _run(command, own, sink, watcher, console, started)
     after = watcher.look()
     if notify is not None:
         subprocess.run(
@@ -96,14 +96,15 @@ def run_study(
     if code:
         said = log.read_bytes()[earlier_bytes:].decode(errors="replace")
         # an interrupted snakemake may end with a traceback, which means nothing
-        if code < 0 or told_to_end or _TOLD_TO_END in said:
-            killed = code < 0 and not told_to_end
+        if code < 0 or told or _TOLD_TO_END in said:
+            killed = code < 0 and not told
             how = f"snakemake was ended by signal {-code}" if killed else "Stopped"
             console.print(f"{how}: {after.line()}. The same command continues. Full log: {log}")
         else:
             stop.refuse_second_run(loaded.name)  # two were started in one instant
             _print_failure(console, code, log, said)
-        return 128 - code if code < 0 else code  # as a shell reports the signal that ended it
+        ended_by = told or -code
+        return 128 + ended_by if ended_by > 0 else code  # as a shell reports a signal
     if before.finished and report_time_ns is not None and _time_ns(report) == report_time_ns:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
         console.print(f"Nothing to do: {done}.")
@@ -188,8 +189,8 @@ def _run(
     watcher: Watcher,
     console: Console,
     started: float,
-) -> tuple[int, bool]:
-    """Run snakemake and show its progress; its exit code, and whether it was told to end.
+) -> tuple[int, int]:
+    """Run snakemake and show its progress; its exit code, and the signal that told it to end, or 0.
 
     Signals are passed on, whenever they come: after SIGINT (Ctrl-C) snakemake ends, after SIGTERM
     it starts nothing more and lets running jobs finish.
@@ -217,7 +218,7 @@ def _run(
         live = stack.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
-                return process.wait(timeout=1.0), bool(told)
+                return process.wait(timeout=1.0), told[0] if told else 0
             except subprocess.TimeoutExpired:
                 progress = watcher.look()
             if told and not said:

@@ -1,5 +1,9 @@
 """`scaling new`: a folder whose study plans as it is, with the site's own cluster."""
 
+import errno
+import os
+import shutil
+
 import pytest
 
 from scaling.cluster.slurm_site import NodeKind, SlurmSite
@@ -117,3 +121,14 @@ def test_nothing_is_written_into_a_folder_that_has_a_config(tmp_path):
     with pytest.raises(InputError, match=r"models\.yaml: exists already"):
         make_folder(tmp_path, None)
     assert not (tmp_path / "Snakefile").exists()
+
+
+def test_a_folder_that_cannot_be_written_whole_is_left_as_it_was(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(shutil, "copytree", full)
+        with pytest.raises(InputError, match="new: cannot be written: No space left on device"):
+            make_folder(tmp_path / "new", None)
+    assert make_folder(tmp_path / "new", None)

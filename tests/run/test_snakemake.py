@@ -45,7 +45,7 @@ class Impatient:
 
 
 def run_child(script, watcher):
-    """The exit code of a shell that does this as snakemake, and whether it was told to end."""
+    """The exit code of a shell that does this as snakemake, and the signal that told it to end."""
     command, quiet = ["bash", "-c", script], Console(quiet=True)
     with Path(os.devnull).open("w") as sink:
         return snakemake._run(command, os.environ, sink, watcher, quiet, time.monotonic())
@@ -62,10 +62,10 @@ def number(request):
     signal.signal(request.param, before)
 
 
-def test_a_signal_is_handed_on_and_decides_the_exit_code(tmp_path, number):
+def test_a_signal_is_handed_on_and_told(tmp_path, number):
     before, ready = signal.getsignal(number), tmp_path / "ready"
     script = f"trap 'exit 5' {number.name}; touch {ready}; {WAITS}"
-    assert run_child(script, Impatient(number, ready)) == (5, True)
+    assert run_child(script, Impatient(number, ready)) == (5, number)
     assert signal.getsignal(number) == before
 
 
@@ -78,7 +78,7 @@ def test_a_signal_that_comes_while_snakemake_starts_is_handed_on_too(monkeypatch
         return started
 
     monkeypatch.setattr(subprocess, "Popen", signalled)
-    assert run_child(WAITS, None) == (-number, True)
+    assert run_child(WAITS, None) == (-number, number)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -203,6 +203,19 @@ def test_a_command_is_run_once_at_the_end_with_the_counts(config, write_study, m
     snakemake.run_study("one", ["-n"], notify=told)  # is no run
 
     assert Path("told").read_text() == f"one {code} 0 0 0\n"
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 1", 130), ("exit 0", 0), ("kill -9 $$", 130)])
+def test_a_run_that_is_told_to_end_ends_by_that_signal(
+    config, write_study, monkeypatch, script, code
+):
+    monkeypatch.chdir(config.parent)
+    write_study("one", mode="predict")
+    ours = f"trap '{script}' INT; kill -INT $PPID; {WAITS}"
+    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", ours])
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    assert snakemake.run_study("one", []) == code
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_that_another_shell_stops_is_said_to_be_stopped(
