@@ -22,6 +22,7 @@ from scaling.record.row import Outcome
 from scaling.study.point import Point
 
 _LOSSES_LISTED = 10
+_KEPT = 1000, 3000  # first and last characters of a message; a compiler's has 95,000
 
 
 class KernelUnavailable(Exception):
@@ -127,6 +128,9 @@ def failure_of(error: BaseException) -> RankFailure:
         message = f"{type(error).__name__}: {message or 'no memory was left, or no reason given'}"
     if is_out_of_memory(error):
         outcome = "oom"
+    first, last = _KEPT
+    if len(message) > first + last:
+        message = f"{message[:first]} ... {message[-last:]}"
     return RankFailure(outcome=outcome, message=message, failed_at=time.time())
 
 

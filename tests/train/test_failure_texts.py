@@ -5,7 +5,7 @@ import errno
 import pytest
 import torch
 
-from scaling.train.failures import is_out_of_memory
+from scaling.train.failures import failure_of, is_out_of_memory
 
 # as ProcessGroupNCCL words it: where, NCCL's code, and the last thing that NCCL itself said
 NCCL = (
@@ -68,3 +68,11 @@ def test_a_handle_that_a_full_card_refuses_is_out_of_memory(
 )
 def test_what_a_smaller_model_would_meet_as_well_is_not_out_of_memory(error: BaseException) -> None:
     assert not is_out_of_memory(error)
+
+
+def test_a_compilers_message_keeps_its_first_and_last_words() -> None:
+    warnings = "warning: overflow in conversion " * 3000
+    said = failure_of(RuntimeError(f"g++ failed: {warnings} undefined symbol")).message
+    assert said.startswith("RuntimeError: g++ failed: warning")
+    assert said.endswith("undefined symbol")
+    assert len(said) < 5000
