@@ -1,9 +1,35 @@
-"""Verbs about a folder or study."""
+"""Verbs about a folder or study: a status that repeats, a scheduler that there is not."""
+
+import json
 
 import pytest
 
 from scaling.cli import folders
 from scaling.errors import InputError
+from scaling.record.files import write_rows
+from scaling.study.load import load_study
+from scaling.study.paths import StudyPaths
+from tests.plans import fitting_plan
+from tests.rows import row_of
+
+
+def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write_study(name="watched", axes={"world_size": 1})
+    (point,) = fitting_plan(load_study(path, config)).points
+    waited = []
+
+    def measured_meanwhile(seconds):
+        waited.append(seconds)
+        row = StudyPaths(tmp_path / "results" / "watched").row(point.point_id)
+        write_rows(row, [row_of(point)])
+
+    monkeypatch.setattr(folders, "sleep", measured_meanwhile)
+    folders.status(str(path), watch=True, as_json=True)
+    before, after = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (before["progress"]["left"], after["progress"]["left"]) == (1, 0)
+    assert after["progress"]["finished"]
+    assert waited == [folders.LOOK_EVERY_S]
 
 
 def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended():

@@ -20,19 +20,18 @@ def ranks(nodes, here=8):
     return Ranks(nodes * here, nodes, 300 * GB, np.full(len(nodes), 200 * GB))
 
 
-def test_a_ring_inside_a_node_sends_its_part_over_nvlink():
-    # 8 ranks, 1.2 GB: 7/8 x 1.2 GB / 300 GB/s and 7 hops of 3.4 us
-    assert ring_pass(np.array([1.2 * GB]), ranks(1)) == pytest.approx(3.5e-3 + 23.8e-6)
-
-
-def test_a_ring_over_nodes_enters_each_node_once_a_pass():
-    # 32 ranks on 4 nodes: 31/32 x 3.2 GB / 200 GB/s, 4 hops of 14 us and 28 of 3.4 us
-    seconds = ring_pass(np.array([3.2 * GB]), ranks(4))
-    assert seconds == pytest.approx(15.5e-3 + 56e-6 + 95.2e-6)
-
-
-def test_one_rank_alone_has_nothing_to_send():
-    assert ring_pass(np.array([GB]), ranks(1, here=1)) == 0
+@pytest.mark.parametrize(
+    ("message", "nodes", "here", "seconds"),
+    [
+        # 8 ranks: 7/8 x 1.2 GB / 300 GB/s and 7 hops of 3.4 us
+        (1.2 * GB, 1, 8, 3.5e-3 + 23.8e-6),
+        # 32 ranks on 4 nodes: 31/32 x 3.2 GB / 200 GB/s, 4 hops of 14 us and 28 of 3.4 us
+        (3.2 * GB, 4, 8, 15.5e-3 + 56e-6 + 95.2e-6),
+        (GB, 1, 1, 0),
+    ],
+)
+def test_a_ring_sends_its_part_and_enters_each_node_once_a_pass(message, nodes, here, seconds):
+    assert ring_pass(np.array([message]), ranks(nodes, here=here)) == pytest.approx(seconds)
 
 
 @UNHURRIED
