@@ -114,13 +114,21 @@ def _grouped(
         if not rows.size:
             continue
         cluster = cluster_named(name, clusters)
-        why = why_unpredictable(name, cluster)
-        note[rows] = misfits[rows] if why is None else why
-        _note_precisions(columns["precision"], rows, cluster, note)
+        why, gpu = why_unpredictable(name, cluster), gpu_named(cluster.gpu)
+        words = columns["precision"][rows].tolist()
+        unrated = {
+            word: f"precision={word} has no published peak on gpu={gpu.name}, "
+            f"which has {', '.join(gpu.peaks)}"
+            for word in {*words} - gpu.peaks.keys()
+        }
+        note[rows] = [
+            why or misfit or unrated.get(word)
+            for misfit, word in zip(misfits[rows], words, strict=True)
+        ]
         rows = rows[predictable_rows(note[rows])]
         if not rows.size:
             continue
-        gpu, own_node = gpu_named(cluster.gpu), cluster.gpus_per_node
+        own_node = cluster.gpus_per_node
         per_node = f.gpus_per_node[rows]
         per_node = np.where(
             np.isnan(per_node), own_node, np.maximum(per_node, gpu.link_domain or 0)
@@ -210,16 +218,3 @@ def _misfits(f: Features, is_own: Flags) -> Strings:
     for reason, rows in reversed(reasons.items()):  # the first one counts
         note[rows] = reason
     return note
-
-
-def _note_precisions(
-    precision: Column, rows: npt.NDArray[np.int64], cluster: Cluster, note: Strings
-) -> None:
-    """Note the rows whose precision has no published rate on the GPU."""
-    gpu = gpu_named(cluster.gpu)
-    for name in set(precision[rows].tolist()) - gpu.peaks.keys():
-        unrated = (precision[rows] == name) & predictable_rows(note[rows])
-        note[rows[unrated]] = (
-            f"precision={name} has no published peak on gpu={gpu.name}, "
-            f"which has {', '.join(gpu.peaks)}"
-        )
