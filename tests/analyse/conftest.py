@@ -67,6 +67,7 @@ def tabulated(tmp_path: Path) -> Callable[..., Table]:
         if rows:
             write_rows(tmp_path / "rows" / "all.parquet", rows)
 
+        @functools.cache
         def table(name: str) -> Records:
             tabulate_only(tmp_path, tmp_path / "sql" / name, name)
             return read(tmp_path / "tables" / f"{name}.parquet")

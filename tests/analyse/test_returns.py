@@ -2,9 +2,8 @@
 
 import itertools
 
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.analyse.conftest import some_point
 from tests.analyse.test_tables import ran
@@ -59,39 +58,58 @@ def test_without_a_meter_watts_are_the_data_sheets(stepped):
     assert (step["watt_from"], step["per_usd"]) == ("tdp", None)
 
 
-@pytest.mark.parametrize(
-    ("rates", "knee", "beyond"),
-    [
-        ((100, 190, 300, 330), 4, False),  # 1.9, 1.58, 1.1 times
-        ((100, 190, 300), 4, True),
-        ((100, 140, 270), 1, False),  # the first doubling fails, though the second pays
-    ],
-)
-def test_the_knee_ends_where_a_doubling_first_returns_too_little(stepped, rates, knee, beyond):
-    table = stepped(*rates)
-    (found,) = table("knees")
-    assert (found["knee_world_size"], found["beyond_data"]) == (knee, beyond)
-    assert found["probability"] > 0.5
-    assert sum(row["knee_probability"] for row in table("sizes")) == pytest.approx(1)
+@pytest.fixture
+def stepped_models(tabulated):
+    """Tables of one layout of each of several models at 1, 2, 4, ... GPUs with their rates."""
+
+    def run(rates_of):
+        points = {
+            some_point(2**step, model=model): rate
+            for model, rates in rates_of.items()
+            for step, rate in enumerate(rates)
+        }
+        return tabulated([*points], [ran(one, rate) for one, rate in points.items()])
+
+    return run
 
 
-def test_where_a_step_is_at_the_threshold_the_knee_is_a_coin_flip(stepped):
-    (found,) = stepped(100.0, 150.0)("knees")
-    assert 0.4 < found["probability"] < 0.6
-    (step,) = stepped(100.0, 150.0)("returns")
+def test_the_knee_ends_where_a_doubling_first_returns_too_little(stepped_models):
+    rates = {
+        "paid": (100, 190, 300, 330),  # 1.9, 1.58, 1.1 times
+        "still": (100, 190, 300),
+        "first": (100, 140, 270),  # the first doubling fails, though the second pays
+        "flip": (100, 150),  # a step at the threshold
+    }
+    table = stepped_models(rates)
+    models = {row["group_id"]: row["model"] for row in table("comparison_groups")}
+    found = {models[row["group_id"]]: row for row in table("knees")}
+    knees = {name: (row["knee_world_size"], row["beyond_data"]) for name, row in found.items()}
+    del knees["flip"]
+    assert knees == {"paid": (4, False), "still": (4, True), "first": (1, False)}
+    assert all(found[name]["probability"] > 0.5 for name in knees)
+    for group, name in models.items():
+        sizes = [row for row in table("sizes") if row["group_id"] == group]
+        assert sum(row["knee_probability"] for row in sizes) == pytest.approx(1), name
+    assert 0.4 < found["flip"]["probability"] < 0.6
+    (step,) = [row for row in table("returns") if models[row["group_id"]] == "flip"]
     assert 0.4 < step["pays_probability"] < 0.6
 
 
-@settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(st.floats(1.0, 1e7), min_size=2, max_size=4))
-def test_added_rates_add_up_to_the_last_one(stepped, rates):
-    steps = stepped(*rates)("returns")
-    gained = sum(
-        step["marginal_tokens_per_s"] * (step["to_world_size"] - step["from_world_size"])
-        for step in steps
-    )
-    assert gained == pytest.approx(rates[-1] - rates[0], abs=1e-6 * max(rates))
-    for step, (before, after) in zip(steps, itertools.pairwise(rates), strict=True):
-        assert step["faster"] == pytest.approx(after / before)
+def test_added_rates_add_up_to_the_last_one(stepped_models):
+    random = np.random.default_rng(1)
+    rates_of = {
+        f"model-{number}": (10 ** random.uniform(0, 7, 2 + number % 3)).tolist()
+        for number in range(9)
+    }
+    table = stepped_models(rates_of)
+    models = {row["group_id"]: row["model"] for row in table("comparison_groups")}
+    for group, model in models.items():
+        steps = [row for row in table("returns") if row["group_id"] == group]
+        rates = rates_of[model]
+        gained = sum(
+            step["marginal_tokens_per_s"] * (step["to_world_size"] - step["from_world_size"])
+            for step in steps
+        )
+        assert gained == pytest.approx(rates[-1] - rates[0], abs=1e-6 * max(rates))
+        for step, (before, after) in zip(steps, itertools.pairwise(rates), strict=True):
+            assert step["faster"] == pytest.approx(after / before)

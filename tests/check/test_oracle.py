@@ -165,12 +165,11 @@ def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
     point = SCHEDULED[schedule]
     skip_if_lacking(point)
     twelve = continued[len(EXTRAPOLATED) + [*SCHEDULED].index(schedule)]
-    walked, few = walk(point, STEPS), walk(with_fewer_micro_batches(point), STEPS)
+    walked = walk(point, STEPS)
     assert twelve.phases == {
         phase: {name: pytest.approx(size, abs=1024) for name, size in sizes.items()}
         for phase, sizes in walked["phases"].items()
     }
-    assert few["peak_bytes"] < walked["peak_bytes"]
     buffers = [each["bytes"] for each in twelve.owners if "pipelining" in each["made_by"]]
     assert max(buffers) >= 12 * 1024 * point.shape.hidden_size * 2
 

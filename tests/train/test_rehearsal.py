@@ -99,7 +99,7 @@ FEW_AND_MANY = [  # the last of 4 and of 2048 ranks
 ]
 
 
-def rehearse(asked: Sequence[tuple[Point, int]], *, steps: int = 3) -> list[Answer]:
+def rehearse(asked: Sequence[tuple[Point, int]], *, steps: int = 2) -> list[Answer]:
     requests = [
         {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
         for point, rank in asked
