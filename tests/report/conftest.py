@@ -11,6 +11,7 @@ from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from tests.conftest import PROJECT
+from tests.report.large_study import write_large_study
 from tests.report.synthetic_study import cpu_plan, gpu_plan, write_study
 
 REPORTS = PROJECT / "reports"
@@ -37,6 +38,12 @@ def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_report(study, REPORTS)
     return study
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a study of which a part is only predicted."""
+    return write_large_study(tmp_path_factory.mktemp("large") / "study", REPORTS, charts=False)
 
 
 @pytest.fixture(scope="session")

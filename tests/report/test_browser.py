@@ -219,8 +219,8 @@ def test_a_filter_on_a_missing_column_says_so(seen, line, words):
     seen.page.fill("#find", "")
 
 
-def test_the_examples_of_the_help_find_points_on_every_page(large_page, seen):
-    for page in (seen.page, large_page.page):
+def test_the_examples_of_the_help_find_points_on_every_page(large, looked_at, seen):
+    for page in (seen.page, looked_at(large).page):
         for number in range(page.locator("#pick option").count()):
             page.select_option("#pick", index=number)
             examples = page.locator("#find-help code").all_inner_texts()
@@ -229,15 +229,6 @@ def test_the_examples_of_the_help_find_points_on_every_page(large_page, seen):
                 page.fill("#find", example)
                 assert page.locator("#rows tbody tr").count() > 0, example
             page.fill("#find", "")
-
-
-@pytest.fixture(scope="module")
-def large_page(tmp_path_factory, looked_at):
-    """A study of which a part is only predicted."""
-    from tests.report.large_study import write_large_study
-
-    folder = tmp_path_factory.mktemp("large") / "study"
-    return looked_at(write_large_study(folder, REPORTS, charts=False))
 
 
 def test_columns_sort_both_ways_and_can_be_chosen(full):

@@ -13,15 +13,10 @@ from scaling.report.tables import Tables, read_tables
 from tests.analyse.conftest import PAPER_ROW
 from tests.predict.reference import write_csv
 from tests.report.conftest import REPORTS
-from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study
+from tests.report.large_study import AXES, CLUSTERS, predict_all
 from tests.report.synthetic_study import gpu_plan
 
 ON_H100 = "#model=llama-8b&cluster=h100-80gb-dgx&batch=strong+64+%C3%97+4096"
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_large_study(tmp_path_factory.mktemp("large") / "study", REPORTS, charts=False)
 
 
 @pytest.fixture(scope="module")
