@@ -177,6 +177,13 @@ def test_an_assumed_noise_is_said_to_be_assumed():
     assert "Every layout ran once; a noise of 0.7\u202f% is assumed" in words
 
 
+def test_one_disturbed_run_that_widens_all_intervals_is_a_warning():
+    noise = {"sigma": 0.08, "assumed": False}
+    assert (
+        "warn", "Repeats differ by 8.0\u202f%: a run was disturbed, or the machine is noisy"
+    ) in purchase.health(tables(noise=[noise]), size())  # fmt: skip
+
+
 def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
     rows = [size(layout_name=name, close=True, p_best=p) for name, p in (("a", 0.6), ("b", 0.4))]
     said = purchase.too_close(tables(*rows), size(close_layouts=2)).replace("\u202f", " ")

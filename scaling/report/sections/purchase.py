@@ -33,6 +33,7 @@ DEFAULT_TOKENS = 1e12  # where the model's parameters are not known
 BUSY = (0.05, 0.2)  # share of the processors that others took: amber, red (steps a quarter longer)
 LOADED = (1.25, 2.0)  # the same for the load over own threads, of rows without that share
 SLOWED = 0.1  # share of the time
+NOISY = 0.05  # between repeats; published ones differ by 0.1 to 1.4 %, those of single steps by 5 %
 STOPPED = 2.0  # of a step, over the median; the longest of 13 rows of an H100 is 1.23
 _MOST_HOSTS = 5  # named in one sentence
 _VERBS = {
@@ -265,6 +266,9 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
             items.append(("warn", f"Every layout ran once; a noise of {sigma} is assumed"))
         elif size["single_run"]:
             items.append(("warn", f"This layout ran once; repeats of others differ by {sigma}"))
+        elif noise["sigma"] > NOISY:
+            told = "a run was disturbed, or the machine is noisy"
+            items.append(("warn", f"Repeats differ by {sigma}: {told}"))
         else:
             items.append(("good", f"Repeats differ by {sigma}"))
     if size["candidates"] == 1:
