@@ -72,7 +72,7 @@ def engine_refusals(
     if name is not None:
         yield (
             f"{name}={str(getattr(shape, name)).lower()}: no engine trains {_UNTRAINED[name]}; "
-            "mode: predict does predict it"
+            "a study with mode: predict predicts it"
         )
     yield from _model_refusals(shape, layout)
     refusals = engine_module(layout.engine, "refusals")
