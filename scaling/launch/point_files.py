@@ -62,7 +62,8 @@ def _bounds_of_point(point: Point) -> Bounds:
     )
     yield dict[str, Name], {"study": point.study, "gpu": point.gpu}
     yield dict[str, _FileName], {"point_id": point.point_id}
-    yield dict[str, _Steps], {"warmup_steps": point.warmup_steps}
+    counts = ("repeat", "warmup_steps", "at_least_steps")
+    yield dict[str, _Steps | None], {name: getattr(point, name) for name in counts}
     amounts = ("peak_flop_per_s", "expected_step_s", "until", "gradient_clipping")
     yield dict[str, _Amount | None], {name: getattr(point, name) for name in amounts}
 

@@ -47,6 +47,7 @@ def texts():
     [
         ("warmup_steps", -1), ("warmup_steps", 2**63), ("peak_flop_per_s", float("nan")),
         ("peak_flop_per_s", 1e300), ("point_id", "/etc/x"), ("point_id", "../x"), ("point_id", ""),
+        ("repeat", -1), ("repeat", 2**63), ("at_least_steps", -1),
     ],
 )  # fmt: skip
 def test_a_point_with_a_value_that_cannot_be_is_refused(texts, tmp_path, key, value):
