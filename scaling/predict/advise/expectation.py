@@ -14,7 +14,7 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
 from scaling.predict.advise.recommendation import RISKY_MARGIN, best_of, record_of
-from scaling.predict.cost.interval import Z_80, chance_faster, normal_cdf, ratio_sigma
+from scaling.predict.cost.interval import Z_80, chance_faster, normal_cdf
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.stacks import own_framework
@@ -261,8 +261,8 @@ def _faster(
             break  # the rest ranks below it
         gain = step_s / one.step_time_s - 1
         if gain >= _WORTH:
-            sigma = ratio_sigma(math.hypot(one.layout_sigma, one.rest_sigma), own)
-            chance = float(chance_faster(one.step_time_s, step_s, sigma))
+            own_of_one = math.hypot(one.layout_sigma, one.rest_sigma)
+            chance = float(chance_faster(one.step_time_s, step_s, own_of_one, own))
             faster.append({**record_of(one), "gain": gain, "chance": chance})
     return faster, None if faster else "no other layout is expected to be faster"
 

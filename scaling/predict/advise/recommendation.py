@@ -13,7 +13,7 @@ from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
 from scaling.predict.advise.rehearse import Rehearse, none_rehearsed, predict_rehearsed
-from scaling.predict.cost.interval import chance_faster, ratio_sigma
+from scaling.predict.cost.interval import chance_faster
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
@@ -138,7 +138,7 @@ def best_of(
     step_s = predicted["step_time_s"]
     rates = points.tokens_per_step[order] / step_s
     own = prediction.own_sigma[order]
-    beats_first = chance_faster(step_s, step_s[0], ratio_sigma(own, own[0]))
+    beats_first = chance_faster(step_s, step_s[0], own, own[0])
     return [
         Recommendation(
             gpus=search.gpus,

@@ -111,15 +111,12 @@ def normal_cdf(z: Floats) -> Floats:
     return np.asarray(np.where(np.asarray(z) < 0, tail, 1 - tail))
 
 
-def ratio_sigma(own_a: Floats | float, own_b: Floats | float) -> Floats:
-    """Standard deviation of ln(a / b)'s error, of two layouts of one size: common errors cancel.
+def chance_faster(
+    step_a_s: Floats | float, step_b_s: Floats | float, own_a: Floats | float, own_b: Floats | float
+) -> Floats:
+    """P(a is faster than b), which is P(ln(a / b) < 0), of two layouts of one size.
 
-    A layout's own error is that of the layout and the rest.
+    Common errors cancel. `own_a` and `own_b` are the errors of layout and rest together.
     """
-    return np.hypot(own_a, own_b)
-
-
-def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Floats) -> Floats:
-    """P(a is faster than b), which is P(ln(a / b) < 0), with `ratio_sigma`."""
     apart = np.log(np.asarray(step_b_s, dtype=np.float64) / step_a_s)
-    return normal_cdf(apart / np.maximum(sigma, 1e-12))
+    return normal_cdf(apart / np.maximum(np.hypot(own_a, own_b), 1e-12))
