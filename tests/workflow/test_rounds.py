@@ -76,6 +76,7 @@ write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, hosts=["n1" if
 # ZeRO 0 and 1 are too close to call, all else is far behind.
 TWO_CLOSE = """
 seconds = 1 + 0.001 * layout.zero_stage if layout.zero_stage < 2 and layout.tp == 1 else 2.0
+seconds *= 1 + 0.004 * ((2 * point.repeat + layout.zero_stage) % 3 - 1)  # runs are never alike
 write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, step_times_s=[seconds],
     step_time_low_s=seconds, step_time_high_s=seconds, hosts=[f"n{point.repeat}"])])
 with Path("order.txt").open("a") as file:
