@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.train.model.expert_layer import Experts
+from scaling.train.parallel.expert_parallel import copy_for_experts, inverse_of, permute
 from tests.points import TINY, tiny_point
 from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, covering, product
@@ -223,3 +225,30 @@ def test_grouped_kernels_of_bf16_are_the_experts_one_by_one(counts: list[int]) -
     grouped = half(tokens.bfloat16(), of_each)
     assert grouped.dtype == torch.bfloat16
     torch.testing.assert_close(grouped.float(), whole, atol=2e-2 * whole.abs().max().item(), rtol=0)
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_tokens_travel_to_experts_and_back_without_sorting_or_adding_gradients() -> None:
+    """Torch's own backward of indexing is a sorting index_put, and of index_select an index_add."""
+    tokens = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    order = torch.tensor([3, 0, 7, 1, 11, 5, 2, 9, 4, 6, 10, 8])
+    inverse = inverse_of(order)
+    with Operators() as ran:
+        copies = copy_for_experts(tokens, order, inverse)
+        permute(copies, inverse, order).sum().backward()
+    assert "index_select" in ran.names
+    assert not {name for name in ran.names if "put" in name or "index_add" in name}
+    torch.testing.assert_close(tokens.grad, torch.full_like(tokens, 2.0))

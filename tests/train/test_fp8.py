@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from scaling.layout.axes import Fp8Scaling
@@ -14,6 +16,7 @@ from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels import fp8
 from scaling.train.kernels.fp8 import fp8_linear, require_fp8
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Learn, lacking
@@ -52,6 +55,24 @@ def test_a_product_and_its_gradients_are_near_those_of_bf16(scaling: Fp8Scaling)
     assert 0.005 < off(narrow, wide) < 0.05
     assert all(0.005 < off(a.grad, b.grad) < 0.08 for a, b in zip((x, weight), other, strict=False))
     torch.testing.assert_close(bias.grad, other[2].grad)
+
+
+def test_sums_are_fast_forward_and_exact_backward_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def product(a: Any, b: Any, *_: Any, out_dtype: Any, use_fast_accum: bool) -> torch.Tensor:
+        told.append(use_fast_accum)
+        return a.new_empty(len(a), b.shape[1], dtype=out_dtype)
+
+    monkeypatch.setattr(torch, "_scaled_mm", product)
+    monkeypatch.setattr(fp8, "_cast", lambda x, *_: (x, x))  # which this build cannot run there
+    context = SimpleNamespace()
+    context.save_for_backward = lambda *saved: setattr(context, "saved_tensors", saved)
+    with FakeTensorMode():
+        x, weight = (torch.empty(n, 64, dtype=torch.bfloat16, device="cuda") for n in (32, 96))
+        gradient = fp8._Product.forward(context, x, weight, "tensor")
+        fp8._Product.backward(context, gradient)
+    assert told == [True, False, False]
 
 
 @multiplies
