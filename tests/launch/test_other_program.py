@@ -10,7 +10,7 @@ from scaling.launch import measure
 from scaling.launch.start.local import start_local
 from tests.conftest import PROJECT
 from tests.points import tiny_point
-from tests.warm import warm_python
+from tests.warm import warm_rank
 
 pytestmark = pytest.mark.ranks
 
@@ -103,8 +103,6 @@ def test_a_program_that_is_not_there_is_a_failed_launch(measured):
     assert "no-such-program" in row.error_message
 
 
-# tests/cli/test_layouts.py starts it from nothing, which takes longer than all it does here
-HF_IMPORTS = ("accelerate", "deepspeed", "transformers.trainer", "torch.distributed.fsdp")
 HF = """
 import os, signal, sys
 import torch
@@ -147,7 +145,8 @@ def test_transformers_trainer_is_measured_and_judged(
     if ends == "FSDP2":
         entries["hf"]["flags"]["zero_stage"] = {3: ["--fsdp", "3"]}
     arguments = entries["hf"]["command"][3:]
-    program = [warm_python(*HF_IMPORTS), str(tmp_path / "faulty.py")]
+    # test_layouts starts it from nothing, which takes longer than all that it does here
+    program = [warm_rank(), str(tmp_path / "faulty.py")]
     entries["hf"]["command"] = [*program, ends, *arguments]
     (tmp_path / "config" / "trainers.yaml").write_text(yaml.safe_dump({"hf": entries["hf"]}))
     point = tiny_point(engine="hf", warmup_steps=2, **layout)

@@ -12,7 +12,7 @@ from scaling.cluster import node
 from scaling.launch import measure
 from tests.points import TINY, tiny_point
 from tests.processes import until
-from tests.warm import warm_python
+from tests.warm import warm_rank
 
 pytestmark = pytest.mark.ranks
 
@@ -67,8 +67,7 @@ def warm(study):
     def run(point, program=""):
         path = study.root / "rank.py"
         path.write_text(f"{program}\nfrom scaling.train.__main__ import main\nmain()\n")
-        python = warm_python("scaling.train.program", "scaling.train.engines.deepspeed.engine")
-        return measure(study.write(point), study.row_path, rank_command=[python, str(path)])
+        return measure(study.write(point), study.row_path, rank_command=[warm_rank(), str(path)])
 
     return run
 

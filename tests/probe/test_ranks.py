@@ -12,7 +12,7 @@ from scaling.probe.plan import MIB, Task, probe_plan
 from scaling.record.files import arrow_schema
 from scaling.record.probe_row import COLLECTIVES, Probe
 from tests.points import tiny_point
-from tests.warm import warm_python
+from tests.warm import warm_rank
 
 pytestmark = pytest.mark.ranks
 
@@ -36,7 +36,7 @@ def probed(tmp_path):
         path, out = tmp_path / "probe.json", tmp_path / "probes.parquet"
         path.write_text(plan.to_json())
         (tmp_path / "rank.py").write_text(f"{RANK}{program}\nmain()\n")
-        command = [warm_python("scaling.probe.program"), str(tmp_path / "rank.py")]
+        command = [warm_rank(), str(tmp_path / "rank.py")]
         rows = probe(path, out, rank_command=command, **more)
         table = pq.read_table(out)
         assert table.schema.equals(arrow_schema(Probe))

@@ -6,7 +6,6 @@ So it also takes the path of CUDA, with streams and events on which nothing take
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -15,6 +14,7 @@ from scaling.layout.engines import engine_refusals
 from scaling.study.point import Point
 from tests.points import tiny_point
 from tests.train.reference import LEARNING_RATE, reference_curve
+from tests.warm import warm_rank
 
 OVERFLOWING = 2.0**40  # a loss scale with which fp16 has no gradients
 
@@ -54,7 +54,7 @@ print(json.dumps([losses, skipped]))
 def trained(point: Point) -> tuple[list[float], list[int]]:
     """The losses of the measured steps and one more that overflows; the steps skipped by then."""
     ran = subprocess.run(
-        [sys.executable, "-c", TRAINED, point.to_json()],
+        [warm_rank(), "-c", TRAINED, point.to_json()],
         env=rank_environment(point, os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import rank_variables
 from tests.conftest import PROJECT
 from tests.points import tiny_point
+from tests.warm import warm_rank
 
 pytestmark = pytest.mark.ranks
 
@@ -25,7 +25,7 @@ def counted() -> dict[str, Any]:
     point = tiny_point()
     environment = rank_environment(point, os.environ) | rank_variables(0, 1)
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.train.host_work"],
+        [warm_rank(), "-m", "tests.train.host_work"],
         env=environment, cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
