@@ -28,7 +28,7 @@ from scaling.check.training import (
     warm_server,
 )
 from scaling.cluster.node import raise_open_files_limit
-from scaling.errors import did_you_mean, printable
+from scaling.errors import InputError, did_you_mean, printable
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
 from scaling.train.device import catalogued_gpu, multiply_in_full_precision
@@ -169,4 +169,8 @@ def _gpu_here(device: torch.device) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:  # the page cannot be written, as on a full disk
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

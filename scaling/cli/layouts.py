@@ -98,6 +98,7 @@ def command(
 ) -> None:
     """Print the command line and the files that start a layout with a program."""
     from scaling.launch.point_files import read_point
+    from scaling.record.files import write_text
     from scaling.trainers.render import start_of
 
     check_choice("--as", program, PROGRAMS)
@@ -110,8 +111,7 @@ def command(
         point = point_of_axes(axes, model, cluster, gpus, seq_length, global_batch_size)
     start = start_of(point, program, out)
     for name, text in start.files.items():
-        out.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text, encoding="utf-8")
+        write_text(out / name, text)
     if as_json:
         print_json(dataclasses.asdict(start))
         return

@@ -37,3 +37,11 @@ def test_a_file_that_cannot_be_written_is_one_sentence(out, sentence):
     told = CliRunner().invoke(app, ["check", out]).exception
     assert isinstance(told, InputError)
     assert str(told) == f"{out}: {sentence}"
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence_at_the_end(tmp_path):
+    (tmp_path / "check.json").mkdir()
+    ran = scaling(tmp_path, "check", "check.json", "--only", "facts")
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1] == "check.json: cannot be written: Is a directory"
+    assert "Traceback" not in ran.stderr

@@ -117,6 +117,14 @@ def test_a_wrong_layout_is_one_sentence(say, arguments, sentence):
     assert err.count("\n") == 1
 
 
+def test_a_file_of_a_command_that_cannot_be_written_is_named(say, tmp_path):
+    (tmp_path / "point.json").mkdir()
+    code, _, err = say(
+        "command", "tp=1", "--model", "tiny", "--gpus", "2", "--as", "torch", "--out", str(tmp_path)
+    )
+    assert (code, err) == (2, f"{tmp_path}/point.json: cannot be written: Is a directory\n")
+
+
 def test_an_unknown_program_is_told_with_the_nearest(say):
     code, _, err = say(*ASKED, "--as", "megatrn")
     assert code == 2
