@@ -5,9 +5,10 @@ Run j of cell i (a layout at a size, in one software stack) on hosts H:
     y_j = ln tokens/s = mu_i + h(slowest named host of H) + noise,   noise ~ N(0, s^2 + own_j^2)
 
 own_j is known: the standard error of the run's own step time. s, the standard deviation between
-runs of one cell, is unknown and shared by the group. Its prior is Student's t of ln s about ln
-USUAL_NOISE, so that a few noisy repeats outweigh it. mu is flat. h ~ N(e, HOST_SPREAD^2) for each
-host that probes or other runs name as slow by e.
+runs of one cell, is unknown and shared by the group. The prior of ln s has the
+median ln USUAL_NOISE. Below it is normal: a few equal runs are not without noise. Above it is
+Student's t: a few noisy runs outweigh it. mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that
+probes or other runs name as slow by e.
 
 A cell that did not run has a prediction p_i with four independent errors, of known sizes:
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.integer[Any]]
 
 USUAL_NOISE = 0.012  # published repeats of one layout differ by 0.1 to 1.4 %
-NOISE_SPREAD, NOISE_FREEDOM = 0.5, 6  # of ln s: a factor of two either way, as Student's t
+NOISE_SPREAD, NOISE_FREEDOM = 0.5, 6  # of ln s: a factor of two either way, and the t above
 HOST_SPREAD = 0.10  # what a named host may differ by
 CLOSE = 0.05  # the order of layouts is open if several are the best with this probability
 # Standard error of ln rate of a single run that states none: it may be a single step, and published
@@ -169,7 +170,8 @@ def _given(nodes: Floats, runs: Runs, index: Integers, sums: "csr_array", on_hos
     log_p = np.log(weight).sum(axis=1) - np.log(total).sum(axis=1)
     log_p -= (weight * residual**2).sum(axis=1)
     unusual = np.log(nodes / USUAL_NOISE) / NOISE_SPREAD
-    log_p -= (NOISE_FREEDOM + 1) * np.log1p(unusual**2 / NOISE_FREEDOM)
+    loud = (NOISE_FREEDOM + 1) * np.log1p(unusual**2 / NOISE_FREEDOM)
+    log_p -= np.where(unusual > 0, loud, unusual**2)
     of_hosts = [weight * on for on in on_host.T]
     share = np.zeros((*total.shape, len(of_hosts)))
     precision = np.zeros((len(nodes), len(of_hosts), len(of_hosts)))

@@ -61,6 +61,12 @@ def test_two_noisy_repeats_outweigh_the_usual_noise():
     assert np.median(drawn.noise) > 0.1  # 0.14 as they differ, 0.012 as usual
 
 
+def test_a_few_equal_runs_are_not_without_noise():
+    drawn = posterior(runs_of([10.0] * 3, [9.999] * 3), Cells.without_predictions(2))
+    assert 0.001 < np.median(drawn.noise) < 0.012
+    assert best_of(drawn.rates).min() > 0.05
+
+
 def test_a_run_is_at_least_as_uncertain_as_its_own_steps_say():
     for own in (0.05, 0.2):
         drawn = posterior(runs_of([1.0], [2.0], own=own), Cells.without_predictions(2))
