@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import mmap
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +86,10 @@ def print_json(value: object) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: in full to a file or pipe, on a terminal as many first columns as fit."""
+    """Print a table: in full to a file or pipe, on a terminal as many first columns as fit.
+
+    Columns of numbers are aligned on the right.
+    """
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -97,7 +101,10 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     if not console.is_terminal:
         console.width = ends[-1]
     fitting = bisect.bisect_right(ends, console.width)
-    table = Table(*heads[:fitting])
+    table = Table()
+    for head, *column in list(zip(heads, *body, strict=True))[:fitting]:
+        are_numbers = all(re.fullmatch(r"[\d,.]+|–", cell) for cell in column)
+        table.add_column(head, justify="right" if are_numbers else "left")
     for cells in body:
         table.add_row(*cells[:fitting])
     console.print(table)
