@@ -1,6 +1,7 @@
 """Run Snakemake for a study, and show its progress until it ends."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -177,8 +178,13 @@ def _names_profile(options: list[str]) -> bool:
 def _command(study: Path, options: list[str], overrides: Mapping[str, str | None]) -> list[str]:
     local = ["--profile", str(local_or_shipped("config/profiles/local"))]
     profile = [] if _names_profile(options) else local
-    stated = {"study": study, **overrides}
-    config = [f"{key}={value}" for key, value in stated.items() if value is not None]
+    stated = {"study": str(study), **overrides}
+    # quoted, as Snakemake reads values as YAML: `a #b` would be `a`; it takes outermost quotes off
+    config = [
+        f"{key}= {json.dumps(value, ensure_ascii=False)} "
+        for key, value in stated.items()
+        if value is not None
+    ]
     return [sys.executable, "-m", "snakemake", *profile, *options, "--config", *config]
 
 

@@ -95,7 +95,7 @@ def refuse_second_run(name: str) -> None:
 
 def _snakemakes_of(name: str) -> list[psutil.Process]:
     def runs_it(command: list[str]) -> bool:
-        studies = [word[6:] for word in command if word.startswith("study=")]
+        studies = [word[6:].strip(' "') for word in command if word.startswith("study=")]
         return name in map(study_name, studies or ["quickstart"])
 
     return [one for one in snakemakes_in(Path.cwd()) if runs_it(one.info["cmdline"])]

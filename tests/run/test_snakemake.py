@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from rich.console import Console
+from snakemake.cli import parse_config
 
 from scaling.errors import InputError
 from scaling.launch.start.forked import FORK_SERVERS_WANTED
@@ -78,7 +79,8 @@ def test_a_signal_that_comes_while_snakemake_starts_is_handed_on_too(monkeypatch
         return started
 
     monkeypatch.setattr(subprocess, "Popen", signalled)
-    assert run_child(WAITS, None) == (-number, number)
+    # no loop of the shell, which goes on if what it waits for is not ended by Ctrl-C too
+    assert run_child("exec sleep 600", None) == (-number, number)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -115,7 +117,12 @@ def test_a_point_that_another_user_measures_here_is_left_alone(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("stated", "name"),
-    [("config/studies/mine.yaml", "mine"), ("mine", "mine"), ("v1.2", "v1.2")],
+    [
+        ("config/studies/mine.yaml", "mine"),
+        ("mine", "mine"),
+        ("v1.2", "v1.2"),
+        (' "a #b/mine.yaml" ', "mine"),
+    ],
 )
 def test_a_second_run_of_one_study_is_refused(stated, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -128,6 +135,16 @@ def test_a_second_run_of_one_study_is_refused(stated, name, tmp_path, monkeypatc
             stop.refuse_second_run(name)
         stop.refuse_second_run("v1")
         first.kill()
+
+
+@pytest.mark.parametrize(
+    "folder", ["a #b", "k: v", "[x]", "1e3", "größe", 'say "hi"', "back\\slash"]
+)
+def test_the_path_of_a_study_reaches_snakemake_as_it_is(folder):
+    path = Path(folder, "mine.yaml")
+    overrides = {"mode": None, "cluster": "007"}
+    *_, study, cluster = snakemake._command(path, [], overrides)
+    assert parse_config([study, cluster]) == {"study": str(path), "cluster": "007"}
 
 
 def test_who_reads_the_log_of_a_run_is_no_run(tmp_path, monkeypatch):
