@@ -71,7 +71,7 @@ def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(number, pare
     assert list(study.rows.iterdir()) == []
 
 
-def test_a_signal_leaves_no_marker_that_has_its_name_but_is_not_on_the_disk_yet(
+def test_a_signal_leaves_no_marker_that_is_not_on_the_disk_yet(
     measured, study, monkeypatch, number
 ):
     fsync = os.fsync

@@ -46,7 +46,7 @@ def test_errors_are_relative_to_the_measurement():
     assert overall.coverage_80 == pytest.approx(2 / 3)
 
 
-def test_regret_is_the_slow_down_of_the_layout_picked_and_of_the_first_three():
+def test_regret_is_the_slow_down_of_the_layouts_picked():
     overall, _ = scores(measured(1.0, 1.3, 2.0, 1.2), [4.0, 2.0, 3.0, 3.5])
     picked = {name: overall.regret[name] for name in ("mean", "median", "max", "groups")}
     assert picked == pytest.approx({"mean": 0.3, "median": 0.3, "max": 0.3, "groups": 1})

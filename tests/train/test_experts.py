@@ -241,7 +241,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_tokens_travel_to_experts_and_back_without_sorting_or_adding_gradients() -> None:
+def test_tokens_travel_to_experts_without_sorting_or_adding_gradients() -> None:
     """Torch's own backward of indexing is a sorting index_put, and of index_select an index_add."""
     tokens = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
     order = torch.tensor([3, 0, 7, 1, 11, 5, 2, 9, 4, 6, 10, 8])

@@ -29,7 +29,7 @@ from scaling.predict.read.residual import NOISE, likeliest, places_of, represent
 # by 0.3 to 5 %, and formulas leave as much.
 TIME_NOISE = 0.06
 MEMORY_NOISE = 0.05
-# What formulas leave that is alike on layouts that are alike: as much as data sheets' errors.
+# Layouts that are alike share what formulas leave: as much as data sheets' errors.
 _SHARED_ERROR = math.sqrt(sum(sigma**2 for sigma in DATA_SHEETS[True].values()))
 # Width of the allocator's transition from fit to out of memory, log scale.
 FIT_NOISE = 0.02
