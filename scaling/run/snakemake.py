@@ -67,7 +67,7 @@ def run_study(
     command = _command(loaded.path, options, overrides)
     if any(re.match("(--dry-?run|-n[a-zA-Z]*)$", word) for word in options):  # `-np` is `-n -p`
         return subprocess.run(command, check=False).returncode
-    stop.refuse_second_run(loaded.name)
+    stop.refuse_second_run(study)
     stop.clear_stale_lock(Path.cwd(), console)
     on_cluster = _names_profile(options)
     if not on_cluster:  # on a cluster the executor finds running jobs again
@@ -102,7 +102,7 @@ def run_study(
             how = f"snakemake was ended by signal {-code}" if killed else "Stopped"
             console.print(f"{how}: {after.line()}. The same command continues. Full log: {log}")
         else:
-            stop.refuse_second_run(loaded.name)  # two were started in one instant
+            stop.refuse_second_run(study)  # two were started in one instant
             _print_failure(console, code, log, said)
         ended_by = told or -code
         return 128 + ended_by if ended_by > 0 else code  # as a shell reports a signal

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,16 +81,19 @@ def _stop_allocations(prefix: str, cluster: str, say: Callable[[str], None]) -> 
     return done.returncode == 0
 
 
-def refuse_second_run(name: str) -> None:
+def refuse_second_run(study: str) -> None:
     """Refuse to run a study twice at once: two snakemakes would only report each other's lock.
+
+    The study is named as the user named it.
 
     Raises:
         InputError: a snakemake on this machine runs the study already.
     """
-    for other in _snakemakes_of(name):
+    for other in _snakemakes_of(study_name(study)):
+        word = shlex.quote(study)
         raise InputError(
-            f"{name}: runs already, as process {other.pid} of this machine: `scaling status {name} "
-            f"--watch` shows its progress, `scaling stop {name}` ends it"
+            f"{study}: runs already, as process {other.pid} of this machine: "
+            f"`scaling status {word} --watch` shows its progress, `scaling stop {word}` ends it"
         )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import resource
 import signal
 import subprocess
@@ -133,6 +134,9 @@ def test_a_second_run_of_one_study_is_refused(stated, name, tmp_path, monkeypatc
         until("its command is known", psutil.Process(first.pid).cmdline)
         with pytest.raises(InputError, match=rf"^{name}: runs already, as process {first.pid} of"):
             stop.refuse_second_run(name)
+        by_path = re.escape(f"`scaling stop '{tmp_path}/a b/{name}.yaml'` ends it")
+        with pytest.raises(InputError, match=by_path):
+            stop.refuse_second_run(f"{tmp_path}/a b/{name}.yaml")
         stop.refuse_second_run("v1")
         first.kill()
 
