@@ -5,10 +5,10 @@ Run j of cell i (a layout at a size, in one software stack) on hosts H:
     y_j = ln tokens/s = mu_i + h(slowest named host of H) + noise,   noise ~ N(0, s^2 + own_j^2)
 
 own_j is known: the standard error of the run's own step time. s, the standard deviation between
-runs of one cell, is unknown and shared by the group. The prior of ln s has the
-median ln USUAL_NOISE. Below it is normal: a few equal runs are not without noise. Above it is
-Student's t: a few noisy runs outweigh it. mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that
-probes or other runs name as slow by e.
+runs of one cell, is unknown and shared by the group. The prior of ln s has the median
+ln USUAL_NOISE. Below it is normal: a few equal runs are not without noise. Above it is Student's t:
+a few noisy runs outweigh it. mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that probes or other
+runs name as slow by e.
 
 A cell that did not run has a prediction p_i with four independent errors, of known sizes:
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.integer[Any]]
 
 USUAL_NOISE = 0.012  # published repeats of one layout differ by 0.1 to 1.4 %
-NOISE_SPREAD, NOISE_FREEDOM = 0.5, 6  # of ln s: a factor of two either way, and the t above
+NOISE_SPREAD = 0.5  # of ln s: a factor of two either way
+NOISE_FREEDOM = 6  # of Student's t
 HOST_SPREAD = 0.10  # what a named host may differ by
 CLOSE = 0.05  # the order of layouts is open if several are the best with this probability
 # Standard error of ln rate of a single run that states none: it may be a single step, and published

@@ -95,14 +95,15 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     from rich.table import Table
 
     body = [[printable(str(cell)) for cell in cells] for cells in rows]
-    widths = [max(map(cell_len, column)) + 3 for column in zip(heads, *body, strict=True)]
+    columns = list(zip(heads, *body, strict=True))
+    widths = [max(map(cell_len, column)) + 3 for column in columns]
     ends = list(itertools.accumulate(widths, initial=1))[1:]
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = ends[-1]
     fitting = bisect.bisect_right(ends, console.width)
     table = Table()
-    for head, *column in list(zip(heads, *body, strict=True))[:fitting]:
+    for head, *column in columns[:fitting]:
         are_numbers = all(re.fullmatch(r"[\d,.]+|–", cell) for cell in column)
         table.add_column(head, justify="right" if are_numbers else "left")
     for cells in body:

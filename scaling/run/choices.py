@@ -1,4 +1,4 @@
-"""The files of rounds, for Snakemake and for progress: no heavy import here."""
+"""The files of rounds."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ def make_folder(
         What was written, in reading order.
 
     Raises:
-        InputError: one of these exists already, or cannot be written; then nothing is left.
+        InputError: one of these exists already, or cannot be written; then no file is left.
     """
     texts = {
         "Snakefile": _text("Snakefile"),

@@ -203,19 +203,21 @@ def _run(
     """
     process: subprocess.Popen[bytes] | None = None
     told: list[int] = []  # signals
-    passed_on = 0
+    unsent: list[int] = []  # of them, for snakemake to start
 
-    def pass_on(*signalled: object) -> None:
-        nonlocal passed_on
-        told.extend(number for number in signalled[:1] if isinstance(number, int))
-        while process is not None and passed_on < len(told):
-            passed_on += 1
-            process.send_signal(told[passed_on - 1])
+    def note(number: int, _: object) -> None:
+        told.append(number)
+        unsent.append(number)
+        pass_on()
+
+    def pass_on() -> None:
+        while process is not None and unsent:
+            process.send_signal(unsent.pop(0))
 
     next_print = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
     last_printed, said = "", False
-    before = {number: signal.signal(number, pass_on) for number in _heeded()}
+    before = {number: signal.signal(number, note) for number in _heeded()}
     with contextlib.ExitStack() as stack:
         for number, handler in before.items():
             stack.callback(signal.signal, number, handler)

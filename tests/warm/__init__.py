@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# What ranks import: ours, those of probes, and transformers' Trainer.
+# Ranks import these: ours, those of probes, and transformers' Trainer.
 RANKS = (
     "accelerate", "scaling.probe.program", "scaling.train.engines.deepspeed.engine",
     "scaling.train.engines.torch.engine", "scaling.train.program", "torch.distributed.fsdp",
