@@ -18,7 +18,7 @@ CTL_PORT=$((PORT_BASE+17)) DBD_PORT=$((PORT_BASE+19)) SQL_PORT=$((PORT_BASE+6)) 
 ETC=$SLURM_LAB/etc LOG=$SLURM_LAB/log PID=$SLURM_LAB/pid SPOOL=$SLURM_LAB/spool
 T0=$EPOCHREALTIME
 say() { printf '[slurm-lab %6.2fs] %s\n' "$(awk -v a="$T0" -v b="$EPOCHREALTIME" 'BEGIN{print b-a}')" "$*" >&2; }
-die() { say "FAILED: $*"; for f in "$LOG"/*.log; do echo "== $f" >&2; tail -n 6 "$f" >&2; done; exit 1; }
+die() { say "FAILED: $*"; for f in "$LOG"/*.log; do echo "== $f" >&2; grep -i error "$f" >&2; tail -n 6 "$f" >&2; done; exit 1; }
 # a pid file counts only while the process it names started when we started it (pids are reused)
 start_of() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 state_of() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f1; }
@@ -142,13 +142,15 @@ fi
 # ---------------------------------------------------------------- mariadb + slurmdbd
 if (( WITH_DBD )); then
   if ! alive mariadbd; then
-    mkdir -p "$SLURM_LAB/sql"; chown mysql:mysql "$SLURM_LAB/sql"
+    mkdir -p "$SLURM_LAB/sql/tmp"; chown mysql:mysql "$SLURM_LAB/sql" "$SLURM_LAB/sql/tmp"
+    # a mariadbd that starts removes all temporary tables of its tmpdir, those of other servers too
+    server=(--no-defaults --user=mysql --datadir="$SLURM_LAB/sql/data" --tmpdir="$SLURM_LAB/sql/tmp")
     if [[ ! -d $SLURM_LAB/sql/data/mysql ]]; then
-      mariadb-install-db --no-defaults --user=mysql --datadir="$SLURM_LAB/sql/data" --auth-root-authentication-method=socket \
+      mariadb-install-db "${server[@]}" --auth-root-authentication-method=socket \
         --skip-test-db --skip-name-resolve >"$LOG/mariadb-install.log" 2>&1 || die mariadb-install-db
       say "mariadb data directory made"
     fi
-    spawn mariadbd /usr/sbin/mariadbd --no-defaults --user=mysql --datadir="$SLURM_LAB/sql/data" \
+    spawn mariadbd /usr/sbin/mariadbd "${server[@]}" \
       --socket="$SLURM_LAB/sql/sock" --bind-address=127.0.0.1 --port=$SQL_PORT --pid-file="$SLURM_LAB/sql/pid" \
       --innodb-buffer-pool-size=128M --innodb-log-file-size=64M --innodb-lock-wait-timeout=900 \
       --innodb-flush-log-at-trx-commit=0 --skip-log-bin --performance-schema=OFF --skip-name-resolve
