@@ -6,6 +6,7 @@ import math
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -139,7 +140,7 @@ def run_trainer(
     for name in _OWN_RANKS_ONLY:
         if name not in os.environ:
             environment.pop(name, None)
-    environment["MASTER_PORT"] = str(random.randint(20_000, 32_000))  # below the ephemeral ones
+    environment["MASTER_PORT"] = str(free_port())
     steps = point.warmup_steps + point.measured_steps
     logged = LoggedRanks(trainer, point.world_size, logs, folder, steps)
     command = rendered.command
@@ -151,6 +152,15 @@ def run_trainer(
         return logged.without_steps(run)
     logged.poll()
     return _with_results(run, point, logged)
+
+
+def free_port() -> int:
+    """A random port that is free on this host and not one of those that systems give away."""
+    while True:
+        port = random.randint(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as tried:
+            tried.bind(("", port))
+            return port
 
 
 def _with_results(run: FinishedRun, point: Point, logged: LoggedRanks) -> FinishedRun:

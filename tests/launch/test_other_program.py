@@ -1,12 +1,15 @@
 """Points that somebody else's program trains: its log becomes the row."""
 
 import json
+import random
+import socket
 import sys
 
 import pytest
 import yaml
 
 from scaling.launch import measure
+from scaling.launch.other_program import free_port
 from scaling.launch.start.local import start_local
 from tests.conftest import PROJECT
 from tests.points import tiny_point
@@ -244,3 +247,12 @@ def test_megatron_core_is_measured_where_it_is_installed(study, tmp_path, monkey
     assert len(row.step_times_s) == 10
     assert row.clock == "trainer's log"
     assert 4 < row.losses[0] < 8
+
+
+def test_the_ranks_of_a_program_meet_at_a_port_that_nobody_else_uses(monkeypatch):
+    with socket.socket() as other:
+        other.bind(("", 0))
+        taken = other.getsockname()[1]
+        drawn = iter((taken, free_port()))
+        monkeypatch.setattr(random, "randint", lambda *_: next(drawn))
+        assert free_port() != taken

@@ -47,7 +47,7 @@ class Lab:
             **os.environ,
             "SLURM_LAB": str(folder),
             "SLURM_CONF": str(folder / "etc" / "slurm.conf"),
-            "PORT_BASE": str(17000 + os.getpid() % 80 * 150),
+            "PORT_BASE": str(8000 + os.getpid() % 80 * 150),
             "CRED_EXPIRE": "5",  # a requeued job waits so long
             "EXTRA_CONF": f"{EXTRA_CONF}\nProlog={folder}/prolog",
             **settings,

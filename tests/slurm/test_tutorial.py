@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
 @pytest.fixture
 def small_memory(lab):
     """A second cluster, without GPUs."""
-    port = str(17000 + (os.getpid() + 40) % 80 * 150)
+    port = str(8000 + (os.getpid() + 40) % 80 * 150)
     with Lab.running(GPUS="0", PORT_BASE=port, EXTRA_CONF="DefMemPerCPU=512") as cluster:
         yield cluster
 
