@@ -13,6 +13,10 @@ class InputError(ValueError):
     """A mistake in the user's input. Its text is the whole message; the program exits with 2."""
 
 
+class CannotWrite(InputError, OSError):
+    """A file could not be written (disk full, no permission); the message names it and says why."""
+
+
 def printable(text: str) -> str:
     """Untrusted text, safe to print on one terminal line: control characters are escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

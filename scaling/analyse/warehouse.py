@@ -20,8 +20,7 @@ from scaling.analyse.catalogue import attach_catalogue, make_table, set_variable
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
 from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError, did_you_mean
-from scaling.record.files import CannotWrite
+from scaling.errors import CannotWrite, InputError, did_you_mean
 from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from scaling.errors import printable
 from scaling.record.row import Row
 
+SECTIONS = ("facts", "kernels", "meters", "training")  # of a check, in this order
 State = Literal["pass", "fail", "not here"]
 _WIDTH = 8  # of the longest state
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, arg, opt
+from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, arg, check_output, opt
 from scaling.study.paths import RESULTS, StudyPaths
 
 LOOK_EVERY_S = 5.0
@@ -46,6 +46,7 @@ def export(
     from scaling.run.export import export as pack
     from scaling.study.inputs import local_or_shipped
 
+    check_output(out)
     reports = local_or_shipped("reports")
     names = pack(study_dir, out, reports, clusters=site_clusters(), with_messages=with_messages)
     typer.echo(f"{len(names)} files -> {out}")

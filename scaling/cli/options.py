@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scaling.errors import InputError, did_you_mean, printable, shortened
-from scaling.study.paths import RESULTS
+from scaling.study.paths import RESULTS, check_writable
 
 if TYPE_CHECKING:
     from scaling.layout.layout import Layout
@@ -131,10 +131,10 @@ def check_address_space(gib: int, what: str) -> None:
 
 
 def check_output(out: Path, *read: Path | None) -> None:
-    """Refuse an output that would replace a file that it is made from.
+    """Refuse an output that cannot be written, or would replace a file that it is made from.
 
     Raises:
-        InputError: it would.
+        InputError: it is one of these.
     """
     same = False
     for path in filter(None, read):
@@ -142,6 +142,7 @@ def check_output(out: Path, *read: Path | None) -> None:
             same |= out.samefile(path)
     if same:
         raise InputError(f"{out}: would be replaced by what is made from it; name another file")
+    check_writable(out)
 
 
 def percent(share: float | None, digits: int = 1) -> str:

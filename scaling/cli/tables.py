@@ -5,7 +5,7 @@ import json
 import shlex
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,10 @@ from scaling.cli.options import (
 from scaling.cli.trainer_log import row_of_log
 from scaling.errors import InputError, counted, shortened
 from scaling.study.inputs import local_or_shipped
+from scaling.study.paths import StudyPaths
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def tabulate(
@@ -74,17 +78,22 @@ def import_(
     column: Annotated[
         list[str] | None, opt("What a log does not say.", metavar="NAME=VALUE")
     ] = None,
+    add: Annotated[bool, opt("Keep what was imported before.", "--add")] = False,
+    replace: Annotated[bool, opt("Drop what was imported before.", "--replace")] = False,
 ) -> None:
     """Import rows in our columns and units into a study, as a source of their own.
 
     The output of nccl-tests becomes the study's probes, a log of a trainer one row.
     """
-    from scaling.importing.rows import import_rows
+    from scaling.importing.rows import earlier_import, import_rows
     from scaling.predict.read.clusters import site_clusters, site_models
 
     following = f"{study_dir}; next: scaling report {shlex.quote(str(study_dir))}"
+    paths = StudyPaths(study_dir)
+    out = paths.published if nccl_tests is None else paths.probes
+    earlier = earlier_import(out, add=add, replace=replace)
     if nccl_tests is not None:
-        probes = _import_probes(file, study_dir, nccl_tests, collective, ranks)
+        probes = _import_probes(file, out, earlier, nccl_tests, collective, ranks)
         typer.echo(f"{counted(probes, 'probe')} -> {following}")
         return
     names = {}
@@ -99,7 +108,9 @@ def import_(
         if trainer is not None:
             source = Path(folder) / f"{file.name}.jsonl"
             source.write_text(json.dumps(row_of_log(file, trainer, column or [])) + "\n")
-        table = import_rows(source, study_dir, site_clusters(), site_models(), rename=names)
+        table = import_rows(
+            source, study_dir, site_clusters(), site_models(), earlier, rename=names
+        )
     if table.remark:
         warn(table.remark)
     of = f" of {trainer}" if trainer is not None else ""
@@ -107,24 +118,29 @@ def import_(
 
 
 def _import_probes(
-    file: Path, study_dir: Path, cluster: str, collective: str | None, ranks: int | None
+    file: Path,
+    out: Path,
+    earlier: "pa.Table",
+    cluster: str,
+    collective: str | None,
+    ranks: int | None,
 ) -> int:
-    """Write probes.parquet of a study; returns the number of probes."""
+    """Write probes.parquet of a study; returns the number of new probes."""
+    import pyarrow as pa
+
     from scaling.predict.read.clusters import site_clusters
     from scaling.probe.nccl_tests import read_nccl_tests
     from scaling.record.files import arrow_schema, table_of, write_table
     from scaling.record.probe_row import Probe
-    from scaling.study.paths import StudyPaths
 
-    clusters, out = site_clusters(), StudyPaths(study_dir).probes
+    clusters = site_clusters()
     check_choice("--nccl-tests", cluster, clusters)
-    if out.exists():
-        raise InputError(f"{out}: exists; remove it, or give a folder of another study")
     gpu, per_node = clusters[cluster].gpu, clusters[cluster].gpus_per_node
     probes = read_nccl_tests(
         file, cluster=cluster, gpu=gpu, gpus_per_node=per_node, collective=collective, ranks=ranks
     )
-    write_table(out, table_of(probes, arrow_schema(Probe)))
+    added = table_of(probes, arrow_schema(Probe))
+    write_table(out, pa.concat_tables([earlier, added], promote_options="default"))
     return len(probes)
 
 

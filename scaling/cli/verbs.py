@@ -16,7 +16,18 @@ from scaling import __version__
 from scaling.cli import folders, layouts, prediction, tables
 from scaling.cli.expect import expect
 from scaling.cli.memory import memory
-from scaling.cli.options import REHEARSE, ClusterName, Implied, Mode, StudyName, arg, opt, warn
+from scaling.cli.options import (
+    REHEARSE,
+    ClusterName,
+    Implied,
+    Mode,
+    StudyName,
+    arg,
+    check_choice,
+    check_output,
+    opt,
+    warn,
+)
 from scaling.cli.recommend import recommend
 from scaling.errors import InputError, counted, printable
 from scaling.study.paths import RESULTS
@@ -193,12 +204,18 @@ def check(
     only: Annotated[str, opt("Some of facts,kernels,meters,training; default: all.")] = "",
 ) -> None:
     """Check this machine before measuring on it: limits, kernels, meters, training, outcomes."""
+    from scaling.check.lines import SECTIONS
+
     if not out.name:
         raise InputError(f"{out}: must be a file, such as check.json")
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} to write it in")
-    command = [sys.executable, "-m", "scaling.check", str(out.with_suffix(".json"))]
-    command += [section for section in only.split(",") if section]
+    sections = [section for section in only.split(",") if section]
+    for section in sections:
+        check_choice("--only", section, SECTIONS)
+    out = out.with_suffix(".json")
+    check_output(out)
+    command = [sys.executable, "-m", "scaling.check", str(out), *sections]
     raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster, gpu_of_cluster
@@ -39,6 +40,7 @@ def import_rows(
     study_dir: Path,
     clusters: Mapping[str, Cluster],
     models: Mapping[str, ModelShape] | None = None,
+    earlier: pa.Table | None = None,
     *,
     rename: Mapping[str, str] | None = None,
 ) -> Table:
@@ -52,10 +54,12 @@ def import_rows(
         study_dir: results/<study>, new or with a plan of its own.
         clusters: by name; the name of any other begins with its GPU's.
         models: by name. A row of another name that has all of a model's sizes is of that model.
+        earlier: what was imported before, and is kept.
         rename: header of the file -> our column, or '' to ignore it.
 
     Raises:
-        InputError: no such file, a needed column or cell is missing, or a row cannot be.
+        InputError: no such file, a needed column or cell is missing, or a row cannot be, or is an
+            earlier one.
     """
     table = read_table(source, rename=rename)
     for name in set(NEEDED) - {*table.rows.column_names}:
@@ -78,8 +82,30 @@ def import_rows(
     for row, reason in enumerate(invalid_row_reasons(rows, source="published")):
         if reason is not None:
             raise InputError(f"{table.place(row)}: {reason}")
+    if earlier is not None and earlier.num_rows:
+        known = {*earlier["point_id"].to_pylist()}
+        for row, record in enumerate(records):
+            if record["point_id"] in known:
+                raise InputError(f"{table.place(row)}: was imported before; drop it")
+        rows = pa.concat_tables([rows, earlier], promote_options="default")
     write_table(StudyPaths(study_dir).published, rows)
     return table
+
+
+def earlier_import(out: Path, *, add: bool, replace: bool) -> pa.Table:
+    """The rows or probes that a further import keeps; an empty table if there are none.
+
+    Raises:
+        InputError: there are some, and nobody said whether to keep them; or they cannot be read.
+    """
+    if replace or not out.exists():
+        return pa.table({})
+    if not add:
+        raise InputError(f"{out}: exists; give --add or --replace, or the folder of another study")
+    try:
+        return pq.read_table(out)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{out}: cannot be read; --replace drops it") from error
 
 
 def _record(

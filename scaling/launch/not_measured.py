@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from scaling.record.files import CannotWrite
+from scaling.errors import CannotWrite
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _told: list[int] = []  # of these, those that were noted

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
+from scaling.errors import CannotWrite
 from scaling.launch.judge import Limits, Verdict
 from scaling.launch.not_measured import (
     KilledFromOutside,
@@ -29,11 +30,11 @@ from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.forked import choose_starter
 from scaling.launch.start.starter import Launch, Starter
 from scaling.layout.engines import TRAINERS
-from scaling.record.files import CannotWrite, check_room, read_row, retried_rows, write_rows
+from scaling.record.files import read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
 from scaling.record.row import Outcome, Row
 from scaling.record.running import live_runner, mark_running
-from scaling.study.paths import rank_logs, retried, running_marker
+from scaling.study.paths import check_writable, rank_logs, retried, running_marker
 from scaling.study.point import Point
 from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 
@@ -95,7 +96,7 @@ def measure(
         noting_signals(),
         mark_running(row_path, time_limit_s=point.time_limit_s),
     ):
-        check_room(row_path.parent)
+        check_writable(row_path)
         # imported late: they load numpy and DuckDB, and the ranks need not wait for them
         if implied and point.layout.micro_batch_size > 1:
             from scaling.launch.make_row import implied_row

@@ -6,7 +6,6 @@ import errno
 import glob
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.errors import InputError
+from scaling.errors import CannotWrite, InputError
 from scaling.layout.shapes import counts_per_token
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study.grid import Plan, Refusal
@@ -34,10 +33,6 @@ def arrow_schema(row_type: type) -> pa.Schema:
 
 
 POINTS, REFUSALS, ROWS = map(arrow_schema, (PointColumns, Refusal, Row))
-
-
-class CannotWrite(InputError, OSError):
-    """A file could not be written (disk full, no permission); the message names it and says why."""
 
 
 @contextlib.contextmanager
@@ -71,19 +66,6 @@ def replacement(path: Path) -> Iterator[Path]:
         # Arrow wraps the system's words in its own
         reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
         raise CannotWrite(f"{path}: cannot be written: {reason}") from error
-
-
-def check_room(folder: Path) -> None:
-    """Refuse to run what could not be kept.
-
-    Raises:
-        CannotWrite: there is no room for a megabyte: a row, and what else is written meanwhile.
-    """
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1_000_000))
-    except OSError as error:
-        raise CannotWrite(f"{folder}: has no room for a megabyte: {error.strerror}") from error
 
 
 def _to_disk(path: Path) -> None:

@@ -51,6 +51,7 @@ MAX_COUNT = 10_000_000  # the largest size or degree, as in a study file
 _MAX_EXACT = 2**53  # exact in double precision: bytes, parameters, FLOPs, tokens
 _MAX_SECONDS, _MAX_AMOUNT = 1e9, 1e18
 _EXACT = ("_bytes", "_params", "_per_token", "_per_step", "global_batch_size", "seed")
+_LONGEST_NAME = 200  # of a model or cluster
 _ID = "[A-Za-z0-9][A-Za-z0-9._+:-]*"
 # Words of other software, which our engines do not have.
 _OF_OTHERS = {"precision": ("mxfp8", "nvfp4"), "outcome": (OOM_OR_CRASH,)}
@@ -162,6 +163,11 @@ def _rules() -> Rules:
     )
     for name in ("model", "cluster", "layout"):
         yield f"\"{name}\" = ''", f"'{name} is empty'"
+        control = f"regexp_matches(\"{name}\", '\\p{{C}}')"
+        yield control, _sentence(name, "must be without control characters", quoted=True)
+    for name in ("model", "cluster"):
+        wanted = f"must have at most {_LONGEST_NAME} letters"
+        yield f'length("{name}") > {_LONGEST_NAME}', _sentence(name, wanted, quoted=True)
     yield (
         "coalesce(year(try_cast(started_at as timestamptz)), 0) not between 1970 and 2199"
         " and source = 'measured'",

@@ -90,10 +90,11 @@ def create_rows(
         connection.execute(f"drop {kind} if exists {schema}.every_row")
         connection.register("read_rows", _read_each(files, unusable))
         _judge(connection, "from read_rows", source, schema, kind="table")
-    invalid = f"select file, reason, row_number from {schema}.invalid_rows"
+    judged = f"from {schema}.judged_rows"
+    invalid = f"select file, reason, row_number {judged} where reason is not null"
     for file, reason, row in connection.sql(invalid).fetchall():
         unusable.append(Unusable(Path(file), _one_line(reason), row))
-    with_rows = connection.sql(f"select distinct file from {schema}.every_row").fetchall()
+    with_rows = connection.sql(f"select distinct file {judged}").fetchall()
     told = {str(one.path) for one in unusable} | {file for (file,) in with_rows}
     unusable += [
         Unusable(file, "holds no row; a point leaves one")
@@ -106,21 +107,23 @@ def create_rows(
 def _judge(
     connection: duckdb.DuckDBPyConnection, rows: str, source: str, schema: str, *, kind: str
 ) -> None:
-    """Create every_row, invalid_rows with the reason of each, and valid_rows.
+    """Create every_row, judged_rows with what is wrong with each, and valid_rows.
 
-    Rows are judged once, in the scan that reads every file.
+    A large file is scanned once for the judgement, however many questions follow.
     """
     connection.execute(
         f"create {kind} {schema}.every_row as select *, {quoted(source)} as source from ({rows})"
     )
-    invalid = connection.execute(
-        f"create table {schema}.invalid_rows as select file, row_number, "
-        f"{invalid_row_reason_sql()} as reason from {schema}.every_row where reason is not null"
-    ).fetchall()[0][0]
-    others = f"anti join {schema}.invalid_rows using (file, row_number)" if invalid else ""
-    copied = connection.execute(
-        f"select count(*) > count(distinct hash(point_id, attempt)) from {schema}.every_row"
-    ).fetchall()[0][0]
+    connection.execute(
+        f"create table {schema}.judged_rows as select file, row_number, "
+        f"hash(point_id, attempt) as run, {invalid_row_reason_sql()} as reason "
+        f"from {schema}.every_row"
+    )
+    ((invalid, copied),) = connection.execute(
+        f"select count(reason) > 0, count(*) > count(distinct run) from {schema}.judged_rows"
+    ).fetchall()
+    wrong = f"(from {schema}.judged_rows where reason is not null)"
+    others = f"anti join {wrong} using (file, row_number)" if invalid else ""
     once = (
         "qualify row_number() over (partition by point_id, attempt order by file, row_number) = 1"
     )

@@ -27,7 +27,7 @@ def make_folder(
         What was written, in reading order.
 
     Raises:
-        InputError: one of these exists already, or cannot be written; then no file is left.
+        InputError: one of these exists already, or cannot be written; then nothing is left.
     """
     texts = {
         "Snakefile": _text("Snakefile"),
@@ -42,6 +42,7 @@ def make_folder(
     if existing:
         raise InputError(f"{folder / existing[0]}: exists already; give a new folder")
     written = [folder / name for name in (*texts, *sorted(copies))]
+    made = {parent for path in written for parent in path.parents if not parent.exists()}
     try:
         for path in written:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +57,8 @@ def make_folder(
     except OSError as error:  # such as a full disk; later the same command shall work
         for path in filter(Path.exists, written):
             (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+        for parent in sorted(filter(Path.exists, made), reverse=True):  # the deepest first
+            parent.rmdir()
         reason = shortened(error.strerror or error, 200)
         raise InputError(f"{folder}: cannot be written: {reason}") from error
     return written

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scaling.errors import InputError, did_you_mean
-from scaling.record.files import CannotWrite
+from scaling.errors import CannotWrite, InputError, did_you_mean
 from scaling.record.row import Outcome
 from scaling.record.row_files import Unusable, read_rows, row_files_in
 from scaling.study.paths import StudyPaths, retried

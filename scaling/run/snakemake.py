@@ -19,13 +19,12 @@ from rich.text import Text
 from scaling.errors import InputError, printable
 from scaling.launch.start.forked import local_fork_server
 from scaling.launch.start.slurm import Queue
-from scaling.record.files import check_room
 from scaling.record.row import Outcome
 from scaling.run import plan_writer, planning, retry, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import first_few
 from scaling.study.inputs import local_or_shipped
-from scaling.study.paths import LOGS, LogPaths
+from scaling.study.paths import LOGS, LogPaths, check_writable
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
 _SHOWN_LINES = 15  # of a run that failed
@@ -80,7 +79,7 @@ def run_study(
     report_time_ns = _time_ns(report)
     log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
-    check_room(log.parent)  # without it snakemake would end in a traceback
+    check_writable(log)  # without it snakemake would end in a traceback
     started = time.monotonic()
     # on a cluster every allocation has its own fork servers
     measures_here = not on_cluster and before.left > 0
@@ -140,7 +139,7 @@ def _print_failure(console: Console, code: int, log: Path, said: str) -> None:
     `said` is what snakemake added to its log in this run.
     """
     if not (lines := _last_words(said)):
-        check_room(log.parent)
+        check_writable(log)
         lines = said.splitlines()[-_SHOWN_LINES:]
     console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
     console.print(

@@ -4,7 +4,12 @@ No other module spells them. Snakemake imports this on every parse, so it needs 
 only. Nothing parses a path: code that needs a point's id has the point.
 """
 
+import errno
+import os
+import tempfile
 from pathlib import Path
+
+from scaling.errors import CannotWrite
 
 CONFIG, RESULTS, LOGS = Path("config"), Path("results"), Path("logs")
 _RETRIED, _HOSTS = "retried", "hosts.json"
@@ -81,6 +86,22 @@ class LogPaths:
     def ranks(self, point_id: str) -> Path:
         """The folder with the logs of a point's ranks."""
         return self.folder / "ranks" / point_id
+
+
+def check_writable(path: Path) -> None:
+    """Refuse at once what would be refused after minutes: a megabyte must fit where `path` goes.
+
+    Raises:
+        CannotWrite: it does not, or nothing can be written there.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        folder = next(one for one in path.absolute().parents if one.exists())
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1_000_000))
+    except OSError as error:
+        raise CannotWrite(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def hosts_beside(probes: Path) -> Path:

@@ -12,9 +12,9 @@ import pytest
 
 from scaling.analyse import drawn
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
-from scaling.errors import InputError
+from scaling.errors import CannotWrite, InputError
 from scaling.record import row_files
-from scaling.record.files import CannotWrite, arrow_schema, write_points, write_rows
+from scaling.record.files import arrow_schema, write_points, write_rows
 from scaling.study.grid import Plan
 from scaling.study.point import Point
 from tests.analyse.conftest import SQL, layout, read, some_point, tabulate_only

@@ -1,6 +1,7 @@
 """`scaling check` on the machine of the tests."""
 
 import json
+import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -39,9 +40,13 @@ def test_a_file_that_cannot_be_written_is_one_sentence(out, sentence):
     assert str(told) == f"{out}: {sentence}"
 
 
-def test_a_page_that_cannot_be_written_is_one_sentence_at_the_end(tmp_path):
+def test_what_is_refused_is_refused_before_anything_is_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", None)
+    told = CliRunner().invoke(app, ["check", "check.json", "--only", "facts,zzz"]).exception
+    assert isinstance(told, InputError)
+    assert str(told) == "--only zzz: allowed: facts, kernels, meters, training"
     (tmp_path / "check.json").mkdir()
-    ran = scaling(tmp_path, "check", "check.json", "--only", "facts")
-    assert ran.returncode == 2
-    assert ran.stderr.splitlines()[-1] == "check.json: cannot be written: Is a directory"
-    assert "Traceback" not in ran.stderr
+    told = CliRunner().invoke(app, ["check", "check.json"]).exception
+    assert isinstance(told, InputError)
+    assert str(told) == "check.json: cannot be written: Is a directory"

@@ -10,6 +10,7 @@ from scaling.record.files import write_rows
 from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths
 from tests.plans import fitting_plan
+from tests.processes import largest_file
 from tests.rows import row_of
 
 
@@ -30,6 +31,16 @@ def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, m
     assert (before["progress"]["left"], after["progress"]["left"]) == (1, 0)
     assert after["progress"]["finished"]
     assert waited == [folders.LOOK_EVERY_S]
+
+
+def test_an_export_that_cannot_be_written_is_refused_before_it_is_made(tmp_path, say):
+    (tmp_path / "results" / "one").mkdir(parents=True)
+    (tmp_path / "out.zip").mkdir()
+    code, _, said = say("export", "results/one", "out.zip")  # before its lack of a study
+    assert (code, said) == (2, "out.zip: cannot be written: Is a directory\n")
+    with largest_file(1000):
+        code, _, said = say("export", "results/one", "other.zip")
+    assert (code, said) == (2, "other.zip: cannot be written: File too large\n")
 
 
 def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended():

@@ -55,7 +55,41 @@ def test_output_of_nccl_tests_becomes_the_probes_of_a_study_once(imported, tmp_p
     imported("nccl.txt", "study", "--nccl-tests", "h100-80gb-dgx")
     probes = pq.read_table("study/probes.parquet")
     assert probes["gpu"].to_pylist() == ["h100-80gb"] * 3
-    with pytest.raises(InputError, match=r"probes\.parquet: exists; remove it"):
+    with pytest.raises(InputError, match=r"probes\.parquet: exists; give --add or --replace"):
         imported("nccl.txt", "study", "--nccl-tests", "h100-80gb-dgx")
     with pytest.raises(InputError, match="--nccl-tests h100-80gb-dgxx: did you mean"):
         imported("nccl.txt", "other", "--nccl-tests", "h100-80gb-dgxx")
+
+
+def test_a_second_import_is_refused_added_or_takes_the_place_of_the_first(imported, tmp_path):
+    one = write_csv(tmp_path / "one.csv", [PAPER_ROW])
+    two = write_csv(tmp_path / "two.csv", [PAPER_ROW | {"tp": "4"}])
+
+    def degrees():
+        return sorted(pq.read_table("study/published.parquet")["tp"].to_pylist())
+
+    imported(one, "study")
+    with pytest.raises(InputError, match=r"published\.parquet: exists; give --add or --replace"):
+        imported(two, "study")
+    assert degrees() == [2]
+    imported(two, "study", "--add")
+    assert degrees() == [2, 4]
+    with pytest.raises(InputError, match=r"one\.csv: row 1: was imported before"):
+        imported(one, "study", "--add")
+    imported(one, "study", "--replace")
+    assert degrees() == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("x" * 500, "must have at most 200 letters"),
+        ("a\x1bb", "must be without control characters"),
+        ("a\u202eb", "must be without control characters"),
+    ],
+)
+@pytest.mark.parametrize("column", ["model", "cluster"])
+def test_a_name_that_no_page_could_show_is_refused(imported, tmp_path, column, name, wanted):
+    file = write_csv(tmp_path / "rows.csv", [PAPER_ROW | {column: name}])
+    with pytest.raises(InputError, match=rf"row 1: {column}='.*': {wanted}"):
+        imported(file, "study")

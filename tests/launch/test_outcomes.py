@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
+from scaling.errors import CannotWrite
 from scaling.launch import NodeLost, NotMeasured, measure
 from scaling.launch.start.local import start_local
 from scaling.launch.start.starter import LaunchError
-from scaling.record.files import CannotWrite, write_rows
+from scaling.record.files import write_rows
 from scaling.run.retry import set_aside
 from tests.launch.conftest import in_time
 from tests.points import tiny_point
@@ -199,7 +200,7 @@ def test_what_was_measured_is_told_where_the_disk_is_full(measured, study, monke
 
 
 def test_where_a_row_has_no_room_nothing_is_measured_in_vain(measured, study):
-    no_room = pytest.raises(NotMeasured, match="rows: has no room for a megabyte: File too large")
+    no_room = pytest.raises(NotMeasured, match=": cannot be written: File too large")
     with largest_file(100_000), no_room:
         measured("print('ran'); finish()")
     assert not study.logs.exists()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from scaling.errors import CannotWrite
 from scaling.launch import NotMeasured
 from scaling.launch.judge import Verdict
 from scaling.launch.probing import flops_of, probe, probe_rows
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start.starter import LaunchError
 from scaling.probe.plan import Group, ProbePlan, Task, plan_from_json, probe_plan
-from scaling.record.files import CannotWrite
 from scaling.record.rank_files import ProbeRecords
 from tests.points import tiny_point
 

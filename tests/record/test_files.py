@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.errors import InputError
+from scaling.errors import CannotWrite, InputError
 from scaling.record import files as store
 from scaling.record.row import Row, fields_of
 from scaling.study import grid
@@ -53,7 +53,7 @@ def test_a_write_that_fails_leaves_the_old_file(planned, tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(pq, "write_table", full_disk)
-    with pytest.raises(store.CannotWrite, match=r"a\.parquet: cannot be written: no space left"):
+    with pytest.raises(CannotWrite, match=r"a\.parquet: cannot be written: no space left"):
         store.write_rows(path, [row_of(planned.points[0], attempt=2)])
     assert pq.read_table(path)["attempt"].to_pylist() == [1]
     assert not list(tmp_path.glob(".*"))
@@ -83,7 +83,7 @@ def test_data_are_flushed_before_the_rename_and_the_folder_after_it(tmp_path, mo
 
 @pytest.mark.parametrize("path", [".", "/"])
 def test_a_folder_is_no_file_to_write(path):
-    with pytest.raises(store.CannotWrite, match=f"{path}: cannot be written: Is a directory"):
+    with pytest.raises(CannotWrite, match=f"{path}: cannot be written: Is a directory"):
         store.write_text(Path(path), "x")
 
 

@@ -131,4 +131,5 @@ def test_a_folder_that_cannot_be_written_whole_is_left_as_it_was(tmp_path, monke
         full_disk.setattr(shutil, "copytree", full)
         with pytest.raises(InputError, match="new: cannot be written: No space left on device"):
             make_folder(tmp_path / "new", None)
+    assert not [*tmp_path.iterdir()]
     assert make_folder(tmp_path / "new", None)

@@ -8,6 +8,8 @@ from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 
 try:
+    if workflow.is_main_process:  # on a full disk Snakemake would end in a traceback
+        paths.check_writable(Path(".snakemake/log/of-this-run"))
     asked, overrides, implied = inputs.asked_of(config)
     PLAN = plan_file.current_plan(asked, **overrides)
 except InputError as error:
