@@ -93,7 +93,7 @@ def import_rows(
 
 
 def earlier_import(out: Path, *, add: bool, replace: bool) -> pa.Table:
-    """The rows or probes that a further import keeps; an empty table if there are none.
+    """The rows or probes that a further import keeps; an empty table without any.
 
     Raises:
         InputError: there are some, and nobody said whether to keep them; or they cannot be read.
