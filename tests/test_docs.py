@@ -135,6 +135,7 @@ def axes_table():
     for axis in AXES.values():
         listed = [spelled(value) for value in axis.values or ["a count"]]
         listed += ["null"] * axis.optional
+        listed += ["a program of `trainers.yaml`"] * axis.other_names
         lines.append(f"| `{axis.name}` | {', '.join(listed)} | {spelled(axis.default)} |")
     return "\n".join(lines)
 

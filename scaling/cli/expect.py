@@ -11,7 +11,7 @@ import typer
 from scaling.cli.layouts import (
     CLUSTER_HELP,
     MODEL_HELP,
-    PROGRAMS,
+    PROGRAM_HELP,
     SEQ_LENGTH,
     axis_values,
     pairs_of,
@@ -50,7 +50,7 @@ def expect(
     micro_batch_size: Annotated[int | None, count("Sequences.")] = None,
     activation_checkpointing: Annotated[str | None, opt("none, selective or full.")] = None,
     precision: Annotated[str | None, opt("fp32, bf16, fp16 or fp8.")] = None,
-    engine: Annotated[str | None, opt(f"What trains: {', '.join(PROGRAMS)}.")] = None,
+    engine: Annotated[str | None, opt(f"What trains: {PROGRAM_HELP}")] = None,
     layout: Annotated[
         list[str] | None, opt("Other axes: compile=true.", metavar="AXIS=VALUE")
     ] = None,

@@ -10,7 +10,7 @@ import typer
 from scaling.cli.options import AsJson, arg, check_choice, count, opt, print_json, warn
 from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.layout.axes import AXES, DEFAULTS
-from scaling.layout.engines import ENGINES, TRAINERS
+from scaling.layout.engines import ENGINES, programs
 from scaling.layout.layout import Layout, refusals, replica_size
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scaling.study.config_json import ConfigModel
     from scaling.study.point import Point
 
-PROGRAMS = (*ENGINES, *TRAINERS)
+PROGRAM_HELP = f"{', '.join(ENGINES)}, or a program of config/trainers.yaml: megatron, hf ..."
 MODEL_HELP = "A model of config/models.yaml, a config.json, its folder, a cached hub name."
 CLUSTER_HELP = "A cluster of config/clusters.yaml, or a GPU."
 SEQ_LENGTH = 4096
@@ -87,7 +87,7 @@ def command(
         str,
         arg("POINT|LAYOUT", "A point's JSON file, or axes: tp=2,zero_stage=1,micro_batch_size=1."),
     ],
-    program: Annotated[str, opt(f"One of {', '.join(PROGRAMS)}.", "--as")],
+    program: Annotated[str, opt(f"What starts it: {PROGRAM_HELP}", "--as")],
     model: Annotated[str | None, opt(f"Of a layout: {MODEL_HELP}")] = None,
     gpus: Annotated[int | None, count("Of a layout.")] = None,
     global_batch_size: Annotated[int | None, count("Of a layout: sequences per step.")] = None,
@@ -101,7 +101,7 @@ def command(
     from scaling.record.files import write_text
     from scaling.trainers.render import start_of
 
-    check_choice("--as", program, PROGRAMS)
+    check_choice("--as", program, programs())
     if what.endswith(".json"):
         point = read_point(Path(what))
     elif model is None or gpus is None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import typer
 from scaling.cli.layouts import (
     CLUSTER_HELP,
     MODEL_HELP,
-    PROGRAMS,
+    PROGRAM_HELP,
     SEQ_LENGTH,
     axis_values,
     model_of,
@@ -34,7 +35,7 @@ from scaling.cli.options import (
 )
 from scaling.errors import InputError, shortened
 from scaling.layout.axes import DEFAULTS, Precision
-from scaling.layout.engines import ENGINES
+from scaling.layout.engines import programs
 from scaling.layout.names import layout_name
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def recommend(
     global_batch_size: Annotated[int | None, count("Sequences; default: 4 to 16 M tokens.")] = None,
     seq_length: Annotated[int, count("Tokens per sequence.")] = SEQ_LENGTH,
     precision: Annotated[str | None, opt("fp32, bf16, fp16 or fp8; default: bf16.")] = None,
-    engine: Annotated[str, opt(f"What trains: {' or '.join(ENGINES)}.")] = DEFAULTS["engine"],
+    engine: Annotated[str | None, opt(f"Whose layouts, if not of --as: {PROGRAM_HELP}")] = None,
     setting: Annotated[
         list[str] | None, opt("For all: routing=learned.", metavar="AXIS=VALUE")
     ] = None,
@@ -60,14 +61,14 @@ def recommend(
     calibration: CalibrationFile = None,
     rehearse: Annotated[bool, opt(REHEARSE)] = True,
     program: Annotated[
-        str | None, opt(f"Print how to start with {', '.join(PROGRAMS)}.", "--as")
+        str | None, opt("Layouts that this program can be told, and how it starts.", "--as")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank the layouts of a model on given GPU counts: speed, memory margin and cost."""
     from scaling.check.rehearsed import rehearser
     from scaling.predict.advise import recommendation as search
-    from scaling.predict.advise.candidates import Search
+    from scaling.predict.advise.candidates import Search, programs_for, why_none
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.clusters import cluster_named, site_clusters
     from scaling.trainers.render import start_of
@@ -81,15 +82,20 @@ def recommend(
         clusters = {**clusters, cluster: priced}
     if precision is not None:
         check_choice("--precision", precision, get_args(Precision))
-    if program is not None:
-        check_choice("--as", program, PROGRAMS)
+    for option, named in (("--as", program), ("--engine", engine)):
+        if named is not None:
+            check_choice(option, named, programs())
     shared: dict[str, Any] = {
         "model": found.name, "shape": found.shape, "cluster": cluster,
         "clusters": clusters, "seq_length": seq_length,
         "global_batch_size": global_batch_size, "precision": cast("Precision | None", precision),
-        "engine": check_choice("--engine", engine, ENGINES),
+        "engine": engine or program or DEFAULTS["engine"],
         "setting": axis_values(pairs_of(",".join(setting or []))),
     }  # fmt: skip
+    first = Search(gpus=counts[0], **shared)
+    if engine is program is None and (reason := why_none(first)) and (able := programs_for(first)):
+        shared["engine"] = program = able[0]
+        warn(f"{reason}; {' and '.join(able)} can be told it: these are layouts of {program}")
     best: dict[int, list[Recommendation]] = {}
     without: list[search.NoLayoutError] = []
     with rehearser(warn if rehearse else None) as fullest_bytes:
@@ -115,25 +121,30 @@ def recommend(
         for one in layouts[: 1 if same else None]:
             say_batch(one, "" if same else f"{one.world_size} GPUs: ")
     advised = _advised(best)
-    records = [
-        search.record_of(one)
-        | {"advised": one is advised[one.gpus]}
-        | ({} if whole_run is None else _run_of(one, whole_run))
-        for several in best.values()
-        for one in several
-    ]
+    records = []
+    for one in itertools.chain(*best.values()):
+        record = search.record_of(one) | {"advised": one is advised[one.gpus]}
+        if whole_run is not None:
+            record |= _run_of(one, whole_run)
+        if program is not None:
+            point = point_of_layout(found.name, found.shape, one.layout, cluster)
+            start = start_of(point, program)
+            record["start"] = dataclasses.asdict(start)
+        records.append(record)
     if as_json:
         print_json(records)
         return
     _show(records)
     if parameters is None:
         typer.echo("predicted from data-sheet numbers; calibrate with your own rows")
-    for size, use in advised.items() if program is not None else ():
-        point = point_of_layout(found.name, found.shape, use.layout, cluster)
-        start = start_of(point, str(program))
-        for reason in start.refused:
-            warn(reason)
-        typer.echo(f"{size} GPUs: {start.shell}")
+    for record in records if program is not None else ():
+        if record["advised"]:
+            start = record["start"]
+            for sentence in (*start["refused"], *start["notes"]):
+                warn(sentence)
+            if start["files"]:
+                warn(f"{', '.join(start['files'])}: `scaling command` writes this")
+            typer.echo(f"{record['gpus']} GPUs: {start['shell']}")
 
 
 def _token_count(text: str) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from scaling.errors import InputError, did_you_mean, shortened
-from scaling.layout.engines import TRAINERS
 
 _WARMUP = 2  # first steps that hold compilation and set-up in every program
 _NEEDED = ("model", "cluster", "world_size", "global_batch_size", "seq_length")
@@ -66,7 +65,7 @@ def row_of_log(log: Path, trainer: str, columns: Sequence[str]) -> dict[str, Any
     whole = all(map(math.isfinite, losses))
     return {
         "framework": trainer,
-        **({"engine": trainer} if trainer in TRAINERS else {}),
+        **({"engine": trainer} if entry.command else {}),
         **facts,
         "outcome": "ok",
         "clock": "trainer's log",

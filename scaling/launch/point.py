@@ -29,7 +29,7 @@ from scaling.launch.start import slurm
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.forked import choose_starter
 from scaling.launch.start.starter import Launch, Starter
-from scaling.layout.engines import TRAINERS
+from scaling.layout.engines import ENGINES
 from scaling.record.files import read_row, retried_rows, write_rows
 from scaling.record.rank_files import Stack
 from scaling.record.row import Outcome, Row
@@ -145,7 +145,7 @@ def _run(
             hang_after_s=hang_after_s or usual_hang_after_s,
             start_hang_after_s=hang_after_s or MOST_STARTUP_S,
         )
-        if point.layout.engine in TRAINERS:
+        if point.layout.engine not in ENGINES:
             return run_trainer(point, start, logs, files.directory, limits)
         command = [*rank_command, str(files.write_task(point.to_json())), str(files.directory)]
         launch = Launch(command, point, rank_environment(point, os.environ), logs)

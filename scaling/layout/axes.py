@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling.layout.engines import ENGINES, TRAINERS
+from scaling.layout.engines import ENGINES
 from scaling.layout.kernels import ATTENTION
 
 # Values of the axis `routing` -> tokens of the busiest expert over the mean. balanced: every expert
@@ -34,7 +34,7 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # a key of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Fp8Scaling = Literal["tensor", "row"]
-Engine = str  # a key of ENGINES, or one of TRAINERS
+Engine = str  # a key of ENGINES, or of trainers.yaml
 Routing = str  # a key of ROUTINGS
 
 # The places that show a default value: in labels and names, in names only, or in neither.
@@ -62,6 +62,7 @@ def _axis(
     added_later: bool = False,
     multiplies_ranks: bool = False,
     setting: bool = False,
+    other_names: bool = False,
     **text: Any,
 ) -> Any:
     """A field of `LayoutAxes`.
@@ -75,6 +76,7 @@ def _axis(
         multiplies_ranks: the axis multiplies the ranks of one replica.
         setting: the axis is part of the task, like the sequence length: layouts that differ in it
             do not compete.
+        other_names: other names are allowed beside `values`; a plan knows which.
         text: more fields of `AxisText`.
     """
     name = text.get("name", f"{title} {{}}")
@@ -84,6 +86,7 @@ def _axis(
         "added_later": added_later,
         "multiplies_ranks": multiplies_ranks,
         "setting": setting,
+        "other_names": other_names,
         "text": AxisText(title=title, **derived | text),
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -180,7 +183,8 @@ class LayoutAxes:
     engine: Engine = _axis(
         "deepspeed",
         "engine",
-        values=(*ENGINES, *TRAINERS),
+        values=tuple(ENGINES),
+        other_names=True,
         added_later=True,
         name="{} engine",
         label="{}",
@@ -204,6 +208,7 @@ class Axis:
     added_later: bool
     multiplies_ranks: bool
     setting: bool
+    other_names: bool  # whether names beside `values` are allowed
     text: AxisText
 
     def is_in_name(self, value: Any) -> bool:

@@ -23,14 +23,11 @@ if TYPE_CHECKING:  # these modules import this one
     from scaling.layout.layout import Layout
     from scaling.layout.shapes import ModelShape
 
-# The values of the axis `engine`.
+# Our own values of the axis `engine`. The others are names of entries of trainers.yaml.
 ENGINES = {
     "deepspeed": "scaling.train.engines.deepspeed",
     "torch": "scaling.train.engines.torch",
 }
-
-# The other values: entries of config/trainers.yaml. A site writes `own` for its own program.
-TRAINERS = ("megatron", "torchtitan", "nemo", "hf", "own")
 
 
 def engine_module(engine: str, name: str) -> Any:
@@ -62,7 +59,7 @@ def engine_refusals(
         layout: one that `layout.refusals` allows.
         gradient_clipping: the norm above which gradients are scaled down; 0: never.
     """
-    if layout.engine in TRAINERS:
+    if layout.engine not in ENGINES:
         yield from _trainer_refusals(shape, layout, gradient_clipping)
         return
     parts = {name for name in _UNTRAINED if getattr(shape, name)}
@@ -78,6 +75,12 @@ def engine_refusals(
     refusals = engine_module(layout.engine, "refusals")
     yield from refusals.layout_refusals(shape, layout)
     yield from refusals.clipping_refusals(layout, gradient_clipping)
+
+
+def programs() -> list[str]:
+    """Everything that can train: our engines, then the entries of trainers.yaml with a command."""
+    entries = importlib.import_module("scaling.trainers.entries").all_trainers()
+    return [*ENGINES, *(name for name, entry in entries.items() if entry.command)]
 
 
 def _trainer_refusals(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
+from scaling.study.problems import SAFE
 
 Rules = Iterable[tuple[str, str]]  # SQL: the condition of a violation, and the sentence about it
 
@@ -174,6 +175,9 @@ def _rules() -> Rules:
         _sentence("started_at", "must be a time in UTC, ISO 8601", quoted=True),
     )
     yield from _word_rules(Row)
+    for name in (name for name, axis in AXES.items() if axis.other_names):
+        wanted = f"must be one of {', '.join(AXES[name].values or ())}, or a name of trainers.yaml"
+        yield f"not regexp_full_match(\"{name}\", '{SAFE}')", _sentence(name, wanted, quoted=True)
     yield "zero_stage not between 0 and 3", _sentence("zero_stage", "must be 0, 1, 2 or 3")
     for name, (kind, _) in fields_of(Row).items():
         if kind == "int" and name != "zero_stage":
@@ -213,7 +217,10 @@ def _first_violation(rules: Rules) -> str:
 
 def _word_rules(row_type: type) -> Rules:
     """Columns whose axis or type lists their words hold one of these."""
-    words = {name: axis.values for name, axis in AXES.items() if axis.kind is str and axis.values}
+    listing = {name: axis for name, axis in AXES.items() if not axis.other_names}
+    words = {
+        name: axis.values for name, axis in listing.items() if axis.kind is str and axis.values
+    }
     hints = typing.get_type_hints(row_type)
     for name, hint in hints.items():
         for part in (hint, *typing.get_args(hint)):

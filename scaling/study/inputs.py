@@ -76,8 +76,8 @@ def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | 
 
     Files count by content, not by time, so a plan is stale only if a new one could differ.
     """
-    files = [path, config / "models.yaml", config / "clusters.yaml"]
-    files.append(local_or_shipped(config / "trainers.yaml"))
+    files = [path, *(config / f"{name}.yaml" for name in ("models", "clusters", "trainers"))]
+    files.append(SHIPPED / CONFIG / "trainers.yaml")
     for package in _PLANNING:
         files += sorted((_PACKAGE / package).rglob("*.py"))
     files += [_PACKAGE / name for name in ("cluster/gpus.yaml", "study/families.yaml")]

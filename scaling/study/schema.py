@@ -84,7 +84,9 @@ def _as_written(value: object) -> object:
 def _axis_type(axis: Axis) -> Any:
     """The type of an axis's key in a study: a list of its values, or one of them."""
     one: Any = Count if axis.values is None else Flag if axis.kind is bool else Literal[axis.values]
-    if axis.values is not None and axis.kind is int:
+    if axis.other_names:
+        one = Name
+    elif axis.values is not None and axis.kind is int:
         one = Annotated[one, BeforeValidator(_as_written)]
     values = list[one | None] if axis.optional else list[one]
     return Annotated[values, *_LISTED]

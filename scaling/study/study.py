@@ -1,5 +1,6 @@
 """A study, and what must hold of it, of its folder and of study.json."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
+from scaling.layout.engines import ENGINES, programs
 from scaling.layout.shapes import ModelShape
 from scaling.study.config_json import ConfigModel
 from scaling.study.inputs import local_or_shipped
@@ -93,7 +95,9 @@ def check(study: Study) -> None:
                     f": is missing, and {here} does not give it either; a study needs one value "
                     "or a list",
                 )
-        for key, entries in (("model", study.models), ("cluster", study.clusters)):
+        others = any(value not in ENGINES for value in axes["engine"])
+        known: dict[str, Collection[str]] = {"model": study.models, "cluster": study.clusters}
+        for key, entries in {**known, "engine": programs() if others else ENGINES}.items():
             for value in axes[key]:
                 if value not in entries:
                     hint = f": unknown {key} {quoted(value)}: {did_you_mean(value, entries)}"

@@ -1,23 +1,24 @@
 """The entries of config/trainers.yaml, checked."""
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterator
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from scaling.errors import InputError, did_you_mean
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import AXES
+from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.study.inputs import local_or_shipped
 from scaling.study.load import load_yaml
-from scaling.study.paths import CONFIG
+from scaling.study.paths import CONFIG, SHIPPED
 from scaling.study.schema import File, Name
 
+FILE = "trainers.yaml"
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # The names of a template besides the fields of the layout and of the model's shape.
 DERIVED = (
@@ -26,6 +27,7 @@ DERIVED = (
 )  # fmt: skip
 FIELDS = {field.name: field for kind in (Layout, ModelShape) for field in dataclasses.fields(kind)}
 NAMES = {*FIELDS, *DERIVED}
+_IMPLIED = {"engine", "dp", "gradient_accumulation_steps"}
 
 # The values in one line of a step. Rates are per GPU unless they say `all`.
 Quantity = Literal[
@@ -126,30 +128,49 @@ class Trainer(File):
         """How its logs are read: the newest release first."""
         return (self.reads, *self.earlier.values())
 
-    @property
-    def said(self) -> set[str]:
-        """The names that its command and its files always say."""
+    @cached_property
+    def limits(self) -> dict[str, frozenset[Any]]:
+        """Each field that it cannot be told freely -> the values that it can, by `key_of`."""
         texts = (*self.command, *self.files.values())
-        return {name for text in texts for name in PLACEHOLDER.findall(text)}
+        free = {*_IMPLIED, *(name for text in texts for name in PLACEHOLDER.findall(text))}
+        free |= {name for name, ways in self.flags.items() if not isinstance(ways, dict)}
+        if self.untold:
+            shape = {name for name in FIELDS if name not in AXES or name == "attention"}
+            free |= shape - self.flags.keys()
+        return {
+            name: frozenset({key_of(default_of(name)), *self.flags.get(name, ())})
+            for name in FIELDS
+            if name not in free
+        }
 
 
 def trainer_named(name: str, config: Path = CONFIG) -> Trainer:
-    """The entry of that name in config/trainers.yaml.
+    """The entry of that name.
 
     Raises:
-        InputError: the file is invalid, or has no such entry.
+        InputError: a file of entries is invalid, or none has such an entry.
     """
-    entries = load_trainers(trainers_file(config))
+    entries = all_trainers(config)
     if name not in entries:
-        raise InputError(
-            f"trainer {name!r}: not in config/trainers.yaml: {did_you_mean(name, entries)}"
-        )
+        hint = did_you_mean(name[:60], {*ENGINES, *entries})
+        raise InputError(f"trainer {shortened(name)!r}: not in config/trainers.yaml: {hint}")
     return entries[name]
 
 
-def trainers_file(config: Path = CONFIG) -> Path:
-    """The trainers.yaml of this folder, or the one that ships."""
-    return local_or_shipped(config / "trainers.yaml")
+def all_trainers(config: Path = CONFIG) -> dict[str, Trainer]:
+    """The entries that ship, then those of this folder, which replace one of the same name.
+
+    Raises:
+        InputError: a file of entries is invalid.
+    """
+    own = config / FILE
+    return _merged(Path.cwd(), own, own.stat().st_mtime_ns if own.exists() else None)
+
+
+@cache
+def _merged(folder: Path, own: Path, changed_ns: int | None) -> dict[str, Trainer]:
+    shipped = load_trainers(SHIPPED / CONFIG / FILE)
+    return shipped if changed_ns is None else shipped | load_trainers(own)
 
 
 def load_trainers(path: Path) -> dict[str, Trainer]:
@@ -158,15 +179,7 @@ def load_trainers(path: Path) -> dict[str, Trainer]:
     Raises:
         InputError: the file is missing or invalid.
     """
-    return _loaded(path.absolute(), path.stat().st_mtime_ns if path.is_file() else 0)
-
-
-@functools.cache
-def _loaded(path: Path, changed_ns: int) -> dict[str, Trainer]:
     return load_yaml(path, dict[Name, Trainer])
-
-
-_IMPLIED = {"engine", "dp", "gradient_accumulation_steps"}
 
 
 def axis_refusals(name: str, shape: ModelShape, layout: Layout) -> Iterator[str]:
@@ -175,17 +188,11 @@ def axis_refusals(name: str, shape: ModelShape, layout: Layout) -> Iterator[str]
     if not trainer.command:
         yield f"{name} has no command in config/trainers.yaml"
         return
-    for field, value in values_of(shape, layout).items():
-        if field in trainer.said or field in _IMPLIED:
-            continue
-        if trainer.untold and (field not in AXES or field == "attention"):
-            continue
-        ways = trainer.flags.get(field)
-        known = () if ways is None else None if not isinstance(ways, dict) else ways
-        if known is None or value == default_of(field) or key_of(value) in known:
-            continue
-        why = trainer.reasons.get(field, "config/trainers.yaml has no words for it")
-        yield f"{name} cannot be told {field}={str(value).lower()}: {why}"
+    for field, known in trainer.limits.items():
+        value = getattr(layout if hasattr(layout, field) else shape, field)
+        if key_of(value) not in known:
+            why = trainer.reasons.get(field, "config/trainers.yaml has no words for it")
+            yield f"{name} cannot be told {field}={str(value).lower()}: {why}"
 
 
 def values_of(shape: ModelShape, layout: Layout) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling.layout.engines import programs
 from scaling.trainers.entries import trainer_named
 from scaling.trainers.logs import read_log
 from tests.conftest import PROJECT
@@ -139,6 +140,78 @@ def test_recommend_prints_how_the_best_of_each_size_starts(say):
     assert re.match(r"8 GPUs: (\S+=1 )?torchrun --nproc-per-node 8 pretrain_gpt.py", lines[0])
     assert re.match(r"16 GPUs: (\S+=1 )?torchrun --nproc-per-node 8 --nnodes 2", lines[1])
     assert "pretrain_gpt.py" in lines[1]
+
+
+BEST = ("recommend", "--cluster", "h100-80gb-dgx", "--no-rehearse", "--model")
+
+
+@pytest.mark.parametrize("program", programs())
+def test_the_best_layouts_of_a_program_are_those_that_it_can_be_told(say, program):
+    code, out, err = say(*BEST, "llama3_8b", "--gpus", "16", "--as", program, "--json")
+    best = json.loads(out)
+    assert (code, len(best)) == (0, 3), err
+    for one in best:
+        assert one["engine"] == one["start"]["program"] == program
+        assert one["start"]["refused"] == []
+        assert one["memory_margin"] > 0
+        assert one["low"] < one["step_time_s"] < one["high"]
+
+
+def test_a_model_that_no_engine_trains_gets_layouts_of_a_program_that_can(say):
+    code, out, err = say(*BEST, "deepseek_v3", "--gpus", "512")
+    assert code == 0
+    assert err.splitlines()[0] == (
+        "key_value_rank=512: no engine trains latent attention; a study with mode: predict predicts"
+        " it; megatron and torchtitan can be told it: these are layouts of megatron"
+    )
+    assert re.search(r"^512 GPUs: .*--multi-latent-attention --kv-lora-rank 512", out, re.MULTILINE)
+    code, out, err = say(*BEST, "gpt_oss_20b", "--gpus", "8", "--as", "megatron")
+    assert (code, out) == (2, "")
+    assert err.endswith("; give --engine torchtitan\n")
+
+
+OWN = """
+{name}:
+  source: a test
+  command: [my-trainer, --layers, "{{num_layers}}", --tp, "{{tp}}", --batch, "{{micro_batch_size}}"]
+  untold: the rest of the model
+  flags:
+    sequence_parallel: {{"on": [--sp]}}
+    zero_stage: {{{stages}}}
+  reads: {{step: step, fields: {{ms: '([0-9]+) ms'}}}}
+"""
+
+
+def test_programs_of_a_folder_are_searched_and_planned_under_names_of_its_own(say, tmp_path):
+    (tmp_path / "config" / "studies").mkdir(parents=True)
+    entries = [OWN.format(name="first", stages=""), OWN.format(name="second", stages="3: [--fsdp]")]
+    (tmp_path / "config" / "trainers.yaml").write_text("".join(entries))
+    for program, stages in (("first", {0}), ("second", {0, 3})):
+        code, out, err = say(*BEST, "llama3_8b", "--gpus", "64", "--as", program, "--json")
+        assert code == 0, err
+        best = json.loads(out)
+        assert {one["zero_stage"] for one in best} <= stages
+        assert {(one["pp"], one["cp"], one["activation_checkpointing"]) for one in best} == {
+            (1, 1, "none")
+        }
+        assert best[0]["start"]["shell"].startswith("my-trainer --layers 32 --tp ")
+    for name in ("models", "clusters"):
+        text = (PROJECT / "config" / f"{name}.yaml").read_text()
+        (tmp_path / "config" / f"{name}.yaml").write_text(text)
+    study = tmp_path / "config" / "studies" / "all.yaml"
+    study.write_text(
+        "title: All\nkind: strong\naxes: {model: llama3_8b, cluster: h100-80gb-dgx, "
+        "world_size: 16, global_batch_size: 64, seq_length: 4096, zero_stage: 3, "
+        "engine: [first, second, megatron, torch]}\n"
+    )
+    code, out, _ = say("plan", "all", "--no-rehearse", "--no-write")
+    assert code == 0
+    assert "first cannot be told zero_stage=3: config/trainers.yaml has no words for it" in out
+    assert "3 points" in out
+    study.write_text(study.read_text().replace("first", "frist"))
+    code, _, err = say("plan", "all", "--no-write")
+    assert code == 2
+    assert "config/studies/all.yaml: axes.engine: unknown engine 'frist': did you mean" in err
 
 
 @pytest.fixture

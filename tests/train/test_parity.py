@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaling.layout.axes import AXES, Axis
-from scaling.layout.engines import ENGINES, TRAINERS, engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
@@ -42,7 +42,7 @@ ON_A_GPU = {"fp8", "fp16", "fused_softmax", "flash1", "flash3", "flash4", "cudnn
 
 def _values(axis: Axis) -> tuple[Any, ...]:
     listed = axis.values or ((2,) if axis.optional else (1, 2))
-    known = tuple(value for value in listed if value not in (*ON_A_GPU, *TRAINERS))
+    known = tuple(value for value in listed if value not in ON_A_GPU)
     return (None, *known) if axis.optional else known
 
 

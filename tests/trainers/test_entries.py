@@ -3,8 +3,7 @@
 import pytest
 
 from scaling.errors import InputError
-from scaling.layout.axes import AXES
-from scaling.layout.engines import TRAINERS, engine_refusals
+from scaling.layout.engines import engine_refusals, programs
 from scaling.layout.layout import Layout
 from scaling.trainers.entries import axis_refusals, load_trainers, trainer_named
 from tests.shipped import MODELS
@@ -94,5 +93,12 @@ def test_parts_of_a_model_that_a_program_cannot_be_told_are_refused():
     assert list(axis_refusals("megatron", MODELS["deepseek_v3"], layout)) == []
 
 
-def test_trainers_are_values_of_the_axis_engine():
-    assert set(TRAINERS) < set(AXES["engine"].values)
+def test_entries_of_a_folder_are_added_to_those_that_ship_or_replace_one(tmp_path, monkeypatch):
+    (tmp_path / "config").mkdir()
+    texts = (ENTRY, ENTRY.replace("mine:", "hf:"), ENTRY.replace("mine:", "my.other-2:"))
+    (tmp_path / "config" / "trainers.yaml").write_text("".join(texts))
+    monkeypatch.chdir(tmp_path)
+    names = ["deepspeed", "torch", "megatron", "torchtitan", "nemo", "hf", "mine", "my.other-2"]
+    assert programs() == names
+    assert trainer_named("hf").source == "a test"
+    assert trainer_named("megatron").source.startswith("Megatron-LM")

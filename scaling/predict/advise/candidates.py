@@ -10,12 +10,14 @@ from typing import Any
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.layout.axes import ActivationCheckpointing, Precision, ZeroStage
-from scaling.layout.engines import ENGINES, engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals, programs
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
+from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of_layouts
+from scaling.predict.read.stacks import own_framework
 
 _CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "selective", "full")
 _ZERO: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -43,7 +45,7 @@ class Search:
     cluster: its name in `clusters`, or a GPU's for the vendor's reference node.
     global_batch_size: sequences of a step; `usual_batch` if None.
     precision: if None, bf16, or fp16 on a GPU that has no bf16.
-    engine: whose layouts to search.
+    engine: whose layouts to search, or the program's that can be told them.
     setting: choices that are the same in all layouts, where not the default (routing).
     framework: the software; if None, the engine's own.
     """
@@ -89,6 +91,15 @@ class Search:
                 f"e.g. {whole}"
             )
 
+    def with_software(self, calibration: Calibration | None) -> "Search":
+        """This search with the framework by which rows know the engine."""
+        name = self.framework or own_framework(self.engine)
+        stacks = None if calibration is None else calibration.stacks
+        is_known = stacks is None or f"{name}|{self.cluster}" in stacks
+        if self.framework is None and self.engine not in ENGINES and not is_known:
+            name = self.engine  # as rows of its logs have it
+        return dataclasses.replace(self, framework=name)
+
     def points(self, layouts: Sequence[Layout]) -> Points:
         """The layouts as points.
 
@@ -122,6 +133,8 @@ class Search:
 
 def candidates(search: Search) -> Iterator[Layout]:
     """Every layout that divides the GPUs and the batch and is not refused."""
+    if why_none(search) is not None:
+        return
     shape, count, plain = search.shape, search.gpus, search.on_one_gpu
     layers = shape.num_layers + shape.num_encoder_layers
     most_cp = max(search.seq_length // _FEWEST_TOKENS_A_RANK, 1)
@@ -155,9 +168,21 @@ def candidates(search: Search) -> Iterator[Layout]:
 
 def why_none(search: Search) -> str | None:
     """Why no layout at all is a candidate, None if only sizes and batch do not go together."""
-    plain = dataclasses.replace(search.on_one_gpu, zero_stage=1)  # which no precision refuses
-    reasons = itertools.chain(refusals(search.shape, plain), engine_refusals(search.shape, plain))
-    return next(reasons, None)
+    first = None
+    for zero in (1, 0, 2, 3):  # fp16 refuses some stages, a program others
+        plain = dataclasses.replace(search.on_one_gpu, zero_stage=zero)
+        of_engine = engine_refusals(search.shape, plain)
+        reason = next(itertools.chain(refusals(search.shape, plain), of_engine), None)
+        if reason is None:
+            return None
+        first = first or reason
+    return first
+
+
+def programs_for(search: Search) -> list[str]:
+    """The engines and programs with a layout of the model that is not refused."""
+    asked = {name: dataclasses.replace(search, engine=name) for name in programs()}
+    return [name for name, one in asked.items() if why_none(one) is None]
 
 
 def _variants(search: Search, layout: Layout) -> Iterator[Layout]:

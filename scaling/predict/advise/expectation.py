@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from scaling.layout.axes import AXES, SETTING_AXES
-from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, why_none
@@ -17,7 +16,6 @@ from scaling.predict.advise.recommendation import RISKY_MARGIN, best_of, record_
 from scaling.predict.cost.interval import Z_80, chance_faster, normal_cdf
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration
-from scaling.predict.read.stacks import own_framework
 from scaling.published.table import nearest_rows
 
 # A step's parts as a reader knows them, from the terms of a prediction.
@@ -133,12 +131,7 @@ def expect(
     """
     search.check_size()
     known = calibration or Calibration(source="", stacks={})
-    if search.framework is None:
-        framework = own_framework(layout.engine)
-        is_known = calibration is None or f"{framework}|{search.cluster}" in known.stacks
-        if layout.engine not in ENGINES and not is_known:
-            framework = layout.engine  # as rows of its logs have it
-        search = dataclasses.replace(search, framework=framework)
+    search = search.with_software(calibration)
     points = search.points([layout])
     (group,) = points.groups
     prediction = predict(points, calibration)

@@ -11,7 +11,7 @@ from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import AXES, SETTING_AXES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import model_flops_per_token
-from scaling.predict.advise.candidates import Search, candidates, why_none
+from scaling.predict.advise.candidates import Search, candidates, programs_for, why_none
 from scaling.predict.advise.rehearse import Rehearse, none_rehearsed, predict_rehearsed
 from scaling.predict.cost.interval import chance_faster
 from scaling.predict.cost.model import Prediction
@@ -85,11 +85,13 @@ def recommend(
     """
     search.check_size()
     _check_setting(search)
+    search = search.with_software(calibration)
     model, gpus = search.model, search.gpus
     layouts = list(candidates(search))
     if not layouts:
         if reason := why_none(search):
-            raise InputError(f"--model {model}: {reason}")
+            able = " or ".join(f"--engine {name}" for name in programs_for(search))
+            raise InputError(f"--model {model}: {reason}" + (f"; give {able}" if able else ""))
         raise NoLayoutError(
             f"--gpus {gpus}: no layout of {model} runs on {gpus} GPUs with "
             f"global_batch_size={search.batch}; try a batch divisible by more GPUs or another "

@@ -5,12 +5,11 @@ import math
 from typing import Any
 
 from scaling.layout.axes import AXES
-from scaling.layout.engines import TRAINERS
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import PART_DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.report.tables import SHAPE, Record
-from scaling.trainers.entries import load_trainers, trainers_file
+from scaling.trainers.entries import all_trainers
 from scaling.trainers.render import Start, point_to_start, start_of
 
 Run = dict[
@@ -19,7 +18,7 @@ Run = dict[
 
 _NAMES = {
     "megatron": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo",
-    "hf": "Hugging Face Trainer", "own": "Your program",
+    "hf": "Hugging Face Trainer",
 }  # fmt: skip
 
 
@@ -45,11 +44,9 @@ def runs(group: Record, row: Record, *, programs: bool) -> dict[str, Run]:
             file=start_of(point, "deepspeed").files["ds_config.json"],
             lines=(),
         )
-    file = trainers_file()
-    entries = load_trainers(file) if file.exists() else {}
-    for program in TRAINERS:
-        if program in entries and entries[program].command:
-            told[_NAMES[program]] = _run_of(start_of(point, program))
+    for program, entry in all_trainers().items():
+        if entry.command:
+            told[_NAMES.get(program, program)] = _run_of(start_of(point, program))
     return told
 
 

@@ -2,12 +2,14 @@
 
 import itertools
 
-from scaling.layout.engines import engine_module, engine_refusals
+from scaling.layout.engines import ENGINES, engine_module, engine_refusals
 from scaling.study.point import Point
 
 
 def rehearsal_refusal(point: Point) -> str | None:
     """Why this point cannot be rehearsed: one sentence, None if it can."""
+    if point.layout.engine not in ENGINES:
+        return f"engine: {point.layout.engine} cannot be rehearsed: its code is not of this project"
     if point.layout.compile:
         return "compile: true cannot be rehearsed: what it keeps is the compiler's"
     if point.layout.routing == "learned":
