@@ -122,12 +122,12 @@ def recommend(
             say_batch(one, "" if same else f"{one.world_size} GPUs: ")
     advised = _advised(best)
     records = []
-    for one in itertools.chain(*best.values()):
-        record = search.record_of(one) | {"advised": one is advised[one.gpus]}
+    for use in itertools.chain(*best.values()):
+        record = search.record_of(use) | {"advised": use is advised[use.gpus]}
         if whole_run is not None:
-            record |= _run_of(one, whole_run)
+            record |= _run_of(use, whole_run)
         if program is not None:
-            point = point_of_layout(found.name, found.shape, one.layout, cluster)
+            point = point_of_layout(found.name, found.shape, use.layout, cluster)
             start = start_of(point, program)
             record["start"] = dataclasses.asdict(start)
         records.append(record)
