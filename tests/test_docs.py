@@ -32,7 +32,6 @@ DOCUMENTS = sorted(
         cwd=PROJECT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()
 )  # fmt: skip
-LONGEST_LINE = 120
 EXECUTOR = PROJECT / "workflow" / "executor"
 SCALING, PLUGIN = (
     tomllib.loads((folder / "pyproject.toml").read_text())["project"]
@@ -62,19 +61,6 @@ def test_every_source_file_a_document_names_exists(document):
     assert [path for path in named if not (PROJECT / path).exists()] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named_in_project)
-def test_a_line_of_prose_has_at_most_120_characters(document):
-    lines = prose_of(document.read_text()).splitlines()
-    assert [line for line in lines if len(line) > LONGEST_LINE] == []
-
-
-def prose_of(text):
-    """Markdown without code blocks, rows of tables and targets of links."""
-    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^(\||    ).*$", "", text, flags=re.MULTILINE)
-    return re.sub(r"\]\([^)]*\)", "]", text)
-
-
 def test_the_tree_of_sources_is_the_real_one():
     (tree,) = re.findall(r"<!-- tree: sources -->\n```\n(.*?)```", README, re.DOTALL)
     for line in tree.splitlines():
@@ -93,13 +79,6 @@ def test_every_room_of_the_house_is_described():
     rooms = {p.stem for p in (PROJECT / "scaling").glob("*.py")} - {"__init__"}
     rooms |= {p.name for p in (PROJECT / "scaling").iterdir() if (p / "__init__.py").exists()}
     assert described == rooms
-
-
-def test_what_is_to_be_read_first_is_there():
-    reading = ARCHITECTURE.split("## Where to read")[1]
-    named = re.findall(r"`((?:scaling|reports)/[\w/.]+)`", reading)
-    assert len(named) > 10
-    assert [path for path in named if not (PROJECT / path).exists()] == []
 
 
 @pytest.mark.parametrize(("part", "kind"), [("row", Row), ("probe", Probe)])

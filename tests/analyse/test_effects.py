@@ -42,20 +42,6 @@ def test_layouts_that_differ_in_two_choices_are_no_pair(tabulated):
     assert effects(tabulated, layouts) == {}
 
 
-def test_every_combination_of_three_choices_gives_four_pairs_each(tabulated):
-    layouts = [
-        ({"world_size": 4, "tp": tp, "zero_stage": zero, "fused_norm": norm},
-         100.0 * (0.9 if tp == 2 else 1) * (0.8 if zero == 3 else 1) * (1.1 if norm else 1))
-        for tp in (1, 2) for zero in (1, 3) for norm in (False, True)
-    ]  # fmt: skip
-    found = effects(tabulated, layouts)
-    assert {name: row["pairs"] for name, row in found.items()} == {
-        "tp 2, against 1": 4, "ZeRO 3, against 1": 4, "fused norm on, against off": 4,
-    }  # fmt: skip
-    assert found["tp 2, against 1"]["mean_ratio"] == pytest.approx(0.9)
-    assert found["fused norm on, against off"]["lowest"] == pytest.approx(1.1)
-
-
 def test_an_axis_that_is_null_for_all_ranks_has_a_level_of_its_own(tabulated):
     """zero_shard_size null: one copy over all four."""
     layouts = [

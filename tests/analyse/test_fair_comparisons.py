@@ -2,7 +2,6 @@
 
 import math
 
-import duckdb
 import pytest
 
 from tests.analyse.conftest import run_sql, some_point
@@ -77,41 +76,3 @@ def test_no_part_of_a_step_is_negative_where_repeats_disagree(tabulated):
     assert {row["part"] for row in parts} == {"compute", "pipeline bubble", "idle and rest"}
     assert min(row["seconds"] for row in parts) > 0
     assert sum(row["seconds"] for row in parts) == pytest.approx(1.0)
-
-
-def test_a_prediction_is_compared_with_rows_of_its_layout():
-    placed = {
-        "group_id": 1, "world_size": 8, "layout": "l", "repeat": 0, "dp": 8,
-        "gradient_accumulation_steps": 1,
-    }  # fmt: skip
-    planned = [placed | {"point_id": name} for name in ("mine", "theirs")]
-    columns = (
-        "attempt", "error_message", "losses_agree", "tokens_per_s_low", "tokens_per_s_high",
-        "tokens_per_s_per_gpu", "mfu", "hfu", "model_flop_per_s_per_gpu", "step_time_low_s",
-        "step_time_high_s", "step_time_p95_s", "peak_memory_bytes", "energy_j", "mean_power_w",
-        "exposed_comm_s",
-        "startup_s", "duration_s",
-    )  # fmt: skip
-    common = placed | dict.fromkeys(columns) | {
-        "outcome": "ok", "step_time_s": 2.0, "tokens_per_s": 3.0,
-        "predicted_memory_bytes": 5, "stack_fingerprint": "s",
-    }  # fmt: skip
-    measurements = [
-        common | {"point_id": "theirs", "source": "published"},
-        common | {"point_id": "mine", "source": "predicted", "tokens_per_s": 4.0},
-    ]
-    names = [{"group_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1}]
-    none_other = duckdb.sql(
-        "select 1 as group_id, 8 as world_size, 'x' as layout, 'l' as predicted_layout, "
-        "null::varchar[] as unstated"
-    ).to_arrow_table()
-    waiting = [point for point in planned if point["point_id"] == "mine"]
-    predicted = run_sql(
-        "inner/predicted_layouts", measurements=measurements, counterparts=none_other
-    )
-    rows = run_sql(
-        "statistics", waiting_points=waiting, names=names, measurements=measurements,
-        predicted_layouts=predicted,
-    )  # fmt: skip
-    (theirs,) = (row for row in rows if row["point_id"] == "theirs")
-    assert (theirs["tokens_per_s"], theirs["predicted_tokens_per_s"]) == (3.0, 4.0)

@@ -1,8 +1,5 @@
 """Rows that others published: taken as they are, nulls kept, kept apart, and never guessed."""
 
-import csv
-from statistics import geometric_mean
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,25 +14,13 @@ from scaling.layout.shapes import ModelShape
 from scaling.published.table import published_table
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
-from tests.analyse.conftest import SQL, read, some_point, tabulate_only
-from tests.conftest import published_csv
+from tests.analyse.conftest import SQL, read, some_point
 from tests.nearly import nearly
 from tests.report.large_study import predict_all
 from tests.report.synthetic_study import point, timed_row
 from tests.report.synthetic_study import row as row_of
 
 pytestmark = pytest.mark.slow
-
-MEASURED = ("source", "outcome", "step_time_s", "peak_memory_bytes")
-
-
-def test_a_row_becomes_a_measurement_of_source_published(imported):
-    (found,) = imported({})("measurements")
-    assert (found["source"], found["outcome"]) == ("published", "ok")
-    assert found["tokens_per_s"] == 32 * 128 / 0.5
-    assert (found["dp"], found["gradient_accumulation_steps"]) == (4, 4)
-    assert found["tokens_per_s_low"] is None
-    assert found["peak_memory_bytes"] is None
 
 
 def test_mfu_divides_by_the_peak_of_the_gpu_that_the_cluster_is_made_of(imported):
@@ -100,51 +85,6 @@ def test_stated_experts_count_the_flops_that_a_token_takes(imported):
     assert mixed["mfu"] == pytest.approx(32 * 128 / 0.5 / 8 * flops / 312e12)
     (latent,) = imported(experts | {"attention_kind": "mla"}, study="b")("measurements")
     assert latent["mfu"] is None, "its attention is not stated"
-
-
-@pytest.mark.parametrize("name", ["llama_layouts_h100", "llama_layouts_a100", "mpt_zero3"])
-def test_published_tables_give_the_best_layouts_of_their_rows(tmp_path, name):
-    source = published_csv(name)
-    rows = list(csv.DictReader(source.read_text(encoding="utf-8").splitlines()))
-    of_layout: dict[tuple[str, ...], dict[str, str]] = {}
-    runs: dict[tuple[str, ...], list[float]] = {}
-    for row in rows:
-        if row["outcome"] == "ok":
-            # sequence_parallel shards nothing at tp 1, so both rows are runs of one layout
-            row["sequence_parallel"] = row["sequence_parallel"] if row["tp"] != "1" else "false"
-            tokens = int(row["global_batch_size"]) * int(row["seq_length"])
-            layout = tuple(value for name, value in row.items() if name not in MEASURED)
-            runs.setdefault(layout, []).append(tokens / float(row["step_time_s"]))
-            of_layout[layout] = row
-    means = {layout: geometric_mean(rates) for layout, rates in runs.items()}
-    fastest: dict[tuple[str, str, int], float] = {}
-    for layout, mean in means.items():
-        row = of_layout[layout]
-        key = (row["model"], row["cluster"], int(row["world_size"]))
-        fastest[key] = max(fastest.get(key, 0.0), mean)
-    assert import_rows(source, tmp_path, {}).rows.num_rows == len(rows)
-    tabulate_only(tmp_path, tmp_path / "sql", "comparison_groups", "estimates")
-    settings = {
-        row["group_id"]: row for row in read(tmp_path / "tables" / "comparison_groups.parquet")
-    }
-    found: dict[tuple[str, str, int], dict] = {}
-    for row in read(tmp_path / "tables" / "estimates.parquet"):
-        if row["tokens_per_s"] is None:
-            continue
-        setting = settings[row["group_id"]]
-        key = (setting["model"], setting["cluster"], row["world_size"])
-        if key not in found or row["tokens_per_s"] > found[key]["tokens_per_s"]:
-            found[key] = row
-    assert {key: row["tokens_per_s"] for key, row in found.items()} == pytest.approx(fastest)
-    for key, row in found.items():  # equal rates may tie; the layout named is one of them
-        same = [
-            mean
-            for layout, mean in means.items()
-            if (one := of_layout[layout])
-            and (one["model"], one["cluster"], int(one["world_size"])) == key
-            and all(int(one[c]) == row[c] for c in ("tp", "pp", "zero_stage", "micro_batch_size"))
-        ]
-        assert fastest[key] == pytest.approx(max(same))
 
 
 TINY = ModelShape(

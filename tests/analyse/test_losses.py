@@ -170,15 +170,6 @@ def test_other_seeds_precisions_and_lengths_are_other_trainings(tabulated):
     assert [row["agrees"] for row in tabulated(points, rows)("losses")] == [None] * 4
 
 
-def test_an_earlier_attempt_of_a_point_is_not_judged_beside_its_last_one(tabulated):
-    points = [some_point(1, zero_stage=stage) for stage in (0, 1)]
-    first = ran(points[0], 90, losses=OTHER)
-    last = [ran(one, 100, losses=CURVE, attempt=2) for one in points]
-    table = tabulated(points, [first, *last])
-    assert [row["agrees"] for row in table("losses")] == [True, True]
-    assert [row["attempt"] for row in table("measurements")] == [2, 2]
-
-
 def test_three_layouts_of_one_process_widen_the_bound_and_two_do_not(tabulated):
     def agrees(alone):
         layouts = [some_point(1, zero_stage=stage) for stage in range(alone)]

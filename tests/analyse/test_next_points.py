@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.replayed_sweep import Sweep, play
-from scaling.analyse.next_points import GAIN, Contest, Estimates, Plan, estimate, next_points
+from scaling.analyse.next_points import GAIN, Contest, Plan, estimate, next_points
 from scaling.analyse.posterior import Runs
 from scaling.importing.reader import read_rows
 from tests.conftest import published_csv
-from tests.predict.conftest import as_table, table_of
 
 NONE = Runs(np.empty(0), np.empty(0), np.empty(0, dtype=int), np.empty(0, dtype=int))
 
@@ -167,14 +166,6 @@ def test_what_is_chosen_never_costs_more_than_the_budget(seconds, budget, sigma)
     assert set(bound.cells) | set(bound.dear) == set(free.cells)
 
 
-def test_a_choice_is_the_same_each_time():
-    known = Estimates(
-        rates=np.random.default_rng(0).normal(size=(5, 400)), fits=np.full(5, 0.5),
-        size=np.zeros(5, dtype=int), tried=np.zeros(5, dtype=bool), ran=np.zeros(5, dtype=bool),
-    )  # fmt: skip
-    assert next_points(known, plan(5)).cells == next_points(known, plan(5)).cells
-
-
 @pytest.mark.slow
 def test_on_published_rows_a_sixth_of_the_points_finds_the_best_layouts():
     names = ("llama_layouts_a100", "gpt_layouts_a100", "llama_layouts_h100")
@@ -187,23 +178,3 @@ def test_on_published_rows_a_sixth_of_the_points_finds_the_best_layouts():
     regrets = [regret for one in tables for regret in one.regrets]
     assert None not in regrets
     assert statistics.fmean(regrets) <= 0.008
-
-
-ROWS = [
-    {"tp": 1, "dp": 8, "outcome": "ok", "step_time_s": 1.0},
-    {"tp": 2, "dp": 4, "outcome": "ok", "step_time_s": 3.0},
-    {"tp": 4, "dp": 2, "outcome": "ok", "step_time_s": 9.0},
-    {"tp": 8, "dp": 1, "outcome": "oom"},
-]
-
-
-def test_a_replay_counts_what_it_measured_and_what_it_missed():
-    table = as_table(
-        table_of(*({**row, "global_batch_size": 512, "zero_stage": 3} for row in ROWS))
-    )
-    *_, all_sizes = play(table, Sweep(spread=1.0, steps=10.0, full_steps=10.0, startup_s=2.0))
-    assert all_sizes.regrets == (0.0,)
-    # 8 GPUs: ten steps of 1 + 3 + 9 s, and four starts of 2 s
-    assert all_sizes.gpu_hours == pytest.approx(8 * (130 + 8) / 3600)
-    *_, nothing = play(table, Sweep(budget_gpu_s=1.0, steps=10.0, full_steps=10.0, startup_s=2.0))
-    assert (nothing.measured, nothing.gpu_hours_spent, nothing.regrets) == (0, 0.0, (None,))

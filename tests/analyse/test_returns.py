@@ -1,8 +1,5 @@
 """Returns of a step between sizes: worked by hand, at layouts without noise of their own."""
 
-import itertools
-
-import numpy as np
 import pytest
 
 from tests.analyse.conftest import some_point
@@ -93,23 +90,3 @@ def test_the_knee_ends_where_a_doubling_first_returns_too_little(stepped_models)
     assert 0.4 < found["flip"]["probability"] < 0.6
     (step,) = [row for row in table("returns") if models[row["group_id"]] == "flip"]
     assert 0.4 < step["pays_probability"] < 0.6
-
-
-def test_added_rates_add_up_to_the_last_one(stepped_models):
-    random = np.random.default_rng(1)
-    rates_of = {
-        f"model-{number}": (10 ** random.uniform(0, 7, 2 + number % 3)).tolist()
-        for number in range(9)
-    }
-    table = stepped_models(rates_of)
-    models = {row["group_id"]: row["model"] for row in table("comparison_groups")}
-    for group, model in models.items():
-        steps = [row for row in table("returns") if row["group_id"] == group]
-        rates = rates_of[model]
-        gained = sum(
-            step["marginal_tokens_per_s"] * (step["to_world_size"] - step["from_world_size"])
-            for step in steps
-        )
-        assert gained == pytest.approx(rates[-1] - rates[0], abs=1e-6 * max(rates))
-        for step, (before, after) in zip(steps, itertools.pairwise(rates), strict=True):
-            assert step["faster"] == pytest.approx(after / before)

@@ -8,7 +8,7 @@ import pytest
 from scaling.record.files import point_columns, write_table
 from scaling.record.row import Row
 from scaling.study.paths import StudyPaths
-from tests.analyse.conftest import SQL, refusal_of, some_point
+from tests.analyse.conftest import refusal_of, some_point
 from tests.report.synthetic_study import row
 
 pytestmark = pytest.mark.slow
@@ -24,13 +24,6 @@ def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
         "step_time_high_s": tokens / low,
     }
     return dataclasses.replace(row(point, **times), **changes)
-
-
-@pytest.mark.parametrize("path", sorted(SQL.rglob("*.sql")), ids=lambda path: path.stem)
-def test_every_sql_file_starts_with_its_grain(path):
-    first, second = path.read_text(encoding="utf-8").splitlines()[:2]
-    assert first.startswith("-- Grain: one row per ")
-    assert second.startswith("-- Needs: ")
 
 
 def test_rates_follow_from_the_step_time_and_mfu_from_the_peak(tabulated):

@@ -73,30 +73,22 @@ def test_every_sql_file_leaves_a_table_of_its_name(study):
     assert written == {path.stem for path in SQL.glob("*.sql")} | set(COMPUTED) - drawn.INNER
 
 
-def test_a_study_that_has_not_run_has_tables_without_measurements(study):
-    tabulate(study, SQL)
-    assert read(study / "tables" / "measurements.parquet") == []
-    assert read(study / "tables" / "sizes.parquet") == []
-    assert read(study / "tables" / "progress.parquet")[0]["waiting"] == 2
-
-
 def test_tables_are_the_same_in_whichever_order_rows_and_their_files_come(tmp_path):
     written = []
-    for seed in range(3):
+    for seed in range(2):
         study = write_study(tmp_path / str(seed), cpu_plan())
         (file,) = (study / "rows").iterdir()
         rows = pq.read_table(file)
         rows = rows.take(np.random.default_rng(seed).permutation(rows.num_rows))
         pq.write_table(rows.slice(0, 20), file)
-        pq.write_table(rows.slice(20), study / "rows" / f"{'ab'[seed % 2]}.parquet")
+        pq.write_table(rows.slice(20), study / "rows" / f"{'ab'[seed]}.parquet")
         tabulate(study, SQL)
         tables = (study / "tables").glob("*.parquet")
         written.append({path.stem: read(path) for path in tables})
 
-    one, *others = written
+    one, other = written
     assert len(one["statistics"]) >= 20
-    for other in others:
-        assert [name for name in one if one[name] != other[name]] == []
+    assert [name for name in one if one[name] != other[name]] == []
 
 
 def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path):
@@ -105,14 +97,6 @@ def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path
     with pytest.raises(InputError, match=r"late\.sql: .*too late"):
         tabulate(study, folder)
     assert list((study / "tables").iterdir()) == []
-
-
-def test_nothing_is_written_if_one_table_fails(study, tmp_path):
-    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
-                 bad="-- Needs: good\nselect two from good")  # fmt: skip
-    with pytest.raises(InputError, match=r"bad\.sql: .*two"):
-        tabulate(study, folder)
-    assert not (study / "tables").exists()
 
 
 def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path):
@@ -186,16 +170,6 @@ def test_one_impossible_row_of_a_large_file_costs_no_other(study, monkeypatch):
     assert found["point_id"] == rows[1].point_id
 
 
-def test_a_large_file_that_is_torn_behind_its_footer_is_named(study, monkeypatch):
-    monkeypatch.setattr(row_files, "_LARGE_BYTES", 0)
-    write_rows(study / "rows" / "torn.parquet", [timed_row(some_point(1), 2.0)])
-    torn = bytearray((study / "rows" / "torn.parquet").read_bytes())
-    torn[4:2000] = b"\xff" * 1996
-    (study / "rows" / "torn.parquet").write_bytes(torn)
-    (said,) = tabulate_only(study, study / "sql", "measurements")
-    assert said.reason.startswith("holds no row of this project: ")
-
-
 def test_probes_that_cannot_be_are_left_out_and_said(study):
     good = {"cluster": "here", "kind": "all_reduce", "outcome": "ok", "seconds": 1.0}
     ill = [{**good, "kind": "../../../x"}, {**good, "seconds": -1.0}, {**good, "cluster": None}]
@@ -234,12 +208,6 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
     asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.options")
     tabulate(study, asked)
     assert read(study / "tables" / "choices.parquet") == [{"mode": "predict", "knee_share": 0.6}]
-
-
-def test_a_broken_study_json_is_refused(study):
-    (study / "study.json").write_text("[1]", encoding="utf-8")
-    with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes"):
-        tabulate(study, SQL)
 
 
 def test_a_load_is_said_as_a_multiple_of_the_most_threads_of_one_point(study):

@@ -1,12 +1,5 @@
 """The share of the processors that others took from ranks."""
 
-import json
-import resource
-import subprocess
-import sys
-import time
-
-import psutil
 import pytest
 
 from scaling.cluster.processors import Processors, cores_of, others_share
@@ -70,49 +63,3 @@ def test_two_threads_of_a_core_are_one_core_and_a_quota_is_found(tmp_path):
     assert Processors.read(tmp_path).limited == (1.5, 2.5)
     (pod / "cpu.stat").unlink()
     assert Processors.read(tmp_path).limited is None
-
-
-RANK = """
-import json, time
-from scaling.cluster.processors import Processors
-before = Processors.read()
-until = time.monotonic() + 1.5
-while time.monotonic() < until:
-    pass
-print(json.dumps(before.until_now(1)))
-"""
-
-
-def test_a_burner_beside_ranks_is_seen_and_ranks_are_not_others():
-    """As many burners as processors take half of what ranks on all of them want.
-
-    Other programs on the machine of the test take a share too, which is not the ranks' own.
-    """
-    cpus = psutil.cpu_count()
-
-    def share(burners):
-        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                for _ in range(burners)]  # fmt: skip
-        before, began, own = psutil.cpu_times(), time.monotonic(), _children_s()
-        ranks = [
-            subprocess.Popen([sys.executable, "-c", RANK], stdout=subprocess.PIPE)
-            for _ in range(cpus)
-        ]
-        told = [json.loads(rank.communicate()[0]) for rank in ranks]
-        after, seconds = psutil.cpu_times(), time.monotonic() - began
-        used = sum(after[:3]) - sum(before[:3])
-        for one in busy:
-            one.kill()
-            one.wait()
-        others_s = used - (_children_s() - own)
-        return others_share(("here", one) for one in told), others_s / seconds / cpus
-
-    crowded, _ = share(cpus)
-    assert crowded > 0.3
-    quiet, others = share(0)
-    assert quiet < others + 0.15
-
-
-def _children_s():
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime

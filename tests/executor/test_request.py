@@ -10,8 +10,6 @@ from snakemake_executor_plugin_submitit.schedulers.slurm.resources import reques
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import submitit_parameters
 from snakemake_executor_plugin_submitit.submitting import packs_of
 
-from tests.processes import modules_after
-
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -110,13 +108,6 @@ def test_jobs_of_unequal_requests_never_share_an_allocation():
     )
 
     assert [pack for _, pack in packs] == [[n, n + 5] for n in range(5)]
-
-
-def test_the_plugin_is_light_until_it_submits():
-    loaded = modules_after("import snakemake_executor_plugin_submitit")
-
-    assert "snakemake_executor_plugin_submitit" in loaded
-    assert not {"submitit", "cloudpickle", "torch", "scaling"} & loaded
 
 
 @pytest.mark.parametrize(

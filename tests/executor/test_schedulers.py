@@ -180,32 +180,6 @@ def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypa
         made.__post_init__()
 
 
-EXECUTOR = Path(executor_module.__file__).parent
-LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
-COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
-VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
-
-
-@pytest.mark.parametrize(
-    ("room", "words", "where"),
-    [
-        # `settings` has the name as the default
-        (EXECUTOR, rf"(?i)slurm|{COMMANDS}",
-         {"schedulers/slurm", "schedulers/__init__.py", "settings.py"}),
-        (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py"}),
-        # ranks and probes, below the launcher, ask for it too
-        (LAUNCHER.parent, "SLURMD_NODENAME", {"cluster/node.py"}),
-    ],
-    ids=["executor", "launcher", "name of the node"],
-)  # fmt: skip
-def test_the_words_of_slurm_stand_in_one_place(room, words, where):
-    files = {path: path.read_text() for path in room.rglob("*.py")}
-    speak = {path for path, text in files.items() if re.search(words, text)}
-
-    assert {str(path.relative_to(room)) for path in speak} >= {w for w in where if w.endswith("py")}
-    assert not {path for path in speak if not any(path.is_relative_to(room / w) for w in where)}
-
-
 @pytest.mark.parametrize(
     ("uid", "printed"), [(None, "run\n"), (65534, "not run: it is another user's\n")]
 )

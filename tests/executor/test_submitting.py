@@ -8,35 +8,6 @@ from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of
 from tests.executor.conftest import wanted_jobs
 
 
-def test_a_refusal_for_good_is_not_asked_again(run, cluster, tmp_path):
-    dispatcher, listener = run()
-    cluster.refusal = "invalid partition specified: x"
-    dispatcher.submit(wanted_jobs(tmp_path, "b"))
-    cluster.refusal = None
-    dispatcher.submit(wanted_jobs(tmp_path, "b"))
-
-    said = "the scheduler refused it: invalid partition specified: x"
-    assert listener.take("sent", "failed") == [("failed", "b", said)] * 2
-
-
-def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
-    run, cluster, tmp_path, clock
-):
-    dispatcher, listener = run()
-    dispatcher.submit(wanted_jobs(tmp_path, "first"))
-    cluster.refusal = "QOSMaxSubmitJobPerUserLimit"
-    dispatcher.submit(wanted_jobs(tmp_path, *"abcdefghij"))
-    for clock[0] in range(1000, 1100):
-        dispatcher.poll()
-
-    assert cluster.asked == 1 + 5  # at 0, 5, 15, 35 and 75 s, once for all ten
-    assert len(list((tmp_path / ".snakemake/submitit").glob("*/pack.json"))) == 1  # of the first
-    cluster.refusal = None
-    cluster.finish("100", 0)
-    dispatcher.poll()
-    assert len(listener.take("sent")) == 1 + 10
-
-
 def test_a_pack_asks_for_no_more_time_than_the_scheduler_gives(run, cluster, tmp_path):
     dispatcher, _ = run(pack=8, pack_minutes=240)
     cluster.longest = 12
@@ -131,20 +102,6 @@ def test_nothing_is_sent_whose_results_could_not_be_written(
     dispatcher.poll()
 
     assert listener.take("sent", "failed") == [("sent", "a", "100")]
-
-
-def test_points_to_be_repeated_wait_for_the_end_of_their_pack(run, cluster, tmp_path):
-    dispatcher, listener = run(pack=3)
-    three = wanted_jobs(tmp_path, "a", "b", "c")
-    dispatcher.submit(three)
-    for number in range(3):
-        listener.take()
-        cluster.finish("100", number, code=1)
-        dispatcher.poll()
-        dispatcher.submit([three[number]])  # as Snakemake does at once
-    dispatcher.poll()
-
-    assert listener.take("sent") == [("sent", name, "101") for name in "abc"]
 
 
 def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, tmp_path):

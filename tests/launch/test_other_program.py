@@ -107,7 +107,7 @@ def test_a_program_that_is_not_there_is_a_failed_launch(measured):
 
 
 HF = """
-import os, signal, sys
+import os, sys
 import torch
 from scaling.train import hf_trainer
 torch.set_num_threads(1)
@@ -116,8 +116,6 @@ def get(self, index):
     seen.append(index)
     if os.environ["RANK"] == "1" and len(seen) > 20 and ends == "oom":
         torch.empty(1 << 46)
-    if os.environ["RANK"] == "1" and len(seen) > 20 and ends == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
     return plain(self, index)
 hf_trainer._Tokens.__getitem__ = get
 hf_trainer.main()
@@ -129,12 +127,10 @@ hf_trainer.main()
     ("layout", "ends", "outcome"),
     [
         ({"dp": 2, "zero_stage": 0}, "well", "ok"),
-        ({"dp": 2, "zero_stage": 2}, "well", "ok"),
         ({"dp": 2, "zero_stage": 3, "activation_checkpointing": "full"}, "well", "ok"),
         ({"dp": 2, "zero_stage": 3}, "FSDP2", "ok"),
         ({"dp": 1, "zero_stage": 1}, "well", "ok"),
         ({"dp": 2, "zero_stage": 0}, "oom", "oom"),
-        ({"dp": 2, "zero_stage": 0}, "kill", "error"),
     ],
 )
 def test_transformers_trainer_is_measured_and_judged(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from scaling.report.charts.palette import COLOURS, LAYOUT_SLOTS, variable
-from scaling.report.charts.svg import in_light
 
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB
 MACHADO = {
@@ -76,16 +75,3 @@ def test_what_colours_text_is_readable_on_the_surface(theme, name):
 def test_an_unknown_colour_is_an_error_not_black():
     with pytest.raises(KeyError, match="no colour 'red'"):
         variable("red")
-
-
-def test_files_carry_colours_instead_of_names():
-    assert 'fill="#2e73dd"' in in_light('<svg fill="var(--c1)"></svg>')
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("ramp", ["p", "t"])
-@pytest.mark.parametrize("vision", ["normal", "protanopia", "deuteranopia"])
-def test_neighbours_of_a_ramp_are_told_apart(theme, ramp, vision):
-    colours = [COLOURS[theme][f"{ramp}{n}"] for n in range(1, 7)]
-    for one, other in itertools.pairwise(colours):
-        assert distance(one, other, vision) >= 12

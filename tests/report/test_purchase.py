@@ -238,29 +238,6 @@ def test_a_layout_is_copied_as_a_deepspeed_configuration_and_as_a_study():
     assert list(runs(SETTING, ROW, programs=False)) == ["This project"]
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("Megatron-LM", "--data-parallel-sharding-strategy optim_grads_params"),
-        ("torchtitan", "--parallelism.fsdp_reshard_after_forward always"),
-        ("NeMo", "train.micro_batch_size=2 train.global_batch_size=64"),
-        ("Hugging Face Trainer", "--nnodes 2 --rdzv-backend c10d"),
-    ],
-)
-def test_a_layout_is_copied_as_the_command_of_each_other_program(program, said):
-    whole = runs(SETTING, ROW | {"zero_shard_size": None}, programs=True)[program]
-    assert said in whole["file"]
-    assert "torchrun --nproc-per-node 8" in whole["file"]
-
-
-def test_a_command_has_a_line_for_each_axis_that_it_cannot_say():
-    run = runs(SETTING, ROW | {"tp": 2, "dp": 8}, programs=True)["Hugging Face Trainer"]
-    assert run["file"].startswith("torchrun --nproc-per-node 8 --nnodes 2 ")
-    assert [line.partition(":")[0] for line in run["lines"]] == [
-        "hf cannot be told tp=2", "hf cannot be told zero_shard_size=8",
-    ]  # fmt: skip
-
-
 def test_without_the_whole_shape_of_the_model_there_are_no_other_programs():
     assert list(runs(SETTING | {"num_heads": None}, ROW, programs=True)) == ["This project"]
     later = runs(SETTING | {"num_experts": None}, ROW, programs=True)  # a part that came later

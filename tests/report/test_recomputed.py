@@ -1,12 +1,20 @@
-"""Two more pages, every number again from rows: the first rows of a real GPU, and an import."""
+"""Every number of three pages again from rows, by code outside the product.
+
+The pages are of the first rows of a real GPU, of an import, and of a truth that is made up: there
+one layout does not fit, one ends in a timeout, and two are equally fast.
+"""
 
 import itertools
+import math
 import re
 
 import pytest
 from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
+from scaling.layout.layout import Layout
+from scaling.record.files import write_points, write_rows
+from scaling.study.grid import Plan
 from tests.conftest import PROJECT
 from tests.h100 import PROBES, h100_study
 from tests.report.recomputed import (
@@ -21,6 +29,8 @@ from tests.report.recomputed import (
     selections,
     table_rows,
 )
+from tests.report.synthetic_study import point, timed_row
+from tests.report.synthetic_study import row as row_of
 
 pytestmark = pytest.mark.slow
 GIB = 2**30
@@ -56,6 +66,33 @@ def imported_csv():
     return HEAD + "".join(lines)
 
 
+# share of the ideal rate at 8 GPUs, and what a doubling keeps
+TRUE = {(1, 1): (1.0, 0.923), (2, 1): (0.926, 0.926), (1, 3): (1.0, 0.923), (4, 1): (0.8, 0.9)}
+
+
+def write_truth(folder):
+    """Two runs of each layout, given by tp and ZeRO stage, at each size."""
+    points, rows = [], []
+    for ((tp, stage), (share, kept)), size, repeat in itertools.product(
+        TRUE.items(), SIZES, range(2)
+    ):
+        dp = size // tp
+        layout = Layout(
+            tp=tp, dp=dp, zero_stage=stage, seq_length=4096, gradient_accumulation_steps=128 // dp
+        )
+        points.append(one := point(layout, model="llama-8b", repeat=repeat))
+        if (tp, stage, size) == (1, 1, 8):
+            rows.append(row_of(one, "oom", error_message="CUDA out of memory"))
+        elif (tp, stage, size) == (4, 1, 16):
+            rows.append(row_of(one, "timeout", error_message="took too long"))
+        else:
+            seconds = 100 / size / share / kept ** math.log2(size / 8)
+            seconds *= 1.002 if repeat else 0.998
+            rows.append(timed_row(one, seconds, noise=0.002))
+    write_points(folder, Plan(points=tuple(points), refusals=()))
+    write_rows(folder / "rows" / "all.parquet", rows)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """By name: text of the page, the rows behind it, and what was predicted of each point."""
@@ -68,7 +105,14 @@ def pages(tmp_path_factory):
     (root / "published.csv").write_text(imported_csv())
     run("import", root / "published.csv", root / "imported")
     run("report", root / "imported", "--reports", PROJECT / "reports", "--no-charts")
+    write_truth(root / "truth")
+    run("report", root / "truth", "--reports", PROJECT / "reports", "--no-charts")
     return {
+        "truth": (
+            page_text(root / "truth" / "report.html"),
+            read_rows(root / "truth" / "rows"),
+            [],
+        ),
         "h100": (
             page_text(real / "report.html"),
             read_rows(real / "rows"),
@@ -82,7 +126,7 @@ def pages(tmp_path_factory):
     }
 
 
-@pytest.fixture(params=["h100", "imported"])
+@pytest.fixture(params=["h100", "imported", "truth"])
 def told(request, pages):
     """Each selection of a page with the rows that it is about."""
     text, rows, predicted = pages[request.param]
@@ -100,7 +144,7 @@ def told(request, pages):
         ]
         assert own
         chosen.append((answer, evidence, cells, own, predicted))
-    assert len(chosen) == {"h100": 4, "imported": 2}[request.param]
+    assert len(chosen) == {"h100": 4, "imported": 2, "truth": 1}[request.param]
     return chosen
 
 
@@ -180,24 +224,35 @@ def test_every_layout_has_the_numbers_of_its_rows(told):
 def test_failures_are_those_of_the_rows(told):
     for _, evidence, _, rows, _ in told:
         for size in sizes_of(rows):
-            failed = [axes for axes, cells in table_rows(evidence, size) if len(cells) <= 4]
-            here = [row for row in rows if row["world_size"] == size]
-            assert len(failed) == sum(row["outcome"] != "ok" for row in here)
-            for axes in failed:
-                assert {row["outcome"] for row in of_layout(here, axes)} == {"oom"}
+            shown = [one for one in table_rows(evidence, size) if len(one[1]) <= 4]
+            failed = {
+                row["layout"]: row
+                for row in rows
+                if row["world_size"] == size and row["outcome"] != "ok"
+            }
+            assert len(shown) == len(failed)
+            for axes, cells in shown:
+                (row,) = of_layout([*failed.values()], axes)
+                assert f"{row['outcome']} {row['error_message'] or ''}".strip() in " ".join(cells)
 
 
 def test_each_step_gains_what_its_rows_gain(told):
     for answer, evidence, _, rows, _ in told:
         said = set(re.findall(
-            r"(\d+) to (\d+) (?:GPUs, published: )?trains ([\d.]+) (% faster|times as fast)",
-            plain(answer) + evidence,
+            r"(\d+) to (\d+) (?:GPUs, published: )?trains ([\d.]+) (% faster|times as fast)"
+            r"(?: \((-?[\d.]+)–([\d.]+))?", plain(answer) + evidence,
         ))  # fmt: skip
         assert (len(said) > 0) == (len(sizes_of(rows)) > 1)
-        for before, after, gain, kind in said:
+        for before, after, gain, kind, *ends in said:
             rates = [rate(advised(evidence, int(size), rows)) for size in (before, after)]
-            growth = float(gain) if kind != "% faster" else 1 + float(gain) / 100
-            assert growth == pytest.approx(rates[1] / rates[0], rel=0.02)
+            true = rates[1] / rates[0]
+            growth, *interval = (
+                float(text) if kind != "% faster" else 1 + float(text) / 100
+                for text in (gain, *ends)
+                if text
+            )
+            assert growth == pytest.approx(true, rel=0.02)
+            assert not interval or interval[0] - 0.01 <= true <= interval[1] + 0.01
 
 
 def test_the_titles_of_the_charts_are_true(told):
@@ -288,3 +343,14 @@ def test_the_health_line_names_the_last_day_and_single_runs(pages):
         day = re.search(r"Measured here, last on (\S+)", plain(answer))[1]
         assert day == max(row["started_at"] for row in rows)[:10]
         assert "Every layout ran once; a noise of" in answer
+
+
+def test_equal_layouts_are_too_close_to_call_and_have_one_name_each(pages):
+    text, _, _ = pages["truth"]
+    ((answer, evidence, _),) = selections(text)
+    chances = sorted(float(cells[1].split()[0]) for _, cells in table_rows(evidence, 32))
+    assert chances[-2] > 5
+    assert "Too close to call: the best is" in answer
+    names = set(re.findall(r'title="tp=[^"]+">([^<]+)</span>', text))
+    assert names == {"ZeRO-1", "tp 2, ZeRO-1", "ZeRO-3", "tp 4, ZeRO-1"}
+    assert not re.search(r"ZeRO \d|no fused|Z1\b", re.sub(r"base64,[\w+/=]+", "", text))

@@ -51,19 +51,6 @@ def test_the_first_study_of_a_new_folder_plans_as_it_is(tmp_path, known, least):
     assert {point.model for point in points} == {"tinyllama_1b" if on_gpus else "tiny"}
 
 
-def test_the_cluster_is_what_slurm_said_and_each_line_says_who_did(tmp_path):
-    path = tmp_path / "clusters.yaml"
-    path.write_text(clusters_text(site()))
-    mine = load_clusters(path)["mine"]
-    assert (mine.gpu, mine.gpus_per_node, mine.nodes) == ("h100-80gb", 8, 14)
-    assert (mine.slurm.partition, mine.slurm.account) == ("gpu", "ml")
-    assert (mine.slurm.cpus_per_task, mine.slurm.mem_mb, mine.slurm.max_minutes) == (12, 0, 1440)
-    entry = path.read_text().split("mine:")[1].splitlines()
-    facts = [line for line in entry if ":" in line and not line.strip().startswith(("#", "s"))]
-    assert facts
-    assert all("sinfo" in line or "sacctmgr" in line for line in facts), facts
-
-
 def test_other_gpus_of_the_site_are_clusters_of_their_own(tmp_path):
     path = tmp_path / "clusters.yaml"
     kinds = (

@@ -7,7 +7,7 @@ import yaml
 
 from scaling.cluster.hardware import Slurm
 from scaling.errors import InputError
-from scaling.run import planning, predictions
+from scaling.run import planning
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.point import point_from_json
@@ -104,19 +104,6 @@ def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):
     study = load_study(write_study(), config)
     planned = grid.expand_grid(study)
     assert planning.fit(study, planned) == planned
-
-
-def test_a_plan_is_predicted_once(config, write_study, monkeypatch):
-    counts = []
-
-    def counted(study, points, predict=predictions.predict_points, **named):
-        counts.append(len(points))
-        return predict(study, points, **named)
-
-    monkeypatch.setattr(predictions, "predict_points", counted)
-    study = study_of(config, write_study)
-    planning.fit(study, grid.expand_grid(study))
-    assert counts == [len(grid.expand_grid(study).points)]
 
 
 @pytest.mark.parametrize(("most", "limit_s"), [(60, 300.0), (14, 120.0), (12, None)])

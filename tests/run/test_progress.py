@@ -16,7 +16,7 @@ from scaling.errors import InputError
 from scaling.record import files
 from scaling.record.running import mark_running
 from scaling.run import retry
-from scaling.run.progress import Watcher, duration, progress_of
+from scaling.run.progress import Watcher, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths
@@ -138,26 +138,6 @@ def test_outcomes_to_retry_are_named_or_told_wrong():
         retry.outcomes("ok")
     with pytest.raises(InputError, match="is empty"):
         retry.outcomes(" , ")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
-)
-def test_durations_are_written_for_people(seconds, text):
-    assert duration(seconds) == text
-
-
-def test_what_a_guided_sweep_skips_is_neither_left_nor_waited_for(points, tmp_path):
-    put(tmp_path, points[0])
-    watcher = Watcher(tmp_path, points[:4], has_rounds=True)
-    assert watcher.look().left == 3
-    ids = [point.point_id for point in points[:4]]
-    chosen = [True, True, False, False]
-    decided = {"point_id": ids, "chosen": chosen, "measured": [False] * 4}
-    files.write_table(StudyPaths(tmp_path).round(1), pa.table(decided))
-    seen = watcher.look()
-    assert (seen.total, seen.done, seen.left, seen.undecided) == (2, 1, 1, 1)
 
 
 def test_a_choice_that_is_being_replaced_or_broken_skips_nobody(points, tmp_path):

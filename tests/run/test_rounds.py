@@ -12,8 +12,6 @@ from scaling.run.plan_writer import StudyPlan
 from scaling.run.progress import watch_study
 from scaling.run.rounds import choose
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import read_json_object
-from scaling.study.point import point_from_json
 from tests.plans import fitting_plan
 from tests.rows import row_of
 from tests.run.test_planning import study_of
@@ -78,51 +76,6 @@ def sweep(tmp_path, config, write_study):
 @pytest.fixture
 def guided(sweep):
     return lambda **options: sweep(**{"guided": True, "spread": 0.0} | options)
-
-
-def test_the_first_round_takes_the_most_promising_point_of_each_size(guided):
-    calm = guided(keep=0.0)
-    names, text = calm.choose()
-    sizes = [p.world_size for p in calm.planned.points if p.point_id in names]
-    assert sizes == [8, 16]
-    assert text.startswith("round 1: 2 points are measured; nothing has been measured: predicted")
-
-
-def test_a_settled_sweep_ends_with_a_round_that_chooses_nothing_new(guided):
-    calm = guided()
-    chosen, number = set(), 0
-    while True:
-        number += 1
-        names, _ = calm.choose(number)
-        if not chosen_ids(calm.paths.round(number))[1]:
-            break
-        assert not chosen & set(names)
-        chosen |= set(names)
-        calm.measure(names)
-    assert names == []
-    assert 2 <= len(chosen) < 8
-
-
-def test_a_layout_slower_than_predicted_sends_for_its_rivals(guided):
-    odd = guided(keep=0.2)
-    first, _ = odd.choose()
-    odd.measure(first, times=20)
-    second, text = odd.choose(2)
-    assert second
-    assert not set(first) & set(second)
-    assert "; calibrated on 2 rows" in text
-
-
-def test_a_lost_file_of_a_round_is_made_anew_with_the_same_points(guided):
-    odd = guided(keep=0.2)
-    first, _ = odd.choose()
-    odd.measure(first, times=20)
-    second, _ = odd.choose(2)
-    odd.paths.round(2).unlink()
-    assert odd.choose(2)[0] == second
-    odd.paths.round(2).unlink()
-    odd.measure(second)
-    assert set(odd.choose(2)[0]) >= set(second)
 
 
 @pytest.mark.parametrize(
@@ -246,27 +199,6 @@ def on_two_nodes(sweep):
         sweep.measure({point.point_id}, times=times, hosts=["n1" if slow else "n0"])
 
 
-def test_a_contender_that_only_ran_on_a_slow_node_runs_elsewhere(sweep):
-    plain = sweep(axes=TWELVE, nodes=4)
-    on_two_nodes(plain)
-    before = plain.progress()
-    assert (before.total, before.undecided, before.finished) == (12, 1, False)
-    added, text = plain.choose()
-    assert "n1 is left out: its 6 runs take 10% longer" in text
-    again = [point_from_json(plain.paths.point(name).read_text()) for name in added]
-    on_slow = {point.layout for place, point in enumerate(plain.planned.points) if place % 2}
-    assert {point.layout for point in again} <= on_slow
-    assert 0 < len(again) <= 6
-    assert {point.repeat for point in again} == {1}
-    by_layout = {point.layout: point for point in plain.planned.points}
-    assert again[0].allocation == dataclasses.replace(
-        by_layout[again[0].layout].allocation, repeat=1
-    )
-    assert not set(added) & {point.point_id for point in plain.planned.points}
-    now = plain.progress()
-    assert (now.total, now.done) == (12 + len(again), 12)
-
-
 def test_no_run_is_added_if_too_few_other_nodes_are_left(sweep):
     plain = sweep(axes=TWELVE | {"world_size": 16}, nodes=2)
     on_two_nodes(plain)
@@ -282,17 +214,3 @@ def test_a_study_may_forbid_the_exclusion_of_slow_nodes(guided):
         text = odd.choose()[1]
         assert ("n1 is left out: its" in text) is not forbidden
         assert odd.paths.excluded.exists() is not forbidden
-
-
-def test_the_choice_of_an_earlier_version_stands(guided):
-    old = guided()
-    measured = sorted(old.of_size(8))[:2]
-    old.measure(measured)
-    old.paths.report.touch()
-    old.paths.plan.write_text('{"measured": true}')
-    old.write_plan()
-    assert read_json_object(old.paths.plan)["stands"] is True
-    names, text = old.choose()
-    assert sorted(names) == measured
-    assert text.startswith("round 1: 0 points are measured; an earlier version chose")
-    assert old.progress().finished

@@ -35,23 +35,6 @@ def points_of(count):
     return [dataclasses.replace(plain, point_id=f"p{n}", seed=n) for n in range(count)]
 
 
-SINFO = "#!/bin/sh\necho 'node[1-2] is drained: bad fan'\n"
-DRAINED = (
-    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-)
-
-
-def test_who_waits_for_nodes_that_are_away_is_told_which_and_why(tmp_path, monkeypatch):
-    line = f"8|8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
-    write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{line}'\n")
-    write_program(tmp_path / "sinfo", SINFO)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    (job,) = ask_queue(tmp_path).jobs
-
-    assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes, {DRAINED}; node[1-2] is drained: bad fan"
-
-
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Four points: one is measured, one was slower and extended, one runs, one waits."""
@@ -165,43 +148,6 @@ def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
     assert narrow_low < 300 < narrow_high
     assert time_left([], many, 2) == (0.0, 0.0, 0.0)
     assert time_left(points, [], 2) is None
-
-
-OK = {
-    "outcome": "ok", "step_time_kind": "measured", "step_time_low_s": None,
-    "step_time_high_s": None, "num_alloc_retries": None,
-}  # fmt: skip
-
-
-def test_the_best_so_far_is_of_one_comparison_group():
-    plain, learned = points_of(2)
-    learned = dataclasses.replace(
-        learned, layout=dataclasses.replace(learned.layout, routing="learned")
-    )
-    rows = {"p0": {**OK, "step_time_s": 2.0}, "p1": {**OK, "step_time_s": 1.0}}
-    assert [(one.of, one.tokens_per_s) for one in _best([plain, learned], rows)] == [
-        (1, pytest.approx(8 * 32 / 2.0)),
-        (1, pytest.approx(8 * 32 / 1.0)),
-    ]
-
-
-def test_the_best_so_far_goes_by_the_mean_of_its_repeats():
-    lucky, steady = points_of(2)
-    steady = dataclasses.replace(
-        steady, layout=dataclasses.replace(steady.layout, activation_checkpointing="full")
-    )
-    points = [
-        dataclasses.replace(one, point_id=f"{name}{repeat}", repeat=repeat)
-        for name, one in (("l", lucky), ("s", steady)) for repeat in range(3)
-    ]  # fmt: skip
-    seconds = (0.9, 1.5, 2.0, 1.0, 1.0, 1.0)
-    rows = {
-        point.point_id: {**OK, "step_time_s": step}
-        for point, step in zip(points, seconds, strict=True)
-    }
-    (best,) = _best(points, rows)
-    assert (best.layout, best.of) == (steady.layout.label, 2)
-    assert best.tokens_per_s == pytest.approx(8 * 32 / 1.0)
 
 
 def test_the_best_so_far_is_what_the_report_advises(tmp_path):

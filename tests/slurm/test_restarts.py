@@ -1,6 +1,5 @@
 """The same command again, whatever has happened to Snakemake: nothing twice, nothing lost."""
 
-import json
 import os
 import shutil
 import signal
@@ -165,16 +164,6 @@ def test_a_second_snakemake_on_the_same_study_is_told_who_has_it(study):
     assert study.starts() == {"a": 1}
     owners = study.folder / ".snakemake/submitit/index/owners"
     assert not list(owners.glob("*.json"))
-
-
-def test_finished_allocations_leave_nothing_behind(study):
-    study.points(**{name: {"seconds": 0} for name in SIX})
-    assert study.run(*PACKED) == 0
-    assert study.run(*PACKED) == 0  # the last worker may still have been saying goodbye
-
-    kept = [path for path in (study.folder / ".snakemake/submitit").rglob("*") if path.is_file()]
-
-    assert [json.loads(path.read_text()) for path in kept] == []
 
 
 def test_a_run_is_stopped_for_good_though_its_snakemake_is_dead(study):

@@ -1,6 +1,4 @@
-"""The published studies' axes with tiny models, really run on CPU ranks of this machine."""
-
-import shutil
+"""A published study's axes with a tiny model, really run on CPU ranks of this machine."""
 
 import pyarrow.parquet as pq
 import pytest
@@ -9,25 +7,21 @@ from scaling.study import grid
 from scaling.study.load import load_study
 from tests.conftest import FEW_STEPS, PROJECT, copy_project
 from tests.ran import rows_of, scaling_warm
-from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(900)]
 
 
 STEPS = "warmup_steps: 2\n  measured_steps: 10\n"
-REPLICATED = ("hardware_scaling", "parallel_layouts", "zero_stages")
 
 
-@pytest.mark.parametrize("name", REPLICATED)
-def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path, name):
+def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path):
+    name = "parallel_layouts"
     root = copy_project(tmp_path)
     study = root / "config" / "studies" / f"{name}_small.yaml"
     # what is asked of it here is that it runs and answers, not how precisely
     shipped = study.read_text()
     assert STEPS in shipped
     study.write_text(shipped.replace(STEPS, FEW_STEPS))
-    if name != REPLICATED[0]:  # the page of one of them is enough: charts take seconds
-        stand_in(root)
     ran = scaling_warm(root, "run", f"{name}_small")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     results = root / "results" / f"{name}_small"
@@ -44,4 +38,3 @@ def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path, name
     assert {answer["finding"] for answer in answers} == {path.stem for path in findings}
     assert "measured" in {answer["source"] for answer in answers}
     assert (results / "report.html").exists()
-    shutil.rmtree(root)

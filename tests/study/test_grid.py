@@ -156,11 +156,6 @@ def test_every_combination_becomes_a_point_or_a_refusal(planned, world_size, tp,
     assert len({p.point_id for p in made.points}) == len(made.points)
 
 
-def test_the_grid_needs_nothing_heavy():
-    heavy = {"torch", "deepspeed", "duckdb", "altair", "pyarrow", "numpy", "pydantic", "yaml"}
-    assert not heavy & modules_after("import scaling.study.grid")
-
-
 def test_what_every_run_imports_leaves_scipy_to_who_fits():
     """Half a second of each `scaling plan`, which Snakemake starts where a plan may be stale."""
     rooms = "scaling.run.planning, scaling.run.rounds, scaling.cli.show"

@@ -1,6 +1,5 @@
 """A plan is stale by what its files say, whoever wrote it last."""
 
-import ast
 import json
 import os
 import subprocess
@@ -14,8 +13,7 @@ from scaling.cli.verbs import app
 from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 from tests.conftest import PROJECT
-from tests.processes import modules_after
-from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
+from tests.workflow.test_dag import edit, plan, snakemake
 
 pytestmark = pytest.mark.snakemake
 
@@ -39,36 +37,6 @@ def plan_of(project):
 def times_of(project):
     results = project / "results" / "quickstart"
     return {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
-
-
-def test_points_added_after_a_plan_are_there_when_snakemake_starts(planned):
-    before = set(plan_of(planned)["points"])
-    edit(planned, "quickstart", lambda study: study["measure"].update(repeats=2))
-    jobs = planned_jobs(planned, "quickstart")
-    after = set(plan_of(planned)["points"])
-    assert before < after
-    assert jobs["measure"] == len(after) == 2 * len(before)
-    files = {path.stem for path in (planned / "results/quickstart/points").iterdir()}
-    assert files == after
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda study: study.update(title="Another question"),
-        lambda study: study.update(report={"knee_share": 0.5}),
-        lambda study: study["layouts"].append({"world_size": 3, "tp": 3}),  # a refusal
-    ],
-    ids=["title", "knee_share", "refusal"],
-)
-def test_report_only_changes_measure_nothing(planned, change):
-    pretend_it_ran(planned, "quickstart")
-    assert "measure" not in planned_jobs(planned, "quickstart")
-    edit(planned, "quickstart", change)
-    plan(planned, "quickstart")
-    jobs = planned_jobs(planned, "quickstart")
-    assert "measure" not in jobs
-    assert jobs["tabulate"] == jobs["report"] == 1
 
 
 def test_a_plan_that_fits_is_read_and_not_made_again(planned, monkeypatch):
@@ -171,20 +139,6 @@ def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(plann
     plan(planned, "quickstart")
     assert plan_of(planned)["clusters"] != before["clusters"]
     assert plan_of(planned)["asked"] == before["asked"]
-
-
-def test_what_snakemake_imports_on_every_parse_is_light(planned):
-    common = planned / "workflow" / "rules" / "common.smk"
-    source = common.read_text()
-    lines = [
-        ast.unparse(each)
-        for each in ast.parse(source).body
-        if isinstance(each, ast.Import | ast.ImportFrom)
-    ]
-    assert any("scaling" in line for line in lines)
-    loaded = modules_after("\n".join([*lines, "plan_file.current_plan('quickstart')"]))
-    heavy = {"torch", "duckdb", "altair", "pyarrow", "numpy", "pydantic", "yaml", "typer", "rich"}
-    assert not heavy & loaded
 
 
 def test_another_file_of_the_same_name_is_refused_with_a_way_out(planned, tmp_path):
