@@ -313,12 +313,3 @@ def test_a_model_with_a_hostile_name_is_text_everywhere(hostile):
     assert not page.is_visible("#pick-place")
     assert hostile.errors == []
     assert hostile.requests == []
-
-
-def test_a_changed_number_format_reaches_sentences_and_script_alike(reported, opened, monkeypatch):
-    formats = {"prefixes": [[1e3, 1e3, " kilo"]], "digits": 2}
-    for name, value in formats.items():
-        monkeypatch.setitem(report_text.FORMATS, name, value)
-    page = opened(reported(gpu_plan(axes={"tp": (1, 2)}))).page
-    assert " kilo" in page.locator("#rows tbody tr").first.inner_text()
-    assert " kilo" in page.inner_text("#matrix")

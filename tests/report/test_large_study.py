@@ -1,7 +1,5 @@
 """A study as somebody decides from: two clusters, three models, every outcome, predictions."""
 
-from pathlib import Path
-
 import pytest
 
 from scaling.analyse.warehouse import tabulate
@@ -9,7 +7,6 @@ from scaling.importing.rows import import_rows
 from scaling.record.files import write_points
 from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
-from scaling.report.tables import Tables, read_tables
 from tests.analyse.conftest import PAPER_ROW
 from tests.predict.reference import write_csv
 from tests.report.conftest import REPORTS
@@ -19,34 +16,9 @@ from tests.report.synthetic_study import gpu_plan
 ON_H100 = "#model=llama-8b&cluster=h100-80gb-dgx&batch=strong+64+%C3%97+4096"
 
 
-@pytest.fixture(scope="module")
-def tables(large: Path) -> Tables:
-    return read_tables(large.parent)
-
-
 @pytest.mark.slow
 def test_the_page_of_four_hundred_points_has_at_most_a_megabyte(large):
     assert large.stat().st_size <= 1_000_000
-
-
-@pytest.mark.slow
-def test_predictions_speak_only_where_nothing_ran(tables):
-    source = {}
-    for row in tables["sizes"]:
-        source.setdefault(row["source"], set()).add((row["group_id"], row["world_size"]))
-    assert source["measured"]
-    assert {size for _, size in source["predicted"]} >= {32, 64}
-    assert not source["measured"] & source["predicted"]
-
-
-@pytest.mark.slow
-def test_a_split_step_is_that_of_the_advised_layout_and_adds_up(tables):
-    advised = {(r["group_id"], r["world_size"]): r["layout_name"] for r in tables["sizes"]}
-    assert tables["time_split"]
-    for row in tables["time_split"]:
-        assert row["layout_name"] == advised[row["group_id"], row["world_size"]]
-    ends = [row["share_to"] for row in tables["time_split"] if row["part_order"] == 5]
-    assert ends == pytest.approx([1.0] * len(ends))
 
 
 @pytest.mark.browser

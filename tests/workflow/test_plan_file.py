@@ -127,20 +127,6 @@ def test_a_plan_is_stale_when_a_file_it_follows_from_says_something_else(planned
     assert inputs.inputs_digest(path, paths.CONFIG, mode="predict", cluster=None) != before
 
 
-def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(planned):
-    before = plan_of(planned)
-    clusters = planned / "config" / "clusters.yaml"
-    content = yaml.safe_load(clusters.read_text())
-    clusters.write_text(yaml.safe_dump(content))
-    plan(planned, "quickstart")
-    assert plan_of(planned)["clusters"] == before["clusters"]
-    content["local"]["usd_per_gpu_hour"] = 3.5
-    clusters.write_text(yaml.safe_dump(content))
-    plan(planned, "quickstart")
-    assert plan_of(planned)["clusters"] != before["clusters"]
-    assert plan_of(planned)["asked"] == before["asked"]
-
-
 def test_another_file_of_the_same_name_is_refused_with_a_way_out(planned, tmp_path):
     other = tmp_path / "quickstart.yaml"
     other.write_text((planned / "config/studies/quickstart.yaml").read_text())
