@@ -6,6 +6,11 @@ const state = { story: stories[0], size: null, tokens: null, price: null, deadli
 const dollars = (hours, price, words) => price ? `$${amount(hours * price)}` : `${amount(hours)} ${words.GPU}-hours`;
 const tokensOf = story => state.tokens ?? story.tokens, priceOf = story => state.price ?? story.price;
 const bill = option => `${duration(option.hours * tokensOf(state.story))}, ${dollars(option.gpu_hours * tokensOf(state.story), priceOf(state.story), state.story.words).replace(' ', '\u00a0').replace('-', '\u2011')}`;
+// the interval of the time in the unit of its middle, and that of the cost
+function ends({ hours, gpu_hours, low, high }) {
+  const tokens = tokensOf(state.story), costs = [low, high].map(end => dollars(end / hours * gpu_hours * tokens, priceOf(state.story), state.story.words));
+  return [duration(low * tokens, hours * tokens).split('\u00a0')[0], duration(high * tokens, hours * tokens), costs[0].split(' ')[0], costs[1].replace(' ', '\u00a0').replace('-', '\u2011')];
+}
 // the chance that a run ends in time: the normal distribution of ln hours, within 0.0002 (Bowling et al. 2009)
 function chance({ hours, low, high, level }) {
   const x = Math.log(24 * state.deadline / hours / tokensOf(state.story)) / Math.log(high / low) * 2 * { 80: 1.2816, 95: 1.96 }[level];
@@ -28,14 +33,14 @@ function answer() {
   const slow = state.deadline == null ? '' : `${late ? ` No size finishes within ${amount(state.deadline)} days; this is the fastest.` : ''} The chance to finish in time is ${chance(use)}${thin}%.`;
   at('headline').textContent = use.undecided ? `${use.undecided}.` : `${use.verb} ${use.what}: ${bill(use)} for ${amount(tokens)} tokens.`;
   at('headline').title = use.exact;
-  const high = use.high * tokens, [low] = duration(use.low * tokens, high).split('\u00a0');
-  at('between').textContent = `${use.undecided ? `These runs say ${use.what}: ${bill(use)}. ` : ''}Between ${low} and ${duration(high)} (${use.level} % interval).${slow}`;
+  const [low, high, cheap, dear] = ends(use);
+  at('between').textContent = `${use.undecided ? `These runs say ${use.what}: ${bill(use)}. ` : ''}Between ${low} and ${high}, ${cheap} and ${dear} (${use.level}${thin}% interval).${slow}`;
   at('close').textContent = use.close;
   at('returns').textContent = use.returns;
   at('health').replaceChildren(...use.health.map(([look, words]) => element('li', words, look)));
   for (const [name, one] of Object.entries({ cheaper, faster })) {
     at(name).hidden = !one;
-    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)}${one.source === 'predicted' ? ', predicted' : ''}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
+    if (one) $('span', at(name)).textContent = `${one.what}: ${bill(one)} (${ends(one).slice(0, 2).join('–')}, ${one.level}${thin}% interval), ${one.source}${state.deadline != null && one.hours * tokens > 24 * state.deadline ? ', too late' : ''}`;
   }
   for (const cell of $$('#matrix td[data-size]')) {
     const of = stories.find(one => one.id === Number(cell.parentNode.dataset.id)), option = of.options.find(one => one.size === Number(cell.dataset.size));

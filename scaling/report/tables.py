@@ -63,7 +63,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "hosts": ("group_id", "cluster", "host", "effect", "effect_low", "effect_high", "level"),
     "effects": (
         "group_id", "factor", "name", "level", "pairs", "mean_ratio", "lowest", "highest",
-        "near_pairs", "near_ratio", "near_low", "near_high", "shown",
+        "near_pairs", "near_ratio", "near_low", "near_high", "memory_ratio", "shown",
     ),
     "memory_parts": (
         "group_id", "world_size", "layout_name", "place", "part", "from_bytes", "to_bytes",
@@ -73,7 +73,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "group_id", "world_size", "layout_name", "source", "part_order", "part", "seconds",
         "profiled_s", "share_from", "share_to", "host_bound",
     ),
-    "accuracy": ("group_id", "compared", "near", "median_error"),
+    "accuracy": ("group_id", "compared", "near", "median_error", "predicted_from"),
     "collectives": (
         "cluster", "kind", "ranks", "stride", "nodes", "at_once", "message_bytes",
         "bus_bytes_per_s", "bus_low", "bus_high",
@@ -103,8 +103,8 @@ _FILTERS = {
     "losses": "where not agrees",
 }
 _ORDER = {
-    "statistics": "group_id, tokens_per_s desc nulls last, world_size, layout_name, repeat, "
-    "source, point_id",
+    "statistics": "group_id, tokens_per_s desc nulls last, "
+    "predicted_tokens_per_s desc nulls last, world_size, layout_name, repeat, source, point_id",
     "estimates": "group_id, world_size, place",
     "sizes": "group_id, world_size",
     "returns": "group_id, from_world_size",

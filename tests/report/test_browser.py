@@ -269,7 +269,7 @@ def test_the_theme_switch_changes_page_and_charts(full):
 
 
 @pytest.mark.parametrize(("models", "answers"), [(3, 3), (30, 1)])
-def test_paper_shows_answers_matrix_and_method_on_at_most_six_pages(
+def test_paper_shows_answers_matrix_charts_and_method_on_at_most_six_pages(
     reported, opened, models, answers
 ):
     names = tuple(f"model-{number}" for number in range(models))
@@ -279,6 +279,7 @@ def test_paper_shows_answers_matrix_and_method_on_at_most_six_pages(
     page.emulate_media(media="print")
     assert page.locator("h2.big:visible").count() == answers
     assert page.locator("#matrix tbody tr:visible").count() == models
+    assert page.locator(".size:visible").count() == 1 <= page.locator("figure:visible").count()
     assert page.locator("button:visible, input:visible, select:visible").count() == 0
 
 

@@ -124,6 +124,25 @@ def test_a_profile_much_longer_than_the_timed_step_shows_no_split():
     assert drawing.title == "On 8 GPUs the whole step is compute"
 
 
+def effect(**changes):
+    row = {
+        "shown": True, "name": "ZeRO 3, against 2", "factor": "zero_stage", "level": 0.95,
+        "pairs": 9, "mean_ratio": 0.3, "lowest": 0.2, "highest": 0.4, "near_pairs": 4,
+        "near_ratio": None, "near_low": None, "near_high": None, "memory_ratio": 0.5,
+    }  # fmt: skip
+    return row | changes
+
+
+def test_the_largest_effect_of_each_factor_is_drawn_before_a_second_of_one():
+    """A study asks which engine is faster: that the two are equal is its answer."""
+    stages = [effect(name=f"ZeRO {stage}, against 0") for stage in range(1, 9)]
+    engine = effect(name="engine torch, against deepspeed", factor="engine", mean_ratio=1.01)
+    (drawing,) = CHARTS["factor_effects"].rows(Tables({"effects": [*stages, engine]}))
+    drawn = {row["name"]: row["words"] for row in drawing.rows["rows"]}
+    assert len(drawn) == 8
+    assert drawn["engine torch instead of deepspeed"] == "×1.01, memory ×0.50, 9 pairs"
+
+
 @pytest.mark.parametrize(
     ("near", "far", "title"),
     [
@@ -134,11 +153,9 @@ def test_a_profile_much_longer_than_the_timed_step_shows_no_split():
     ],
 )
 def test_a_choice_is_clear_by_its_interval_or_if_all_pairs_agree(near, far, title):
-    row = {
-        "shown": True, "name": "ZeRO 3, against 2", "factor": "zero_stage", "level": 0.95,
-        "pairs": 9, "mean_ratio": 0.3, "lowest": far[0], "highest": far[1],
-        "near_pairs": 4, "near_ratio": None if near[0] is None else 0.3, "near_low": near[0],
-        "near_high": near[1],
-    }  # fmt: skip
+    row = effect(
+        lowest=far[0], highest=far[1], near_ratio=None if near[0] is None else 0.3,
+        near_low=near[0], near_high=near[1],
+    )  # fmt: skip
     (drawing,) = CHARTS["factor_effects"].rows(Tables({"effects": [row]}))
     assert drawing.title.replace("\u202f", " ") == title

@@ -40,7 +40,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, looked
 def test_a_predicted_cell_is_marked_and_its_interval_holds_80_of_100(large, looked_at):
     page = looked_at(large, fragment=f"{ON_H100}&deadline=5").page
     assert page.inner_text(".selection:visible h2.big").startswith("Predicted: use 64")
-    assert "(80 % interval)" in page.inner_text(".selection:visible .between")
+    assert "(80\u202f% interval)" in page.inner_text(".selection:visible .between")
     health = page.inner_text(".selection:visible .health")
     assert "Predicted, not measured, from data sheet" in health
     assert "It fits with a chance of" in health

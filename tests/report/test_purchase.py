@@ -50,16 +50,21 @@ def test_the_headline_is_a_purchase_and_a_red_item_takes_its_verb():
     assert purchase.headline(red, 135e9, 2.5, GPU) == "Not decided: the machine was busy."
 
 
-def test_an_alternative_says_that_it_is_predicted():
-    assert purchase.offer(option(8, 1.0, source="predicted"), 1, None, GPU).endswith(", predicted")
+def test_an_alternative_has_the_interval_of_its_time_and_its_source():
+    offer = purchase.offer(option(8, 40.0, source="predicted", level=80), 1, None, GPU)
+    assert (
+        offer.replace("\u00a0", " ")
+        .replace("\u202f", " ")
+        .endswith(": 40.0 hours, 320 GPU‑hours (36.0–44.0 hours, 80 % interval), predicted")
+    )
 
 
-def test_the_interval_of_the_time_has_its_level():
+def test_the_interval_of_time_and_cost_has_its_level():
     one = option(8, 100 * DAY, undecided=None)
-    said = purchase.between(one, 1, None, GPU).replace("\u00a0", " ")
-    assert said == "Between 90.0 and 110 days (95 % interval)."
+    said = purchase.between(one, 1, 2.5, GPU).replace("\u00a0", " ").replace("\u202f", " ")
+    assert said == "Between 90.0 and 110 days, $43.2 k and $52.8 k (95 % interval)."
     mixed = purchase.between(option(8, 48.0, undecided=None), 1, None, GPU)
-    assert mixed.startswith("Between 1.80 and 2.20\u00a0days ")
+    assert mixed.startswith("Between 1.80 and 2.20\u00a0days, ")
     red = purchase.between(one | {"undecided": "Not decided: the machine was busy"}, 1, None, GPU)
     assert red.startswith("These runs say 8 GPUs with ZeRO-3: 100\u00a0days, ")
 
@@ -166,9 +171,34 @@ def test_a_prediction_says_the_age_of_its_calibration(stack, until, words):
 
 
 def test_a_slow_host_is_named_and_its_runs_are_said_to_be_corrected():
-    host = {"host": "node-3", "effect": 0.08}
+    host = {"host": "node-3", "effect": 0.08, "level": 0.95}
+    host |= {"effect_low": 0.07, "effect_high": 0.09}
     found = purchase.health(tables(hosts=[host]), size())
-    assert ("warn", "node-3 8\u202f% is slower; the rates are corrected for it") in found
+    slow = "Slow: node-3 by 8\u202f% (7–9\u202f%, 95\u202f% interval)"
+    assert ("warn", f"{slow}; the rates are corrected for it") in found
+
+
+def test_the_largest_size_says_that_no_larger_one_was_tried():
+    step = {
+        "from_world_size": 8, "to_world_size": 16, "faster": 1.5, "faster_low": 1.4,
+        "faster_high": 1.6, "level": 0.95,
+    }  # fmt: skip
+    given = tables(size(), size(world_size=16), returns=[step])
+    told = [purchase._returns(given, at).replace("\u202f", " ") for at in (8, 16)]
+    assert told[0] == "8 to 16 trains 50 % faster (40–60 %, 95 % interval)."
+    assert told[1] == f"{told[0]} No larger size was tried."
+
+
+def test_an_answer_that_is_missing_has_the_commonest_reason():
+    progress = {"points": 3, "failed": 3, "waiting": 0, "refusals": 2}
+    failed = [size(outcome="oom", error_message=text) for text in ("a.", "b", "a.")]
+    assert purchase.why_nothing(tables(*failed, progress=[progress])) == (
+        "No layout ran: 3 of 3 points failed, most often: a."
+    )
+    refused = tables(progress=[progress | {"points": 0}], refused=[{"reason": "tp=3"}])
+    assert purchase.why_nothing(refused) == (
+        "Nothing can run: all 2 combinations were refused, most often: tp=3."
+    )
 
 
 def test_an_assumed_noise_is_said_to_be_assumed():

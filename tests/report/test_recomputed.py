@@ -176,9 +176,15 @@ def test_time_and_cost_are_tokens_over_the_rate_of_the_rows(told):
             true = tokens / rate(advised(evidence, int(size), rows)) / 3600
             assert hours(took) == pytest.approx(true, rel=0.01)
             assert number(cost) == pytest.approx(int(size) * true, rel=0.01)
-        low, high, unit = re.search(r"Between ([\d. ]+) and ([\d. ]+) (\w+) \(95 %", text).groups()
-        took = hours(re.search(rf": ({TIME}),", text)[1])
-        assert hours(f"{low} {unit}") < took < hours(f"{high} {unit}")
+        low, high, unit, least, most = re.search(
+            r"Between ([\d. ]+) and ([\d. ]+) (\w+), ([\d. ]+[kM]?) and ([\d. ]+[kM]?) GPU-hours "
+            r"\(95 %", text,
+        ).groups()  # fmt: skip
+        used, took, cost = bills[0]
+        low, high = hours(f"{low} {unit}"), hours(f"{high} {unit}")
+        assert low < hours(took) < high
+        for spent, time in ((least, low), (cost, hours(took)), (most, high)):
+            assert number(spent) == pytest.approx(int(used) * time, rel=0.01)
 
 
 def test_a_cheaper_or_faster_offer_is_one(told):

@@ -44,8 +44,7 @@ def test_a_finding_is_reproduced_in_full_or_in_part(
     )
     assert found is not None
     assert found["headline"] == (
-        "Of 4 findings of the paper 1 is reproduced, 1 in part, 1 is not and "
-        "1 cannot be tested here"
+        "The paper has 4 findings: 1 is reproduced, 1 in part, 1 is not and 1 cannot be tested here"
     )
     assert [(f["claim"], f["verdict"], f["count"]) for f in found["findings"]] == [  # type: ignore[attr-defined]
         ("d holds", "reproduced", None),

@@ -1,5 +1,6 @@
 """Charts that compare: choices, predictions against what was measured, collectives."""
 
+import re
 import statistics
 from itertools import groupby
 
@@ -19,7 +20,7 @@ _HALF = 0.5
 def effect_rows(tables: Tables) -> list[Drawing]:
     """The effect of one choice, all else equal: the mean over pairs near the fastest layouts."""
     shown = [row for row in tables["effects"] if row["shown"]]
-    rows = []
+    rows: list[Record] = []
     for row in shown:
         near = row["near_ratio"] is not None
         worth = row["near_ratio"] if near else row["mean_ratio"]
@@ -30,17 +31,22 @@ def effect_rows(tables: Tables) -> list[Drawing]:
             interval = f" ({digits(low, 2)}–{digits(high, 2)}, {percent(level)} interval)"
         ends = (row["lowest"], row["highest"]) if low is None else (low, high)
         counted = f"{pairs} pair{'s' * (pairs != 1)}"
+        ratio = row["memory_ratio"]
+        memory = "" if ratio is None else f", memory ×{digits(ratio, 2)}"
         rows.append(
             {
-                "name": _choice(row), "worth": worth, "low": low, "high": high,
+                "name": _choice(row), "factor": row["factor"], "worth": worth,
+                "low": low, "high": high,
                 "lowest": row["lowest"], "highest": row["highest"],
                 "clear": not ends[0] <= 1 <= ends[1],
-                "words": f"×{digits(worth, 2)}, {counted}",
+                "words": f"×{digits(worth, 2)}{memory}, {counted}",
                 "tip": f"{_choice(row)}: {digits(worth, 2)} times the rate{interval}, {counted}; "
-                f"all pairs {digits(row['lowest'], 2)} to {digits(row['highest'], 2)}",
+                f"all pairs {digits(row['lowest'], 2)} to {digits(row['highest'], 2)}{memory}",
             }
         )  # fmt: skip
     rows.sort(key=lambda row: -abs(float(row["worth"]) - 1))
+    first = {str(row["factor"]): row for row in reversed(rows)}.values()  # the largest of each
+    rows.sort(key=lambda row: row not in first)  # so that no factor that was varied is missing
     if not rows:
         return []
     clear = [row for row in rows if row["clear"]]
@@ -55,7 +61,7 @@ def effect_rows(tables: Tables) -> list[Drawing]:
 def _choice(row: Record) -> str:
     """An effect in words: `tp 2 instead of 1`."""
     name = str(row["name"]).replace(", against ", " instead of ")
-    return name.replace("ZeRO ", "ZeRO-")  # as layouts are named
+    return re.sub(r"ZeRO (?=\d)", "ZeRO-", name)  # as layouts are named
 
 
 def factor_effects() -> alt.LayerChart:
@@ -113,9 +119,11 @@ def accuracy_rows(tables: Tables) -> list[Drawing]:
         middles.append({"size": size, "middle": middle, "number": digits(middle, 2)})
     half = percent(compared["median_error"], 1)
     points = "point is" if compared["compared"] == 1 else "points are"
+    fitted = compared["predicted_from"] not in ("data sheet", "prediction")
+    calibrated = " after calibration" if fitted else ""
     title = (
         f"{compared['near']} of {compared['compared']} {points} predicted within "
-        f"{percent(NEAR)}, half within {half}"
+        f"{percent(NEAR)}{calibrated}, half within {half}"
     )
     band = [{"low": 1 - NEAR, "high": 1 + NEAR}]
     return [Drawing(title, {"rows": rows, "middles": middles, "band": band}, sizes)]

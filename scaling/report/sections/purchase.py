@@ -5,7 +5,8 @@ The page's script makes the same choice when the reader changes tokens, price or
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scaling.analyse.decision import LEAST_FIT
@@ -16,7 +17,9 @@ from scaling.report.text import (
     GLUE,
     LEVELS,
     SURE,
+    THIN,
     amount,
+    at_level,
     digits,
     duration,
     gib,
@@ -128,9 +131,10 @@ def bill(option: Option, tokens: float, price: float | None, words: Mapping[str,
 
 
 def offer(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
-    """An alternative: `32 GPUs with ZeRO-3: 5.50 days, $11 200`, and that it is predicted."""
-    predicted = ", predicted" if option["source"] == "predicted" else ""
-    return f"{option['what']}: {bill(option, tokens, price, words)}{predicted}"
+    """An alternative: `32 GPUs: 5.50 days, $11 200 (5.30–5.70 days, 95 % interval), measured`."""
+    low, high = _ends(option, tokens)
+    interval = f"({low}–{high}, {option['level']}{THIN}% interval)"
+    return f"{option['what']}: {bill(option, tokens, price, words)} {interval}, {option['source']}"
 
 
 def headline(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
@@ -142,15 +146,25 @@ def headline(option: Option, tokens: float, price: float | None, words: Mapping[
 
 
 def between(option: Option, tokens: float, price: float | None, words: Mapping[str, str]) -> str:
-    """The interval of the time, such as `Between 2.70 and 2.90 days (95 % interval)`.
+    """The interval of time and cost, such as `Between 2.70 and 2.90 days, $11 k and $12 k (...)`.
 
     If the headline decides nothing, first what the runs say all the same.
     """
     said = f"These runs say {option['what']}: {bill(option, tokens, price, words)}. "
-    longest = option["high"] * tokens
-    low = duration(option["low"] * tokens, longest).split(GLUE)[0]
-    interval = f"Between {low} and {duration(longest)} ({option['level']} % interval)."
+    low, high = _ends(option, tokens)
+    per_hour = option["gpu_hours"] / option["hours"] * tokens
+    least, most = (money(option[end] * per_hour, price, words["GPU"]) for end in ("low", "high"))
+    costs = f"{least.split(' ')[0]} and {glued(most)}"
+    interval = f"Between {low} and {high}, {costs} ({option['level']}{THIN}% interval)."
     return said + interval if option["undecided"] else interval
+
+
+def _ends(option: Option, tokens: float) -> tuple[str, str]:
+    """The interval of the time in the unit of its middle: `2.70`, `2.90 days`."""
+    low, high = (
+        duration(option[end] * tokens, option["hours"] * tokens) for end in ("low", "high")
+    )
+    return low.split(GLUE)[0], high
 
 
 def too_close(tables: Tables, size: Record) -> str:
@@ -177,13 +191,15 @@ def too_close(tables: Tables, size: Record) -> str:
 
 
 def _returns(tables: Tables, size: int) -> str:
-    """The gains of the steps to and from a size; empty without a step."""
+    """The gains of the steps to and from a size, and whether it is the largest that was tried."""
     steps = [
         f"{step['from_world_size']} to {step['to_world_size']} trains {step_words(step)}"
         for step in tables["returns"]
         if size in (step["from_world_size"], step["to_world_size"])
     ]
-    return f"{'; '.join(steps)}." if steps else ""
+    largest = size == max(int(row["world_size"]) for row in tables["estimates"])
+    said = f"{'; '.join(steps)}. " if steps else ""
+    return (said + "No larger size was tried." * largest).strip()
 
 
 def health(tables: Tables, size: Record) -> list[Item]:
@@ -209,10 +225,9 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
         items.append(("warn", f"{told}: a rank or its host was stopped"))
     if tables["hosts"]:
         slowest = sorted(tables["hosts"], key=lambda row: -float(row["effect"]))
-        slow = [f"{row['host']} {percent(row['effect'])}" for row in slowest[:_MOST_HOSTS]]
+        slow = [f"{row['host']} by {_slower(row)}" for row in slowest[:_MOST_HOSTS]]
         slow += [f"{len(slowest) - len(slow)} more"] if len(slowest) > len(slow) else []
-        verb = "is" if len(slow) == 1 else "are"
-        items.append(("warn", f"{listed(slow)} {verb} slower; the rates are corrected for it"))
+        items.append(("warn", f"Slow: {listed(slow)}; the rates are corrected for it"))
     if size["losses_agree"] is False:
         items.append(("bad", "The losses of this layout differ from those of the same training"))
     elif any(row["losses_agree"] is False for row in tables["estimates"]):
@@ -220,6 +235,12 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
     if (size["mfu"] or 0) > 1:
         items.append(("bad", f"MFU is {percent(size['mfu'])}, more than the device can give"))
     return items
+
+
+def _slower(host: Record) -> str:
+    """How much slower a host is: `13 % (12–14 %, 95 % interval)`."""
+    ends = at_level(100 * host["effect_low"], 100 * host["effect_high"], host["level"])
+    return f"{percent(host['effect'])} {ends}"
 
 
 def _others(tables: Tables, size: int) -> list[Item]:
@@ -315,15 +336,24 @@ def warning(tables: Tables) -> str:
 
 
 def why_nothing(tables: Tables) -> str:
-    """The reason for a missing answer."""
+    """That no layout can be advised, with the commonest reason."""
     progress = tables["progress"][0]
     if not progress["points"]:
-        return f"Nothing can run: all {progress['refusals']} combinations were refused."
+        said = f"Nothing can run: all {progress['refusals']} combinations were refused"
+        return said + _commonest(row["reason"] for row in tables["refused"])
     if progress["failed"]:
-        return f"No layout ran: {progress['failed']} of {progress['points']} points failed."
+        said = f"No layout ran: {progress['failed']} of {progress['points']} points failed"
+        failed = [row for row in tables["estimates"] if row["outcome"] != "ok"]
+        return said + _commonest(row["error_message"] or row["outcome"] for row in failed)
     if progress["waiting"]:
         return f"No point has a result yet: {progress['waiting']} wait."
     return "No layout fits at any size."
+
+
+def _commonest(reasons: Iterable[str]) -> str:
+    """The end of a sentence: `, most often: CUDA out of memory.`."""
+    first = Counter(reasons).most_common(1)
+    return f", most often: {first[0][0].rstrip('.')}." if first else "."
 
 
 def share_words(row: Record) -> str:

@@ -69,7 +69,7 @@ def _finding(rows: list[Record]) -> dict[str, Any]:
 
 
 def _replication_headline(counts: Counter[str]) -> str:
-    """`Of 8 findings of the paper 6 are reproduced, 1 in part and 1 is not`."""
+    """`The paper has 8 findings: 6 are reproduced, 1 in part and 1 is not`."""
     parts = []
     if number := counts[REPRODUCED]:
         parts.append(f"{number} {'is' if number == 1 else 'are'} reproduced")
@@ -80,4 +80,4 @@ def _replication_headline(counts: Counter[str]) -> str:
     if number := counts[NOT_TESTABLE]:
         parts.append(f"{number} cannot be tested here")
     findings = "finding" if counts.total() == 1 else "findings"
-    return f"Of {counts.total()} {findings} of the paper {listed(parts)}"
+    return f"The paper has {counts.total()} {findings}: {listed(parts)}"
