@@ -16,6 +16,8 @@
 -- candidates, predictions, failures.   slot: its colour, 1 to 6; 7 is the grey of all others.
 -- fits_probability: 1 if it ran; null where unknown.   outcome: ok if a repeat ran, else the
 -- commonest failure.   peak_memory_bytes: of the largest repeat.   energy_j: per step, all devices.
+-- disturbed_points: its runs of which one or more likely was disturbed, by its repeats; which of two
+-- was cannot be known. Null if none likely was.
 -- single_run, load, others_share, suspended_s, longest_step, slowdown_share, num_alloc_retries,
 -- losses_agree, slow_hosts: the health of its runs, see `measurements` and `hosts`; the rate is corrected for slow hosts.
 with rated as (

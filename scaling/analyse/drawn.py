@@ -27,6 +27,7 @@ _COLUMNS = {
         "cell_id", "ln_rate", "ln_rate_sigma", "ln_rate_own_sigma", "level",
         *_ends("tokens_per_s"), "share_of_best", "share_low", "share_high", "p_best",
         "expected_loss", "run_gpu_hours", "candidate", "close", "advised", "measure_next",
+        "disturbed_points",
     ),
     "drawn_sizes": (
         "group_id", "world_size", "knee_probability", *_ends("efficiency"),
@@ -66,6 +67,7 @@ _KINDS = {  # of columns that are no real numbers
     **dict.fromkeys(("cell_id", "from_cell", "to_cell", "effect_id"), pa.uint64()),
     **dict.fromkeys(("before_layout", "after_layout", "cluster", "host", "named_by"), pa.string()),
     **dict.fromkeys(("candidate", "close", "advised", "measure_next"), pa.bool_()),
+    "disturbed_points": pa.list_(pa.string()),
 }
 SCHEMAS = {
     table: pa.schema([(name, _KINDS.get(name, pa.float64())) for name in names])

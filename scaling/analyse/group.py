@@ -18,6 +18,7 @@ from scaling.analyse.posterior import (
     PARTS,
     Cells,
     Integers,
+    Posterior,
     Runs,
     best_of,
     posterior,
@@ -28,6 +29,7 @@ from scaling.record.probe_row import Probe
 from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 MEASURED_LEVEL, PREDICTED_LEVEL = 0.95, 0.80
+LIKELY = 0.5  # disturbed runs that are expected of a cell, from which they are named
 _PREDICTED = 3  # the class of predicted cells, see cells.sql
 _RUN_STEPS = 13  # of a run without a row: 3 steps of warm-up, 10 measured
 _DRAWS = 400  # that choose what to measure next, as in a sweep
@@ -44,8 +46,8 @@ order by group_id, world_size, layout, class, stack_fingerprint
 """
 _RUNS = """
 select
-    cell_id, group_id, log_rate, own_sigma, hosts, cluster, log_rate - predicted_log_rate as gap,
-    size_id
+    cell_id, point_id, group_id, log_rate, own_sigma, hosts, cluster,
+    log_rate - predicted_log_rate as gap, size_id
 from runs
 order by cell_id, log_rate, own_sigma
 """
@@ -119,7 +121,9 @@ class Group:
         self.cluster = runs["cluster"][0].as_py() if len(runs) else ""
         self.named = named.get(self.cluster, [])
         self.runs = self._runs(runs)
-        self.rates, self.noise, self.hosts = self._drawn()
+        drawn = self._drawn()
+        self.rates, self.noise, self.hosts = drawn.rates, drawn.noise, drawn.hosts
+        self.disturbed = self._disturbed(runs["point_id"].to_numpy(), drawn.disturbed)
         self.shares = shares_of_best(self.rates, self.size, self.candidate)
         chosen = advise(self.rates, self.layout, self.size, self.candidate)
         self.advised = [chosen[size] for size in sorted(chosen)]
@@ -143,7 +147,7 @@ class Group:
         own = runs["own_sigma"].to_numpy().astype(float)
         return Runs(runs["log_rate"].to_numpy(), own, cell, host)
 
-    def _drawn(self) -> tuple[Floats, Floats, Floats]:
+    def _drawn(self) -> Posterior:
         """Draws of what ran, and of predictions that speak for a layout; of noise and hosts."""
         place = self.layout * len(self.sizes) + self.size
         own_prediction = np.full(len(self.names) * len(self.sizes), -1)
@@ -151,8 +155,16 @@ class Group:
         source = own_prediction[place]
         predicted = np.where((source >= 0) & self.speaks, self._mean[source], np.nan)
         cells = Cells(self.layout, self.size, predicted, self._errors[source])
-        drawn = posterior(self.runs, cells, np.array([one.effect for one in self.named]))
-        return drawn.rates, drawn.noise, drawn.hosts
+        return posterior(self.runs, cells, np.array([one.effect for one in self.named]))
+
+    def _disturbed(self, point_ids: Any, chance: Floats) -> list[list[str] | None]:
+        """Of each cell the runs that may be the disturbed one, if there likely is one."""
+        many = np.bincount(self.runs.cell, chance, len(self.ids)) >= LIKELY
+        found: list[list[str] | None] = [None] * len(self.ids)
+        for run in np.flatnonzero(many[self.runs.cell] & (chance >= CLOSE)):
+            cell = self.runs.cell[run]
+            found[cell] = sorted([*(found[cell] or []), point_ids[run]])
+        return found
 
     def _best(self) -> tuple[Floats, Flags]:
         """P(best) of each candidate, NaN for others; whether it is one of several likely ones."""
@@ -211,6 +223,7 @@ class Group:
             "close": self.close,
             "advised": advised,
             "measure_next": self.measure_next,
+            "disturbed_points": self.disturbed,
         }
         made = {name: pa.array(values, from_pandas=True) for name, values in columns.items()}
         return pa.table({"cell_id": self.ids, **made})

@@ -114,7 +114,8 @@ def next_points(estimates: Estimates, plan: Plan, budget_gpu_s: float = np.inf) 
     the draws. It is a share of the best of the size. The cell with the most gain per GPU-second is
     taken. That repeats until half of what is left to gain is expected to be gained. A size is
     settled once all that is left is expected to gain less than `GAIN`. There, if several cells have
-    a P(best) of at least `CLOSE`, they run once more while runs of them are left.
+    a P(best) of at least `CLOSE`, those run once more of which runs are left and whose rate matters
+    most to the choice.
     """
     random = np.random.default_rng(_SEED)
     gain, p_best = np.zeros(len(plan.left)), np.full(len(plan.left), np.nan)
@@ -138,10 +139,10 @@ def next_points(estimates: Estimates, plan: Plan, budget_gpu_s: float = np.inf) 
             p_best[at[ran]] = best_of(estimates.rates[at[ran]])
             close = at[ran][p_best[at[ran]] >= CLOSE]
             if not taken and len(close) > 1:
-                loss = 1 - shares[ran].mean(axis=1).max()
-                valued += [
-                    (loss / plan.gpu_s[cell], cell) for cell in close.tolist() if plan.left[cell]
-                ]
+                told = np.where(plan.left[close] > 0, _told(estimates.rates[close]), 0.0)
+                much = (told > 0) & (told >= _OF_ROUND * told.max())
+                again = close[much]
+                valued += zip(told[much] / plan.gpu_s[again], again.tolist(), strict=True)
     if not estimates.tried.any():
         others = np.flatnonzero(may & fit & ~unknown)
         count = int(np.ceil(plan.spread * len(others)))
@@ -164,6 +165,18 @@ def _shares(rates: Floats, fits: Floats, random: np.random.Generator) -> Floats:
     best = np.where(runs, rates, -np.inf).max(axis=0, initial=-np.inf)
     with np.errstate(over="ignore"):
         return np.where(runs, np.exp(rates - np.where(np.isfinite(best), best, np.inf)), 0.0)
+
+
+def _told(rates: Floats) -> Floats:
+    """The gain of choosing among several cells if the rate of one were known, for each, (cells,).
+
+    A ratio. A cell with few runs, or with runs that disagree, tells more than one that is known.
+    """
+    drawn = np.exp(rates - rates.max())
+    mean = drawn.mean(axis=1)
+    rival = np.array([np.delete(mean, cell).max() for cell in range(len(mean))])
+    known = np.maximum(drawn, rival[:, None]).mean(axis=1)
+    return np.asarray((known - np.maximum(mean, rival)) / mean.max())
 
 
 def _greedy(shares: Floats, best: Floats, allowed: Flags, gpu_s: Floats) -> list[tuple[float, int]]:

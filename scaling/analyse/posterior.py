@@ -4,8 +4,14 @@ Run j of cell i (a layout at a size, in one software stack) on hosts H:
 
     y_j = ln tokens/s = mu_i + h(slowest named host of H) + noise,   noise ~ N(0, s^2 + own_j^2)
 
+or else the run was disturbed, and says nothing: its y_j may be anything in a range of 2 ln LARGEST.
+At least one run of each cell was not. The chance of any run to be disturbed is DISTURBED. So each
+cell sums over the sets of its runs that may be the sound ones, a mixture of two components as of
+Box and Tiao (A Bayesian Approach to Some Outlier Problems, Biometrika 55, 1968). If two runs
+disagree by far, either may be the sound one, and the cell has two likely rates.
+
 own_j is known: the standard error of the run's own step time. s, the standard deviation between
-runs of one cell, is unknown and shared by the group. The prior of ln s has the median
+sound runs of one cell, is unknown and shared by the group. The prior of ln s has the median
 ln USUAL_NOISE. Below it is normal: a few equal runs are not without noise. Above it is Student's t:
 a few noisy runs outweigh it. mu is flat. h ~ N(e, HOST_SPREAD^2) for each host that probes or other
 runs name as slow by e.
@@ -35,6 +41,8 @@ USUAL_NOISE = 0.012  # published repeats of one layout differ by 0.1 to 1.4 %
 NOISE_SPREAD = 0.5  # of ln s: a factor of two either way
 NOISE_FREEDOM = 6  # of Student's t
 HOST_SPREAD = 0.10  # what a named host may differ by
+DISTURBED = 0.01  # chance of a run: none of about 100 published repeats was
+LARGEST = 4.7  # ratio by which the worst of published single steps differ from their repeats
 CLOSE = 0.05  # the order of layouts is open if several are the best with this probability
 # Standard error of ln rate of a single run that states none: it may be a single step, and published
 # sweeps of single steps repeat within 5 % at best.
@@ -45,6 +53,9 @@ _SEED = 20_200  # fixed, so that the same rows give the same numbers
 _MOST_DRAWS, _FEWEST_DRAWS = 4000, 400
 _MOST_VALUES = 1 << 23  # of draws held in memory at a time
 _LEAST_REST = 1e-3  # of the rest of a prediction's error
+_LEAST_CHANCE = 1e-3  # of a set of sound runs; one draw in a thousand moves no interval
+_MOST_DISTURBED = 8  # of a cell's runs
+_HOST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +98,13 @@ class Posterior:
 
     rates: ln tokens/s, (cells, draws); NaN for a cell with neither a run nor a prediction.
     noise: s, (draws,).   hosts: what each named host adds to ln tokens/s, (hosts, draws).
+    disturbed: the probability of each run that it was, (runs,).
     """
 
     rates: Floats
     noise: Floats
     hosts: Floats
+    disturbed: Floats
 
 
 def posterior(
@@ -105,57 +118,132 @@ def posterior(
     random = np.random.default_rng(_SEED)
     count = int(np.clip(_MOST_VALUES // max(len(cells.layout), 1), _FEWEST_DRAWS, draws))
     count -= count % 2
-    ran, index = np.unique(runs.cell, return_inverse=True)
+    ran, cell = np.unique(runs.cell, return_inverse=True)
     rates: Floats = np.full((len(cells.layout), count), np.nan)
     noise: Floats = np.full(count, np.nan)
     effects: Floats = np.zeros((len(hosts), count))
+    disturbed: Floats = np.zeros(len(runs.cell))
     if len(ran):
         corrected = runs.log_rate - np.append(hosts, 0.0)[runs.host]  # -1: the last
-        runs = Runs(corrected, runs.own_sigma, runs.cell, runs.host)
-        rates[ran], noise, effects = _of_runs(runs, index, len(hosts), count, random)
+        order = np.lexsort([corrected, cell])
+        ordered = Runs(corrected[order], runs.own_sigma[order], cell[order], runs.host[order])
+        of_runs = _of_runs(ordered, len(hosts), count, random)
+        rates[ran], noise, effects, disturbed[order] = of_runs
     _fill_predicted(rates, ran, cells, random)
-    return Posterior(rates, noise, effects + hosts[:, None])
+    return Posterior(rates, noise, effects + hosts[:, None], disturbed)
 
 
 def _of_runs(
-    runs: Runs, index: Integers, hosts: int, count: int, random: np.random.Generator
-) -> tuple[Floats, Floats, Floats]:
-    """Draws of the cells that ran, of s and of the hosts; `index`: the cell of a run."""
-    sums, half = _sums(index, int(index.max()) + 1), count // 2
-    unstated = np.where(np.bincount(index)[index] == 1, UNSTATED, 0.0)
-    own = np.where(np.isnan(runs.own_sigma), unstated, runs.own_sigma)
+    runs: Runs, hosts: int, count: int, random: np.random.Generator
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Draws of the cells that ran, of s and of the hosts; P(disturbed) of each run.
+
+    The cells of `runs` are numbered without gaps, and its runs sorted by cell, then by rate.
+    """
+    half, on_host = count // 2, runs.host[:, None] == np.arange(hosts)
+    single = np.bincount(runs.cell)[runs.cell] == 1
+    own = np.where(np.isnan(runs.own_sigma), np.where(single, UNSTATED, 0.0), runs.own_sigma)
     runs = Runs(runs.log_rate, own, runs.cell, runs.host)
-    on_host = runs.host[:, None] == np.arange(hosts)
+    sets = _sets(np.bincount(runs.cell))
     coarse = np.geomspace(2e-4, 0.4, 32)
-    likely = coarse[_given(coarse, runs, index, sums, on_host).p > 1e-6]
+    given = _given(coarse, runs, sets, on_host)
+    likely, sets = coarse[given.p > 1e-6], sets.those(given.p @ given.chance > _LEAST_CHANCE)
     nodes = np.geomspace(likely[0] / 1.3, likely[-1] * 1.3, 40)
-    given = _given(nodes, runs, index, sums, on_host)
+    given = _given(nodes, runs, sets, on_host)
     picked = np.searchsorted(np.cumsum(given.p), (np.arange(half) + 0.5) / half)
-    picked = np.minimum(picked, len(nodes) - 1)
-    error = random.standard_normal((sums.shape[1], half))
-    error /= np.sqrt(given.total).T[:, picked]
-    mean = given.mean.T[:, picked]
-    rates = np.concatenate([mean + error, mean - error], axis=1)
-    effects = np.zeros((hosts, count))
+    picked = np.tile(np.minimum(picked, len(nodes) - 1), 2)
+    chosen = _chosen(given.chance, sets, picked, random)
+    rates = _mirrored(len(chosen), half, random) / np.sqrt(given.total[picked, chosen])
+    rates += given.mean[picked, chosen]
+    effects = _mirrored(hosts, half, random)
     for node in np.unique(picked) if hosts else ():
         draws = np.flatnonzero(picked == node)
-        drawn = np.linalg.solve(given.root[node].T, random.standard_normal((hosts, len(draws))))
-        for columns, sign in ((draws, 1), (draws + half, -1)):
-            effects[:, columns] = given.effect[node][:, None] + sign * drawn
-            rates[:, columns] -= given.share[node] @ effects[:, columns]
-    return rates, np.tile(nodes[picked], 2), effects
+        drawn = np.linalg.solve(given.root[node].T, effects[:, draws])
+        effects[:, draws] = given.effect[node][:, None] + drawn
+        rates[:, draws] -= np.einsum("cdh,hd->cd", given.share[node][chosen[:, draws]], drawn)
+    sound = sets.members(given.p @ given.chance, len(runs.cell))
+    return rates, nodes[picked], effects, 1 - sound
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """The sets of runs that may be the sound ones of their cells, each array (sets,).
+
+    Set i holds the runs start[i] to end[i]: those between two sound runs are sound too.
+    """
+
+    start: Integers
+    end: Integers
+    cell: Integers
+    disturbed: Integers  # how many runs of the cell are not in the set
+
+    def those(self, which: Flags) -> "_Sets":
+        """Some of the sets."""
+        return _Sets(self.start[which], self.end[which], self.cell[which], self.disturbed[which])
+
+    def first(self) -> Integers:
+        """The first set of each cell."""
+        return np.flatnonzero(np.diff(self.cell, prepend=-1))
+
+    def sums(self, values: Floats) -> Floats:
+        """Sums of values of runs, (nodes, runs), over each set, (nodes, sets)."""
+        summed = np.zeros((len(values), values.shape[1] + 1))
+        np.cumsum(values, axis=1, out=summed[:, 1:])
+        return np.asarray(summed[:, self.end] - summed[:, self.start])
+
+    def members(self, chances: Floats, runs: int) -> Floats:
+        """The sum of the chances of the sets that hold each run, (runs,)."""
+        ends = np.bincount(self.start, chances, runs + 1) - np.bincount(self.end, chances, runs + 1)
+        return np.asarray(np.cumsum(ends)[:-1])
+
+
+def _sets(counts: Integers) -> _Sets:
+    """The sets of cells with so many runs each."""
+    offset = np.cumsum(counts) - counts
+    parts = []
+    for count in np.unique(counts):
+        start, end = np.triu_indices(count + 1, 1)
+        disturbed = count - (end - start)
+        few = disturbed <= _MOST_DISTURBED
+        cells = np.flatnonzero(counts == count)
+        grid = np.broadcast_arrays(
+            offset[cells, None] + start[few], offset[cells, None] + end[few], cells[:, None],
+            disturbed[few],
+        )  # fmt: skip
+        parts.append(np.stack([values.ravel() for values in grid]))
+    joined = np.concatenate(parts, axis=1)
+    return _Sets(*joined[:, np.argsort(joined[2], kind="stable")])
+
+
+def _chosen(chance: Floats, sets: _Sets, picked: Integers, random: np.random.Generator) -> Integers:
+    """A set of each cell for each draw, with the chances at its s, (cells, draws)."""
+    first = sets.first()
+    chosen = np.repeat(first[:, None], len(picked), axis=1)
+    several = np.flatnonzero(np.diff(first, append=len(sets.cell)) > 1)
+    if len(several):
+        # the chances of a cell add up to 1, so each cell has a unit of one rising line
+        line = (np.cumsum(chance, axis=1) + len(first) * np.arange(len(chance))[:, None]).ravel()
+        drawn = random.random((len(several), len(picked) // 2))
+        at = np.concatenate([drawn, 1 - drawn], axis=1) + several[:, None] + len(first) * picked
+        found = np.searchsorted(line, at) - len(sets.cell) * picked
+        chosen[several] = np.clip(
+            found, first[several, None], np.append(first, len(sets.cell))[several + 1, None] - 1
+        )
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The Gaussian posterior given each of several s, with the cells eliminated.
+    """The posterior given each of several s: a mixture over sets, each of which is Gaussian.
 
-    p: weight of s, (nodes,).   mean, total: of a cell without hosts, and its precision, (nodes,
-    cells).   share: of a host in a cell, (nodes, cells, hosts).   effect, root: mean of the hosts,
-    (nodes, hosts), and the Cholesky factor of their precision.
+    p: weight of s, (nodes,).   chance: of a set in its cell.   mean, total: of the cell without
+    errors of hosts, and its precision, (nodes, sets).   share: of a host in a set, (nodes, sets,
+    hosts).   effect, root: mean of the hosts, (nodes, hosts), and the Cholesky factor of their
+    precision.
     """
 
     p: Floats
+    chance: Floats
     mean: Floats
     total: Floats
     share: Floats
@@ -163,34 +251,54 @@ class _Given:
     root: Floats
 
 
-def _given(nodes: Floats, runs: Runs, index: Integers, sums: "csr_array", on_host: Flags) -> _Given:
-    weight = 1 / (nodes[:, None] ** 2 + runs.own_sigma**2)
-    total = weight @ sums
-    mean = (weight * runs.log_rate) @ sums / total
-    residual = runs.log_rate - mean[:, index]
-    log_p = np.log(weight).sum(axis=1) - np.log(total).sum(axis=1)
-    log_p -= (weight * residual**2).sum(axis=1)
+def _given(nodes: Floats, runs: Runs, sets: _Sets, on_host: Flags) -> _Given:
+    """The posterior at each s; the hosts' by Newton's method, which sums over the sets."""
+    weight, first, hosts = 1 / (nodes[:, None] ** 2 + runs.own_sigma**2), sets.first(), on_host.T
+    counts = np.bincount(runs.cell)
+    centre = np.bincount(runs.cell, runs.log_rate) / counts  # sums of small numbers are exact
+    total, logs = sets.sums(weight), sets.sums(np.log(weight / (2 * np.pi)))
+    of_hosts = [sets.sums(weight * on) for on in hosts]
+    share = np.stack([one / total for one in of_hosts], axis=-1) if of_hosts else None
+    if share is None:
+        share = np.zeros((*total.shape, 0))
     unusual = np.log(nodes / USUAL_NOISE) / NOISE_SPREAD
     loud = (NOISE_FREEDOM + 1) * np.log1p(unusual**2 / NOISE_FREEDOM)
-    log_p -= np.where(unusual > 0, loud, unusual**2)
-    of_hosts = [weight * on for on in on_host.T]
-    share = np.zeros((*total.shape, len(of_hosts)))
-    precision = np.zeros((len(nodes), len(of_hosts), len(of_hosts)))
-    right = np.zeros((len(nodes), len(of_hosts)))
-    for number, weighted in enumerate(of_hosts):
-        share[:, :, number] = weighted @ sums / total
-        precision[:, number, number] = HOST_SPREAD**-2 + weighted.sum(axis=1)
-        right[:, number] = (weighted * residual).sum(axis=1)
-    precision -= np.einsum("ncg,nch,nc->ngh", share, share, total)
-    root = np.linalg.cholesky(precision)
-    effect = np.linalg.solve(precision, right[:, :, None])[:, :, 0]
-    log_p += (effect * right).sum(axis=1)
-    log_p -= 2 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
-    p = np.exp((log_p - log_p.max()) / 2)
-    return _Given(p / p.sum(), mean, total, share, effect, root)
+    prior = -np.where(unusual > 0, loud, unusual**2) / 2
+    effect = np.zeros((len(nodes), len(hosts)))
+    for _ in range(_HOST_STEPS if len(hosts) else 1):
+        rate = runs.log_rate - centre[runs.cell] - effect @ hosts
+        weighted = weight * rate
+        mean = sets.sums(weighted) / total
+        log_p = logs - np.log(total / (2 * np.pi)) - sets.sums(weighted * rate) + total * mean**2
+        log_p = log_p / 2 + sets.disturbed * np.log(DISTURBED / (2 * np.log(LARGEST)))
+        highest = np.maximum.reduceat(log_p, first, axis=1)
+        chance = np.exp(log_p - highest[:, sets.cell])
+        of_cell = np.add.reduceat(chance, first, axis=1)
+        chance /= of_cell[:, sets.cell]
+        log_s = prior + (highest + np.log(of_cell)).sum(axis=1)
+        right = np.zeros_like(effect)
+        precision = -np.einsum("nsg,nsh,ns->ngh", share, share, total * chance)
+        for number, (on, of_host) in enumerate(zip(hosts, of_hosts, strict=True)):
+            precision[:, number, number] += HOST_SPREAD**-2 + (chance * of_host).sum(axis=1)
+            right[:, number] = (chance * (sets.sums(weighted * on) - of_host * mean)).sum(axis=1)
+        right -= effect / HOST_SPREAD**2
+        root = np.linalg.cholesky(precision)
+        step = np.linalg.solve(precision, right[:, :, None])[:, :, 0]
+        log_s += ((step * right).sum(axis=1) - (effect**2).sum(axis=1) / HOST_SPREAD**2) / 2
+        log_s -= np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+        mean += centre[sets.cell] - np.einsum("nsh,nh->ns", share, step)
+        effect = effect + step
+    p = np.exp(log_s - log_s.max())
+    return _Given(p / p.sum(), chance, mean, total, share, effect, root)
 
 
-def _sums(index: Integers, count: int) -> "csr_array":
+def _mirrored(rows: int, half: int, random: np.random.Generator) -> Floats:
+    """Standard normal draws, then the same with the other sign, (rows, 2 * half)."""
+    drawn = random.standard_normal((rows, half))
+    return np.concatenate([drawn, -drawn], axis=1)
+
+
+def _summing(index: Integers, count: int) -> "csr_array":
     """A matrix that sums what has the same index: (n, count)."""
     from scipy.sparse import csr_array  # takes a quarter of a second, needed only with rows
 
@@ -212,11 +320,6 @@ def _fill_predicted(
     if not missing.any():
         return
     half = rates.shape[1] // 2
-
-    def mirrored(rows: int) -> Floats:
-        drawn = random.standard_normal((rows, half))
-        return np.concatenate([drawn, -drawn], axis=1)
-
     layouts, sizes = int(cells.layout.max()) + 1, int(cells.size.max()) + 1
     core = np.zeros((len(cells.size), 1 + sizes))  # of the common error and of the sizes
     core[:, 0] = cells.errors[:, 0]
@@ -226,22 +329,24 @@ def _fill_predicted(
     gap = (rates[known] - cells.predicted[known, None]) / rest
     seen = core[known] / rest
     own = (
-        _sums(cells.layout[known], layouts).multiply(cells.errors[known, 1, None] / rest).T.tocsr()
+        _summing(cells.layout[known], layouts)
+        .multiply(cells.errors[known, 1, None] / rest)
+        .T.tocsr()
     )
     own_precision = 1 + own.multiply(own).sum(axis=1)[:, None]
     crossed = own @ seen / own_precision
     precision = np.eye(1 + sizes) + seen.T @ seen - crossed.T @ (crossed * own_precision)
     gap_of_layouts = own @ gap
     unknown = np.linalg.solve(precision, seen.T @ gap - crossed.T @ gap_of_layouts)
-    unknown += np.linalg.solve(np.linalg.cholesky(precision).T, mirrored(1 + sizes))
+    unknown += np.linalg.solve(np.linalg.cholesky(precision).T, _mirrored(1 + sizes, half, random))
     of_layout = gap_of_layouts / own_precision - crossed @ unknown
-    of_layout += mirrored(layouts) / np.sqrt(own_precision)
+    of_layout += _mirrored(layouts, half, random) / np.sqrt(own_precision)
     errors = cells.errors[missing, :, None]
     rates[missing] = (
         cells.predicted[missing, None]
         + core[missing] @ unknown
         + errors[:, 1] * of_layout[cells.layout[missing]]
-        + errors[:, 3] * mirrored(int(missing.sum()))
+        + errors[:, 3] * _mirrored(int(missing.sum()), half, random)
     )
 
 

@@ -46,7 +46,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "estimates": (
         *_CELL, *_LAYOUT, "global_batch_size", "candidate", "close", "advised", "place", "outcome",
-        "error_message",
+        "error_message", "disturbed_points",
     ),
     "sizes": (
         *_CELL, *_LAYOUT, "candidates", "close_layouts", "close_names", "next_points",

@@ -23,11 +23,15 @@ LAYOUTS = tuple(
 
 @dataclass(frozen=True)
 class Simulated:
-    """Truth: tokens/s by (model, layout label, size); of the same keys the rows' points."""
+    """Truth: tokens/s by (model, layout label, size); of the same keys the rows' points.
+
+    disturbed: ids of the points that were.
+    """
 
     truth: dict[tuple[str, str, int], float]
     rows: list[Row]
     points: list[Point]
+    disturbed: set[str]
 
 
 def placed(size: int, model: str, repeat: int, *, tp: int = 1, **choices: int) -> Point:
@@ -58,19 +62,23 @@ def simulate(
     own: float = 0.002,
     repeats: Sequence[int] = (1, 1, 1, 2, 2, 3),
     slow: float = 0.0,
+    disturbed: int = 0,
+    factor: float = 2.0,
     seed: int = 1,
 ) -> Simulated:
     """Studies of 8 layouts on 4 sizes, one a model, each layout run as often as `repeats` says.
 
-    `slow`: what node-3, on which a fifth of the runs are, loses of ln tokens/s.
+    `slow`: what node-3, on which a fifth of the runs are, loses of ln tokens/s. `disturbed`: so
+    many runs of each study, of layouts that differ, are slower by `factor`.
     """
     random = np.random.default_rng(seed)
-    truth, rows, points = {}, [], []
+    truth, rows, points, bad_points = {}, [], [], set()
     for number in range(studies):
         model = f"model-{number:03}"
         base = random.normal(0, 0.06, len(LAYOUTS))
         drift = random.normal(0, 0.03, (len(LAYOUTS), len(SIZES)))
         rates = 10 + 0.95 * np.log(SIZES) + base[:, None] + drift
+        bad = set(random.choice(rates.size, disturbed, replace=False)) if disturbed else set()
         for choices, of_layout in zip(LAYOUTS, rates, strict=True):
             for size, log_rate in zip(SIZES, of_layout.tolist(), strict=True):
                 for repeat in range(random.choice(repeats)):
@@ -79,9 +87,15 @@ def simulate(
                     seen = log_rate + random.normal(0, math.hypot(noise, own))
                     seen -= slow * (host == "node-3")
                     truth[model, one.layout.label, size] = math.exp(log_rate)
+                    if (
+                        repeat == 0
+                        and LAYOUTS.index(choices) * len(SIZES) + SIZES.index(size) in bad
+                    ):
+                        seen -= math.log(factor)
+                        bad_points.add(one.point_id)
                     points.append(one)
                     rows.append(timed(one, seen, own, hosts=[str(host)]))
-    return Simulated(truth, rows, points)
+    return Simulated(truth, rows, points, bad_points)
 
 
 def write_simulated(folder: Path, simulated: Simulated) -> None:

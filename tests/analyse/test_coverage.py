@@ -38,6 +38,7 @@ def told(tmp_path):
             for (of, layout, size), rate in simulated.truth.items()
             if of == model
         }
+        run.disturbed = simulated.disturbed
         return tables, truth
 
     return run
@@ -130,6 +131,36 @@ def test_a_node_8_per_cent_slow_is_named_and_changes_no_interval(told):
     slower = np.mean([row["effect"] for row in tables["hosts"]])
     assert slower == pytest.approx(np.expm1(0.08), abs=0.01)
     assert regret(tables, truth) < 0.004
+
+
+@pytest.mark.parametrize("factor", [1.2, 5.0])
+@pytest.mark.parametrize("disturbed", [1, 3])
+def test_disturbed_runs_among_three_are_named_and_change_no_interval(told, disturbed, factor):
+    tables, truth = told(10, noise=0.009, repeats=(3,), disturbed=disturbed, factor=factor)
+    assert as_said(tables, truth) == KINDS
+    assert all(0.006 < row["sigma"] < 0.013 for row in tables["noise"])
+    named = [row["disturbed_points"] for row in tables["estimates"] if row["disturbed_points"]]
+    assert sorted(named) == sorted([one] for one in told.disturbed)
+    assert regret(tables, truth) < 0.004
+
+
+def test_two_repeats_of_which_one_was_disturbed_are_wide_and_to_be_repeated(told):
+    tables, truth = told(noise=0.009, repeats=(2,), disturbed=1)
+    assert as_said(tables, truth) == KINDS
+    assert all(0.006 < row["sigma"] < 0.013 for row in tables["noise"])
+    wide = [row for row in tables["estimates"] if row["disturbed_points"]]
+    assert len(wide) == len(told.disturbed) == 30
+    for row in wide:
+        assert len(row["disturbed_points"]) == 2
+        assert told.disturbed & set(row["disturbed_points"])
+        assert row["tokens_per_s_high"] > 1.9 * row["tokens_per_s_low"]
+    undecided = [row for row in wide if row["close"]]
+    assert undecided
+    for row in undecided:
+        at = row["group_id"], row["world_size"]
+        again = [one for one in tables["estimates"] if one["measure_next"]]
+        again = [one["layout"] for one in again if (one["group_id"], one["world_size"]) == at]
+        assert again == [row["layout"]]
 
 
 def test_single_runs_say_that_their_noise_is_assumed(told):

@@ -120,6 +120,22 @@ def test_contenders_of_a_settled_size_run_once_more_while_runs_are_left():
     assert chosen(cells, decided).cells == []
 
 
+def test_only_the_layout_whose_repeats_disagree_runs_again():
+    """Its fast run would make it the best; one of its two runs was disturbed."""
+    cells = contest(1.5, 1.05, 1.05, 1.0, sigma=0.01)
+    disagree = measured((0, 1.5), (1, 1.05), (1, 1.052), (2, 1.05), (2, 1.051), (3, 1.0), (3, 2.0))
+    found = chosen(cells, disagree)
+    assert found.cells == [3]
+    assert found.p_best[3] == pytest.approx(0.5, abs=0.02)
+    again = dataclasses.replace(
+        disagree, log_rate=np.append(disagree.log_rate, -np.log(1.004)),
+        own_sigma=np.append(disagree.own_sigma, 0.001), cell=np.append(disagree.cell, 3),
+        host=np.append(disagree.host, -1),
+    )  # fmt: skip
+    assert chosen(cells, again).cells == []
+    assert chosen(cells, again).p_best[3] > 0.95
+
+
 def test_a_contender_is_not_repeated_before_its_size_is_settled():
     cells = contest(1.0, 1.0, 0.9, sigma=0.1)
     assert chosen(cells, measured((0, 1.0), (1, 1.003))).cells == [2]

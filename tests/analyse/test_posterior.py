@@ -28,8 +28,8 @@ def cells_of(layouts, sizes, predicted=np.nan, errors=(0.0, 0.0, 0.0, 0.0)):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(st.floats(-5, 20), min_size=1, max_size=3), min_size=1, max_size=6))
-def test_the_mean_of_the_draws_is_the_mean_of_the_runs(rates):
+@given(st.lists(st.lists(st.floats(-5, 20), min_size=1, max_size=2), min_size=1, max_size=6))
+def test_the_mean_of_the_draws_is_the_mean_of_one_run_or_two(rates):
     drawn = posterior(runs_of(*rates), Cells.without_predictions(len(rates))).rates
     assert drawn.mean(axis=1) == pytest.approx([np.mean(cell) for cell in rates], abs=1e-6)
 
@@ -57,14 +57,74 @@ def test_noise_follows_from_repeats_and_is_the_usual_one_without_them():
 
 
 def test_two_noisy_repeats_outweigh_the_usual_noise():
-    drawn = posterior(runs_of([10.0, 10.2], [9.0, 9.2]), Cells.without_predictions(2))
+    noisy = runs_of([10.0, 10.2], [9.0, 9.2], [8.0, 8.2])
+    drawn = posterior(noisy, Cells.without_predictions(3))
     assert np.median(drawn.noise) > 0.1  # 0.14 as they differ, 0.012 as usual
+    assert drawn.disturbed.max() < 0.05
 
 
 def test_a_few_equal_runs_are_not_without_noise():
     drawn = posterior(runs_of([10.0] * 3, [9.999] * 3), Cells.without_predictions(2))
     assert 0.001 < np.median(drawn.noise) < 0.012
     assert best_of(drawn.rates).min() > 0.05
+
+
+def simulated(random, layouts, repeats, factors):
+    """The truth, and runs with 0.9 % of noise; so many of them are slower by these factors."""
+    truth = 10 + random.normal(0, 0.06, layouts)
+    runs = runs_of(*(truth[:, None] + random.normal(0, 0.009, (layouts, repeats))).tolist())
+    bad = random.choice(layouts, len(factors), replace=False)  # the first run of each
+    runs.log_rate[bad * repeats] -= np.log(factors)
+    return truth, runs, bad
+
+
+@pytest.mark.parametrize("factor", [1.2, 2.0, 5.0])
+@pytest.mark.parametrize(("layouts", "bad"), [(36, 1), (3, 1), (36, 3)])
+def test_a_disturbed_run_among_three_is_named_and_moves_nothing(layouts, bad, factor):
+    random = np.random.default_rng(4)
+    for _ in range(5):
+        truth, runs, disturbed = simulated(random, layouts, 3, [factor] * bad)
+        drawn = posterior(runs, Cells.without_predictions(layouts))
+        assert np.median(drawn.noise) < 0.02
+        named = drawn.disturbed > 0.5
+        assert set(np.flatnonzero(named)) == set(disturbed * 3)
+        assert drawn.rates.mean(axis=1) == pytest.approx(truth, abs=0.04)
+
+
+@pytest.mark.parametrize("factor", [1.2, 2.0, 5.0])
+def test_either_of_two_repeats_that_disagree_may_be_the_sound_one(factor):
+    random = np.random.default_rng(5)
+    for _ in range(5):
+        truth, runs, (bad,) = simulated(random, 36, 2, [factor])
+        drawn = posterior(runs, Cells.without_predictions(36))
+        assert np.median(drawn.noise) == pytest.approx(0.009, rel=0.3)
+        assert drawn.disturbed[[2 * bad, 2 * bad + 1]] == pytest.approx([0.5] * 2, abs=0.01)
+        low, high = np.quantile(drawn.rates, [0.025, 0.975], axis=1)
+        assert low[bad] < truth[bad] - np.log(factor) + 0.03
+        assert high[bad] > truth[bad] - 0.03
+        others = np.arange(36) != bad
+        assert (high - low)[others].max() < 0.04
+        assert np.mean((low <= truth) & (truth <= high)) > 0.85
+
+
+def test_a_run_beside_many_repeats_of_its_layout_is_left_out():
+    rates = np.random.default_rng(6).normal(5, 0.01, 1000)
+    rates[[3, 30]] = 4.0, 3.0
+    drawn = posterior(runs_of(list(rates)), Cells.without_predictions(1))
+    assert drawn.rates.mean() == pytest.approx(5.0, abs=0.001)
+    assert set(np.flatnonzero(drawn.disturbed > 0.5)) == {3, 30}
+
+
+def test_a_slow_host_is_no_disturbance():
+    """Each layout ran on a slow node and elsewhere; one run elsewhere was disturbed."""
+    random = np.random.default_rng(7)
+    rates = np.array([5.0, 4.9, 5.0]) + random.normal(0, 0.005, (12, 3))
+    rates[4, 0] -= 0.5
+    runs = runs_of(*rates, host=[-1, 0, -1] * 12)
+    drawn = posterior(runs, Cells.without_predictions(12), np.array([-0.07]))
+    assert drawn.hosts.mean() == pytest.approx(-0.1, abs=0.01)
+    assert set(np.flatnonzero(drawn.disturbed > 0.1)) == {12}
+    assert drawn.rates.mean(axis=1) == pytest.approx([5.0] * 12, abs=0.015)
 
 
 def test_a_run_is_at_least_as_uncertain_as_its_own_steps_say():

@@ -3,7 +3,7 @@
 -- own_sigma: standard error of its ln tokens_per_s within the run; null if it states none.
 -- predicted_log_rate: of its layout at its size, null without a prediction.   size_id: of the size.
 select
-    cell_id, group_id, ln(tokens_per_s) as log_rate, log_sigma as own_sigma, hosts, cluster,
+    cell_id, point_id, group_id, ln(tokens_per_s) as log_rate, log_sigma as own_sigma, hosts, cluster,
     predicted_log_rate, hash(group_id, world_size) as size_id
 from measurements
 join comparison_groups using (group_id)

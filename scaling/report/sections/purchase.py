@@ -228,6 +228,9 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
         slow = [f"{row['host']} by {_slower(row)}" for row in slowest[:_MOST_HOSTS]]
         slow += [f"{len(slowest) - len(slow)} more"] if len(slowest) > len(slow) else []
         items.append(("warn", f"Slow: {listed(slow)}; the rates are corrected for it"))
+    for row in tables["estimates"]:
+        if row["world_size"] == size["world_size"] and (points := row["disturbed_points"]):
+            items.append(("warn", _disturbed_words(row["layout_name"], points)))
     if size["losses_agree"] is False:
         items.append(("bad", "The losses of this layout differ from those of the same training"))
     elif any(row["losses_agree"] is False for row in tables["estimates"]):
@@ -241,6 +244,14 @@ def _slower(host: Record) -> str:
     """How much slower a host is: `13 % (12–14 %, 95 % interval)`."""
     ends = at_level(100 * host["effect_low"], 100 * host["effect_high"], host["level"])
     return f"{percent(host['effect'])} {ends}"
+
+
+def _disturbed_words(layout: str, points: str) -> str:
+    if ", " in points:
+        return (
+            f"Repeats of {layout} disagree, and any of {points} may be the disturbed one: repeat it"
+        )
+    return f"A run of {layout} was disturbed and does not count: {points}"
 
 
 def _others(tables: Tables, size: int) -> list[Item]:
