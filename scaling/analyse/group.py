@@ -158,7 +158,7 @@ class Group:
         return posterior(self.runs, cells, np.array([one.effect for one in self.named]))
 
     def _disturbed(self, point_ids: Any, chance: Floats) -> list[list[str] | None]:
-        """Of each cell the runs that may be the disturbed one, if there likely is one."""
+        """The runs of each cell that may be the disturbed one, if there likely is one."""
         many = np.bincount(self.runs.cell, chance, len(self.ids)) >= LIKELY
         found: list[list[str] | None] = [None] * len(self.ids)
         for run in np.flatnonzero(many[self.runs.cell] & (chance >= CLOSE)):

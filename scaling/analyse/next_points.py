@@ -113,9 +113,9 @@ def next_points(estimates: Estimates, plan: Plan, budget_gpu_s: float = np.inf) 
     The expected gain of a cell is its lead over the best so far, 0 if it is slower, in the mean of
     the draws. It is a share of the best of the size. The cell with the most gain per GPU-second is
     taken. That repeats until half of what is left to gain is expected to be gained. A size is
-    settled once all that is left is expected to gain less than `GAIN`. There, if several cells have
-    a P(best) of at least `CLOSE`, those run once more of which runs are left and whose rate matters
-    most to the choice.
+    settled once all that is left is expected to gain less than `GAIN`. There, several cells may
+    have a P(best) of at least `CLOSE`. Those with runs left run once more whose rates, if they were
+    known, would tell most.
     """
     random = np.random.default_rng(_SEED)
     gain, p_best = np.zeros(len(plan.left)), np.full(len(plan.left), np.nan)

@@ -5,10 +5,10 @@ Run j of cell i (a layout at a size, in one software stack) on hosts H:
     y_j = ln tokens/s = mu_i + h(slowest named host of H) + noise,   noise ~ N(0, s^2 + own_j^2)
 
 or else the run was disturbed, and says nothing: its y_j may be anything in a range of 2 ln LARGEST.
-At least one run of each cell was not. The chance of any run to be disturbed is DISTURBED. So each
-cell sums over the sets of its runs that may be the sound ones, a mixture of two components as of
-Box and Tiao (A Bayesian Approach to Some Outlier Problems, Biometrika 55, 1968). If two runs
-disagree by far, either may be the sound one, and the cell has two likely rates.
+At least one run of each cell was not. The chance of any run to be disturbed is DISTURBED. So a
+cell sums over the sets of its runs that may be the sound ones. This is the mixture of Box and Tiao
+(A Bayesian Approach to Some Outlier Problems, Biometrika 55, 1968). If two runs disagree by far,
+either may be the sound one, and the cell has two likely rates.
 
 own_j is known: the standard error of the run's own step time. s, the standard deviation between
 sound runs of one cell, is unknown and shared by the group. The prior of ln s has the median
