@@ -59,19 +59,19 @@ def test_difference_below_the_noise_of_runs_is_noise(study):
 def test_a_disturbed_run_leaves_the_other_verdicts_as_they_are(study):
     points = [some_point(1, zero_stage=s, repeat=r) for s in (0, 1, 2, 3) for r in (0, 1)]
     wobble = [0.4, -0.4, -0.2, 0.2, 0.5, -0.5, 0.3, -0.3]
-    before = [100 + one for one in wobble]
-    after = [105 + one for one in wobble]
+    before = [100 + change for change in wobble]
+    after = [105 + change for change in wobble]
     after[2] /= 2
-    sides = [
-        study(name, *(ran(*one, noise=0.002) for one in zip(points, rates, strict=True)),
+    one, other = [
+        study(name, *(ran(*pair, noise=0.002) for pair in zip(points, rates, strict=True)),
               points=points)
         for name, rates in (("a", before), ("b", after))
     ]  # fmt: skip
-    found = compare(*(Side(side) for side in sides), SQL)
+    found = compare(Side(one), Side(other), SQL)
     assert verdicts(found) == {
         "zero0": "faster", "zero1": "within noise", "zero2": "faster", "zero3": "faster",
     }  # fmt: skip
-    (wide,) = (one for one in found if one["verdict"] == "within noise")
+    (wide,) = (record for record in found if record["verdict"] == "within noise")
     assert wide["ratio_low"] < 0.54 < 1.04 < wide["ratio_high"]
 
 

@@ -38,7 +38,7 @@ def told(tmp_path):
             for (of, layout, size), rate in simulated.truth.items()
             if of == model
         }
-        run.disturbed = simulated.disturbed
+        run.disturbed = simulated.disturbed  # type: ignore[attr-defined]
         return tables, truth
 
     return run
