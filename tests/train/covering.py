@@ -7,12 +7,6 @@ from typing import Any
 import numpy as np
 
 Case = dict[str, Any]
-Pair = tuple[tuple[str, Any], tuple[str, Any]]
-
-
-def pairs(case: Case) -> set[Pair]:
-    """Every two values that meet in this case."""
-    return set(itertools.combinations(sorted(case.items()), 2))
 
 
 def covering(possible: Sequence[Case]) -> list[Case]:

@@ -4,31 +4,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaling.layout.engines import ENGINES
-from tests.train.covering import covering, pairs, product
+from tests.train.covering import covering
 from tests.train.test_parity import PAIRWISE, VALUES, possible
 
 pytestmark = pytest.mark.slow
-
-axes = st.dictionaries(
-    st.sampled_from("abcd"), st.lists(st.integers(0, 3), min_size=1, unique=True)
-)
-
-
-@given(axes)
-def test_every_two_values_meet(drawn: dict[str, list[int]]) -> None:
-    possible = list(product(drawn))
-    met = set().union(*(pairs(case) for case in covering(possible)))
-    assert met == set().union(*(pairs(case) for case in possible))
-
-
-def test_two_values_of_seven_axes_need_far_fewer_cases_than_there_are() -> None:
-    possible = list(product(dict.fromkeys("abcdefg", (0, 1))))
-    assert len(possible) == 128
-    assert len(covering(possible)) <= 10
 
 
 def test_the_cases_kept_are_those_that_the_table_of_axes_gives(

@@ -16,7 +16,7 @@ from scaling.train.parallel.expert_parallel import copy_for_experts, inverse_of,
 from tests.points import TINY, tiny_point
 from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, covering, product
-from tests.train.reference import Curve, model_curve
+from tests.train.reference import Curve, reference_curve
 from tests.train.test_model import blueprint
 from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
 from tests.train.test_parity import CLIPPING, bounds, learned_point, refused
@@ -150,7 +150,7 @@ def name_of(point: Point) -> str:
 @functools.cache
 def curve_of_one_process(shape: ModelShape, routing: str, gradient_clipping: float) -> Curve:
     point = dataclasses.replace(mixture(gradient_clipping, routing=routing), shape=shape)
-    return model_curve(point)
+    return reference_curve(point)
 
 
 @pytest.mark.ranks

@@ -20,7 +20,7 @@ from scaling.train.kernels import fp8
 from scaling.train.kernels.fp8 import fp8_linear, require_fp8
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Learn, lacking
-from tests.train.reference import Curve, model_curve
+from tests.train.reference import Curve, reference_curve
 
 SCALINGS: tuple[Fp8Scaling, ...] = ("tensor", "row")
 STEPS = 3  # of ranks
@@ -87,7 +87,7 @@ def test_a_row_of_large_elements_costs_others_nothing_with_row_scales() -> None:
 
 @functools.cache
 def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
-    return model_curve(tiny_point(shape=shape, measured_steps=steps, **layout))
+    return reference_curve(tiny_point(shape=shape, measured_steps=steps, **layout))
 
 
 @multiplies

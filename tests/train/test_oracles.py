@@ -1,10 +1,11 @@
-"""With the same weights our decoders give the logits of transformers' models.
+"""With the same weights our decoders give the logits and gradients of transformers' models.
 
 transformers is here for this only. Its GPT-2 keeps matrices transposed and query, key and value in
 one.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.decoder import Decoder
 from tests.points import TINY, TINY_GPT, tiny_point
+from tests.train.reference import reference_curve
 from tests.train.test_model import blueprint
 
 IDS = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(0))
@@ -87,12 +89,24 @@ def as_gpt2(ours: Weights, shape: ModelShape) -> Weights:
     return theirs
 
 
+def compare(shape: ModelShape, theirs: Any, named: Callable[..., Weights]) -> None:
+    """Logits, and what the loss of the next tokens asks of each weight, in transformers' names."""
+    ours, labels = decoder(shape), IDS.roll(-1, 1)
+    theirs.load_state_dict(named(dict(ours.named_parameters()), shape))
+    expected = theirs(IDS).logits
+    torch.testing.assert_close(logits_of(ours), expected, atol=1e-4, rtol=0)
+    ours(IDS, labels).backward()
+    torch.nn.functional.cross_entropy(expected.flatten(0, 1), labels.flatten()).backward()
+    found = named({name: w.grad for name, w in ours.named_parameters()}, shape)
+    for name, weight in theirs.named_parameters():
+        torch.testing.assert_close(found[name], weight.grad, atol=1e-6, rtol=1e-3)
+
+
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_llama_gives_the_logits_of_transformers(tied: bool) -> None:
+def test_a_llama_gives_the_logits_and_gradients_of_transformers(tied: bool) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM  # late: seconds, of every collection
 
     shape = dataclasses.replace(TINY, tied_embeddings=tied)
-    ours = decoder(shape)
     theirs = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=shape.vocab_size,
@@ -105,16 +119,14 @@ def test_a_llama_gives_the_logits_of_transformers(tied: bool) -> None:
             tie_word_embeddings=tied,
         )
     )
-    theirs.load_state_dict(as_llama(dict(ours.named_parameters()), shape))
-    torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
+    compare(shape, theirs, as_llama)
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_gpt_gives_the_logits_of_transformers(tied: bool) -> None:
+def test_a_gpt_gives_the_logits_and_gradients_of_transformers(tied: bool) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = dataclasses.replace(TINY_GPT, tied_embeddings=tied)
-    ours = decoder(shape)
     theirs = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=shape.vocab_size,
@@ -127,5 +139,10 @@ def test_a_gpt_gives_the_logits_of_transformers(tied: bool) -> None:
             tie_word_embeddings=tied,
         )
     ).eval()  # GPT-2 trains with dropout
-    theirs.load_state_dict(as_gpt2(dict(ours.named_parameters()), shape))
-    torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
+    compare(shape, theirs, as_gpt2)
+
+
+def test_a_point_starts_from_the_weights_that_it_always_had() -> None:
+    """Losses of points that were measured before are compared with those of new ones."""
+    curve = reference_curve(tiny_point(measured_steps=4))
+    assert curve.losses == pytest.approx([5.547306, 5.551678, 5.546059, 5.502577], abs=1e-5)

@@ -18,7 +18,7 @@ from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, product
 from tests.train.farther import FARTHER
-from tests.train.reference import Curve, model_curve, reference_curve
+from tests.train.reference import Curve, reference_curve
 from tests.train.together import Curves
 
 pytestmark = pytest.mark.ranks
@@ -128,7 +128,7 @@ PAIRWISE: list[Case] = json.loads((GOLDEN / "pairwise.json").read_text(encoding=
 @functools.cache
 def expected(shape: ModelShape, gradient_clipping: float = 0.0) -> Curve:
     point = dataclasses.replace(tiny_point(shape=shape), gradient_clipping=gradient_clipping)
-    return reference_curve(point) if shape.family == "llama" else model_curve(point)
+    return reference_curve(point)
 
 
 def bounds(point: Point) -> tuple[float, float]:

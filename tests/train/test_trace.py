@@ -302,6 +302,8 @@ def test_a_step_is_split_by_what_its_layout_exchanges(
         assert seconds["compute_s"] > 0
         assert 0 <= seconds["exposed_comm_s"] <= seconds["comm_s"] + 1e-9  # rounded sums
         assert seconds["idle_s"] > 0
+        step_s = seconds["compute_s"] + seconds["exposed_comm_s"] + seconds["idle_s"]
+        assert 0 < seconds["optimizer_s"] < step_s
         assert (seconds["pipeline_bubble_s"] > 0) == ("pp" in layout)
         assert seconds["pipeline_bubble_s"] <= seconds["send_recv_s"] + 1e-9
 
