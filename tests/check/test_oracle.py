@@ -48,15 +48,11 @@ WIDE_T5 = dataclasses.replace(
 )  # fmt: skip
 KERNELS = {"fused_norm": True, "fused_rope": True, "fused_mlp": True}
 LAYOUTS: list[tuple[ModelShape, dict[str, Any]]] = [
-    (WIDE, {"zero_stage": 1, "dp": 8, "gradient_accumulation_steps": 2}),
     (WIDE, {"zero_stage": 1, "dp": 8, "optimizer_precision": "bf16", "fused_norm": True}),
     (WIDE, {"zero_stage": 3, "dp": 8, "attention": "math"}),
     (WIDE, {"zero_stage": 1, "tp": 4, "sequence_parallel": True, "dp": 2, **KERNELS}),
-    (WIDE, {"zero_stage": 2, "dp": 4, "activation_checkpointing": "full"}),
     (WIDE, {"zero_stage": 1, "tp": 2, "pp": 2, "gradient_accumulation_steps": 3, **KERNELS}),
-    (WIDE, {"zero_stage": 0, "pp": 2, "dp": 2, "gradient_accumulation_steps": 3}),
     (WIDE_T5, {"zero_stage": 2, "dp": 8, "attention": "math", "micro_batch_size": 2}),
-    (WIDE, {"engine": "torch", "zero_stage": 0, "dp": 8, "optimizer_precision": "bf16"}),
     (WIDE, {"engine": "torch", "zero_stage": 1, "dp": 8, "gradient_accumulation_steps": 2}),
     (WIDE, {"engine": "torch", "zero_stage": 3, "dp": 8, "tp": 2, "sequence_parallel": True}),
 ]

@@ -6,18 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.study.ids import stored_fields
 from tests.points import TINY
 from tests.samples import layouts
-
-
-@given(layouts, st.integers(2, 4))
-def test_more_replicas_mean_a_larger_batch_and_more_ranks(layout, k):
-    wider = dataclasses.replace(layout, dp=layout.dp * k)
-    assert wider.global_batch_size == k * layout.global_batch_size
-    assert wider.world_size == k * layout.world_size
 
 
 @given(layouts, st.integers(1, 64))
@@ -73,12 +65,6 @@ def test_learned_positions_end():
     assert list(refusals(learned, Layout(seq_length=16))) == []
     (said,) = refusals(learned, Layout(seq_length=17))
     assert "max_positions=16" in said
-
-
-@pytest.mark.parametrize("zero_stage", [2, 3])
-def test_deepspeeds_refusal_of_sharded_pipelines_is_quoted(zero_stage):
-    (said,) = engine_refusals(TINY, Layout(pp=2, zero_stage=zero_stage, seq_length=32))
-    assert "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism" in said
 
 
 def test_a_kernel_for_what_a_model_does_not_have_is_refused():

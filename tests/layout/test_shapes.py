@@ -3,8 +3,6 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaling.layout.shapes import (
     ModelShape,
@@ -71,27 +69,3 @@ def test_an_encoder_decoder_counts_both_streams_and_the_cross_attention():
     assert model_flops_per_token(t5, 8) == per_sequence // 16
     strict = 6 * (136 + 200 + 40) * 8 + (12 + 6 + 12) * 4 * 8 * 8
     assert matmul_flops_per_token(t5, 8) == strict // 16
-
-
-@given(
-    layers=st.integers(1, 8),
-    heads=st.integers(1, 8),
-    seq_length=st.integers(1, 4096),
-    checkpointing=st.sampled_from(["none", "selective", "full"]),
-)
-def test_recomputation_only_adds_and_never_more_than_a_third(
-    layers, heads, seq_length, checkpointing
-):
-    shape = ModelShape(
-        num_layers=layers,
-        hidden_size=heads * 8,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=8,
-        ffn_hidden_size=32,
-        vocab_size=64,
-    )
-    model = model_flops_per_token(shape, seq_length)
-    hardware = hardware_flops_per_token(shape, seq_length, checkpointing)
-    assert model <= hardware <= model * 4 / 3
-    assert matmul_flops_per_token(shape, seq_length) < model

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -11,10 +10,9 @@ from scaling.errors import InputError
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import model_flops_per_token
-from scaling.predict.advise.candidates import Search, candidates, pipeline_depths, usual_batch
+from scaling.predict.advise.candidates import Search, candidates
 from scaling.predict.advise.recommendation import recommend, record_of
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.risk import stalls_of
 from scaling.predict.read.points import points_of, points_of_layouts
 from tests.predict.conftest import as_table
 from tests.shipped import MODELS
@@ -147,18 +145,6 @@ def test_a_record_is_predicted_as_it_was_recommended():
     assert again.step_time_s.tolist() == pytest.approx([best.step_time_s], rel=1e-12)
 
 
-def test_pipelines_over_a_lossy_transport_rank_behind_their_time(points):
-    rows = [{"cluster": c, "dp": 8, "pp": 4} for c in ("h100-80gb-efa", "h100-80gb-dgx")]
-    ratios = []
-    for row in rows:
-        (group,) = points(row).groups
-        stalls = stalls_of(group, group.features, group.start)
-        lossy = group.cluster.lossy_transport
-        ranked = stalls.ranked_s(np.array([1.0]), np.array([0.5]), lossy=lossy)
-        ratios.append(float(ranked[0]))
-    assert ratios[0] > ratios[1] == pytest.approx(1.0)
-
-
 def test_the_first_is_as_fast_as_itself_and_others_are_likely_slower():
     several = ask(gpus=[64], top=10)[64]
     assert several[0].beats_first == pytest.approx(0.5)
@@ -212,13 +198,3 @@ def test_experts_are_dealt_over_ranks_that_divide_them():
         global_batch_size=512, engine="torch",
     )  # fmt: skip
     assert {layout.ep for layout in candidates(search)} == {1, 2, 4, 8, 16}
-
-
-def test_pipelines_of_up_to_64_stages_are_searched():
-    assert pipeline_depths(128) == [1, 2, 4, 8, 16, 32, 64]
-    assert pipeline_depths(96)[-3:] == [24, 32, 48]
-
-
-def test_the_default_batch_lies_between_those_of_llama_2_and_3():
-    sizes = {(4096, 8): 1024, (4096, 2048): 2048, (4096, 16384): 4096, (8192, 16384): 2048}
-    assert {at: usual_batch(*at) for at in sizes} == sizes

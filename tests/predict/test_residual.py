@@ -8,10 +8,9 @@ import pytest
 from scaling.importing.reader import read_table
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.read import residual as process
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.predict.read.residual import NAMES, Residual, fitted_residual
+from scaling.predict.read.residual import Residual
 from tests.predict import reference
 
 pytestmark = pytest.mark.slow
@@ -36,62 +35,10 @@ def odd(odd_sweep):
     return points_of(odd_sweep), observed_of(odd_sweep), fitted, calibration
 
 
-def stack_of(calibration):
-    (stack,) = calibration.stacks.values()
-    return stack
-
-
 def without(calibration):
     none = Residual(places=(), weights=())
     bare = {k: dataclasses.replace(s, residual=none) for k, s in calibration.stacks.items()}
     return dataclasses.replace(calibration, stacks=bare)
-
-
-def test_a_process_gives_back_what_it_saw_and_nothing_far_away():
-    places = np.zeros((3, len(NAMES)))
-    places[:, 0] = [0.0, 0.5, 40.0]
-    residual, _ = fitted_residual(places[:2], np.array([0.1, 0.1]))
-    near, novelty = residual.at(places[:2])
-    assert near == pytest.approx(0.095, abs=0.01)
-    assert novelty == pytest.approx(0.0, abs=0.03)
-    far, novelty = residual.at(places[2:])
-    assert far == pytest.approx(0.0, abs=1e-12)
-    assert novelty == pytest.approx(1.0)
-
-
-def test_rows_left_out_one_at_a_time_have_the_errors_of_a_fit_without_them():
-    random = np.random.default_rng(0)
-    places = np.zeros((6, len(NAMES)))
-    places[:, :2] = random.normal(0, 0.7, (6, 2))
-    off = random.normal(0, 0.1, 6)
-    _, left_out = fitted_residual(places, off)
-    for row in range(6):
-        rest = np.arange(6) != row
-        without, _ = fitted_residual(places[rest], off[rest])
-        expected = off[row] - without.at(places[row : row + 1])[0][0]
-        assert left_out[row] == pytest.approx(expected, abs=0.01)
-
-
-def test_a_stalled_step_says_nothing_of_its_neighbours():
-    places = np.zeros((2, len(NAMES)))
-
-    def expected(rows, off):
-        return fitted_residual(rows, np.array(off))[0].at(places)[0].tolist()
-
-    assert expected(places, [0.1, 3.0]) == expected(places[:1], [0.1])
-    assert expected(places, [3.0, 3.0]) == [0.0, 0.0]
-
-
-def test_of_more_rows_than_are_kept_those_that_stand_for_all_follow_all(monkeypatch):
-    random = np.random.default_rng(0)
-    places = np.zeros((300, len(NAMES)))
-    places[:, :3] = random.integers(0, 4, (300, 3)) * 0.4
-    log_residual = 0.1 * np.sin(places[:, 0]) + 0.1 * places[:, 1] + random.normal(0, 0.01, 300)
-    every, _ = fitted_residual(places, log_residual)
-    monkeypatch.setattr(process, "_MOST_KEPT", 40)
-    fewer, _ = fitted_residual(places, log_residual)
-    assert (len(every.places), len(fewer.places)) == (63, 40)  # so many places differ
-    assert fewer.at(places)[0] == pytest.approx(every.at(places)[0], abs=0.02)
 
 
 def test_layouts_beside_calibrated_ones_take_over_what_those_are_off_by(odd):

@@ -4,19 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scaling.cli.prediction import calibrate
 from scaling.predict.fit.validation import layout_numbers, settings_of, trial
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.published.table import published_table
-from tests.nearly import nearly
 from tests.predict.conftest import as_table, table_of
 
 pytestmark = pytest.mark.slow
@@ -25,31 +21,6 @@ TABLES = {
     name: published_table().filter(pc.equal(published_table()["table"], name))
     for name in ("dgxc", "megatron_bridge", "moe_zoo")
 }
-
-
-def repeated(table: pa.Table) -> pa.Table:
-    """Some rows twice, with another step time: repeats of their layouts."""
-    again = table.slice(0, 20)
-    slower = pc.multiply(again["step_time_s"], 1.07)
-    place = table.column_names.index("step_time_s")
-    return pa.concat_tables([table, again.set_column(place, "step_time_s", slower)])
-
-
-@settings(max_examples=12, deadline=None)
-@given(st.sampled_from(sorted(TABLES)), st.integers(0, 2**32 - 1), st.booleans())
-def test_validation_does_not_depend_on_the_order_of_rows(name: str, seed: int, more: bool) -> None:
-    table = repeated(TABLES[name]) if more else TABLES[name]
-    shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
-    one, other = (trial(as_table(each)).to_dict() for each in (table, shuffled))
-    assert one == nearly(other)
-
-
-def test_nor_does_the_calibration_that_a_validation_makes() -> None:
-    table = TABLES["moe_zoo"]
-    shuffled = table.take(np.random.default_rng(1).permutation(table.num_rows))
-    where = {"calibrate_where": "world_size <= 256", "test_where": "true"}
-    one, other = (trial(as_table(each), **where).to_dict() for each in (table, shuffled))
-    assert one == nearly(other)
 
 
 def test_a_calibration_is_the_same_file_in_whichever_order_its_rows_came(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from scaling.cluster.hardware import GPUS
 from scaling.predict.cost.model import predict
-from scaling.predict.read.software import flash_gain
 from scaling.predict.read.stacks import STACKS, stack_of
 
 H100 = {"cluster": "h100-80gb-dgx", "tp": 4, "pp": 2, "dp": 8, "micro_batch_size": 1}
@@ -63,10 +62,3 @@ def test_unknown_software_may_fit_a_little_above_the_capacity(points):
 def test_software_is_known_by_the_words_in_its_name(spelled, name):
     assert stack_of(spelled, GPUS["h100-80gb"]).name == name
     assert len({(s.name, s.generations) for s in STACKS}) == len(STACKS)
-
-
-def test_newer_flash_kernels_gain_on_newer_gpus_alone():
-    kernels = np.array(["flash2", "flash3"], dtype=object)
-    assert flash_gain(kernels, GPUS["a100-80gb"]).tolist() == [1.0, 1.0]
-    older, newer = flash_gain(kernels, GPUS["h100-80gb"])
-    assert older < 1 < newer

@@ -202,23 +202,6 @@ def test_a_gpu_count_on_which_nothing_fits_is_said_and_the_others_are_answered()
     assert scaling(*of, "1").returncode == 2
 
 
-def test_a_calibration_with_a_number_that_cannot_be_is_one_sentence(run, sweep_csv, tmp_path):
-    made = tmp_path / "c.json"
-    run("calibrate", sweep_csv, made, "--where", "world_size <= 8")
-    record = json.loads(made.read_text())
-    (stack,) = record["stacks"].values()
-    stack["parameters"]["gemm_efficiency"]["value"] = -5
-    made.write_text(json.dumps(record))
-
-    what = ("--model", "llama2_7b", "--cluster", "a100-40gb-dgx", "--gpus", "8")
-    for verb in (("predict", sweep_csv, tmp_path / "o.parquet"), ("recommend", *what)):
-        done = scaling(*verb, "--calibration", made)
-        assert done.returncode == 2
-        assert done.stderr == (
-            f"{made}: is not as `scaling calibrate` of this version wrote it; calibrate again\n"
-        )
-
-
 ON_8 = ("recommend", "--cluster", "h100-80gb", "--gpus", "8", "--model")
 
 

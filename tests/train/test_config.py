@@ -1,29 +1,10 @@
 """DeepSpeed's configuration of a layout."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from scaling.train.engines.deepspeed.config import bucket_sizes, deepspeed_config
 from tests.points import TINY, tiny_point
-
-
-def test_a_layout_in_deepspeeds_words() -> None:
-    layout = tiny_point(dp=2, zero_stage=2, gradient_accumulation_steps=2, precision="bf16").layout
-    assert deepspeed_config(TINY, layout) == {
-        "train_batch_size": 8,
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 2,
-        "gradient_clipping": 0.0,
-        "zero_optimization": {
-            "stage": 2,
-            "overlap_comm": True,
-        },
-        "bf16": {"enabled": True, "check_grad_overflow": False},
-        "timers": {"throughput": {"enabled": False}},
-        "steps_per_print": 1_000_000_000,
-    }
 
 
 def test_buckets_are_even_and_hold_at_most_what_a_rank_holds() -> None:
@@ -46,60 +27,3 @@ def test_the_first_fp16_overflow_lowers_the_loss_scale(
     assert scaler.cur_scale == 2**12
     scaler.update_scale(overflow=True)
     assert scaler.cur_scale == 2**11
-
-
-@pytest.mark.parametrize(
-    ("layout", "alone"),
-    [
-        ({"zero_stage": 1}, True),
-        ({"tp": 2, "zero_stage": 2}, True),
-        ({"zero_stage": 1, "optimizer_offload": "cpu"}, False),  # which needs the copies
-        ({"dp": 2, "zero_stage": 1}, False),
-        ({"cp": 2, "zero_stage": 2}, False),
-    ],
-    ids=str,
-)
-def test_a_single_replica_copies_no_gradients_into_buckets(
-    layout: dict[str, Any], alone: bool
-) -> None:
-    point = tiny_point(**layout)
-    zero = deepspeed_config(TINY, point.layout)["zero_optimization"]
-    assert zero.get("contiguous_gradients", True) is not alone
-
-
-@pytest.mark.parametrize(
-    ("layout", "overlaps"),
-    [
-        ({"dp": 2, "zero_stage": 0}, False),
-        ({"dp": 2, "zero_stage": 1}, True),
-        ({"cp": 2, "zero_stage": 1}, True),
-        ({"zero_stage": 1}, False),
-        ({"dp": 2, "zero_stage": 2}, True),
-        ({"dp": 2, "pp": 2, "zero_stage": 1}, False),
-        ({"dp": 2, "zero_stage": 3}, False),  # DeepSpeed's default for it is to overlap
-    ],
-    ids=str,
-)
-def test_gradients_are_reduced_behind_backward_where_deepspeed_can(
-    layout: dict[str, Any], overlaps: bool
-) -> None:
-    asked = deepspeed_config(TINY, tiny_point(**layout).layout)["zero_optimization"]
-    assert asked.get("overlap_comm", False) == overlaps
-
-
-def test_a_second_copy_of_the_parameters_is_shared_by_dp_and_cp_ranks() -> None:
-    layout = tiny_point(dp=4, cp=2, zero_stage=3, zero_shard_size=2).layout
-    asked = deepspeed_config(TINY, layout)["zero_optimization"]
-    assert asked["zero_hpz_partition_size"] == 4
-    assert asked["stage3_param_persistence_threshold"] == TINY.hidden_size
-
-
-@pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_stages_cut_what_they_send_only_where_tp_ranks_hold_the_same(
-    sequence_parallel: bool,
-) -> None:
-    layout = tiny_point(pp=2, tp=2, sequence_parallel=sequence_parallel).layout
-    assert deepspeed_config(TINY, layout)["pipeline"] == {
-        "pipe_partitioned": not sequence_parallel,
-        "grad_partitioned": not sequence_parallel,
-    }

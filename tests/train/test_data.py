@@ -1,7 +1,5 @@
 """Every layout sees the same tokens."""
 
-import dataclasses
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,22 +11,6 @@ from scaling.train.data import Feed, draw, micro_batches, sequences
 from scaling.train.parallel.groups import Place
 from tests.points import tiny_point
 from tests.train.reference import CPU
-
-
-def global_batch(layout: Layout, step: int, seed: int = 3) -> torch.Tensor:
-    """The ids of all replicas, in their order."""
-    point = dataclasses.replace(tiny_point(), layout=layout, seed=seed)
-    count = layout.gradient_accumulation_steps
-    places = [Place.of(rank, layout) for rank in range(layout.dp)]
-    feeds = [Feed(point, place, [count], first=step, device=CPU) for place in places]
-    return torch.cat([ids for feed in feeds for ids, _ in feed(step)])
-
-
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 20))
-def test_every_layout_sees_the_same_sequences(dp: int, rounds: int, size: int, step: int) -> None:
-    split = Layout(dp=dp, gradient_accumulation_steps=rounds, micro_batch_size=size, seq_length=6)
-    whole = Layout(micro_batch_size=dp * rounds * size, seq_length=6)
-    assert torch.equal(global_batch(split, step), global_batch(whole, step))
 
 
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(2, 300))
@@ -68,20 +50,3 @@ def test_a_target_goes_on_where_its_input_ends_and_is_seen_one_token_late(
         assert ids.shape == (size, 2, 6)
         assert torch.equal(torch.cat((ids[:, 0], labels), 1), tokens)
         assert ids[:, 1].tolist() == [[0, *late] for late in labels[:, :-1].tolist()]
-
-
-@given(st.sampled_from([1, 2, 3, 6]), st.integers(1, 3), st.booleans())
-def test_ranks_that_share_a_sequence_hold_runs_of_it_and_every_label(
-    cp: int, size: int, pairs: bool
-) -> None:
-    def held(cp_rank: int, degree: int) -> tuple[torch.Tensor, torch.Tensor]:
-        layout = Layout(cp=degree, micro_batch_size=size, seq_length=6)
-        draws = [draw(3, 1, index, 50) for index in range(size)]
-        ((ids, labels),) = micro_batches(
-            layout, draws, vocab_size=50, cp_rank=cp_rank, device=CPU, pairs=pairs
-        )
-        return ids, labels
-
-    parts = [held(rank, cp) for rank in range(cp)]
-    for joined, whole in zip(zip(*parts, strict=True), held(0, 1), strict=True):
-        assert torch.equal(torch.cat(joined, -1), whole)

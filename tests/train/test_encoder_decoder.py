@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 from scaling.layout.shapes import ModelShape
-from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.availability import require_kernels
 from scaling.train.model.encoder_decoder import EncoderDecoder
 from tests.points import TINY_T5, tiny_point
-from tests.train.test_model import CPU, blueprint
+from tests.train.test_model import blueprint
 
 if TYPE_CHECKING:
     from transformers import MT5ForConditionalGeneration
@@ -126,9 +124,3 @@ def test_its_gradients_are_those_of_transformers() -> None:
     expected = as_mt5(gradients, TINY_T5)  # type: ignore[arg-type]
     for name, weight in theirs.named_parameters():
         torch.testing.assert_close(weight.grad, expected[name], atol=1e-6, rtol=1e-3)
-
-
-def test_a_kernel_without_a_gradient_for_the_bias_is_unavailable() -> None:
-    with pytest.raises(KernelUnavailable, match="attention=flash2 gives no gradient"):
-        require_kernels(TINY_T5, tiny_point(attention="flash2").layout, CPU)
-    require_kernels(TINY_T5, tiny_point(attention="math").layout, CPU)

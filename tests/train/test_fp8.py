@@ -18,7 +18,7 @@ from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels import fp8
 from scaling.train.kernels.fp8 import fp8_linear, require_fp8
-from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
+from tests.points import TINY, TINY_GPT, tiny_point
 from tests.train.conftest import Learn, lacking
 from tests.train.reference import Curve, reference_curve
 
@@ -94,7 +94,7 @@ def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "scaling"),
-    [(TINY, "tensor"), (TINY_GPT, "row"), (TINY_T5, "row")],
+    [(TINY, "tensor"), (TINY_GPT, "row")],
     ids=lambda value: value if isinstance(value, str) else value.family,
 )
 def test_over_fifty_steps_the_loss_stays_within_a_band_of_bf16(

@@ -11,6 +11,7 @@ from scaling.cluster.hardware import GIB
 from scaling.train.failures import failure_of
 from scaling.train.measure.peak_memory import foreign_memory, library_memory, note_foreign_memory
 from tests.train.reference import CPU
+from tests.warm import warm_rank
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def test_the_peak_of_a_cpu_rank_remembers_what_was_given_back() -> None:
 
 
 def test_an_engine_does_not_make_the_allocator_forget_its_peak() -> None:
-    ran = subprocess.run([sys.executable, "-c", REMEMBERED], capture_output=True, text=True)
+    ran = subprocess.run([warm_rank(), "-c", REMEMBERED], capture_output=True, text=True)
     assert ran.stdout.splitlines()[-1:] == ["joined"], ran.stderr
 
 

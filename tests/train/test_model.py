@@ -6,7 +6,7 @@ from torch import nn
 
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
-from scaling.train.model.blueprint import Blueprint, shard
+from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder
 from scaling.train.model.encoder_decoder import EncoderDecoder
 from scaling.train.parallel.tensor import TensorParallel
@@ -38,22 +38,3 @@ of_every_family = pytest.mark.parametrize(
 @of_every_family
 def test_every_parameter_the_shape_counts_is_built(shape: ModelShape) -> None:
     assert sum(weight.numel() for weight in weights(shape).values()) == shape.total_params
-
-
-@of_every_family
-@pytest.mark.parametrize("size", [2, 4])
-def test_tp_ranks_together_hold_the_weights_of_one(shape: ModelShape, size: int) -> None:
-    whole = weights(shape)
-    ranks = [weights(shape, TensorParallel(size=size, rank=rank)) for rank in range(size)]
-    for name, weight in whole.items():
-        parts = [rank[name].detach() for rank in ranks]
-        if parts[0].shape == weight.shape:  # norms are replicated
-            assert all(torch.equal(part, weight) for part in parts), name
-            continue
-        dim = 0 if parts[0].shape[0] < weight.shape[0] else 1
-        assert torch.equal(torch.cat(parts, dim), weight), name
-
-
-def test_a_shard_does_not_keep_the_whole_weight_in_memory() -> None:
-    part = shard(torch.zeros(8, 8), dim=0, rank=1, size=4)
-    assert part.untyped_storage().nbytes() == 2 * 8 * 4

@@ -13,6 +13,9 @@ from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
+from scaling.train.engines.torch import refusals as of_torch
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.availability import require_kernels
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt, skip_if_lacking
 from tests.train.covering import product
@@ -267,3 +270,23 @@ def test_a_tied_encoder_decoder_is_refused() -> None:
     tied = dataclasses.replace(TINY_T5, tied_embeddings=True)
     (said,) = engine_refusals(tied, Layout(seq_length=32, attention="math"))
     assert said.endswith("tied_embeddings must be false")
+
+
+@pytest.mark.parametrize("schedule", ["zero_bubble", "zbv", "dualpipev"])
+def test_a_torch_that_splits_a_backward_wrongly_is_asked_for_none(
+    monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    """The place that asks for kernels: before the ranks meet."""
+
+    def require(schedule: str, installed: str) -> None:
+        monkeypatch.setattr(of_torch, "version", lambda _: installed)
+        point = tiny_point(engine="torch", pp=2, pipeline_schedule=schedule)
+        require_kernels(TINY, point.layout, torch.device("cpu"))
+
+    require(schedule, "2.13.0+cu130")
+    require("1f1b", "2.11.0+cu130")
+    with pytest.raises(
+        KernelUnavailable,
+        match=rf"pipeline_schedule={schedule} needs torch >= 2.13, this is 2.9.1",
+    ):
+        require(schedule, "2.9.1")
