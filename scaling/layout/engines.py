@@ -50,7 +50,11 @@ _UNTRAINED = {
 
 
 def engine_refusals(
-    shape: "ModelShape", layout: "Layout", gradient_clipping: float = 0.0
+    shape: "ModelShape",
+    layout: "Layout",
+    gradient_clipping: float = 0.0,
+    *,
+    predicted: bool = False,
 ) -> Iterator[str]:
     """Why the layout's engine cannot run it: one sentence per reason.
 
@@ -58,11 +62,12 @@ def engine_refusals(
         shape: the model.
         layout: one that `layout.refusals` allows.
         gradient_clipping: the norm above which gradients are scaled down; 0: never.
+        predicted: without the parts of a model that no engine trains and predictions have.
     """
     if layout.engine not in ENGINES:
         yield from _trainer_refusals(shape, layout, gradient_clipping)
         return
-    parts = {name for name in _UNTRAINED if getattr(shape, name)}
+    parts = {name for name in _UNTRAINED if getattr(shape, name) and not predicted}
     if layout.seq_length <= shape.window:  # which then cuts nothing off
         parts.discard("window")
     name = next((name for name in _UNTRAINED if name in parts), None)

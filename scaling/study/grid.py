@@ -151,7 +151,8 @@ def _first_run(
     measure, steps = study.measure, study.measure.measured_steps
     reasons = list(refusals(shape, layout))
     if engine_must_run_it:
-        reasons += engine_refusals(shape, layout, measure.gradient_clipping)
+        predicted = study.mode == "predict"
+        reasons += engine_refusals(shape, layout, measure.gradient_clipping, predicted=predicted)
     if reasons:
         return reasons
     is_short = measure.accumulation == "short" and is_worth_shortening(

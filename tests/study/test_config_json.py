@@ -227,6 +227,7 @@ def test_what_no_engine_trains_is_predicted_only(name, seq_length, part, written
     reasons = list(engine_refusals(shape, Layout(seq_length=seq_length)))
     assert len(reasons) == (part is not None)
     assert not reasons or reasons[0].startswith(part)
+    assert not list(engine_refusals(shape, Layout(seq_length=seq_length), predicted=True))
 
 
 def test_a_path_means_a_file_its_folder_or_a_name_in_the_hub_cache(tmp_path, written, monkeypatch):
