@@ -15,10 +15,10 @@ STUDY ?= quickstart
 study: $(VENV)/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as six pytests at once: tests that start ranks, tests that wait for Slurm, those that
-# start ranks there, tests that start Snakemake (with ranks or without), and all others in two halves,
-# those of FIRST_HALF and the rest, which take the processor for as long as each other. With ARGS, one
-# pytest with these arguments.
+# The whole suite as seven pytests at once: tests that start ranks, tests that wait for Slurm, those
+# that start ranks there, tests that start Snakemake, those that start ranks by it, and all others in two
+# halves, those of FIRST_HALF and the rest, which take the processor for as long as each other. With
+# ARGS, one pytest with these arguments.
 FIRST_HALF := tests/analyse tests/check tests/launch tests/predict
 PLAIN := not ranks and not slurm and not snakemake
 test: $(VENV)/installed
@@ -30,11 +30,14 @@ ifeq ($(strip $(ARGS)),)
 	  $$(grep -L "mark\.slurm\|mark\.snakemake" $$(marked ranks)) & ranks=$$!; \
 	part Slurm $(BIN)/python -m pytest -m "slurm and not ranks" tests/slurm & slurm=$$!; \
 	part trained $(BIN)/python -m pytest -m "slurm and ranks" tests/slurm & trained=$$!; \
-	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm" $$(marked snakemake) & \
-	snakemake=$$!; \
+	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm and not ranks" \
+	  $$(marked snakemake) & snakemake=$$!; \
+	part studies $(BIN)/python -m pytest -m "snakemake and ranks and not slurm" $$(marked snakemake) & \
+	studies=$$!; \
 	part none $(BIN)/python -m pytest -m "$(PLAIN)" $(FIRST_HALF) & none=$$!; \
 	$(BIN)/python -m pytest -m "$(PLAIN)" $(addprefix --ignore=,$(FIRST_HALF)); code=$$?; \
-	for part in "none $$none" "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm" "trained $$trained"; do \
+	for part in "none $$none" "ranks $$ranks" "Snakemake $$snakemake" "studies $$studies" \
+	  "Slurm $$slurm" "trained $$trained"; do \
 	  set -- $$part; wait $$2 || code=$$?; echo "Meanwhile, what starts $$1:"; cat "$$logs/$$1"; \
 	done; exit $$code
 else

@@ -29,6 +29,21 @@ def test_a_vanished_job_without_accounting_is_withdrawn_then_lost(run, cluster, 
     assert (cluster.folders["100"] / "0.withdrawn").exists()
 
 
+def test_a_job_that_reappears_was_never_lost(run, cluster, tmp_path, clock):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
+    cluster.known.clear()
+    dispatcher.poll()
+    cluster.known["100"] = state_of("RUNNING")
+    clock[0] += 50.0
+    dispatcher.poll()
+    cluster.known.clear()
+    clock[0] += 20.0
+    dispatcher.poll()
+
+    assert listener.take("failed") == []
+
+
 def test_a_poll_asks_once_for_all_and_not_at_all_when_nothing_is_in_flight(run, cluster, tmp_path):
     dispatcher, _ = run()
     dispatcher.poll()
@@ -147,6 +162,18 @@ def test_every_interruption_of_a_job_counts_once_in_a_run(run, cluster, tmp_path
         ("failed", "a", "job 101 is PREEMPTED"),
         ("failed", "a", "it was interrupted 4 times in this run"),
     ]
+
+
+def test_what_was_left_for_later_is_sent_behind_what_had_no_turn(run, cluster, tmp_path):
+    dispatcher, listener = run(pack=2)
+    dispatcher.submit(wanted_jobs(tmp_path, "returns", "innocent"))
+    write_json(cluster.folders["100"] / "started.json", {"restarts": 0})
+    (cluster.folders["100"] / "0.returned").write_text(".")
+    cluster.known["100"] = state_of("FAILED")
+    listener.take()
+    dispatcher.poll()
+
+    assert listener.take("sent") == [("sent", "innocent", "101"), ("sent", "returns", "101")]
 
 
 @pytest.mark.parametrize("whole", [True, False])

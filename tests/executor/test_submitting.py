@@ -36,6 +36,24 @@ def test_unknown_refusals_are_sent_again(run, cluster, tmp_path, clock):
     assert [event[1] for event in listener.take("sent")] == ["a"]
 
 
+def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
+    run, cluster, tmp_path, clock
+):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "first"))
+    cluster.refusal = "QOSMaxSubmitJobPerUserLimit"
+    dispatcher.submit(wanted_jobs(tmp_path, *"abcdefghij"))
+    for clock[0] in range(1000, 1100):
+        dispatcher.poll()
+
+    assert cluster.asked == 1 + 5  # at 0, 5, 15, 35 and 75 s, once for all ten
+    assert len(list((tmp_path / ".snakemake/submitit").glob("*/pack.json"))) == 1  # of the first
+    cluster.refusal = None
+    cluster.finish("100", 0)
+    dispatcher.poll()
+    assert len(listener.take("sent")) == 1 + 10
+
+
 @pytest.mark.parametrize(
     ("said", "kind"),
     [

@@ -178,15 +178,6 @@ def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(measured, study
     assert study.log(0).split() == ["second"]
 
 
-def test_a_row_outside_a_study_keeps_its_logs_beside_it(study):
-    measure(
-        study.write(tiny_point()),
-        study.root / "one.parquet",
-        rank_command=study.program("finish()"),
-    )
-    assert (study.root / "one.logs" / "rank0.log").exists()
-
-
 def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(measured, study, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # as Snakemake tells its jobs
     names = ("OMP_NUM_THREADS", "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")

@@ -5,7 +5,6 @@ import datetime
 import json
 import os
 import random
-import re
 from typing import Any
 
 import psutil
@@ -13,19 +12,14 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.launch.point_files import read_point, read_probe_plan
-from scaling.layout.axes import AXES
-from scaling.layout.layout import Layout
 from scaling.probe.plan import plan_from_json
-from scaling.record import row_checks
 from scaling.record.running import live_runner
 from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.study.load import load_study
 from scaling.study.point import point_from_json
-from scaling.study.problems import FILE_NAME
 from scaling.study.study import read_study_info
 from tests.plans import fitting_plan
-from tests.samples import values_of
 
 READERS: dict[str, tuple[Any, Any]] = {
     "point": (read_point, point_from_json),
@@ -55,14 +49,6 @@ def test_a_point_with_a_value_that_cannot_be_is_refused(texts, tmp_path, key, va
     (tmp_path / "a.json").write_text(json.dumps(json.loads(texts["point"]) | {key: value}))
     with pytest.raises(InputError, match=r"a\.json: is no point of this version"):
         read(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize("axis", AXES)
-def test_the_id_of_every_choice_is_a_file_name_and_passes_the_row_checks(axis):
-    for value in values_of(AXES[axis]):
-        layout = Layout(**{axis: value}, dp=2, gradient_accumulation_steps=1, seq_length=32)
-        assert re.fullmatch(FILE_NAME, f"m-{layout.file_name}")
-        assert re.fullmatch(row_checks._ID, f"m-{layout.file_name}")
 
 
 WRONG = [

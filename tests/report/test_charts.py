@@ -2,13 +2,12 @@
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from scaling.report.charts.charts import CHARTS
 from scaling.report.charts.marks import SHAPES
-from scaling.report.charts.svg import draw, names_of, specifications
+from scaling.report.charts.svg import names_of, specifications
 from scaling.report.tables import Tables
 from tests.report.conftest import REPORTS
 
@@ -60,24 +59,6 @@ def test_a_chart_reads_the_rows_that_are_made_for_it(name, drawings):
         used -= {"tip"} if not drawing.rows["rows"] else set()
         empty = {name for name, rows in drawing.rows.items() if not rows}
         assert empty or used <= columns
-
-
-def test_a_drawing_is_svg_with_labels_of_its_marks(drawings, full_tables):
-    (drawing,) = drawings["throughput_per_gpu"]
-    svg = draw("throughput_per_gpu", drawing, full_tables.of(2).words)
-    ElementTree.fromstring(svg)
-    labels = re.findall(r'aria-label="([^"]+)"', svg)
-    assert len(labels) == len(drawing.rows["rows"])
-    assert all("tokens/s per GPU" in label and "95\u202f% interval" in label for label in labels)
-    assert "{GPU" not in svg
-
-
-def test_each_advised_layout_has_a_line_over_the_plot_in_its_colour(drawings, full_tables):
-    """Names beside the marks would cross bands and each other."""
-    names = drawings["throughput_per_gpu"][0].rows["names"]
-    advised = {row["layout_name"] for row in full_tables.of(2)["sizes"]}
-    assert len({one["colour"] for one in names}) == len(names) == len(advised)
-    assert [one["above"] for one in names] == list(range(len(names), 0, -1))
 
 
 def test_a_measured_mark_is_filled_and_a_predicted_one_hollow_and_dashed(drawings):
