@@ -57,7 +57,7 @@ def compare(before: Side, after: Side, sql_dir: Path) -> list[dict[str, Any]]:
     to use at the size, by the runs of that side alone.
 
     Raises:
-        InputError: a side is not tabulated, or by another version.
+        InputError: a side has no row, is not tabulated, or by another version.
     """
     sides = _cells_of(before, sql_dir), _cells_of(after, sql_dir)
     records = [
@@ -97,6 +97,11 @@ def _cells_of(side: Side, sql_dir: Path) -> dict[tuple[Any, ...], list[_Cell]]:
         for group in groups_of(connection):
             rates |= zip(group.ids.tolist(), group.rates, strict=True)
             advised |= set(group.ids[group.advised].tolist())
+    when = f"before {side.until}" if side.until else f"since {side.since}" if side.since else "here"
+    if not cells:
+        raise InputError(
+            f"{side.study_dir}: no row was measured {when}; imported ones do not count"
+        )
     for cell, outcome, runs, stack, *key in cells:
         one = _Cell(outcome, runs, stack, cell in advised, rates.get(cell))
         found.setdefault(tuple(key), []).append(one)

@@ -3,6 +3,7 @@
 The columns are the same whatever version wrote the files.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -249,6 +250,8 @@ def unreadable_error(files: Sequence[Path], error: Exception) -> InputError:
         try:
             pq.read_schema(file)
         except (pa.ArrowInvalid, OSError) as reason:
+            if isinstance(reason, OSError) and reason.errno:  # it may be a good one
+                return InputError(f"{file}: cannot be read: {os.strerror(reason.errno)}")
             sentence = str(reason).splitlines()[0].rstrip(".")
             is_imported = file == StudyPaths(file.parent).published
             again = "`scaling import` makes it" if is_imported else "it is made"

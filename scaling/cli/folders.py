@@ -82,12 +82,17 @@ def status(
 
 
 def report_unreadable_rows(study_dir: Path) -> None:
-    """Name the row files that hold no valid row; `scaling run` runs their points again."""
+    """Name the row files that count for nothing; `scaling run` repeats points without a valid row.
+
+    One that may not be read is left to those who may.
+    """
     from scaling.record.row_files import read_rows, row_files_in
     from scaling.run.status import first_few
 
     rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
-    for line in first_few([f"Its point runs again: {one}" for one in rows.without_a_row()]):
+    unread = [f"Left out: {one}" for one in rows.unusable if one.refused]
+    again = [f"Its point runs again: {one}" for one in rows.without_a_row()]
+    for line in (*first_few(unread), *first_few(again)):
         typer.echo(line, err=True)
 
 

@@ -66,7 +66,7 @@ def report(
 
 
 def import_(
-    file: Annotated[Path, arg("FILE", "Rows as CSV, JSON lines or Parquet.")],
+    file: Annotated[Path, arg("FILE", "Rows as CSV, JSON, Parquet, or a rows/ folder.")],
     study_dir: NewStudyDir,
     rename: Annotated[
         list[str] | None, opt("Our name; none: ignore it.", metavar="THEIRS=OURS")

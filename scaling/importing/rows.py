@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster, gpu_of_cluster
 from scaling.errors import InputError
-from scaling.importing.reader import Table, read_table
+from scaling.importing.reader import Table, read_rows
 from scaling.layout.axes import AXES, REPLICA_AXES
 from scaling.layout.layout import idle_choices, layout_label, replica_size
 from scaling.layout.optional_parts import PART_SIZES, stated_parts
@@ -50,7 +50,7 @@ def import_rows(
     accumulation, the shape of a model of the catalogue, tokens and FLOPs, the GPU of a cluster.
 
     Args:
-        source: CSV, JSON lines or Parquet in our columns and units.
+        source: CSV, JSON lines or Parquet in our columns and units, or a folder of rows.
         study_dir: results/<study>, new or with a plan of its own.
         clusters: by name; the name of any other begins with its GPU's.
         models: by name. A row of another name that has all of a model's sizes is of that model.
@@ -61,7 +61,7 @@ def import_rows(
         InputError: no such file, a needed column or cell is missing, or a row cannot be, or is an
             earlier one.
     """
-    table = read_table(source, rename=rename)
+    table = read_rows(source, rename=rename)
     for name in set(NEEDED) - {*table.rows.column_names}:
         others = f"; ignored are {', '.join(table.ignored)}" if table.ignored else ""
         raise InputError(

@@ -18,7 +18,7 @@ def chosen_ids(path: Path) -> tuple[list[str], bool]:
     """
     try:
         table = pq.read_table(path, columns=["point_id", "chosen", "measured"])
-    except pa.ArrowException as error:
+    except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: is no table of a round: {reason}; remove it and run") from None
     chosen = [row for row in table.to_pylist() if row["chosen"]]

@@ -100,7 +100,7 @@ def _copy(source: StudyPaths, copy: StudyPaths, *, with_messages: bool) -> Study
         if path.is_file():
             try:
                 tables[copy.folder / path.relative_to(source.folder)] = pq.read_table(path)
-            except pa.ArrowException as error:
+            except (OSError, pa.ArrowException) as error:
                 raise unreadable_error([path], error) from None
     for path, table in tables.items():
         write_table(path, _safe_table(table, hosts, with_messages=with_messages))

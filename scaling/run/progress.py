@@ -64,7 +64,7 @@ class Progress:
         parts += [f"{self.running} running", f"{self.left} left of {self.total}"]
         if self.undecided:
             parts.append("a further round may add points")
-        if not self.finished and self.seconds_left is not None:
+        if not self.finished and self.seconds_left:
             parts.append(f"about {duration(self.seconds_left)} to go")
         return " · ".join(parts)
 

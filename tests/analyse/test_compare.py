@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.analyse.compare import Side, compare
+from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
 from scaling.report.page import comparison
@@ -99,6 +100,15 @@ def test_what_stands_on_one_side_only_is_new_or_gone(study):
     before = study("a", ran(one, 100), points=[one])
     after = study("b", ran(other, 100), points=[other])
     assert verdicts(compare(Side(before), Side(after), SQL)) == {"zero0": "gone", "zero1": "new"}
+
+
+def test_a_side_where_nothing_was_measured_is_refused(study):
+    point = some_point(1)
+    measured = study("a", ran(point, 100), points=[point])
+    with pytest.raises(InputError, match="b: no row was measured here"):
+        compare(Side(measured), Side(study("b", points=[point])), SQL)
+    with pytest.raises(InputError, match="a: no row was measured before 1999-01-01"):
+        compare(Side(measured, until="1999-01-01"), Side(measured), SQL)
 
 
 def test_two_dates_of_one_study_are_set_side_by_side(study):

@@ -2,11 +2,14 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from scaling.cli import folders
 from scaling.errors import InputError
+from scaling.record import row_files
 from scaling.record.files import write_rows
+from scaling.record.row_files import Rows, Unusable
 from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths
 from tests.plans import fitting_plan
@@ -41,6 +44,14 @@ def test_an_export_that_cannot_be_written_is_refused_before_it_is_made(tmp_path,
     with largest_file(1000):
         code, _, said = say("export", "results/one", "other.zip")
     assert (code, said) == (2, "other.zip: cannot be written: File too large\n")
+
+
+def test_a_row_that_may_not_be_read_is_named_and_stays(tmp_path, monkeypatch, capsys):
+    path = StudyPaths(tmp_path).row("p")
+    theirs = Unusable(path, "cannot be read: Permission denied", refused=True)
+    monkeypatch.setattr(row_files, "read_rows", lambda _: Rows(pa.table({"file": []}), (theirs,)))
+    folders.report_unreadable_rows(tmp_path)
+    assert capsys.readouterr().err == f"Left out: {path}: cannot be read: Permission denied\n"
 
 
 def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended():

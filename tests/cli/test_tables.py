@@ -7,10 +7,13 @@ from typer.testing import CliRunner
 
 from scaling.cli import tables
 from scaling.errors import InputError
+from scaling.record.files import write_rows
 from tests.analyse.conftest import PAPER_ROW
 from tests.conftest import PROJECT
+from tests.points import tiny_point
 from tests.predict.reference import write_csv
 from tests.probe.test_nccl_tests import NCCL
+from tests.rows import row_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +62,15 @@ def test_output_of_nccl_tests_becomes_the_probes_of_a_study_once(imported, tmp_p
         imported("nccl.txt", "study", "--nccl-tests", "h100-80gb-dgx")
     with pytest.raises(InputError, match="--nccl-tests h100-80gb-dgxx: did you mean"):
         imported("nccl.txt", "other", "--nccl-tests", "h100-80gb-dgxx")
+
+
+def test_a_folder_of_rows_is_imported_without_its_broken_files(imported, tmp_path):
+    rows = tmp_path / "results" / "theirs" / "rows"
+    write_rows(rows / "p.parquet", [row_of(tiny_point())])
+    (rows / "q.parquet").write_bytes(b"half a file")
+    done = imported(rows, "study")
+    assert "1 row -> study" in done.stdout
+    assert "q.parquet: holds no row of this project" in done.stderr
 
 
 def test_a_second_import_is_refused_added_or_takes_the_place_of_the_first(imported, tmp_path):

@@ -45,7 +45,7 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
         console.print(line)
     counts = Counter(record["verdict"] for record in records)
     parts = [f"{count} {verdict}" for verdict, count in counts.most_common()]
-    console.print(f"{len(records)} layouts: {listed(parts)}" if records else "Nothing to compare.")
+    console.print(f"{len(records)} layouts: {listed(parts)}")
 
 
 def _advice(records: list[dict[str, Any]]) -> list[str]:
