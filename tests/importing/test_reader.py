@@ -117,7 +117,7 @@ def test_a_cell_that_is_no_list_is_told_what_the_column_holds(written):
 
 @pytest.mark.parametrize(
     ("axis", "word"),
-    [("attention", "zzz"), ("engine", "xxx"), ("routing", "odd"), ("zero_stage", 4)],
+    [("attention", "zzz"), ("engine", "!xx"), ("routing", "odd"), ("zero_stage", 4)],
 )
 def test_a_word_that_is_no_value_of_its_axis_is_refused(written, axis, word):
     with pytest.raises(InputError, match=rf"row 1: {axis}='?{word}'?: must be "):
