@@ -9,7 +9,7 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.predict.cost.compute import layer_time
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.own_pipelines import in_flight
+from scaling.predict.cost.own_memory import in_flight
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.clusters import cluster_named

@@ -17,13 +17,17 @@ from scaling.predict.cost.experts import (
 )
 from scaling.predict.cost.links import link, node_link
 from scaling.predict.cost.own_layer import loss_memory
-from scaling.predict.cost.own_memory import TERMS, Memory, Moment, peak_of, split_rows
-from scaling.predict.cost.own_pipelines import (
+from scaling.predict.cost.own_memory import (
+    TERMS,
     ZBV,
+    Memory,
+    Moment,
     Sizes,
     Stage,
     deepspeed_stages,
     in_flight,
+    peak_of,
+    split_rows,
     torch_stages,
     whole_model,
 )

@@ -15,7 +15,7 @@ from scaling.predict.cost.memory import (
     need_of,
     rehearsed_memory,
 )
-from scaling.predict.cost.own_pipelines import ONE_F_ONE_B
+from scaling.predict.cost.own_memory import ONE_F_ONE_B
 from scaling.predict.cost.risk import stalls_of
 from scaling.predict.cost.step import TIME_TERMS, bound_by_host, step_of
 from scaling.predict.read.calibration import HALVED, Calibration, StackCalibration
@@ -27,7 +27,7 @@ from scaling.predict.read.residual import places_of
 # with offsets and widths of their own. Whether software that has no entry keeps fp32 gradients or
 # gathers its logits is a fifth of the need of many layouts.
 MEMORY_SIGMA, MEMORY_SIGMA_UNKNOWN = 0.08, 0.2
-# The same for the pipelines of our engines that are bounded, not counted (own_pipelines.py), and
+# The same for the pipelines of our engines that are bounded, not counted (own_memory.py), and
 # where a rehearsal has counted the layout: kernels' workspaces, NCCL and fragmentation are left.
 MEMORY_SIGMA_BOUNDED, MEMORY_SIGMA_REHEARSED = 0.15, 0.03
 # P(fits) from which a layout is called a fit, and below which no other choice would prefer it.

@@ -13,15 +13,14 @@ from scaling.predict.cost.own_memory import (
     OPTIMIZER,
     Held,
     Moment,
+    Stage,
     model_moments,
 )
-from scaling.predict.cost.own_pipelines import Stage
 from scaling.predict.cost.stages import head_params
 
 _BUCKET = 5e8  # elements of reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
 _SUB_GROUP = 1e9  # elements of sub_group_size
-_FP64 = 8.0  # bytes of an element; DeepSpeed takes a gradient's norm in fp64
 
 
 class _Zero:
@@ -44,12 +43,9 @@ class _Zero:
         ranks = s.sharding.updates
         experts = t.layers * s.expert_params
         self.shard = (t.params - experts) / ranks + experts / np.maximum(ranks / f.ep, 1.0)
-        # weights between their uses, and those that are gathered when the loss is computed; a rank
-        # that shares its experts with no other gathers them from nobody
-        held = whole * s.sharding.weights_share(z)
-        self.weights = np.where(self.gathers & (f.ep > 1), e * self.shard, held)
-        own_experts = (self.gathers & (f.ep > 1) & (ranks == f.ep)) * e * experts
-        self.gathered = np.maximum(_gathered_bytes(t) - own_experts, 0.0)
+        # weights between their uses, and those that are gathered when the loss is computed
+        self.weights = whole * s.sharding.weights_share(z)
+        self.gathered = _gathered_bytes(t)
         # master weights and moments; training in fp32 without ZeRO has no master weights
         state = np.where(f.short_states, 6.0, np.where((e < FP32) | (z > 0), 12.0, 8.0))
         self.state = state * ~f.offload * self.shard
@@ -57,9 +53,8 @@ class _Zero:
         second_bucket = self.partitions & (s.replicas > 1) & (not s.piped)
         self.buckets = (z > 0) * (1.0 + second_bucket) * self.bucket
         # gradients of every weight that overlaps rank 0's part of the flat buffer
-        embedding = s.vocab_params if t.has_embedding else 0.0
-        touched = np.where(self.shard <= embedding, embedding, self.shard + s.ffn_params / 2)
-        touched = np.where(s.sharding.state > 1, np.minimum(touched, t.params), t.params)
+        touched = np.maximum(self.shard, s.vocab_params if t.has_embedding else 0.0)
+        touched = np.where(s.sharding.state > 1, touched, t.params)
         self.touched = self.partitions * e * touched
         # gradients in a buffer of their own, and those that a micro-batch finds of earlier ones
         self.flat_gradients = self.gathers * e * self.shard + self.dealt * whole
@@ -83,13 +78,8 @@ def _gathered_bytes(t: Stage) -> Floats | float:
     layers = room - np.mod(room, s.layer_params)
     embedding = (f.embeddings >= 2) * np.minimum(s.vocab_params, room)
     prefetched = ~f.full * (s.layer_params + embedding)
-    filled = np.minimum(t.params, s.vocab_params + layers + prefetched)
-    # a model that fits but for its embedding is gathered whole: a prefetch may exceed the limit
-    gathered = np.where(t.params - s.vocab_params < _LIVE, t.params, filled)
-    # in a step's first micro-batch hpZ has no second copy yet of what was not let go
-    first_only = s.sharding.second & (f.accumulation == 1)
-    share = np.where(first_only, 1 - 1 / s.sharding.inside, 1.0)
-    return np.asarray(gathers * f.element_bytes * gathered * share)
+    gathered = np.minimum(t.params, s.vocab_params + layers + prefetched)
+    return np.asarray(gathers * f.element_bytes * gathered)
 
 
 def moments_of(t: Stage) -> list[Moment]:
@@ -101,12 +91,6 @@ def moments_of(t: Stage) -> list[Moment]:
     loss = usual.with_(buffers=has_buckets * zero.buckets)
     # one matrix of embedding and head: the head's gradient waits for the embedding's
     tied = t.has_embedding * t.has_head * (f.embeddings < 2) * e * s.vocab_params
-    # of a matrix that is gathered for the second time both the parts and the whole are there
-    twice = (zero.gathers & f.full) * e * s.ffn_params
-    # the feed-forward's weights are let go after its backward
-    left = t.params - s.vocab_params - (f.mlp_inputs + 1) * s.ffn_params
-    after_ffn = zero.weights + np.minimum(zero.gathered, zero.gathers * e * left)
-    in_attention = usual.with_(weights=after_ffn + twice, gradients=zero.waiting + tied)
     head_gradients = t.has_head * e * s.vocab_params + ~f.fused_cross_entropy * e * t.logits
     moments = [
         (BUILD, _building(t, zero)),
@@ -116,12 +100,8 @@ def moments_of(t: Stage) -> list[Moment]:
     ]
     if (f.zero_stage > 0).any():
         moments.append((BACKWARD, _bucket_full(t, zero, tied)))
-    return moments + model_moments(
-        t,
-        loss=loss,
-        in_ffn=in_attention.with_(weights=usual.weights + twice),
-        in_attention=in_attention,
-    )
+    in_layer = usual.with_(gradients=zero.waiting + tied)
+    return moments + model_moments(t, loss=loss, in_layer=in_layer)
 
 
 def _building(t: Stage, zero: _Zero) -> Held:
@@ -135,8 +115,7 @@ def _building(t: Stage, zero: _Zero) -> Held:
     flat = np.where(zero.dealt, whole + master, np.maximum(whole, master))
     flat = np.maximum(flat, drawn - e * s.vocab_params)
     cast = np.where(low, (FP32 + e) * head_params(f), drawn) - (f.embeddings < 2) * zero.weights
-    sharded = zero.buckets + (FP32 + e) * zero.shard + e * s.vocab_params
-    sharded = np.maximum(sharded, cast)
+    sharded = np.maximum((FP32 + e) * zero.shard, cast)
     # DeepSpeed's 16-bit optimizer without ZeRO takes 18 bytes a weight while it is built
     plain = np.where(low, 18.0 * t.params, zero.state)
     plain = np.where(zero.partitions | zero.dealt, flat, plain)
@@ -152,40 +131,35 @@ def _backward_ends(
     copy when the last weight is done.
     """
     s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
-    whole = (f.zero_stage == 0) | s.piped | zero.alone
-    grown = np.where(whole, e * t.params, zero.waiting - zero.flat_gradients)
+    grown = np.where(
+        (f.zero_stage == 0) | s.piped, e * t.params, zero.waiting - zero.flat_gradients
+    )
     grown = zero.flat_gradients + grown
     embedding = s.vocab_params if t.has_embedding else 0.0
-    at_embedding = usual.with_(gradients=grown + e * embedding + 2 * tied)
+    at_embedding = usual.with_(gradients=grown + e * embedding)
     left = np.where(zero.copies, np.minimum(zero.touched, grown), grown)
     joined = ((s.replicas > 1) | zero.gathers | f.offload) * e * np.mod(t.params, _BUCKET)
     at_last = usual.with_(weights=zero.weights, gradients=left, buffers=zero.buckets + joined)
     return (
-        (BACKWARD, at_embedding.plus(t.in_flight * t.staying + e * s.hidden)),
-        (BACKWARD, at_last.plus(e * s.hidden)),
+        (BACKWARD, at_embedding.plus(t.in_flight * t.staying)),
+        (BACKWARD, at_last),
     )
 
 
 def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
     """A full bucket is reduced, under ZeRO-3 in a copy, at any matrix.
 
-    If a layer is more than a bucket, this is not at the last layer's backward, with which it
-    begins. ZeRO-3 keeps a weight for the next micro-batch where less than _LIVE lies between its
-    uses. If the whole stage fits into one bucket, no weight is gathered any more by then.
+    If the whole stage fits into one bucket, no weight is gathered any more by then.
     """
     s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     several = t.params > _BUCKET
-    let_go = np.clip(t.params - _LIVE / 2, 0.0, _BUCKET) * (t.params - s.vocab_params < _LIVE)
-    gathered = np.maximum(zero.gathered - zero.gathers * e * let_go, 0.0)
-    within_layer = zero.gathers & (s.layer_params <= _BUCKET)
-    in_layer = within_layer * (s.layer.recomputed + e * s.ffn_params)
     unreduced = np.maximum(1 - _BUCKET / np.maximum(t.params, 1.0), 0.0)
     left = np.where(zero.copies & ~several, np.minimum(zero.touched, zero.waiting), zero.waiting)
     return Held(
-        zero.weights + (several | s.sharding.second) * gathered,
+        zero.weights + (several | s.sharding.second) * zero.gathered,
         left + tied,
         zero.state,
-        activations=e * s.hidden + several * (t.in_flight * unreduced + in_layer),
+        activations=e * s.hidden + several * t.in_flight * unreduced,
         buffers=zero.buckets + (f.zero_stage > 0) * zero.bucket,
     )
 
@@ -193,22 +167,18 @@ def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
 def _stepping(t: Stage, zero: _Zero) -> Held:
     """The optimizer's step: gradients, state and its working copies.
 
-    ZeRO's working copies are the larger of two: the norm of the largest gradient in fp64, and flat
-    copies in 16 and 32 bits. Under ZeRO-3 the copies are of one group of weights after the other. A
-    bf16 pipeline takes the norm of fp32 copies, one gradient after the other.
+    ZeRO works on flat copies in 16 and 32 bits, at stage 3 of one group of weights after the other.
+    A bf16 pipeline takes the norm of fp32 copies, one gradient after the other.
     """
     s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     low, largest = e < FP32, np.maximum(s.vocab_params, s.ffn_params)
     flat = np.where(f.short_states | ~low, e, e + FP32)
-    sub_group = np.minimum(zero.shard, _SUB_GROUP + s.ffn_params / 2 / s.sharding.state)
-    norm = _FP64 * np.minimum(zero.shard, largest)
-    by_zero = np.where(zero.gathers, flat * sub_group, np.maximum(norm, flat * zero.shard))
+    by_zero = flat * np.minimum(zero.shard, np.where(zero.gathers, _SUB_GROUP, np.inf))
     copies = low * FP32 * np.where(zero.dealt, np.maximum(zero.shard, largest), t.params)
     no_zero = f.zero_stage == 0
     return Held(
         zero.weights,
         no_zero * e * t.params + zero.touched + zero.flat_gradients,
         zero.state + np.where(no_zero, copies, by_zero),
-        logits=(s.piped and not t.has_embedding) * t.logit_buffers * e * t.logits,
         buffers=zero.gathers * zero.buckets,
     )

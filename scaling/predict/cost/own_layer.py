@@ -39,19 +39,6 @@ def saved_by_gate(inner: Count) -> Count:
     return 2 * inner
 
 
-def saved_by_linear_cross_entropy(x: Count, weight: Count) -> Count:
-    """The gradients of the hidden states `x` and of the head's `weight`, computed in forward."""
-    return x + weight
-
-
-def weights_of_layer(f: Features) -> Floats:
-    """Weights of a rank's average layer, with norms, biases and routers, without routed experts."""
-    norms = (1 + f.attentions + f.expert_share * f.num_experts) * f.hidden_size
-    biases = (f.query_width + 2 * f.kv_width + f.ffn_hidden_size) / f.tp + 2 * f.hidden_size
-    weights: Floats = layer_params(f) / f.tp + norms + (f.positions > 0) * (norms + biases)
-    return weights
-
-
 def position_bias_bytes(f: Features) -> Floats | float:
     """Bytes of the position bias that one stack of an encoder-decoder adds to its scores."""
     if not (f.attentions > 1).any():
@@ -65,7 +52,7 @@ def vocab_init_bytes(f: Features) -> Floats:
     return np.asarray(FP32 * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0)))
 
 
-def _expert_memory(f: Features, whole_gradients: Flags) -> tuple[Floats, Floats, Floats]:
+def _expert_memory(f: Features) -> tuple[Floats, Floats, Floats]:
     """Bytes of routed experts in the average layer and a micro-batch: (kept, above, weights).
 
     kept: for backward. above: most that their backward needs beyond what was alive when it began.
@@ -73,9 +60,7 @@ def _expert_memory(f: Features, whole_gradients: Flags) -> tuple[Floats, Floats,
 
     A rank's experts receive k copies of each token of the ep group, `busiest_load` times as many
     where the router is uneven. Kept for backward are the experts' inputs, their outputs in token
-    order (combining reads them again), and the inner tensors of a feed-forward. The router keeps
-    its fp32 scores. It keeps as int64 each copy's expert and the order of the copies in both
-    directions, over the network also of those that arrived.
+    order (combining reads them again), and the inner tensors of a feed-forward.
     """
     if not has_experts(f):
         return np.zeros(len(f)), np.zeros(len(f)), np.zeros(len(f))
@@ -85,39 +70,24 @@ def _expert_memory(f: Features, whole_gradients: Flags) -> tuple[Floats, Floats,
     sent, received = e * copies_sent * f.hidden_size, e * copies_received * f.hidden_size
     inner = e * copies_received * f.expert_ffn / f.tp
     inner_kept = np.where(f.fused_mlp, 3.0, 4.0) * inner
-    indices = 8.0 * (3 * copies_sent + np.where(remote, 2 * copies_received, 0.0))
-    scores = FP32 * f.tokens * f.num_experts
-    kept = received + sent + inner_kept + indices + scores
+    kept = received + sent + inner_kept
     weights = e * held_expert_params(f)
     matrix = weights / np.maximum(f.expert_share, 1e-9) / (f.mlp_inputs + 1)
-    waiting = np.where(whole_gradients, matrix, 0.0)
-    # backward goes through the weighted sum, the last matrix, the others, and the experts' input
-    at_sum = 2 * sent
+    # at the last matrix, and at the experts' input
     at_last = received + inner + matrix - sent
-    at_others = f.mlp_inputs * inner + waiting - sent
-    at_input = 2 * received - sent - inner_kept + f.mlp_inputs * (inner + waiting) + matrix
-    above = np.max([at_sum, at_last, at_others, at_input], axis=0)
+    at_input = 2 * received - sent - inner_kept + f.mlp_inputs * inner + matrix
+    above = np.maximum(at_last, at_input)
     share = f.expert_share
     return share * kept, share * above, weights
 
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """Bytes of one layer and micro-batch, (n,).
-
-    `in_ffn`, `in_attention`: what backward needs there beyond what was alive when it came to the
-    layer.
-    """
+    """Bytes of one layer and micro-batch, (n,)."""
 
     kept: Floats  # for backward
     recomputed: Floats  # what recomputing adds before backward begins
-    in_ffn: Floats
-    in_attention: Floats
-
-    @property
-    def in_backward(self) -> Floats:
-        """The most that backward needs anywhere in the layer."""
-        return np.maximum(self.in_ffn, self.in_attention)
+    in_backward: Floats  # the most that backward needs beyond what it found
 
 
 def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemory:
@@ -134,15 +104,14 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     scores = e * f.micro_batch_size * f.num_heads / f.tp * f.seq_length**2 / f.cp
     unfused = f.math | f.fused_softmax
     stay = np.zeros(len(f), dtype=bool) if whole_gradients is None else whole_gradients
-    experts_kept, above_experts, expert_weights = _expert_memory(f, stay)
+    experts_kept, above_experts, expert_weights = _expert_memory(f)
 
     normed_tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)
     # the matrices behind a norm read its output whole
     norm = saved_by_rms_norm(e * local, normed_tokens) + e * whole
-    # an attention block without scores or their logsumexp; without a flash kernel keys and values
-    # are repeated for all query heads
-    nothing = np.zeros(len(f))
-    flash = saved_by_flash_attention(queries, keys, nothing)
+    # an attention block without scores; without a flash kernel keys and values are repeated for
+    # all query heads
+    flash = saved_by_flash_attention(queries, keys, f.tokens * f.num_heads / f.tp)
     attention = np.where(unfused, 4 * queries, flash)
     # the second all-to-all copies what it sends: with selective checkpointing the kernel's own
     # output is let go
@@ -152,32 +121,26 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     # what the last matrix of a dense feed-forward reads, and what that is made from
     gated = np.where(f.fused_mlp, saved_by_gate(inner), 3 * inner)
     ffn = inner + np.where(f.mlp_inputs > 1, gated, inner) + experts_kept
-    logsumexp = saved_by_flash_attention(nothing, nothing, f.tokens * f.num_heads / f.tp)
-    in_core = f.attentions * np.where(unfused, scores, logsumexp)
+    in_core = f.attentions * np.where(unfused, scores, 0.0)
     outside_core = (1 + f.attentions) * norm + f.attentions * attention + ffn
     input_bytes = e * local
     kept = np.where(f.full, input_bytes, outside_core + np.where(f.selective, 0.0, in_core))
     recomputed = outside_core + in_core - input_bytes
 
-    # gradients of weights that stay: of the feed-forward's last matrix, all of it, the whole layer
+    # gradients of weights that stay: of the feed-forward's last matrix, of the whole layer
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp
     last_gradient = stay * down
-    ffn_gradients = stay * ((f.mlp_inputs + 1) * down + expert_weights)
     layer_gradients = stay * (e * layer_params(f) / f.tp + expert_weights)
-    # backward comes to the feed-forward first, then to its norm, then to attention
+    # backward comes to the feed-forward first, then to attention and its input
     at_gate = np.maximum(inner + down, ~f.fused_mlp * 2 * inner + last_gradient)
     at_gate = np.maximum(at_gate, above_experts)
-    at_norm = e * local - ffn
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
-    at_scores = np.where(unfused, at_scores * scores, 0.0) - ffn - norm
-    at_norm = np.maximum(at_norm, f.mlp_inputs * inner - ffn) + ffn_gradients
+    at_scores = np.where(unfused, at_scores * scores, 0.0) - ffn - norm + layer_gradients
     at_input = layer_gradients - outside_core - in_core + norm
-
     return LayerMemory(
         kept=kept,
         recomputed=np.where(f.full, recomputed, 0.0),
-        in_ffn=np.maximum(at_gate, at_norm),
-        in_attention=np.maximum(at_scores + ffn_gradients, at_input),
+        in_backward=np.max([at_gate, at_scores, at_input], axis=0),
     )
 
 
@@ -191,8 +154,7 @@ def loss_memory(
     e, parallel, buffered = f.element_bytes, f.tp > 1, f.element_bytes * logit_buffers
     low = e < FP32
     # one rank has an fp32 copy and its softmax; tp ranks also their difference from the maximum
-    others = np.maximum(buffered - e, 0.0)
-    forward = np.where(parallel, 8.0 + buffered, 8.0 + low * e + others) * logits
+    forward = np.where(parallel, 8.0 + buffered, 8.0 + low * e) * logits
     backward = np.where(parallel, 16.0 + buffered, 12.0 + buffered) * logits
     if not f.fused_cross_entropy.any():
         return forward, backward
@@ -202,5 +164,4 @@ def loss_memory(
     pieces = np.ceil(f.vocab_size / (4 * np.maximum(f.hidden_size, 1.0)))
     rows = np.minimum(f.tokens, 2 ** np.ceil(np.log2(np.ceil(f.tokens / pieces))))
     working = FP32 * vocab_params + np.maximum(e * rows * f.vocab_size, low * e * vocab_params)
-    gradients = saved_by_linear_cross_entropy(hidden, e * vocab_params)
-    return np.where(fused, hidden + working, forward), np.where(fused, gradients, backward)
+    return np.where(fused, hidden + working, forward), np.where(fused, 0.0, backward)

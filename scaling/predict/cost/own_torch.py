@@ -14,11 +14,12 @@ from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
     FORWARD,
+    ONE_F_ONE_B,
     Held,
     Moment,
+    Stage,
     model_moments,
 )
-from scaling.predict.cost.own_pipelines import ONE_F_ONE_B, Stage
 from scaling.predict.read.features import Features
 
 
@@ -107,33 +108,29 @@ def moments_of(t: Stage) -> list[Moment]:
         weights=d.weights + two_layers, gradients=d.gradients + np.where(d.stay, head, 0.0)
     )
     # up to zero_stage 2 the first micro-batch gathers; the head then lies in a flat buffer too
-    flat_head = (d.several & d.wrapped) * e * d.vocab * t.has_head
+    flat_head = d.wrapped * e * d.vocab * t.has_head
     gathering = loss.with_(
         weights=loss.weights + flat_head, gradients=np.where(d.third, d.gradients, 0.0)
     )
     # a vocabulary matrix is drawn whole, then sharded
     drawn = vocab_init_bytes(f) + np.where(e < FP32, e * s.vocab_params, 0.0)
-    others = d.master * (d.shard - s.vocab_params / d.ranks) * (s.piped | ~d.tied)
     moments = [
-        (BUILD, Held(drawn, 0.0, others)),
+        (BUILD, Held(drawn, 0.0, d.master * d.shard)),
         (FORWARD, gathering.plus(t.in_flight + t.final_norm, t.loss_forward)),
         _reduced(t, d),
     ]
     if s.piped:
-        # before the embedding's gradient is added to that of the micro-batch before; a chunk's
+        # before the embedding's gradient is added to that of the micro-batch before; a stage's
         # backward lets none of its weights go
-        embedding = e * (s.vocab_params + f.positions * f.hidden_size)
-        embedding = (f.accumulation > 1) * t.has_embedding * embedding
-        chunk = d.copy * d.params / f.virtual
-        at_embedding = d.usual.with_(weights=chunk, gradients=d.gradients + embedding)
+        embedding = t.has_embedding * e * (s.vocab_params + f.positions * f.hidden_size)
+        at_embedding = d.usual.with_(weights=d.copy * d.params, gradients=d.gradients + embedding)
         moments.append((BACKWARD, at_embedding.plus(t.in_flight * t.staying)))
     elif d.tied.any():
         moments.append(_tied_at_end(t, d))
     return moments + model_moments(
         t,
         loss=loss,
-        in_ffn=in_layer,
-        in_attention=in_layer,
+        in_layer=in_layer,
         earlier_layer=in_layer.with_(gradients=d.gradients + layer_gradients),
     )
 
@@ -143,9 +140,8 @@ def _reduced(t: Stage, d: _Fsdp) -> Moment:
 
     It has the embedding. Replicas without ZeRO all-reduce flat copies of all groups.
     """
-    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+    f, e = t.sizes.f, t.sizes.f.element_bytes
     last_group = t.has_embedding * (d.vocab + f.positions * f.hidden_size)
-    last_group = last_group + s.piped * t.has_head * ~d.tied * s.vocab_params
     flat = d.wrapped * e * last_group * (1 + 1 / d.ranks)
     replicates = (f.zero_stage == 0) & d.several & d.wrapped
     flat = np.where(replicates, e * (t.params + d.layer), flat)
@@ -155,8 +151,8 @@ def _reduced(t: Stage, d: _Fsdp) -> Moment:
 def _tied_at_end(t: Stage, d: _Fsdp) -> Moment:
     """The end of backward with a tied matrix and no pipeline.
 
-    The matrix has two gradients, their sum, and what earlier micro-batches left. The layers' are
-    reduced by then; copies without ZeRO, which all-reduce at the end, have no shards of them.
+    The matrix has two gradients, their sum, and often an earlier micro-batch's. Those of layers
+    are reduced by then; copies without ZeRO, which all-reduce at the end, have no shards of them.
     """
     s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
     again = f.accumulation > 1
@@ -164,10 +160,9 @@ def _tied_at_end(t: Stage, d: _Fsdp) -> Moment:
     vocab_shard = d.master * s.vocab_params / d.ranks
     vocab_gradients = np.where(d.reduces_once & again, 4.0, 3.0) * e * s.vocab_params
     layer_gradients = np.where(d.wrapped, d.shard_gradients - vocab_shard, layers)
-    earlier = (again & ~d.reduces_once & d.wrapped) * vocab_shard
     unreduced = np.where((f.zero_stage == 0) & d.several, layers, 0.0) + e * d.layer
     held = d.usual.with_(
         weights=d.wrapped * (e * s.vocab_params + unreduced),
-        gradients=d.tied * (vocab_gradients + layer_gradients + earlier),
+        gradients=d.tied * (vocab_gradients + layer_gradients),
     )
     return BACKWARD, held.plus(e * s.hidden)

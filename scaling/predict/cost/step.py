@@ -16,7 +16,7 @@ from scaling.predict.cost.compute import (
     optimizer_seconds,
 )
 from scaling.predict.cost.experts import has_experts
-from scaling.predict.cost.own_pipelines import DUALPIPEV, ZBV, ZERO_BUBBLE
+from scaling.predict.cost.own_memory import DUALPIPEV, ZBV, ZERO_BUBBLE
 from scaling.predict.cost.risk import STALL_S, stalls_of
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import Stages, stages_of
