@@ -1,6 +1,6 @@
 """Draw docs/tables.svg: each table of a study, and the tables that it needs. `make docs` runs this.
 
-Edges come from the lines `-- Needs:` of reports/sql/ and from the tables that Python computes.
+Edges come from the queries of reports/sql/ and from the tables that Python computes.
 """
 
 from graphlib import TopologicalSorter
@@ -52,7 +52,7 @@ def picture() -> str:
     folder = ROOT / "reports" / "sql"
     outer = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.sql")}
     inner = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("inner/*.sql")}
-    needs = direct(all_needs(outer | inner, folder))
+    needs = direct(all_needs(outer | inner))
     drawn = rows(needs)
     width = (WIDE + GAP) * max(map(len, drawn)) + GAP
     at = {

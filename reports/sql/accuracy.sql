@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group in which predictions can be held against points that ran or failed.
--- Needs: measurements, predicted_layouts
 -- compared: points with a predicted rate and a measured or published one.
 -- near: how many of them were predicted within 10 %.
 -- median_error: median of |predicted / measured - 1| of tokens_per_s, a ratio.

@@ -1,5 +1,4 @@
 -- Grain: one row per cluster, kind of collective, shape of group and message size.
--- Needs: nothing
 -- Medians over hosts and pairs of hosts.   stride: distance between neighbours of a group, in ranks.
 -- at_once: groups of this shape that sent at the same time.
 -- bus_bytes_per_s: what the links carried, as nccl-tests defines it (PERFORMANCE.md): bytes of a

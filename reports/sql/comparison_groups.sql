@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group: all that must be equal before two layouts may be compared.
--- Needs: nothing
 -- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
 -- kept_choices: the choices on axes that belong to the comparison group (`setting` in
 -- scaling/layout/axes.py, for example routing), in words; empty if all are at their default.

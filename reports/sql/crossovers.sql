@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group and neighbouring sizes whose advised layouts differ.
--- Needs: drawn_crossings, estimates
 -- gain: tokens_per_s of the layout after over the layout before, at to_world_size, with its interval;
 -- null if the layout before did not run there.
 -- crossing: world_size at which the two lines through log throughput over log size meet, over the

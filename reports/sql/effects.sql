@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, source, factor and two of its levels: what the change of level is worth.
--- Needs: matched_pairs, factor_levels, effect_ratios
 -- mean_ratio: geometric mean of the throughput ratios of the pairs (see `pairs`). lowest,
 -- lower_quartile, upper_quartile, highest: of these ratios.
 -- ratio_at_smallest, ratio_at_largest: mean at the smallest and the largest size with pairs, which

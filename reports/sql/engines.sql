@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size, two engines, and a layout that both were asked for.
--- Needs: engine_pairs, engine_ratios, estimates
 -- ratio: tokens_per_s under to_engine over that under from_engine, with equal choices on all other
 -- axes.   ratio_low, ratio_high: its interval of `level`; the engines differ where it excludes 1.
 -- source: of the less firm of the two.   Other columns: see `engine_pairs`.

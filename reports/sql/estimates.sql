@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size, layout, source and software stack that was tried or predicted.
--- Needs: cells, drawn_cells, names, named_runs
 -- ln_rate, ln_rate_sigma: mean and standard deviation of ln tokens_per_s (scaling/analyse/posterior);
 -- ln_rate_own_sigma: the part that no other layout of the size shares.
 -- *_low, *_high: interval of `level`, 0.95 of what ran or was published, 0.80 of a prediction.

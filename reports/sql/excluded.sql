@@ -1,5 +1,4 @@
 -- Grain: one row per reason for which rows on disk are in no table.
--- Needs: measurements
 -- rows_excluded: how many; a reason without rows is not listed. A row that cannot be right (its
 -- file is cut short, its numbers are impossible) has a reason of its own, which begins with its
 -- file.

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, world_size and point that ran both full steps and short ones.
--- Needs: measurements
 -- How wrong the extension of short steps to a full one is, where one run has both.
 -- error: extended over measured, less 1; null if the accumulations were not on a line (linear is
 -- false), so that nothing was extended.

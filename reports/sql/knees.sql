@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group with at least one step between sizes.
--- Needs: sizes, returns
 -- knee_world_size: the likeliest knee, the largest size up to which every step paid (see `returns`);
 -- the smallest size if the first step did not.   probability: that it is the knee.
 -- beyond_data: it is the largest size, so the knee is there or beyond.

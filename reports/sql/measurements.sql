@@ -1,5 +1,4 @@
 -- Grain: one row per point and source: its last attempt here, what others published, a prediction.
--- Needs: planned_points, losses
 -- source: measured | extended | published | predicted. extended: the point ran short
 -- steps only, from which a full one is derived.
 -- outcome: ok or a failure, of a prediction ok or oom. Times, rates and what follows are null

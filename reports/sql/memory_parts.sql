@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size, layout and part of its predicted memory.
--- Needs: estimates, planned_points
 -- Of the first 15 layouts of a size, see `place` of `estimates`.
 -- bytes: of the part.   from_bytes, to_bytes: where it lies in the stack.   total_bytes: their sum.
 -- memory_from: predicted or rehearsed.

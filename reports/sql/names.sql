@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group and layout of the study.
--- Needs: layout_choices, layout_words
 -- layout_name: what the layout has beyond the plainest one (scaling/layout/names.py).
 -- layout_id: a number for joins; it changes with the study.
 -- Other columns: the choice on each axis.

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group with a cell that ran, was published or is predicted.
--- Needs: cells, drawn_noise
 -- sigma: standard deviation of ln tokens_per_s between runs of one layout at a size, the median, with
 -- its 95 % interval; null if nothing ran.   assumed: nothing was repeated, so sigma is what
 -- published repeats are known to differ by.

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, world_size and outcome of its points.
--- Needs: waiting_points, measurements
 -- points: how many.   outcome: null for points without a valid row.
 select group_id, world_size, outcome, count(*) as points
 from (

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size and two layouts that differ in one factor only.
--- Needs: matched_pairs, names, factor_levels
 -- ratio: tokens_per_s at to_level over that at from_level, all else equal.
 -- factor: an axis, or 'tp against pp', which trades one for the other at equal tp * pp.
 select

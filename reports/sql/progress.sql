@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group.
--- Needs: comparison_groups, outcomes, refused
 -- points: planned; ok + failed + waiting + predicted.   refusals: combinations that cannot run.
 -- skipped: combinations that a guided sweep left out.
 -- predicted: points of a study with mode: predict, which wait for nothing; else 0.

@@ -1,5 +1,4 @@
 -- Grain: one row per software stack; rows of different stacks are never averaged.
--- Needs: nothing
 -- If the rows of a stack differ in a fact, its column lists all values.
 with distinct_facts as (  -- equal rows first: sorting all rows once per fact takes far longer
     select

@@ -1,5 +1,4 @@
 -- Grain: one row per combination of the study that cannot run, or that a guided sweep skipped.
--- Needs: comparison_groups
 -- skipped: it could run.
 -- reason: the sentences that say why, separated by "; ".
 select group_id, refused.* exclude (kept_batch_size, kept_choices)

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group and step between neighbouring sizes, each at its advised layout.
--- Needs: drawn_steps, estimates, comparison_groups
 -- What adding GPUs returned. All _low and _high columns are ends of the interval of `level`: 0.95, or
 -- 0.80 if an end is predicted. An error that a prediction makes at all sizes alike cancels.
 -- faster: tokens_per_s after over before.   step_return: growth of tokens_per_s over growth in GPUs:

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group and size at which a layout can be advised: its own numbers.
--- Needs: estimates, drawn_sizes, comparison_groups
 -- Columns of `estimates` are those of the advised layout.
 -- close_layouts: with a probability above 5 % of being the best, 1 where one is clearly the best;
 -- close_names: the likeliest first.   fastest_*: the candidate with the highest mean rate.

@@ -1,5 +1,4 @@
 -- Grain: one row per point of the study, run or not, and per row that others published.
--- Needs: waiting_points, names, measurements, predicted_layouts
 -- outcome and all measured columns: null for a point that has not run.
 -- predicted_*: the prediction of the same layout at that size, also beside published rows; null if
 -- none.

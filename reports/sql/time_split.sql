@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size, and part that takes time of a step of the layout advised.
--- Needs: sizes, measurements, planned_points
 -- From the profiler if it measured the layout, which needs full steps (exposed communication between
 -- pipeline stages is the bubble), else from the prediction (source 'predicted').
 -- seconds: of an unprofiled step. The profiler slows a step down, so its parts are scaled to the

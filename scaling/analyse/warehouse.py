@@ -1,6 +1,7 @@
 """Make the tables of a study: DuckDB runs reports/sql/*.sql over its Parquet files."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -20,13 +22,12 @@ from scaling.analyse.catalogue import attach_catalogue, make_table, set_variable
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
 from scaling.cluster.hardware import Cluster
-from scaling.errors import CannotWrite, InputError, did_you_mean
+from scaling.errors import CannotWrite, InputError
 from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
 from scaling.study.study import read_study_info
 
 _PART, _ABANDONED_S = ".part-", 3600.0  # tables being written, and when nobody writes any more
-GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 # a column with more distinct values is written without a dictionary, which would be built in vain
 _PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
 # Tables made at a time: Python functions and the last stage of a query use a single thread, so
@@ -55,7 +56,7 @@ def tabulate(
 
     Each file holds one select, and its table has the file's name. It reads `study.points`,
     `study.rows`, `study.refused`, `study.predictions`, `study.options`, `catalogue.gpus`,
-    `catalogue.clusters`, and the tables named in its line `-- Needs: a, b`, which are made first.
+    `catalogue.clusters`, and other tables, which are made first.
     Tables of the folder inner/ are for other tables only and are not written.
 
     Args:
@@ -74,7 +75,7 @@ def tabulate(
     queries = _read(sql_dir) | inner
     if not queries:
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
-    needs = all_needs(queries, sql_dir)
+    needs = all_needs(queries)
     about, paths = read_study_info(study_dir), StudyPaths(study_dir)
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
@@ -148,30 +149,32 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, file: Path) -> None:
         raise InputError(f"{file}: {error}") from error
 
 
-def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]:
-    """The tables that each table needs, from its `-- Needs:` line or from COMPUTED.
+def all_needs(queries: Mapping[str, str]) -> dict[str, list[str]]:
+    """The tables of `queries` or of COMPUTED that each table reads, by the query or COMPUTED.
 
     Computed tables are included if all that they need is.
-
-    Raises:
-        InputError: a file without that line, or a name that no file has.
     """
-    needs: dict[str, list[str]] = {}
-    for name, text in queries.items():
-        line = next((line for line in text.splitlines() if line.startswith(NEEDS)), None)
-        if line is None:
-            raise InputError(f"{sql_dir / name}.sql: has no line '{NEEDS}...' (tables, or nothing)")
-        named = [word.strip() for word in line.removeprefix(NEEDS).split(",")]
-        needs[name] = [] if named == ["nothing"] else named
+    needs: dict[str, list[str]] = {name: [] for name in queries}
     for name, (needed, _) in COMPUTED.items():
         if needs.keys() >= set(needed):
             needs[name] = list(needed)
-    for name, others in needs.items():
-        for other in others:
-            if other not in needs:
-                hint = did_you_mean(other, needs)
-                raise InputError(f"{sql_dir / name}.sql: needs no table {other!r}: {hint}")
+    with duckdb.cursor() as connection:
+        for name, query in queries.items():
+            needs[name] = sorted(needs.keys() & _tables_read(connection, query))
     return needs
+
+
+def _tables_read(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
+    """The tables without a schema that a query names; none if it cannot be parsed."""
+    read: set[str] = set()
+
+    def visit(node: dict[str, Any]) -> None:
+        if node.get("type") == "BASE_TABLE" and not node["schema_name"]:
+            read.add(node["table_name"])
+
+    parsed = connection.execute("select json_serialize_sql($1::varchar)", [query]).fetchall()[0][0]
+    json.loads(parsed, object_hook=visit)
+    return read
 
 
 def _write_tables(

@@ -99,7 +99,7 @@ def tabulate_only(study: Path, sql: Path, *names: str) -> list[Unusable]:
     Those are not written, and what only other tables need is not computed: this takes half as long.
     """
     files = sql_files()
-    needs = all_needs({stem: path.read_text(encoding="utf-8") for stem, path in files.items()}, SQL)
+    needs = all_needs({stem: path.read_text(encoding="utf-8") for stem, path in files.items()})
     (sql / "inner").mkdir(parents=True, exist_ok=True)
     left, taken = list(names), set()
     while left:

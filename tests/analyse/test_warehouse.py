@@ -43,28 +43,37 @@ def sql(folder: Path, **files: str) -> Path:
 
 
 def test_a_table_runs_after_those_it_needs_whatever_the_alphabet_says(study, tmp_path):
-    folder = sql(tmp_path / "sql", a="-- Needs: b, c\nselect b.n + c.n as n from b, c",
-                 b="-- Needs: c\nselect n + 1 as n from c",
-                 c="-- Needs: nothing\nselect 1 as n")  # fmt: skip
+    folder = sql(tmp_path / "sql", a="select b.n + c.n as n from b, c",
+                 b="select n + 1 as n from c",
+                 c="select 1 as n")  # fmt: skip
     tabulate(study, folder)
     assert read(study / "tables" / "a.parquet") == [{"n": 3}]
 
 
 def test_tables_in_a_circle_are_refused(study, tmp_path):
-    folder = sql(tmp_path / "sql", a="-- Needs: b\nfrom b", b="-- Needs: a\nfrom a")
+    folder = sql(tmp_path / "sql", a="from b", b="from a")
     with pytest.raises(InputError, match=r"circle: (a -> b -> a|b -> a -> b)$"):
         tabulate(study, folder)
 
 
-def test_an_unknown_need_names_the_file_and_the_nearest_table():
-    queries = {"layouts": "-- Needs: nothing", "best": "-- Needs: layout"}
-    with pytest.raises(InputError, match=r"best\.sql: needs no table 'layout': .*'layouts'"):
-        all_needs(queries, SQL)
+def test_an_unknown_table_names_the_file(study, tmp_path):
+    folder = sql(tmp_path / "sql", layouts="select 1 as n", best="from layout")
+    with pytest.raises(InputError, match=r"best\.sql: .*Table with name layout does not exist"):
+        tabulate(study, folder)
 
 
-def test_a_file_must_say_what_it_needs():
-    with pytest.raises(InputError, match=r"best\.sql: has no line '-- Needs: "):
-        all_needs({"best": "select 1"}, SQL)
+def test_a_query_that_is_no_sql_names_its_file(study, tmp_path):
+    with pytest.raises(InputError, match=r"best\.sql: Parser Error"):
+        tabulate(study, sql(tmp_path / "sql", best="select from where"))
+
+
+def test_a_query_needs_the_tables_it_reads_however_they_are_read():
+    text = """
+    with found as (select n, 'from dear' as word from "near" as one join two using (n))
+    from found where n in (select n from three) and n > (select max(n) from study.rows)
+    """
+    tables = dict.fromkeys(("near", "two", "three", "dear", "rows"), "select 1 as n")
+    assert all_needs({"all": text, **tables})["all"] == ["near", "three", "two"]
 
 
 def test_every_sql_file_leaves_a_table_of_its_name(study):
@@ -92,17 +101,17 @@ def test_tables_are_the_same_in_whichever_order_rows_and_their_files_come(tmp_pa
 
 
 def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path):
-    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
-                 late="-- Needs: good\nselect error('too late') as two from good")  # fmt: skip
+    folder = sql(tmp_path / "sql", good="select 1 as one",
+                 late="select error('too late') as two from good")  # fmt: skip
     with pytest.raises(InputError, match=r"late\.sql: .*too late"):
         tabulate(study, folder)
     assert list((study / "tables").iterdir()) == []
 
 
 def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path):
-    folder = sql(tmp_path / "sql", one="-- Needs: nothing\nselect 1 as one")
+    folder = sql(tmp_path / "sql", one="select 1 as one")
     tabulate(study, folder)
-    sql(folder, one="-- Needs: nothing\nselect range as one from range(1000)")
+    sql(folder, one="select range as one from range(1000)")
     with largest_file(1000), pytest.raises(CannotWrite) as told:
         tabulate(study, folder)
     tables = study / "tables"
@@ -113,8 +122,8 @@ def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path)
 
 
 def test_a_table_without_its_sql_file_goes(study, tmp_path):
-    folder = sql(tmp_path / "sql", one="-- Needs: nothing\nselect 1 as one",
-                 two="-- Needs: nothing\nselect 2 as two")  # fmt: skip
+    folder = sql(tmp_path / "sql", one="select 1 as one",
+                 two="select 2 as two")  # fmt: skip
     tabulate(study, folder)
     (folder / "two.sql").unlink()
     tabulate(study, folder)
@@ -205,7 +214,7 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
     tabulate_only(study, study / "sql", "progress")
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
-    asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.options")
+    asked = sql(study / "asked", choices="select * from study.options")
     tabulate(study, asked)
     assert read(study / "tables" / "choices.parquet") == [{"mode": "predict", "knee_share": 0.6}]
 

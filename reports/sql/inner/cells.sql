@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size, layout, class and software stack, over all its repeats.
--- Needs: measurements
 -- Everything that later tables need of a layout at a size, in one pass over what may be a million
 -- rows.
 -- source: the label of the class; measured if any of its runs is.

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, layout and axis (`name`): the choice as text, null where not stated.
--- Needs: layout_choices
 with choices as (
     select group_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
     from layout_choices

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, world_size and published layout for which there is a matching prediction.
--- Needs: measurements, choices_by_axis
 -- predicted_layout: the predicted layout that agrees with all the publisher states; what he does
 -- not state (null) agrees with anything. If several agree, the one with the fewest unusual choices
 -- on the unstated axes; no row if that is a tie.

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, axis on which its layouts differ, and layout.
--- Needs: choices_by_axis
 -- axis: its title in tables.   axis_order: the order in which people name the axes.
 -- level: the choice.   place: position of the level on its axis; null where the choice is not stated.
 -- Levels come from scaling/layout/axes.py, as catalogue.levels.

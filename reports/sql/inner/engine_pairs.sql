@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size, two engines, and a layout that both were asked for.
--- Needs: cells, names, refused
 -- from_cell, to_cell: see `cells`; null where the engine was not asked or refused.
 -- from_outcome, to_outcome: as it ran, or 'refused'.   reason: of the engine that did not run it.
 with tried as (

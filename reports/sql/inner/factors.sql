@@ -1,5 +1,4 @@
 -- Grain: one row per layout of a comparison group and factor by which layouts are compared.
--- Needs: names, differing_choices
 -- The factors are the axes on which layouts differ, and 'tp against pp', which trades one for the
 -- other at equal tp * pp.   factor_id: the axis_order; 0 for 'tp against pp'.
 -- place: identifies and orders the levels.

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group and layout of the study: its choice on every axis.
--- Needs: comparison_groups
 -- Without dp and gradient_accumulation_steps, which follow from world_size.
 select group_id, layout, any_value(columns(lambda name: name in getvariable('axes')))
 from study.points

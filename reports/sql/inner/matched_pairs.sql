@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, size and two layouts that differ in one factor only.
--- Needs: cells, factors, names
 -- Both are of the class that speaks at the size and of one software stack.
 -- The two levels are neighbours among those that ran with all else equal (the batch too, so dp and
 -- accumulation follow).   Ids instead of words, to keep the windows small; `pairs` has the words.

@@ -1,5 +1,4 @@
 -- Grain: one row per point of the study, whether it ran or not.
--- Needs: comparison_groups
 -- Its layout's choices are in `layout_choices`.
 select
     group_id, point_id, repeat, layout, world_size, dp, global_batch_size,

@@ -1,5 +1,4 @@
 -- Grain: one row per comparison group, world_size and layout for which there is a prediction.
--- Needs: measurements, counterparts
 -- Predicted layouts, and published ones with the prediction of their counterpart.
 with predictions as (
     select

@@ -1,5 +1,4 @@
 -- Grain: one row per run with a step time, measured here or published.
--- Needs: measurements, cells, comparison_groups
 -- own_sigma: standard error of its ln tokens_per_s within the run; null if it states none.
 -- predicted_log_rate: of its layout at its size, null without a prediction.   size_id: of the size.
 select

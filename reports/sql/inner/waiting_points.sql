@@ -1,5 +1,4 @@
 -- Grain: one row per point of the study that has no valid row yet.
--- Needs: planned_points, measurements
 from planned_points
 where point_id not in (
     select point_id from measurements where source != 'predicted'
