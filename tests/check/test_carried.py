@@ -6,9 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
-import zipfile
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -45,27 +42,6 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def collect(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(PROJECT / "benchmarks" / "gpu")
     return importlib.import_module("collect")
-
-
-def test_wheels_are_collected_at_the_versions_that_are_locked(collect: ModuleType) -> None:
-    lock = (
-        "# made\naltair==6 \\\n    --hash=a\ntqdm==4 \\\n    --hash=b \\\n    --hash=c\nyarl==1\n"
-    )
-    assert collect.locked(lock, ("tqdm",)) == "tqdm==4 \\\n    --hash=b \\\n    --hash=c\n"
-
-
-def test_a_carried_wheel_holds_what_the_published_one_does(
-    collect: ModuleType, tmp_path: Path
-) -> None:
-    wheel = tmp_path / "one-1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as files:
-        files.writestr("one/__init__.py", "x = 1\n" * 1000)
-    collect.pack([wheel], tmp_path / "wheels.tar.xz")
-    with tarfile.open(tmp_path / "wheels.tar.xz") as tar:
-        tar.extractall(tmp_path / "there", filter="data")
-    with zipfile.ZipFile(tmp_path / "there" / wheel.name) as files:
-        assert files.testzip() is None
-        assert files.read("one/__init__.py") == b"x = 1\n" * 1000
 
 
 def test_everything_that_a_check_imports_is_carried(collect: ModuleType) -> None:

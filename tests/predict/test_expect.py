@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.predict.advise.expectation import PARTS, expect, search_around
@@ -140,10 +139,3 @@ def test_a_fast_number_may_be_of_a_whole_node_and_one_inside_needs_no_look():
     assert told.place == "above"
     assert told.looks[0] == "token counting: it is 8.0 times as much, as if of a node (8 GPUs)"
     assert asked(0.97 * expected).looks == ["nothing: the number lies inside the interval"]
-
-
-def test_more_gpus_than_the_cluster_has_is_one_sentence():
-    with pytest.raises(InputError, match="--gpus 12: cluster h100-80gb-dgx has nodes of 8"):
-        asked(1000.0, gpus=12, batch=12)
-    with pytest.raises(InputError, match="precision=bf16 has no published peak"):
-        asked(1000.0, cluster="v100-32gb", gpus=8)

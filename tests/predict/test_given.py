@@ -137,13 +137,6 @@ def test_empty_cells_of_degrees_are_one_and_dp_takes_the_rest(axis: str) -> None
         assert points.note.tolist() == ["world_size is not tp x pp x cp x dp"]
 
 
-def test_an_empty_table_is_no_points() -> None:
-    schema = pa.schema([("model", pa.string()), ("cluster", pa.string()), ("tp", pa.int64())])
-    points = points_of(as_table(schema.empty_table()))
-    assert len(points) == 0
-    assert points.groups == ()
-
-
 def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
     rows = pa.table(
         {

@@ -2,14 +2,9 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from scaling.cli import prediction as cli
-from scaling.cli.recommend import recommend as recommend_verb
 from scaling.errors import InputError
 from scaling.predict.advise.candidates import Search
 from scaling.predict.advise.recommendation import recommend, record_of
@@ -60,44 +55,3 @@ def test_options_of_recommend_are_answered_or_refused():
 
         answered += survives(asked)
     assert 5 < answered < 95
-
-
-@pytest.fixture(scope="module")
-def verbs():
-    app = typer.Typer()
-    for verb in (cli.predict, cli.calibrate, cli.validate, recommend_verb):
-        app.command()(verb)
-    return app
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["predict", "ROWS", "FOLDER"],
-        ["predict", "ROWS", "ROWS/below/out.parquet"],
-        ["predict", "FOLDER", "out.parquet"],
-        ["predict", "ROWS", "x" * 300],
-        ["calibrate", "ROWS", "FOLDER", "--where", "world_size <= 8 and tp = 1 and pp = 1"],
-        ["calibrate", "ROWS", "c.json", "--probes", "ROWS"],
-        ["validate", "ROWS", "--test-where", "false"],
-        ["validate", "x" * 300],
-        ["predict", "\x00", "out.parquet"],
-        ["recommend", "--model", "llama2_7b", "--cluster", "v100-32gb", "--gpus", "9" * 5000],
-        ["recommend", "--model", "llama2_7b", "--cluster", "v100-32gb", "--gpus", ","],
-        ["recommend", "--model", "x" * 5000, "--cluster", "v100-32gb", "--gpus", "8"],
-        ["recommend", "--model", "tiny", "--cluster", "cpu", "--gpus", "8"],
-        ["recommend", "--model", "tiny", "--cluster", "x", "--gpus", "8", "--precision", "9"],
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be_are_one_sentence(
-    verbs, tmp_path, monkeypatch, sweep_csv, arguments
-):
-    (tmp_path / "folder").mkdir()
-    monkeypatch.chdir(tmp_path)
-    given = [one.replace("ROWS", str(sweep_csv)).replace("FOLDER", "folder") for one in arguments]
-    done = CliRunner().invoke(verbs, given)
-    if not isinstance(done.exception, SystemExit):  # the command line itself refused
-        assert isinstance(done.exception, InputError), done.exception
-        check_sentence(done.exception)
-    assert done.exit_code != 0
-    assert Path("folder").is_dir()

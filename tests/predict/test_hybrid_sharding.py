@@ -1,17 +1,13 @@
 """ZeRO over a part of the replicas: bytes and seconds worked by hand."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.points import points_of
-from tests.predict.conftest import as_table, table_of
-from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, memory
+from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, memory
 from tests.predict.test_step_arithmetic import IDEAL
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
@@ -136,19 +132,3 @@ def test_deepspeeds_bf16_pipelines_shard_state_without_zero(points):
     assert bf16 == pytest.approx(1.5 * fp16)
     optimizer = step_of(group, f, p, memory_of(group, f, p).total).terms["optimizer_s"]
     assert optimizer[0] == pytest.approx(optimizer[1] / 4)
-
-
-@UNHURRIED
-@given(
-    st.sampled_from([1, 2, 3]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2]),
-    st.integers(0, 5),
-)
-def test_a_wider_group_never_takes_more_memory_nor_more_optimizer_time(zero_stage, tp, cp, power):
-    row = {"dp": 64, "tp": tp, "cp": cp, "zero_stage": zero_stage}
-    rows = [{**row, "zero_shard_size": 2**k} for k in (power, power + 1)]
-    prediction = predict(points_of(as_table(table_of(*rows), "t")))
-    assert prediction.memory_bytes[1] < prediction.memory_bytes[0]
-    optimizer = prediction.time_terms["optimizer_s"]
-    assert optimizer[1] == pytest.approx(optimizer[0] / 2)

@@ -164,20 +164,6 @@ def total(*rows) -> np.ndarray:
 
 @UNHURRIED
 @given(layouts)
-def test_the_terms_add_up_to_the_whole(layout):
-    found = memory(points_of(as_table(table_of(layout), "t")))
-    assert sum(found.terms.values()) == pytest.approx(found.total)
-
-
-@UNHURRIED
-@given(layouts, st.sampled_from(["micro_batch_size", "gradient_accumulation_steps"]))
-def test_more_in_flight_never_takes_less_memory(layout, axis):
-    small, large = total(layout, {**layout, axis: 2 * layout[axis]})
-    assert large >= small
-
-
-@UNHURRIED
-@given(layouts)
 def test_a_higher_zero_stage_never_takes_more_memory(layout):
     stages = total(*({**layout, "zero_stage": stage} for stage in range(4)))
     assert (np.diff(stages) <= 1e-6 * stages[0]).all()

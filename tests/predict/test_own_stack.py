@@ -7,8 +7,6 @@ import json
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.counted_memory import judged
 from scaling.layout.layout import Layout
@@ -21,12 +19,10 @@ from scaling.predict.cost.stages import layer_params, stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_of, points_of_layouts
-from scaling.predict.read.stacks import OWN_FRAMEWORK, stack_of
+from scaling.predict.read.stacks import OWN_FRAMEWORK
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.conftest import PROJECT
-from tests.points import TINY
 from tests.predict.conftest import as_table, table_of
-from tests.predict.test_memory_arithmetic import UNHURRIED
 from tests.shipped import CLUSTERS, MODELS
 
 LLAMA_7B = MODELS["llama2_7b"]
@@ -38,11 +34,6 @@ T5 = ModelShape(
 
 def asked(**layout):
     return deepspeed_config(LLAMA_7B, Layout(seq_length=4096, **layout))
-
-
-def test_gradients_are_kept_in_the_precision_of_the_model():
-    assert "data_types" not in asked(dp=8, zero_stage=1)
-    assert stack_of(OWN_FRAMEWORK, None).gradient_bytes == 2
 
 
 def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
@@ -81,11 +72,6 @@ def test_gradients_are_all_reduced_where_a_scatter_would_do(stage):
     assert scattered == pytest.approx(whole, rel=0.01)
 
 
-def test_stages_exchange_parts_of_activations():
-    assert asked(tp=2, pp=2)["pipeline"]["pipe_partitioned"]
-    assert stack_of(OWN_FRAMEWORK, None).scattered_messages
-
-
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 @pytest.mark.parametrize("pp", [2, 3, 4, 8])
 @pytest.mark.parametrize("shape", [LLAMA_7B, T5], ids=["decoder", "encoder-decoder"])
@@ -105,23 +91,6 @@ def test_stages_hold_the_layers_that_the_engine_deals_them(shape, pp, checkpoint
     assert found.last * layer == pytest.approx(weights[-1])
     if pp > 2:
         assert found.middle * layer == pytest.approx(max(weights[1:-1]))
-
-
-@UNHURRIED
-@given(
-    st.integers(2, 40), st.integers(2, 12), st.sampled_from([16, 512, 4096, 65536]),
-    st.sampled_from(["none", "selective", "full"]),
-)  # fmt: skip
-def test_whole_tables_are_dealt_as_one_layout_is(layers, pp, vocabulary, checkpointing):
-    shape = dataclasses.replace(TINY, num_layers=max(layers, pp), vocab_size=vocabulary)
-    said = {"pp": pp, "seq_length": 256, "activation_checkpointing": checkpointing}
-    row = {**dataclasses.asdict(shape), **said, "framework": OWN_FRAMEWORK}
-    (group,) = points_of(as_table(table_of(row), "t")).groups
-    found = stages_of(group.features, group.stack)
-    dealt = layers_of_stages(shape, **said)
-    assert (found.first[0], found.last[0]) == (dealt[0], dealt[-1])
-    if pp > 2:
-        assert found.middle[0] == max(dealt[1:-1])
 
 
 # Of whole models, as `scaling memory` has counted them: GB at the peak, and in which phase.

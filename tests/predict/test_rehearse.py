@@ -10,7 +10,6 @@ from scaling.predict.advise.rehearse import (
     best_of_sizes,
     memory_refusals,
     nearest_first,
-    none_rehearsed,
     predict_rehearsed,
 )
 from scaling.predict.cost.model import MEMORY_SIGMA, MEMORY_SIGMA_REHEARSED, predict
@@ -54,12 +53,6 @@ def test_a_rehearsal_decides_with_a_small_error(asked):
         assert terms == pytest.approx(found.memory_bytes[row])
         kinds = prediction_table(asked, found)["memory_from"].to_pylist()
         assert [at for at in range(4) if kinds[at] == "rehearsed"] == [row]
-
-
-def test_without_a_rehearsal_everything_stays_predicted(asked):
-    found = predict_rehearsed(asked, None, lambda _: range(4), none_rehearsed)
-    assert found.need_bytes.tolist() == predict(asked).need_bytes.tolist()
-    assert not found.rehearsed.any()
 
 
 def test_the_best_of_a_size_is_the_fastest_that_fits(asked):

@@ -182,24 +182,6 @@ def test_a_row_is_predicted_alike_alone_and_in_company(rows):
 
 @UNHURRIED
 @given(layouts)
-def test_time_terms_add_up_and_none_is_negative(layout):
-    prediction = predict(points_of(as_table(table_of(layout), "t")))
-    terms = prediction.time_terms
-    assert sum(terms.values()) == pytest.approx(prediction.step_time_s)
-    assert all(values[0] >= -1e-9 for values in terms.values()), terms
-
-
-@UNHURRIED
-@given(layouts, st.integers(2, 4))
-def test_more_work_takes_longer(layout, k):
-    steps = layout["gradient_accumulation_steps"]
-    more = {**layout, "gradient_accumulation_steps": k * steps}
-    prediction = predict(points_of(as_table(table_of(layout, more), "t")))
-    assert prediction.step_time_s[1] > prediction.step_time_s[0]
-
-
-@UNHURRIED
-@given(layouts)
 def test_a_newer_gpu_is_faster(layout):
     rows = [{**layout, "cluster": name} for name in ("a100-80gb", "h100-80gb", "b200-180gb")]
     slower, faster, fastest = predict(points_of(as_table(table_of(*rows), "t"))).step_time_s

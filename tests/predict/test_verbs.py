@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +19,7 @@ from scaling.predict.cost.step import TIME_TERMS
 from tests.conftest import PROJECT
 from tests.predict.reference import write_csv
 from tests.processes import modules_after
+from tests.ran import scaling_warm
 
 pytestmark = pytest.mark.slow
 
@@ -188,18 +187,13 @@ def test_recommend_says_days_and_dollars_of_a_run(run):
             run(*of, "--tokens", wrong)
 
 
-def scaling(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scaling", *(str(a) for a in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
-
-
 def test_a_gpu_count_on_which_nothing_fits_is_said_and_the_others_are_answered():
     of = ["recommend", "--model", "llama2_70b", "--cluster", "h100-80gb-dgx", "--json",
           "--no-rehearse", "--gpus"]  # fmt: skip
-    done = scaling(*of, "1,64")
+    done = scaling_warm(PROJECT, *of, "1,64")
     assert {one["gpus"] for one in json.loads(done.stdout)} == {64}
     assert "--gpus 1: none of" in done.stderr
-    assert scaling(*of, "1").returncode == 2
+    assert scaling_warm(PROJECT, *of, "1").returncode == 2
 
 
 ON_8 = ("recommend", "--cluster", "h100-80gb", "--gpus", "8", "--model")
@@ -218,6 +212,9 @@ ON_8 = ("recommend", "--cluster", "h100-80gb", "--gpus", "8", "--model")
         (("calibrate", "t.csv", "./t.csv"), r"t\.csv: would be replaced by what is made from it"),
         (("predict", "t.csv", "p.csv"), r"p\.csv: a prediction is Parquet; name it .*p\.parquet"),
         (("predict", "absent.csv", "out.parquet"), "no such file"),
+        (("predict", "t.csv", "."), "cannot be written: Is a directory"),
+        (("predict", "x" * 300, "out.parquet"), "File name too long"),
+        (("calibrate", "t.csv", "t.csv/below/c.json"), "written: Not a directory"),
         (
             ("calibrate", "t.csv", "c.json", "--where", "world_size < 0"),
             "--where 'world_size < 0' leaves no row",

@@ -9,11 +9,8 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling.train.model.blueprint import Blueprint
-from scaling.train.model.encoder_decoder import Attention
 from scaling.train.parallel import tensor
 from scaling.train.parallel.tensor import TensorParallel
-from tests.points import TINY_T5, tiny_point
 
 
 class _Crossing:
@@ -95,20 +92,3 @@ def test_a_backward_in_two_passes_computes_and_sums_each_gradient_once(log: list
         assert log == ["mm", "mm", "sum begins"]
         torch.autograd.grad(found, weights, ahead)
     assert log[3:] == ["mm", "mm"]
-
-
-@pytest.mark.parametrize("crossed", [False, True], ids=["its own", "the encoder's"])
-def test_an_encoder_decoders_attention_lets_it_cross_as_a_decoders_does(
-    log: list[str], crossed: bool
-) -> None:
-    point = tiny_point(shape=TINY_T5, tp=2)
-    tp = TensorParallel(size=2)
-    plan = Blueprint(shape=TINY_T5, layout=point.layout, tp=tp, seed=0, device=torch.device("cpu"))
-    attention = Attention(plan, "any")
-    x, memory = (torch.randn(1, 4, TINY_T5.hidden_size, requires_grad=True) for _ in range(2))
-    found = attention(x, memory if crossed else None, None)
-    with _Products(log):
-        found.sum().backward()
-    begins, ends = log.index("sum begins"), log.index("sum ends")
-    matrices = [attention.query] if crossed else [attention.query, attention.key, attention.value]
-    assert log[begins + 1 : ends] == ["mm"] * len(matrices)
