@@ -10,7 +10,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.predict.read.residual import Residual
+from scaling.predict.read.residual import NAMES, Residual, fitted_residual
 from tests.predict import reference
 
 pytestmark = pytest.mark.slow
@@ -39,6 +39,29 @@ def without(calibration):
     none = Residual(places=(), weights=())
     bare = {k: dataclasses.replace(s, residual=none) for k, s in calibration.stacks.items()}
     return dataclasses.replace(calibration, stacks=bare)
+
+
+def test_rows_left_out_one_at_a_time_have_the_errors_of_a_fit_without_them():
+    random = np.random.default_rng(0)
+    places = np.zeros((6, len(NAMES)))
+    places[:, :2] = random.normal(0, 0.7, (6, 2))
+    off = random.normal(0, 0.1, 6)
+    _, left_out = fitted_residual(places, off)
+    for row in range(6):
+        rest = np.arange(6) != row
+        without, _ = fitted_residual(places[rest], off[rest])
+        expected = off[row] - without.at(places[row : row + 1])[0][0]
+        assert left_out[row] == pytest.approx(expected, abs=0.01)
+
+
+def test_a_stalled_step_says_nothing_of_its_neighbours():
+    places = np.zeros((2, len(NAMES)))
+
+    def expected(rows, off):
+        return fitted_residual(rows, np.array(off))[0].at(places)[0].tolist()
+
+    assert expected(places, [0.1, 3.0]) == expected(places[:1], [0.1])
+    assert expected(places, [3.0, 3.0]) == [0.0, 0.0]
 
 
 def test_layouts_beside_calibrated_ones_take_over_what_those_are_off_by(odd):
