@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from scaling.check import __main__ as check
-from scaling.check.lines import Line, pass_or_fail
+from scaling.check.lines import Line, not_here, pass_or_fail, to_text
 from scaling.check.training import Machine
 
 
@@ -89,10 +89,21 @@ def test_each_line_is_in_the_file_before_the_next_is_looked_for(
     assert (tmp_path / "check.txt").read_text().endswith("2 pass, 0 fail, 0 not here\n")
 
 
-def test_a_section_that_there_is_not_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["check", "check.json", "kernel"])
-    with pytest.raises(SystemExit, match="2"):
-        check.main()
-    assert capsys.readouterr().err == "--only 'kernel': did you mean 'kernels'?\n"
+LINES = [
+    pass_or_fail("facts", "cores", 1024, None, passes=True, said="that this process may use"),
+    pass_or_fail("facts", "shared memory", 0.0625, "GiB", passes=False, said="at least 1 GiB"),
+    not_here("meters", "energy", "this machine has no GPU"),
+]
+
+
+def test_a_page_has_every_line_with_its_number_and_counts_them() -> None:
+    assert to_text(LINES) == (
+        "facts\n"
+        "  pass      cores          1,024  that this process may use\n"
+        "  fail      shared memory  0.0625 GiB  at least 1 GiB\n"
+        "\n"
+        "meters\n"
+        "  not here  energy         this machine has no GPU\n"
+        "\n"
+        "1 pass, 1 fail, 1 not here\n"
+    )
