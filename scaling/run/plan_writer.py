@@ -24,14 +24,8 @@ from scaling.study.grid import Plan
 from scaling.study.inputs import digest_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import PlanFile, read_json_object
-from scaling.study.point import Point, micro_batch_twins, point_from_json
+from scaling.study.point import Point, micro_batch_twins
 from scaling.study.study import Study
-
-# Fields that a row's measurement depends on: a point that differs in one must not have its id.
-_MEASURED_FIELDS = (
-    "study_kind", "repeat", "shape", "cluster", "gpu", "gpus_per_node", "layout", "seed",
-    "warmup_steps", "measured_steps", "gradient_clipping", "at_least_steps", "until",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +44,21 @@ def write_plan(planned: StudyPlan) -> None:
     """Write a plan into its study's folder; unchanged files keep their time.
 
     Raises:
-        InputError: the folder has rows of other points with these ids.
+        InputError: a point has a row that was measured with other nodes, which its id does not say.
     """
     paths = StudyPaths(planned.folder)
     with _plan_lock(paths):
         earlier = read_json_object(paths.plan)
         plan = _plan_file(planned, earlier)
         for point in planned.plan.points:
-            row, before = paths.row(point.point_id), paths.point(point.point_id)
-            if row.exists() and before.exists():
-                _refuse_another(point, row, before)
+            row, per_node = paths.row(point.point_id), point.gpus_per_node
+            before = read_json_object(paths.point(point.point_id)) if row.exists() else {}
+            if (measured := before.get("gpus_per_node", per_node)) != per_node:
+                raise InputError(
+                    f"{row}: was measured with gpus_per_node={shortened(measured)}, and the point "
+                    f"of this id has gpus_per_node={per_node} now; give the cluster another name "
+                    f"in clusters.yaml, or move {paths.folder} away"
+                )
         files.write_points(paths.folder, planned.plan)
         files.write_text_if_changed(paths.study, planned.about)
         written = [paths.points_table, paths.refused, paths.study]
@@ -156,13 +155,9 @@ def slurm_resources(site: Slurm) -> dict[str, str | int]:
 
     Lists of options become one string quoted for the shell, and set-up lines one text.
     """
+    words = ("partition", "account", "qos", "constraint", "reservation", "dependency")
     resources: dict[str, str | int | None] = {
-        "slurm_partition": site.partition,
-        "slurm_account": site.account,
-        "slurm_qos": site.qos,
-        "slurm_constraint": site.constraint,
-        "slurm_reservation": site.reservation,
-        "slurm_dependency": site.dependency,
+        **{f"slurm_{word}": getattr(site, word) for word in words},
         "slurm_exclusive": 1 if site.exclusive else None,
         "cpus_per_task": site.cpus_per_task,
         "mem_mb": site.mem_mb,
@@ -181,26 +176,3 @@ def _plan_lock(paths: StudyPaths) -> Iterator[None]:
         with contextlib.suppress(OSError):  # a file system without locks: each file is still atomic
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _refuse_another(point: Point, row: Path, before: Path) -> None:
-    """Refuse to reuse the id of a measured point for a different point.
-
-    Raises:
-        InputError: the row was measured for the point in the file `before`, which is another one.
-    """
-    text = before.read_text(encoding="utf-8", errors="replace")
-    if text == point.to_json():
-        return
-    try:
-        measured = dataclasses.asdict(point_from_json(text))
-    except (ValueError, KeyError, TypeError):  # a broken file is written anew
-        return
-    now = dataclasses.asdict(point)
-    other = next((name for name in _MEASURED_FIELDS if measured[name] != now[name]), None)
-    if other is not None:
-        raise InputError(
-            f"{row}: was measured with {other}={shortened(measured[other])}, and the point of "
-            f"this id has {other}={shortened(now[other])} now; give the cluster another name "
-            f"in clusters.yaml, or move {row.parents[1]} away"
-        )

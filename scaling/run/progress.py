@@ -18,18 +18,13 @@ from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record import row_files
 from scaling.record.running import Runner, live_runner
 from scaling.run.choices import chosen_ids
-from scaling.run.sweep import Sweep
+from scaling.run.sweep import COLUMNS, Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
 
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of its size have finished
-_COLUMNS = [
-    "outcome", "duration_s", "world_size", "step_time_kind", "step_time_s", "step_time_low_s",
-    "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s",
-    "num_alloc_retries",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +166,7 @@ class Watcher:
         present = {self._names[path]: path for path in files if path in self._names}
         self.rows = {name: row for name, row in self.rows.items() if name in present}
         if new := sorted(present[name] for name in present.keys() - self.rows.keys()):
-            table = row_files.read_rows(new).table.select(["file", *_COLUMNS])
+            table = row_files.read_rows(new).table.select(COLUMNS)
             self.rows |= {self._names[Path(row["file"])]: row for row in table.to_pylist()}
         markers = set(self.paths.rows.glob(running_marker(self.paths.row("*")).name))
         self.runners = {

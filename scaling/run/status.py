@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from scaling.analyse.catalogue import Z80, Z95
 from scaling.analyse.decision import advise
 from scaling.analyse.posterior import Cells, Runs, posterior
 from scaling.errors import shortened
@@ -20,6 +19,7 @@ from scaling.layout.names import name_of
 from scaling.record.files import point_columns
 from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
+from scaling.run.sweep import step_time
 from scaling.study.point import Point
 
 _AT_MOST = 8  # lines of one kind
@@ -50,9 +50,6 @@ class Best:
     tokens_per_s: float
     kind: str
     of: int  # layouts that ran
-
-
-_Run = tuple[Best, float, bool]  # standard error of its ln rate; whether its allocator retried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,54 +157,51 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
     """The layout to use at each size of each comparison group, as the report decides it."""
-    groups: dict[Any, dict[tuple[int, str, str], list[_Run]]] = {}
+    groups: dict[Any, dict[tuple[int, str, str], list[Point]]] = {}
     for point in points:
         row, layout = rows.get(point.point_id), point.layout
-        if row is None or row["outcome"] != "ok":
-            continue
-        kind, step, z = "measured", "step_time", Z95
-        if row["step_time_kind"] == "extended":
-            kind, step, z = "extended", "extended", Z80
-        seconds = row["extended_step_time_s" if kind == "extended" else "step_time_s"]
-        low, high = row[f"{step}_low_s"], row[f"{step}_high_s"]
-        run = Best(
-            model=point.model,
-            seq_length=layout.seq_length,
-            global_batch_size=layout.global_batch_size,
-            world_size=point.world_size,
-            layout=layout.label,
-            layout_name=name_of(layout, point.gpus_per_node),
-            tokens_per_s=point_columns(point)["tokens_per_step"] / seconds,
-            kind=kind,
-            of=0,
-        )
-        own = math.nan if low is None else math.log(high / low) / 2 / z
-        batch = layout.global_batch_size / (point.world_size if point.study_kind == "weak" else 1)
-        group = groups.setdefault((point.model, run.seq_length, batch, layout.setting_values), {})
-        cell = group.setdefault((run.world_size, run.layout, kind), [])
-        cell.append((run, own, bool(row["num_alloc_retries"])))
-    return [best for _, cells in sorted(groups.items()) for best in _advised(cells)]
+        if row is not None and row["outcome"] == "ok":
+            batch = layout.global_batch_size / (
+                point.world_size if point.study_kind == "weak" else 1
+            )
+            group = (point.model, layout.seq_length, batch, layout.setting_values)
+            cell = (point.world_size, layout.label, row["step_time_kind"] or "measured")
+            groups.setdefault(group, {}).setdefault(cell, []).append(point)
+    return [best for _, cells in sorted(groups.items()) for best in _advised(cells, rows)]
 
 
-def _advised(cells: Mapping[tuple[int, str, str], Sequence[_Run]]) -> list[Best]:
+def _advised(
+    cells: Mapping[tuple[int, str, str], Sequence[Point]], rows: Mapping[str, Mapping[str, Any]]
+) -> list[Best]:
     """The advised layout of each size, with its mean rate; draws and candidates as in a report."""
-    keys = sorted(cells)
-    ran = [run for key in keys for run in cells[key]]
-    cell_of_run = np.repeat(np.arange(len(keys)), [len(cells[key]) for key in keys])
-    rates = np.log([run.tokens_per_s for run, _, _ in ran])
-    own = np.array([own for _, own, _ in ran])
-    runs = Runs(rates, own, cell_of_run, np.full(len(ran), -1))
-    drawn = posterior(runs, Cells.without_predictions(len(keys))).rates
+    keys, runs = sorted(cells), []
+    for cell, key in enumerate(keys):
+        for point in cells[key]:
+            seconds, own = step_time(rows[point.point_id], extended=key[2] == "extended")
+            rate = math.log(point_columns(point)["tokens_per_step"] / seconds)
+            runs.append((rate, own, cell, bool(rows[point.point_id]["num_alloc_retries"])))
+    rates, own_sigmas, cell_of_run, retried = np.array(runs, dtype=float).T
+    cell_of_run = cell_of_run.astype(int)
+    found = Runs(rates, own_sigmas, cell_of_run, np.full(len(runs), -1))
+    drawn = posterior(found, Cells.without_predictions(len(keys))).rates
     sizes, size = np.unique([key[0] for key in keys], return_inverse=True)
     layout = np.unique([" ".join(key[1:]) for key in keys], return_inverse=True)[1]
-    may = np.array([not any(retried for _, _, retried in cells[key]) for key in keys], dtype=bool)
+    may = np.bincount(cell_of_run, retried) == 0
+    advised = advise(drawn, layout, size, may)
     return [
-        dataclasses.replace(
-            cells[keys[cell]][0][0],
+        Best(
+            model=point.model,
+            seq_length=point.layout.seq_length,
+            global_batch_size=point.layout.global_batch_size,
+            world_size=point.world_size,
+            layout=point.layout.label,
+            layout_name=name_of(point.layout, point.gpus_per_node),
             tokens_per_s=math.exp(drawn[cell].mean()),
+            kind=keys[cell][2],
             of=len({name for world_size, name, _ in keys if world_size == sizes[number]}),
         )
-        for number, cell in advise(drawn, layout, size, may).items()
+        for number, cell in advised.items()
+        for point in cells[keys[cell]][:1]
     ]
 
 

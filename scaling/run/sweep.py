@@ -38,10 +38,11 @@ from scaling.study.study import Study
 
 Ids = npt.NDArray[np.int64]
 
-_COLUMNS = [
-    "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
-    "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
-    "stack_fingerprint",
+# What is read of a row while its study runs.
+COLUMNS = [
+    "file", "outcome", "duration_s", "world_size", "startup_s", "step_time_kind", "step_time_s",
+    "step_time_low_s", "step_time_high_s", "extended_step_time_s", "extended_low_s",
+    "extended_high_s", "hosts", "num_alloc_retries", "stack_fingerprint",
 ]  # fmt: skip
 MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others
 
@@ -129,13 +130,16 @@ class Sweep:
         """Columns of the existing rows, by point."""
         by_path = {self.paths.row(point.point_id): point.point_id for point in self.all_points}
         table = read_rows([path for path in by_path if path.exists()]).table
-        records = table.select(["file", *_COLUMNS]).to_pylist()
-        return {by_path[Path(row["file"])]: row for row in records}
+        return {by_path[Path(row["file"])]: row for row in table.select(COLUMNS).to_pylist()}
 
     @cached_property
     def step_times(self) -> dict[str, tuple[float, float]]:
         """By point, seconds of a step and the standard error of their logarithm."""
-        return {name: time for name, row in self.rows.items() if (time := _step_time(row))}
+        return {
+            name: step_time(row, extended=row["extended_step_time_s"] is not None)
+            for name, row in self.rows.items()
+            if row["outcome"] == "ok"
+        }
 
     def slow_hosts(self) -> dict[str, str]:
         """The nodes that rows show to be slow, with reasons.
@@ -198,14 +202,13 @@ def _numbered(keys: Iterable[object]) -> Ids:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def _step_time(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Seconds of a step and the error of their logarithm; extended ones where short steps ran."""
-    if row["outcome"] != "ok":
-        return None
-    kind, z = ("step_time", Z95) if row["extended_step_time_s"] is None else ("extended", Z80)
-    seconds = row["step_time_s"] if kind == "step_time" else row["extended_step_time_s"]
+def step_time(row: Mapping[str, Any], *, extended: bool) -> tuple[float, float]:
+    """Seconds of a step and the error of their logarithm, NaN without an interval."""
+    seconds, kind, z = (
+        ("extended_step_time_s", "extended", Z80) if extended else ("step_time_s", "step_time", Z95)
+    )
     low, high = row[f"{kind}_low_s"], row[f"{kind}_high_s"]
-    return seconds, math.log(high / low) / 2 / z if low and high else math.nan
+    return row[seconds], math.log(high / low) / 2 / z if low and high else math.nan
 
 
 def hosts_to_avoid(
