@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 _NUMBER = re.compile(r"\d[\d.,]*")
-_MOST_REASONS = 6
+_MOST_REASONS, _MOST_LINES = 6, 8
 
 
 class InputError(ValueError):
-    """A mistake in the user's input. Its text is the whole message; the program exits with 2."""
+    """A mistake in the user's input. Its text is the whole message; the program exits with 2.
+
+    Any function that reads what a user gave may raise it; few docstrings repeat that.
+    """
 
 
 class CannotWrite(InputError, OSError):
@@ -45,6 +48,12 @@ def shortened(text: object, length: int = 60) -> str:
     """User input as an error sentence quotes it: on one line, at most `length` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= length else f"{line[:length]}..."
+
+
+def first_few(lines: list[str]) -> list[str]:
+    """The first eight lines, and how many more there are."""
+    more = len(lines) - _MOST_LINES
+    return lines if more < 1 else [*lines[:_MOST_LINES], f"    and {more} more"]
 
 
 def grouped_reasons(reasons: Iterable[str]) -> list[tuple[int, str]]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName, arg, check_output, opt
+from scaling.errors import first_few
 from scaling.study.paths import RESULTS, StudyPaths
 
 LOOK_EVERY_S = 5.0
@@ -87,7 +88,6 @@ def report_unreadable_rows(study_dir: Path) -> None:
     One that may not be read is left to those who may.
     """
     from scaling.record.row_files import read_rows, row_files_in
-    from scaling.run.status import first_few
 
     rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
     unread = [f"Left out: {one}" for one in rows.unusable if one.refused]

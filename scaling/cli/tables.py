@@ -21,7 +21,7 @@ from scaling.cli.options import (
     warn,
 )
 from scaling.cli.trainer_log import row_of_log
-from scaling.errors import InputError, counted, shortened
+from scaling.errors import InputError, counted, first_few, shortened
 from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import StudyPaths
 
@@ -41,8 +41,9 @@ def tabulate(
     from scaling.predict.read.clusters import site_clusters
     from scaling.study.study import read_study_info
 
-    for unusable in warehouse.tabulate(study_dir, sql, clusters=site_clusters()):
-        warn(f"Left out: {unusable}")
+    unusable = warehouse.tabulate(study_dir, sql, clusters=site_clusters())
+    for line in first_few([f"Left out: {one}" for one in unusable]):
+        warn(line)
     replicates = read_study_info(study_dir).replicates
     if replicates is not None:
         replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.arrays import Flags
-from scaling.errors import InputError, did_you_mean, printable, shortened
+from scaling.errors import InputError, did_you_mean, first_few, printable, shortened
 from scaling.record import row_files
 from scaling.record.row_checks import COLUMNS, invalid_row_reasons
 
@@ -66,11 +66,7 @@ class Table:
 
 
 def read_rows(path: Path, *, rename: Mapping[str, str] | None = None) -> Table:
-    """The rows of a table, or of a study's folder rows/, whose invalid rows stderr names.
-
-    Raises:
-        InputError: as `read_table`, or there is nothing to read.
-    """
+    """The rows of a table, or of a study's folder rows/, whose invalid rows stderr names."""
     try:
         is_folder = path.is_dir()
     except OSError as error:  # a name that no file system takes
@@ -78,7 +74,8 @@ def read_rows(path: Path, *, rename: Mapping[str, str] | None = None) -> Table:
     if not is_folder:
         return read_table(path, rename=rename)
     found = row_files.read_rows(sorted(row_files.row_files_in(path)))
-    sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)
+    left_out = first_few([f"Left out: {unusable}" for unusable in found.unusable])
+    sys.stderr.writelines(f"{line}\n" for line in left_out)
     rows = found.table.drop_columns(["file"])
     if not rows.num_rows:
         raise InputError(f"{path}: holds no valid row; give a table or a study's rows folder")
@@ -97,10 +94,6 @@ def read_table(
         path: of the file.
         columns: name -> SQL type.
         rename: header of the file -> our name, or '' to ignore the column.
-
-    Raises:
-        InputError: no such file, a header that is nearly ours or there twice, or a cell that its
-            column cannot hold.
     """
     rename = rename or {}
     raw = _raw(path)
@@ -208,9 +201,6 @@ def _typed(
     """The columns c0, c1, ... of `raw` by our names and types, and `row`, the number of each row.
 
     Rows without a cell are left out.
-
-    Raises:
-        InputError: a cell is not of its column's type.
     """
     with duckdb.connect() as connection:
         try:

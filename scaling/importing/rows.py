@@ -56,10 +56,6 @@ def import_rows(
         models: by name. A row of another name that has all of a model's sizes is of that model.
         earlier: what was imported before, and is kept.
         rename: header of the file -> our column, or '' to ignore it.
-
-    Raises:
-        InputError: no such file, a needed column or cell is missing, or a row cannot be, or is an
-            earlier one.
     """
     table = read_rows(source, rename=rename)
     for name in set(NEEDED) - {*table.rows.column_names}:
@@ -93,11 +89,7 @@ def import_rows(
 
 
 def earlier_import(out: Path, *, add: bool, replace: bool) -> pa.Table:
-    """The rows or probes that a further import keeps; an empty table without any.
-
-    Raises:
-        InputError: there are some, and nobody said whether to keep them; or they cannot be read.
-    """
+    """The rows or probes that a further import keeps; an empty table without any."""
     if replace or not out.exists():
         return pa.table({})
     if not add:

@@ -26,20 +26,12 @@ Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and the values it mus
 
 
 def read_point(path: Path) -> Point:
-    """Read points/<point_id>.json.
-
-    Raises:
-        InputError: the file is missing or holds no valid point.
-    """
+    """Read points/<point_id>.json."""
     return _read(path, "point", Point, point_from_json, _bounds_of_point)
 
 
 def read_probe_plan(path: Path) -> ProbePlan:
-    """Read probe.json.
-
-    Raises:
-        InputError: the file is missing or holds no valid plan.
-    """
+    """Read probe.json."""
     return _read(path, "probe", ProbePlan, plan_from_json, _bounds_of_probe)
 
 

@@ -117,11 +117,7 @@ def table_of(rows: Sequence[Any], schema: pa.Schema = ROWS) -> pa.Table:
 
 
 def read_row(path: Path) -> Row:
-    """Read the row of rows/<point_id>.parquet.
-
-    Raises:
-        InputError: the file holds no row of this version.
-    """
+    """Read the row of rows/<point_id>.parquet."""
     try:
         (record,) = pq.ParquetFile(path).read().to_pylist()
         return Row(**record)

@@ -181,11 +181,7 @@ def attempts_set_aside(study: StudyPaths) -> list[dict[str, Any]]:
 
 
 def row_files_in(folder: Path) -> Iterator[Path]:
-    """The row files of a folder, without the temporary files of writers.
-
-    Raises:
-        InputError: the folder is a link to what is not there, or no folder.
-    """
+    """The row files of a folder, without the temporary files of writers."""
     if folder.is_symlink() and not folder.exists():
         raise InputError(f"{folder}: is a link to {folder.readlink()}, which is not there")
     if folder.exists() and not folder.is_dir():

@@ -12,9 +12,6 @@ def chosen_ids(path: Path) -> tuple[list[str], bool]:
     """The points that a round measures, and whether it is followed by another one.
 
     The first round without a point that had no row yet is the last.
-
-    Raises:
-        InputError: the file is broken.
     """
     try:
         table = pq.read_table(path, columns=["point_id", "chosen", "measured"])

@@ -60,10 +60,6 @@ def export(
         reports: SQL, captions and page.
         clusters: by name, for their prices.
         with_messages: keep messages of errors, the title and the comments of the study file.
-
-    Raises:
-        InputError: the study is not planned, holds a broken file, or `out` is no .zip in an
-            existing folder.
     """
     if out.suffix != ".zip" or not out.absolute().parent.is_dir():
         raise InputError(f"{out}: must be a .zip in an existing folder")

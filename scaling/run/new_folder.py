@@ -25,9 +25,6 @@ def make_folder(
 
     Returns:
         What was written, in reading order.
-
-    Raises:
-        InputError: one of these exists already, or cannot be written; then nothing is left.
     """
     texts = {
         "Snakefile": _text("Snakefile"),

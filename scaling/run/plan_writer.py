@@ -41,11 +41,7 @@ class StudyPlan:
 
 
 def write_plan(planned: StudyPlan) -> None:
-    """Write a plan into its study's folder; unchanged files keep their time.
-
-    Raises:
-        InputError: a point has a row that was measured with other nodes, which its id does not say.
-    """
+    """Write a plan into its study's folder; unchanged files keep their time."""
     paths = StudyPaths(planned.folder)
     with _plan_lock(paths):
         earlier = read_json_object(paths.plan)

@@ -40,9 +40,6 @@ def plan_study(
 
     With `say`, which hears of each, layouts near the memory's limit are rehearsed; without it only
     what was rehearsed before is known.
-
-    Raises:
-        InputError: the study is wrong, no point of it can run, or its folder is another's.
     """
     path = study_path(name)
     # before the files are read: if one is edited meanwhile, this plan must count as stale
@@ -66,11 +63,7 @@ def plan_study(
 
 
 def fit(study: Study, planned: Plan, fullest_bytes: Rehearse[Point] = none_rehearsed) -> Plan:
-    """The plan of what can fit, with time limits; everything if nothing can be predicted.
-
-    Raises:
-        InputError: no point can fit.
-    """
+    """The plan of what can fit, with time limits; everything if nothing can be predicted."""
     measure, points = study.measure, list(planned.points)
     prediction, ranked_s = None, None
     if study.is_predictable:
@@ -158,9 +151,6 @@ def plan_probe(study: Study, planned: Plan) -> ProbePlan | None:
     """Plan what is probed before anything is measured; None if nothing is.
 
     The longest job of the cluster bounds its time. If that leaves none, nothing is probed.
-
-    Raises:
-        InputError: `probe.world_size` is no possible allocation of this cluster.
     """
     first = planned.points[0]
     wanted = first.gpu != "cpu" if study.probe.enabled is None else study.probe.enabled

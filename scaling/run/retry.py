@@ -13,11 +13,7 @@ from scaling.study.paths import StudyPaths, retried
 
 
 def outcomes(text: str) -> set[str]:
-    """Parse outcomes such as `timeout,node_failed`.
-
-    Raises:
-        InputError: a name is no outcome or is `ok`, or is missing.
-    """
+    """Parse outcomes such as `timeout,node_failed`."""
     failures = set(typing.get_args(Outcome)) - {"ok"}
     named = {part.strip() for part in text.split(",") if part.strip()}
     for name in sorted(named - failures):

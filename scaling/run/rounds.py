@@ -58,9 +58,6 @@ def choose(study: Study, planned: Grid, number: int, study_dir: Path, out: Path)
     """Choose what a round measures and write it; returns a sentence about it and slow nodes.
 
     A point that has a row already stays chosen.
-
-    Raises:
-        InputError: the study has no rounds, or is not what was planned.
     """
     sweep = Sweep(study, planned.points, study_dir)
     plan, digest = read_json_object(sweep.paths.plan), plan_digest(planned)

@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling.errors import InputError, printable
+from scaling.errors import InputError, first_few, printable
 from scaling.launch.start.forked import local_fork_server
 from scaling.launch.start.slurm import Queue
 from scaling.record.row import Outcome
 from scaling.run import plan_writer, planning, retry, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
-from scaling.run.status import first_few
 from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import LOGS, LogPaths, check_writable
 
@@ -48,9 +47,6 @@ def run_study(
     points start that a smaller micro-batch's lack of memory rules out. Snakemake's output goes
     to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails. The shell
     command `notify` is run once at the end.
-
-    Raises:
-        InputError: the study is wrong, or an option takes the place of ours.
     """
     for option in options:
         if option.partition("=")[0] in ("--config", "-C"):  # Snakemake would heed one of them only

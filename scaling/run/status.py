@@ -13,7 +13,7 @@ import numpy as np
 
 from scaling.analyse.decision import advise
 from scaling.analyse.posterior import Cells, Runs, posterior
-from scaling.errors import shortened
+from scaling.errors import first_few, shortened
 from scaling.launch.start.slurm import Queued
 from scaling.layout.names import name_of
 from scaling.record.files import point_columns
@@ -21,8 +21,6 @@ from scaling.record.row_files import attempts_set_aside
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.run.sweep import step_time
 from scaling.study.point import Point
-
-_AT_MOST = 8  # lines of one kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +111,6 @@ class Status:
             )
             lines.append(f"    {shortened(best.layout_name, 72)}")
         return lines
-
-
-def first_few(lines: list[str]) -> list[str]:
-    """The first eight lines, and how many more there are."""
-    more = len(lines) - _AT_MOST
-    return lines if more < 1 else [*lines[:_AT_MOST], f"    and {more} more"]
 
 
 def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Status:

@@ -28,9 +28,6 @@ def stop_study(study: str, results: Path, cluster: str, say: Callable[[str], Non
 
     `cluster` is the scheduler that its allocations were sent to, by the executor's name for it.
     `say` is told at once what is ended and what is waited for.
-
-    Raises:
-        InputError: there is no such study, or no such scheduler.
     """
     name = study_path(study).stem
     paths = StudyPaths(results / name)
@@ -85,9 +82,6 @@ def refuse_second_run(study: str) -> None:
     """Refuse to run a study twice at once: two snakemakes would only report each other's lock.
 
     The study is named as the user named it.
-
-    Raises:
-        InputError: a snakemake on this machine runs the study already.
     """
     for other in _snakemakes_of(study_name(study)):
         word = shlex.quote(study)
@@ -115,9 +109,6 @@ def clear_stale_lock(folder: Path, console: Console) -> None:
     """Remove a lock that a killed snakemake left in `folder`, so that another can start there.
 
     A snakemake that still works there keeps its lock on files; two studies can run at once.
-
-    Raises:
-        InputError: the folder is shared, and the lock may belong to a run on another machine.
     """
     locks = folder / ".snakemake" / "locks"
     if not locks.is_dir() or not any(locks.iterdir()) or snakemakes_in(folder):

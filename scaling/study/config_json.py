@@ -46,9 +46,6 @@ def model_named(
         models: the site's models, which come first.
         beside: paths are relative to this folder.
         said: the option or key that gave the text.
-
-    Raises:
-        InputError: it means a file that cannot be counted, or whose name is that of another model.
     """
     path = None if text in models else config_path(text, beside)
     if path is None:
@@ -85,11 +82,7 @@ def config_path(text: str, beside: Path) -> Path | None:
 
 
 def read_config(path: Path) -> ConfigModel:
-    """The model of a config.json.
-
-    Raises:
-        InputError: it cannot be read, or holds something that is not counted.
-    """
+    """The model of a config.json."""
     whole = _object(path)
     part, place = whole.get("text_config"), "text_config."
     if not isinstance(part, dict):

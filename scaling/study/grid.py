@@ -49,11 +49,7 @@ class Plan:
 
 
 def expand_grid(study: "Study") -> Plan:
-    """Expand the study's grid. Points are unique and ordered by number of GPUs.
-
-    Raises:
-        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
-    """
+    """Expand the study's grid. Points are unique and ordered by number of GPUs."""
     placed: list[Point] = []
     refused: list[Refusal] = []
     combinations = unique_combinations(study)
@@ -115,11 +111,7 @@ def nothing_runs(study: "Study", refused: Sequence[Refusal]) -> InputError:
 
 
 def unique_combinations(study: "Study") -> list[dict[str, Any]]:
-    """Every combination of axis values once, in the order of the study's blocks.
-
-    Raises:
-        InputError: there are far more combinations than `max_points`.
-    """
+    """Every combination of axis values once, in the order of the study's blocks."""
     blocks = [{**study.axes, **block} for block in study.layouts]
     size = sum(math.prod(map(len, block.values())) for block in blocks)
     # larger than max_points, since combinations may be refused or stand in two blocks

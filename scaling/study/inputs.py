@@ -28,9 +28,6 @@ def study_path(study: str | Path, config: Path = CONFIG) -> Path:
     """The study's YAML file: a path that ends in .yaml, or a name in `config`/studies.
 
     A name that is not there may be that of a study that ships with us.
-
-    Raises:
-        InputError: there is no such file.
     """
     studies, path = config / "studies", Path(study)
     try:
@@ -55,11 +52,7 @@ def study_name(study: str | Path) -> str:
 
 
 def asked_of(config: Mapping[str, object]) -> tuple[str, dict[str, str], bool]:
-    """The study that Snakemake's --config names, what overrides it, and whether `implied` holds.
-
-    Raises:
-        InputError: a key is nearly one of ours, or others are given and no study; a wrong value.
-    """
+    """The study that Snakemake's --config names, what overrides it, and whether `implied` holds."""
     for key in sorted(map(str, config)):
         near = difflib.get_close_matches(key.lower(), _CONFIG_KEYS, n=1) or "study" not in config
         if near and key not in _CONFIG_KEYS:  # else it is of a workflow that ours is a module of

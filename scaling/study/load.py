@@ -56,9 +56,6 @@ def load_study(
 
     `mode`, `cluster` and `model` replace those of the file. With `cluster`, blocks of `layouts` for
     other GPUs are dropped, unless that would drop all.
-
-    Raises:
-        InputError: there is no such study, or it is invalid.
     """
     path = study_path(study, config)
     if not re.fullmatch(SAFE, path.stem):
@@ -114,11 +111,7 @@ def _with_config_files(
 
 
 def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
-    """The clusters by name, in bytes and seconds.
-
-    Raises:
-        InputError: the file is missing or invalid, or names an unknown GPU.
-    """
+    """The clusters by name, in bytes and seconds."""
     clusters = {}
     for name, entry in load_yaml(path, dict[Name, ClusterEntry]).items():
         gbit, bus = entry.node_link_gbit_per_s, entry.all_reduce_gbyte_per_s or {}
@@ -133,11 +126,7 @@ def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
 
 
 def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
-    """The model shapes by name, with every default filled in.
-
-    Raises:
-        InputError: the file is missing or invalid.
-    """
+    """The model shapes by name, with every default filled in."""
     entries = load_yaml(path, dict[Name, ModelEntry])
     return {name: entry.shape for name, entry in entries.items()}
 
@@ -166,11 +155,7 @@ for _type, (_pattern, _first) in _SCALARS.items():
 
 
 def load_yaml(path: Path, schema: type[T]) -> T:
-    """The content of a YAML file as an instance of `schema`.
-
-    Raises:
-        InputError: the file cannot be read, is not YAML, or does not fit the schema.
-    """
+    """The content of a YAML file as an instance of `schema`."""
     content = _content(path)
     if not isinstance(content, dict):
         problem = "is empty" if content is None else f"is {quoted(content)}"

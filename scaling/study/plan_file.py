@@ -101,11 +101,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def current_plan(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
-    """The up-to-date plan of a study; runs `scaling plan` if the one on disk is not.
-
-    Raises:
-        InputError: there is no such study, or it is invalid.
-    """
+    """The up-to-date plan of a study; runs `scaling plan` if the one on disk is not."""
     path = study_path(study)
     options = [f"--mode={mode}"] if mode is not None else []
     options += [f"--cluster={cluster}"] if cluster is not None else []

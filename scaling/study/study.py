@@ -70,11 +70,7 @@ def on_one_cluster(
 
 
 def check(study: Study) -> None:
-    """Check that every block states what it needs, and only what there is.
-
-    Raises:
-        InputError: it does not, or the study cannot be measured as it asks.
-    """
+    """Check that every block states what it needs, and only what there is."""
 
     def wrong(key: str, problem: str) -> InputError:
         return InputError(f"{study.path}: {key}{problem}")
@@ -134,11 +130,7 @@ def check(study: Study) -> None:
 
 
 def replication_queries(study: Study, reports: Path | None = None) -> list[Path]:
-    """The SQL files of reports/replication/<replicates>, one per finding that is replicated.
-
-    Raises:
-        InputError: there is no such folder.
-    """
+    """The SQL files of reports/replication/<replicates>, one per finding that is replicated."""
     if study.replicates is None:
         return []
     reports = reports or local_or_shipped("reports")
@@ -176,11 +168,7 @@ def study_info_json(study: Study) -> str:
 
 
 def read_study_info(folder: Path) -> StudyInfo:
-    """The content of study.json; defaults without one.
-
-    Raises:
-        InputError: `scaling plan` did not write it.
-    """
+    """The content of study.json; defaults without one."""
     path = StudyPaths(folder).study
     try:
         return StudyInfo.model_validate_json(path.read_bytes())
@@ -198,9 +186,6 @@ def study_folder(study: Study, results: Path) -> Path:
 
     Two study files of one name would mix up their points. A folder that names no file, or one that
     no longer exists (it was moved), is taken as the study's own.
-
-    Raises:
-        InputError: the folder belongs to another study file.
     """
     folder, path = results / study.name, study.path
     try:

@@ -67,10 +67,12 @@ def test_output_of_nccl_tests_becomes_the_probes_of_a_study_once(imported, tmp_p
 def test_a_folder_of_rows_is_imported_without_its_broken_files(imported, tmp_path):
     rows = tmp_path / "results" / "theirs" / "rows"
     write_rows(rows / "p.parquet", [row_of(tiny_point())])
-    (rows / "q.parquet").write_bytes(b"half a file")
+    for number in range(20):
+        (rows / f"q{number:02}.parquet").write_bytes(b"half a file")
     done = imported(rows, "study")
     assert "1 row -> study" in done.stdout
-    assert "q.parquet: holds no row of this project" in done.stderr
+    assert "q00.parquet: holds no row of this project" in done.stderr
+    assert done.stderr.splitlines()[8:] == ["    and 12 more"]
 
 
 def test_a_second_import_is_refused_added_or_takes_the_place_of_the_first(imported, tmp_path):
