@@ -3,6 +3,7 @@
 Rehearsals are shortened. Memory needs two steps, since the second begins with the optimizer's
 states. It needs one micro-batch more than are in flight, since that one meets gradients.
 
+Without ZeRO, pipelines and experts on other ranks, two replicas hold what any number does.
 Three cases are extrapolated linearly from two rehearsals each. Under ZeRO-3 the engine loops over
 all ranks for each weight. Over many ranks a rank's memory is a constant plus a part divided by the
 number of replicas. In a torch pipeline, stages have send and receive buffers for every micro-batch
@@ -106,34 +107,28 @@ def memories_of(
         RuntimeError: a rehearsal failed; the text is its error.
     """
     parts = [
-        [
-            (smaller, weight * part)
-            for depth, weight in (_shallow_points(point) if shallow else [(point, 1.0)])
-            for smaller, part in _rehearsed_points(depth)
-        ]
-        for point, _ in asked
+        [rehearsed_parts(point, rank, shallow=shallow) for rank in ranks] for point, ranks in asked
     ]
-    pairs = list(zip(asked, parts, strict=True))
-    held = iter(
-        rehearse(
-            [
-                (smaller, rank, STEPS)
-                for (_, ranks), of_point in pairs
-                for rank in ranks
-                for smaller, _ in of_point
-            ]
-        )
-    )
+    held = iter(rehearse([(*one, STEPS) for of in parts for of_rank in of for *one, _ in of_rank]))
     return [
         [
             RankMemory(
                 rank=rank,
                 stage=rank * point.layout.pp // point.layout.world_size,
-                **weighted_sum([(next(held), weight) for _, weight in of_point]),
+                **weighted_sum([(next(held), weight) for *_, weight in of_rank]),
             )
-            for rank in ranks
+            for rank, of_rank in zip(ranks, of_point, strict=True)
         ]
-        for (point, ranks), of_point in pairs
+        for (point, ranks), of_point in zip(asked, parts, strict=True)
+    ]
+
+
+def rehearsed_parts(point: Point, rank: int, *, shallow: bool) -> list[tuple[Point, int, float]]:
+    """The points and ranks to rehearse for a stage's first rank, with weights that add up to 1."""
+    return [
+        (part, rank * part.world_size // point.world_size, weight * share)
+        for depth, weight in (_shallow_points(point) if shallow else [(point, 1.0)])
+        for part, share in _rehearsed_points(depth)
     ]
 
 
@@ -174,6 +169,8 @@ def _rehearsed_points(point: Point) -> list[tuple[Point, float]]:
     """The points to rehearse for this one, with their weights, which add up to 1."""
     layout = point.layout
     points = [(point, 1.0)]
+    if layout.zero_stage == 0 and layout.pp == layout.ep == 1 and layout.dp > 2:
+        points = [(_with(point, dp=2), 1.0)]
     shard = layout.zero_shard_size or 1
     few = max(FEW, 2 * shard)  # at least two groups that share a secondary copy
     if layout.zero_stage == 3 and layout.dp > 2 * few and not few % shard:

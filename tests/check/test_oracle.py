@@ -16,12 +16,14 @@ from scaling.check.oracle import (
     memories_of,
     rank_memories,
     rehearsals,
+    rehearsed_parts,
     stage_ranks,
     with_fewer_micro_batches,
 )
 from scaling.cli import memory as memory_verb
 from scaling.cli.verbs import app
 from scaling.errors import InputError
+from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
@@ -197,6 +199,36 @@ def test_two_shallow_models_tell_the_memory_of_a_deep_one(
         memories_of(memory, [(point, [0])], shallow=each) for each in (False, True)
     )
     assert told.peak_bytes == pytest.approx(deep.peak_bytes, rel=2e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"tp": 2, "activation_checkpointing": "full"},
+        {"cp": 2, "gradient_accumulation_steps": 2, "attention": "math"},
+        {"precision": "fp32"},
+    ],
+    ids=str,
+)
+def test_without_zero_any_number_of_replicas_needs_the_memory_of_two(
+    memory: Memory, engine: str, more: dict[str, Any]
+) -> None:
+    points = [
+        wide_point(TINY, {"engine": engine, "zero_stage": 0, "dp": dp, **more}) for dp in (2, 16)
+    ]
+    two, many = memory([(with_fewer_micro_batches(one), 0, STEPS) for one in points])
+    assert two == many
+    (((part, rank, weight),),) = [rehearsed_parts(points[1], 0, shallow=False)]
+    assert (part.layout, rank, weight) == (points[0].layout, 0, 1.0)
+
+
+def test_the_last_stage_of_fewer_replicas_is_rehearsed_for_that_of_many() -> None:
+    point = wide_point(TINY, {"engine": "torch", "pp": 2, "zero_stage": 3, "dp": 64})
+    last = stage_ranks(point.layout)["last"]
+    parts = rehearsed_parts(point, last, shallow=False)
+    assert [(part.layout.dp, rank) for part, rank, _ in parts] == [(8, 8), (16, 16)]
 
 
 def test_shallow_models_have_the_same_head_of_a_pipeline() -> None:
