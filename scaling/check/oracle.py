@@ -109,7 +109,8 @@ def memories_of(
     parts = [
         [rehearsed_parts(point, rank, shallow=shallow) for rank in ranks] for point, ranks in asked
     ]
-    held = iter(rehearse([(*one, STEPS) for of in parts for of_rank in of for *one, _ in of_rank]))
+    of_ranks = [of_rank for of_point in parts for of_rank in of_point]
+    held = iter(rehearse([(part, rank, STEPS) for of in of_ranks for part, rank, _ in of]))
     return [
         [
             RankMemory(
