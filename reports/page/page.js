@@ -47,6 +47,7 @@ function answer() {
     $('[data-is=time]', cell).textContent = duration(option.hours * tokensOf(of));
     $('[data-is=cost]', cell).textContent = dollars(option.gpu_hours * tokensOf(of), priceOf(of), of.words);
     cell.classList.toggle('chosen', of === story && option === use);
+    $('a', cell).ariaCurrent = of === story && option === use ? 'true' : null;
     cell.classList.toggle('late', state.deadline != null && option.hours * tokensOf(of) > 24 * state.deadline);
   }
 }

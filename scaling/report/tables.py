@@ -100,7 +100,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _FILTERS = {
     "estimates": f"where speaks and (place <= {MOST_LAYOUTS} or advised)",
     "memory_parts": "where place = 1",
-    "losses": "where not agrees",
+    "losses": f"where not agrees order by gap desc limit {MOST_ROWS}",
+    "excluded": f"order by rows_excluded desc, reason limit {MOST_ROWS}",
 }
 _ORDER = {
     "statistics": "group_id, tokens_per_s desc nulls last, "

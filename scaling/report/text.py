@@ -13,8 +13,6 @@ _HYPHEN = "\u2011"  # no line break
 MINUS = "\u2212"
 HALF_UP = 1 + 1e-12  # rounds halves away from zero, as the scripts of the page do
 GPU_WORDS = {"GPU": "GPU", "GPUs": "GPUs"}
-# The cases in 100 that an interval of such a value holds.
-LEVELS = {"measured": 95, "extended": 95, "published": 95, "predicted": 80}
 SURE = 0.99  # a prediction that is likelier may be wrong all the same
 _TIMES = 1.995  # a rate from here on is said as a multiple
 # Number formats, shared with the scripts of the page (page.js).
@@ -123,13 +121,6 @@ def faster(ratio: float, low: float, high: float, level: float) -> str:
 def step_words(step: Mapping[str, Any]) -> str:
     """The gain of a step between two sizes: `64 % faster (45–70 %, 95 % interval)`."""
     return faster(step["faster"], step["faster_low"], step["faster_high"], step["level"])
-
-
-def ratio(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
-    """A ratio with its interval: `×1.31 [1.30–1.32]`."""
-    if low is None or high is None:
-        return f"×{digits(middle, places)}"
-    return f"×{digits(middle, places)} [{digits(low, places)}–{digits(high, places)}]"
 
 
 def glued(words: str) -> str:

@@ -159,7 +159,7 @@ def test_words_of_a_study_do_not_steer_the_terminal(capsys):
     sides = ("outcome", "tokens_per_s", "advised")
     names = [f"{side}_{name}" for side in ("before", "after") for name in sides]
     record = (
-        dict.fromkeys((*names, *comparison.SIZE, "ratio", "same_stack"))
+        dict.fromkeys((*names, *comparison.SIZE, "ratio", "ratio_low", "ratio_high", "same_stack"))
         | words
         | {"world_size": 8, "verdict": "new"}
     )

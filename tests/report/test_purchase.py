@@ -33,13 +33,9 @@ def sizes_of(chosen):
     return [one and one["size"] for one in chosen]
 
 
-@pytest.mark.parametrize(
-    ("days", "sizes"),
-    [(None, [16, 8, 32]), (5, [32, 16, 64]), (100, [8, None, 16]), (1, [64, 32, None])],
-)
-def test_a_deadline_chooses_the_cheapest_in_time_and_neighbours_beside_it(days, sizes):
-    deadline = None if days is None else DAY * days
-    assert sizes_of(purchase.choose(OPTIONS, 16, deadline_hours=deadline, tokens=1)) == sizes
+@pytest.mark.parametrize("sizes", [[16, 8, 32], [8, None, 16], [64, 32, None]])
+def test_the_next_cheaper_and_the_next_faster_size_stand_beside_a_choice(sizes):
+    assert sizes_of(purchase.choose(OPTIONS, sizes[0])) == sizes
 
 
 def test_the_headline_is_a_purchase_and_a_red_item_takes_its_verb():

@@ -26,14 +26,9 @@ class Chart:
     rows: Callable[[Tables], list[Drawing]]
     missing: str
 
-    @property
-    def name(self) -> str:
-        """The name of the chart, its caption and its files."""
-        return self.build.__name__
-
 
 CHARTS: dict[str, Chart] = {
-    one.name: one
+    one.build.__name__: one  # the name of its caption and files too
     for one in (
         Chart(sizes.throughput_per_gpu, sizes.rate_rows, "it needs two sizes."),
         Chart(sizes.marginal_return, sizes.return_rows, "it needs two sizes."),

@@ -10,7 +10,7 @@ from scaling.report.charts import marks
 from scaling.report.charts.marks import Drawing
 from scaling.report.charts.palette import variable
 from scaling.report.tables import Record, Tables
-from scaling.report.text import LEVELS, THIN, amount, digits, gib, percent, significant, step_words
+from scaling.report.text import THIN, amount, digits, gib, percent, significant, step_words
 
 MEMORY = ("weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation")
 TIME = (
@@ -33,13 +33,13 @@ def rate_rows(tables: Tables) -> list[Drawing]:
         return []
     rows = []
     for number, row in enumerate(sizes):
-        at, interval = row["world_size"], LEVELS[row["source"]]
+        at, interval = row["world_size"], percent(row["level"])
         used = percent(row["mfu"]) if row["mfu"] is not None else ""
         said = f"{amount(row['tokens_per_s_per_gpu'])} tokens/s"
         low, high = (row[f"tokens_per_s_{end}"] / at for end in ("low", "high"))
         tip = (
             f"{tables.gpus(at)}, {row['layout_name']}, {row['source']}: {said} per "
-            f"{tables.words['GPU']} ({amount(low)} to {amount(high)}, {interval}{THIN}% interval)"
+            f"{tables.words['GPU']} ({amount(low)} to {amount(high)}, {interval} interval)"
         )
         tip += f", MFU {used}" * bool(used)
         rows.append(

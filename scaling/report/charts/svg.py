@@ -7,7 +7,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import altair as alt
 import vl_convert
@@ -148,14 +147,3 @@ def file_name(words: str) -> str:
         return name
     digest = hashlib.sha256(words.encode("utf-8", errors="replace")).hexdigest()[:8]
     return f"{name[: _LONGEST_NAME - 9]}-{digest}"
-
-
-def names_of(specification: Any) -> set[str]:
-    """The lists of rows that a specification reads."""
-    if isinstance(specification, list):
-        return set().union(*(names_of(part) for part in specification))
-    if not isinstance(specification, dict):
-        return set()
-    data = specification.get("data")
-    named = {data["name"]} if isinstance(data, dict) and "name" in data else set()
-    return named.union(*(names_of(part) for part in specification.values()))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaling.errors import printable
-from scaling.report.text import UNKNOWN, amount, listed, ratio
+from scaling.report.text import UNKNOWN, amount, digits, listed
 
 MOST_ROWS = 60  # on the terminal; --json prints all
 SIZE = (
@@ -32,9 +32,7 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
             printable(record["layout"]),
             _rate(record["before_outcome"], record["before_tokens_per_s"]),
             _rate(record["after_outcome"], record["after_tokens_per_s"]),
-            UNKNOWN
-            if record["ratio"] is None
-            else ratio(record["ratio"], record["ratio_low"], record["ratio_high"], places=3),
+            _ratio(*(record[name] for name in ("ratio", "ratio_low", "ratio_high"))),
             record["verdict"] + remark,
         )
     console = Console(highlight=False, markup=False, width=max(Console().width, 150))
@@ -62,6 +60,12 @@ def _advice(records: list[dict[str, Any]]) -> list[str]:
         for (model, cluster, size, *_), sides in advised.items()
         if len(sides) == 2 and sides["before"] != sides["after"]
     ]
+
+
+def _ratio(*of: float | None) -> str:
+    """A ratio with its interval: `×1.314 [1.302–1.326]`."""
+    middle, low, high = (UNKNOWN if one is None else digits(one, 3) for one in of)
+    return UNKNOWN if middle == UNKNOWN else f"×{middle} [{low}–{high}]"
 
 
 def _rate(outcome: str | None, tokens_per_s: float | None) -> str:

@@ -29,7 +29,6 @@ from scaling.study.study import read_study_info
 
 _ALT = "Alt: "  # starts the part of a caption that a screen reader says
 TEMPLATES = ("page.html.j2", "parts.html.j2")
-STYLES = ("page.css",)
 SCRIPTS = ("numbers.js", "points.js", "page.js")
 MOST_ON_PAPER = 12  # selections printed whole; of more, each is a row of the matrix
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # starts what a spreadsheet runs
@@ -45,15 +44,9 @@ class Caption:
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
-    """Write report.html and charts/*.svg and *.png of a study from its tables.
+    """The page of a tabulated study, which asks for no other file; with `charts` also charts/*.
 
-    Args:
-        study_dir: results/<study>, tabulated.
-        reports_dir: what people wrote: page/ and captions/.
-        charts: write charts/* too; with many models they take longer than the page.
-
-    Returns:
-        The path of the page, one file that asks for no other.
+    `reports_dir` has what people wrote. With many models charts take longer than the page.
 
     Raises:
         InputError: tables, captions or the page's template are missing.
@@ -87,7 +80,7 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
         layouts_caption=read_caption(reports_dir / "captions" / "layouts.md"),
         palette=CSS,
         font=FONT,
-        style="".join(_source(page_dir / name) for name in STYLES),
+        style=_source(page_dir / "page.css"),
         script=_inline("".join(_source(page_dir / name) for name in SCRIPTS)),
         embedded=_embedded(tables, stories),
         archive=_archive(tables),

@@ -15,7 +15,6 @@ from scaling.layout.names import exact
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     GLUE,
-    LEVELS,
     SURE,
     THIN,
     amount,
@@ -82,7 +81,7 @@ def options(tables: Tables) -> list[Option]:
                 "high": row["hours_per_token_high"],
                 "gpu_hours": row["gpu_hours_per_token"],
                 "step": row["tokens_per_step"],
-                "level": LEVELS[row["source"]],
+                "level": round(100 * row["level"]),
                 "close": too_close(tables, row),
                 "returns": _returns(tables, row["world_size"]),
                 "health": items,
@@ -101,20 +100,9 @@ def start(tables: Tables) -> int | None:
     )
 
 
-def choose(
-    of: Sequence[Option], opening: int, *, deadline_hours: float | None, tokens: float
-) -> tuple[Option, Option | None, Option | None]:
-    """The option to use, one cheaper and one faster, as page.js chooses them.
-
-    With a deadline: the cheapest in time, else the fastest. Without: that of the size `opening`.
-    """
-    in_time = [
-        one for one in of if deadline_hours is None or one["hours"] * tokens <= deadline_hours
-    ]
-    if deadline_hours is None:
-        use = next(one for one in of if one["size"] == opening)
-    else:
-        use = _least(in_time, "gpu_hours") or _least(of, "hours") or of[0]
+def choose(of: Sequence[Option], opening: int) -> tuple[Option, Option | None, Option | None]:
+    """The option of the size `opening`, one cheaper and one faster, as page.js chooses them."""
+    use = next(one for one in of if one["size"] == opening)
     cheaper = [one for one in of if one["gpu_hours"] < use["gpu_hours"]]
     faster = [one for one in of if one["hours"] < use["hours"]]
     return use, _least(cheaper, "hours"), _least(faster, "gpu_hours")

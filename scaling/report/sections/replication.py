@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
-from scaling.errors import InputError
+from scaling.errors import InputError, counted
 from scaling.report.tables import Record
 from scaling.report.text import listed
 from scaling.study.paths import StudyPaths
@@ -79,5 +79,4 @@ def _replication_headline(counts: Counter[str]) -> str:
         parts.append(f"{number} {'is' if number == 1 else 'are'} not")
     if number := counts[NOT_TESTABLE]:
         parts.append(f"{number} cannot be tested here")
-    findings = "finding" if counts.total() == 1 else "findings"
-    return f"The paper has {counts.total()} {findings}: {listed(parts)}"
+    return f"The paper has {counted(counts.total(), 'finding')}: {listed(parts)}"

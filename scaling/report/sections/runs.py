@@ -12,9 +12,7 @@ from scaling.report.tables import SHAPE, Record
 from scaling.trainers.entries import all_trainers
 from scaling.trainers.render import Start, point_to_start, start_of
 
-Run = dict[
-    str, Any
-]  # `command`, `file`, and `lines`: each axis that the program cannot be told, and notes
+Run = dict[str, Any]  # `command`, `file`, `lines`: axes that the program cannot be told, notes
 
 _NAMES = {
     "megatron": "Megatron-LM", "torchtitan": "torchtitan", "nemo": "NeMo",

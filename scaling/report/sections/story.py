@@ -7,7 +7,7 @@ from scaling.layout.names import exact
 from scaling.report.sections import purchase
 from scaling.report.sections.runs import runs
 from scaling.report.tables import Record, Tables
-from scaling.report.text import LEVELS, UNKNOWN, amount, gib, gpu_count, percent, significant
+from scaling.report.text import UNKNOWN, amount, gib, gpu_count, percent, significant
 
 COPIED = 3  # layouts of a size with a run to copy, the advised one with those of all programs
 SHOWN_LAYOUTS = 12  # of a size; the table of points has all
@@ -37,7 +37,7 @@ def story(tables: Tables) -> dict[str, Any]:
     }
     told["data"] = {name: told[name] for name in told if name not in ("kind", "warning")}
     if options and opening is not None:
-        use, cheaper, faster = purchase.choose(options, opening, deadline_hours=None, tokens=tokens)
+        use, cheaper, faster = purchase.choose(options, opening)
         told |= {
             "use": use,
             "headline": purchase.headline(use, tokens, price, tables.words),
@@ -84,10 +84,11 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     group = tables["comparison_groups"][0]
     best = next((row for row in rows if row["advised"]), None)
     at = tables.gpus(rows[0]["world_size"])
-    title = f"{at}: no layout {'fits' if _predicted(rows) else 'ran'}"
+    predicted = all(row["source"] == "predicted" for row in rows)
+    title = f"{at}: no layout {'fits' if predicted else 'ran'}"
     if best:
         title = f"{at}: {best['layout_name']}, {amount(best['tokens_per_s'])} tokens/s"
-    level = LEVELS[best["source"]] if best else None
+    level = round(100 * best["level"]) if best else None
     ran = [row for row in rows if row["outcome"] == "ok"]
     failed = [row for row in rows if row["outcome"] != "ok"]
     kept = max(SHOWN_LAYOUTS - min(len(failed), 4), sum(row["close"] for row in ran))
@@ -105,10 +106,6 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
             for row in shown
         ],
     }
-
-
-def _predicted(rows: list[Record]) -> bool:
-    return all(row["source"] == "predicted" for row in rows)
 
 
 def _layout(group: Record, row: Record) -> dict[str, Any]:
