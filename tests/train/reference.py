@@ -1,6 +1,6 @@
 """The same training in one process: the model and AdamW, without an engine.
 
-test_oracles and test_encoder_decoder hold the model to transformers'.
+test_oracles holds the model to transformers'.
 """
 
 from collections.abc import Sequence
