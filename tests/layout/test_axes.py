@@ -30,6 +30,53 @@ MADE_UP = """\
         "dry", added_later=True, setting=True, title="road", name="{} road",
         label="road-{}", column="road",
     )
+    sparse_mlp: bool = _flag("sparse mlp", "sparse-mlp", added_later=True)
+"""
+# By file: a text of it, and what stands there once the axes exist. A flag that is computed and
+# predicted takes three files.
+CHANGES = {
+    "layout/axes.py": (
+        "    precision: Precision = _axis(",
+        MADE_UP + "    precision: Precision = _axis(",
+    ),
+    "train/model/blocks.py": (
+        "    return lambda gate, up: activate(gate) * up\n",
+        "    if plan.layout.sparse_mlp:\n"
+        "        return lambda gate, up: functional.relu(gate) * up\n"
+        "    return lambda gate, up: activate(gate) * up\n",
+    ),
+    "predict/cost/compute.py": (
+        "    flops = (attention * f.attention_weights",
+        "    mlp = mlp * np.where(f.sparse_mlp, 0.5, 1.0)\n"
+        "    flops = (attention * f.attention_weights",
+    ),
+}
+USED = """\
+import dataclasses
+
+import torch
+
+from scaling.layout.layout import Layout
+from scaling.predict.cost.model import predict
+from scaling.predict.read.points import points_of_layouts
+from scaling.predict.read.residual import NAMES
+from scaling.study.load import load_clusters
+from tests.points import TINY, tiny_point
+from tests.train.test_model import blueprint
+from tests.train.test_oracles import decoder, logits_of
+
+plain = Layout(dp=8, seq_length=2048, micro_batch_size=8)
+sparse = dataclasses.replace(plain, sparse_mlp=True)
+wide = dataclasses.replace(TINY, hidden_size=4096, ffn_hidden_size=16384)
+points = points_of_layouts(
+    [plain, sparse], [wide] * 2, load_clusters(), models=["m"] * 2, clusters=["h100-80gb-dgx"] * 2
+)
+before, after = predict(points).time_terms["gemm_s"]
+assert after < 0.8 * before, (before, after)
+assert "sparse_mlp" in NAMES  # what formulas leave of it is learned from rows
+assert "sparse-mlp" in sparse.label
+logits = [logits_of(decoder(TINY, sparse_mlp=on)) for on in (False, True)]
+assert not torch.equal(*logits)
 """
 STUDY = """\
 title: Is the second gear faster?
@@ -51,15 +98,15 @@ layouts:
 
 @pytest.fixture(scope="module")
 def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with two lines more in its table, one a setting's, and their study, reported."""
+    """The project with three axes more, one of them a setting, and their study, reported."""
     root = tmp_path_factory.mktemp("geared")
-    for folder in ("scaling", "reports", "config"):
+    for folder in ("scaling", "reports", "config", "tests"):
         shutil.copytree(PROJECT / folder, root / folder)
-    table = root / "scaling" / "layout" / "axes.py"
-    before = "    precision: Precision = _axis("
-    text = table.read_text(encoding="utf-8")
-    assert text.count(before) == 1
-    table.write_text(text.replace(before, MADE_UP + before), encoding="utf-8")
+    for name, (before, after) in CHANGES.items():
+        path = root / "scaling" / name
+        text = path.read_text(encoding="utf-8")
+        assert text.count(before) == 1
+        path.write_text(text.replace(before, after), encoding="utf-8")
     (root / "config" / "studies" / "gears.yaml").write_text(STUDY, encoding="utf-8")
     results = "results/gears"
     verbs = (
@@ -68,10 +115,10 @@ def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("tabulate", results),
         ("report", results, "--no-tables", "--no-charts"),
     )
-    code = (
+    run = (
         f"from scaling.cli.verbs import app\nfor verb in {verbs}: app(verb, standalone_mode=False)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+    subprocess.run([sys.executable, "-c", f"{run}\n{USED}"], cwd=root, check=True)
     return root / results
 
 

@@ -102,7 +102,7 @@ def compare_gradients(
     ours: nn.Module, theirs: nn.Module, logits: torch.Tensor,
     batch: tuple[torch.Tensor, torch.Tensor], named: Callable[[Weights], Weights],
 ) -> None:  # fmt: skip
-    """What the loss of a batch, whose logits they gave, asks of each weight in their names."""
+    """Each weight has the gradient of theirs, by the loss of a batch whose logits they gave."""
     ours(*batch).backward()
     functional.cross_entropy(logits.flatten(0, 1), batch[1].flatten()).backward()
     gradients = named({n: w.grad for n, w in ours.named_parameters() if w.grad is not None})
