@@ -273,7 +273,6 @@ MECHANISMS: Mapping[str, Without] = {
     "interleaved stages": Without(features={"virtual": 1.0}),
     "gradients reduced late": Without(stack={"reduces_late": False}),
     "gradient overlap": Without(start={"dp_exposed": 1.0}),
-    "ZeRO-3 copies": _constant(step, _COPIED_BYTES=0.0),
     "measured bus bandwidth": Without(
         code=((communication, "tp_bus", _data_sheet), (communication, "ring_bus", _data_sheet))
     ),

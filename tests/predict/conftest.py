@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from scaling.importing.reader import Table, read_table
-from scaling.predict.cost import communication, compute, experts, step
+from scaling.predict.cost import communication, compute, experts
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read import stacks
 from scaling.predict.read.calibration import Calibration, StackCalibration
@@ -79,7 +79,6 @@ def no_overheads() -> Iterator[None]:
             (experts, "_PASSES", 0.0),
             (experts, "_HOST_WAITS_S", 0.0),
             (experts, "_GROUPED", 1.0),
-            (step, "_RETRY_S", 0.0),
         ):
             patch.setattr(module, name, value)
         yield

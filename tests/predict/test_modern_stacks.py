@@ -1,7 +1,5 @@
 """Interleaving, ring attention, low precision and what software of 2024 and later does unasked."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,12 +8,11 @@ from scaling.predict.cost.compute import layer_time
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_memory import in_flight
-from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import as_table, table_of
-from tests.predict.test_memory_arithmetic import LAYER, PARAMS, memory
+from tests.predict.test_memory_arithmetic import LAYER, memory
 from tests.predict.test_step_arithmetic import IDEAL, ideal_step
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
@@ -69,24 +66,15 @@ def test_interleaving_shortens_the_fill_and_sends_more_messages(points):
     assert chunked.terms["pp_comm_s"] == pytest.approx(0.4 * plain.terms["pp_comm_s"])
 
 
-def test_embedding_and_head_count_as_layers_if_stages_become_alike(points):
-    # Llama 3 405B of MLPerf: 126 layers and two ends over 8 stages
-    row = {**CORE, "num_layers": 126, "pp": 8}
-    group, f = features(points, **row)
-    stages = stages_of(f, group.stack)
-    assert [float(x[0]) for x in (stages.first, stages.middle, stages.last)] == [15, 16, 15]
-    group, f = features(points, **{**row, "pp": 9})
-    assert float(stages_of(f, group.stack).first[0]) == 14
-
-
 def test_a_middle_stage_with_more_layers_is_the_slowest(points):
-    row = points({**CORE, "num_layers": 126, "pp": 8, "virtual_stages": 1, "vocab_size": 100})
-    step = ideal_step(row)
+    row = {"framework": "scaling", "cluster": "h100-80gb-dgx", "num_layers": 126, "pp": 8}
+    row |= {"vocab_size": 100, "compile": True}
+    step = ideal_step(points(row))
     flops = 16 * 6 * LAYER * 4096
     assert step.terms["gemm_s"] == pytest.approx(flops / GPUS["h100-80gb"].sustained("bf16"))
     assert step.terms["host_s"] == pytest.approx(0, abs=1e-9)
     # of one micro-batch all stages hold as many activations a layer
-    assert memory(row).terms["weights_bytes"] == pytest.approx(2 * 16 * LAYER)
+    assert memory(points(row)).terms["weights_bytes"] == pytest.approx(2 * 16 * LAYER)
 
 
 def test_a_ring_hides_behind_attention_until_it_is_longer(points):
@@ -111,40 +99,19 @@ def test_a_ring_hides_behind_attention_until_it_is_longer(points):
     assert ideal_step(exchanged).terms["tp_comm_s"] > 0
 
 
-def test_fp8_casts_what_its_gemms_read_and_runs_them_at_its_own_rate(points):
-    row = {"cluster": "h100-80gb-dgx", "fused_norm": True}
-    wide, narrow = (ideal_step(points({**row, "precision": p})) for p in ("bf16", "fp8"))
-    gpu = GPUS["h100-80gb"]
-    rates = gpu.sustained("fp8") / gpu.sustained("bf16")
-    assert wide.terms["gemm_s"] / narrow.terms["gemm_s"] == pytest.approx(rates)
-    # forward h, h, h and ffn; backward 3 h, h, 2 ffn and h; read in 16 bits, written twice in 8
-    elements = 4096 * (3 * 4096 + 11008 + 5 * 4096 + 2 * 11008)
-    casts = 32 * elements * 4 / (gpu.hbm_bytes_per_s * 0.85)
-    more = narrow.terms["elementwise_s"] - wide.terms["elementwise_s"]
-    assert more == pytest.approx(casts)
-
-
-@pytest.mark.parametrize(
-    ("framework", "sequence_parallel", "whole", "weights"),
-    [
-        ("x", False, 4096, 0),  # each tp rank casts what is h wide whole
-        ("x", True, 1024, 0),  # before it is gathered
-        ("scaling", True, 4096, LAYER / 4),  # after it, and weights for each product
-    ],
-)
-def test_tp_ranks_cast_what_they_hold(points, framework, sequence_parallel, whole, weights):
-    row = {"cluster": "h100-80gb-dgx", "fused_norm": True, "framework": framework, "tp": 4}
-    row |= {"sequence_parallel": sequence_parallel, "precision": "fp8"}
+def test_tp_ranks_cast_what_they_hold(points):
+    row = {"cluster": "h100-80gb-dgx", "fused_norm": True, "framework": "scaling", "tp": 4}
+    row |= {"sequence_parallel": True, "precision": "fp8"}
     (group,) = points(row).groups
     f = group.features
     none = f.but(cast_bytes=np.zeros(1))
     p = {**group.start, **IDEAL}
     casts_s = layer_time(group, f, p).elementwise - layer_time(group, none, p).elementwise
-    # h, h of inputs and of outputs; q twice, k and v, gate and up, ffn over the ranks
-    elements = 4096 * (4 * whole + (4 * 4096 + 3 * 11008) / 4) + weights
-    each = 20 if framework == "scaling" else 4
+    # h, h of inputs and of outputs; q twice, k and v, gate and up, ffn over the ranks; weights for
+    # each product
+    elements = 4096 * (4 * 4096 + (4 * 4096 + 3 * 11008) / 4) + LAYER / 4
     gpu = GPUS["h100-80gb"]
-    assert casts_s == pytest.approx(each * elements / (gpu.hbm_bytes_per_s * 0.85))
+    assert casts_s == pytest.approx(20 * elements / (gpu.hbm_bytes_per_s * 0.85))
 
 
 @pytest.mark.parametrize("framework", ["scaling", "scaling torch"])
@@ -159,33 +126,13 @@ def test_our_engine_casts_to_eight_bits_before_each_product(points, framework):
     assert fp8.terms["elementwise_s"] > bf16.terms["elementwise_s"]
 
 
-def test_low_precision_copies_add_to_or_replace_weights(points):
-    (bf16, fp8, instead) = (
-        memory(
-            points({**CORE, "framework": name, "precision": precision, "dp": 8, "zero_stage": 1})
-        )
-        for name, precision in (("NeMo", "bf16"), ("Automodel", "fp8"), ("NeMo", "fp8"))
-    )
-    assert bf16.terms["weights_bytes"] == pytest.approx(2 * PARAMS)
-    assert fp8.terms["weights_bytes"] == pytest.approx(2 * PARAMS + 2 * 32 * LAYER)
-    assert instead.terms["weights_bytes"] == pytest.approx(2 * PARAMS)
-    # gradients in 16 bits, the optimizer over dp
-    assert instead.terms["gradients_bytes"] == pytest.approx(2 * PARAMS)
-    assert instead.terms["optimizer_bytes"] == pytest.approx(12 * PARAMS / 8)
-    assert instead.terms["activations_bytes"] < bf16.terms["activations_bytes"]
-
-
-def test_fused_kernels_keep_what_backward_reads_and_no_copies(points):
-    (group,) = points({**CORE, "cp": 1, "activation_checkpointing": "none"}).groups
-    lean = memory_of(group, group.features, {**group.start, "late_release": 0})
+def test_compiled_layers_keep_what_backward_reads_and_no_copies(points):
+    row = {**CORE, "activation_checkpointing": "none", "compile": True}
+    lean, full = (memory(points({**row, "compile": on}), late_release=0) for on in (True, False))
     # norms' inputs and outputs 8 h, q, k, v and output 8 h, gate, up and product 6 ffn
     per_token = 8 * 4096 + 8 * 4096 + 6 * 11008
     assert lean.terms["activations_bytes"] == pytest.approx(32 * 4096 * per_token)
-    full = dataclasses.replace(group, stack=dataclasses.replace(group.stack, lean_kernels=False))
-    assert (
-        memory_of(full, group.features, group.start).total
-        > memory_of(group, group.features, group.start).total
-    )
+    assert full.total > lean.total
 
 
 def test_links_that_join_hosts_make_them_one_node():

@@ -51,7 +51,6 @@ class Traffic:
     per_layer: Floats  # tp and cp collectives on the GPU, per layer and micro-batch
     all_to_all: Floats  # exchange of tokens among experts, per layer and micro-batch
     host_per_layer: Floats  # of the host to launch the collectives, per layer and micro-batch
-    head: Floats  # gathering logits, per micro-batch
     message: Floats  # from one stage to the next and back, per micro-batch
     gradients: Floats  # data-parallel traffic once a step, hidden or not
     gathering: Floats  # weights and gradients of ZeRO-2 and 3, per micro-batch
@@ -94,15 +93,10 @@ def traffic_of(
         # a model without experts has no messages about them, not empty ones
         gradients = gradients + np.where(f.expert_share > 0, more_gradients, 0.0)
         gathering = gathering + np.where(f.expert_share > 0, more_gathering, 0.0)
-    head: Floats = np.zeros(len(f))
-    if group.stack.gathered_logits:
-        logits = (f.tp - 1) / f.tp * f.tokens * f.vocab_size * f.element_bytes
-        head = logits / _tp_bandwidth(group, f, p)
     return Traffic(
         per_layer=per_layer,
         all_to_all=all_to_all,
         host_per_layer=host,
-        head=head,
         message=_message(group, f, crossing),
         gradients=gradients,
         gathering=gathering,
@@ -118,8 +112,7 @@ def _tensor_parallel(
 
     Ring all-reduces of (tokens, h), each moving 2 (tp - 1) / tp of it. They come after attention
     and after the mlp, forward and backward, and once more where forward is recomputed. Under
-    sequence_parallel all-gather and reduce-scatter move the same bytes. Backward has one more
-    all-gather of each block (arXiv 2205.05198), unless the software keeps what it gathered.
+    sequence_parallel all-gather and reduce-scatter move the same bytes.
     `gemm` seconds of GEMMs hide a share of what lasts no longer. `crossing` marks pipelines over
     nodes: over a lossy transport they slow the host's launches down.
     """
@@ -127,8 +120,6 @@ def _tensor_parallel(
     # a tp rank sends its own tokens to experts that are whole, and they come back to it
     blocks = np.where(f.etp < tp, dense_blocks(f), f.attentions + 1)
     count = (2 + f.full) * blocks
-    gathered_again = f.sequence_parallel & (not group.stack.keeps_gathered)
-    moved = count + np.where(gathered_again, blocks / 2, 0.0)  # in all-reduces
     volume = 2 * (tp - 1) / tp * f.tokens * f.hidden_size * f.element_bytes
     # every rank waits for the last one to arrive; latencies are stated for 4 ranks
     meeting = np.log2(np.maximum(tp, 2.0)) / 2
@@ -139,8 +130,8 @@ def _tensor_parallel(
         nodes = np.maximum(tp / f.gpus_per_node, 1.0)
         around = nodes * RING_NODE_HOP_S + (tp - nodes) * RING_LINK_HOP_S
     over_nodes = np.where(tp > f.gpus_per_node, 2 * around, 0.0)
-    latency = TP_LATENCY_S * meeting * np.where(f.sequence_parallel, 2.0, 1.0) + over_nodes
-    seconds = moved * volume / _tp_bandwidth(group, f, p) + count * latency
+    latency = TP_LATENCY_S * meeting + over_nodes
+    seconds = count * (volume / _tp_bandwidth(group, f, p) + latency)
     seconds = seconds - (1 - p["tp_exposed"]) * np.minimum(seconds, gemm)
     host = count * p["host_collective_s"] * meeting
     if group.cluster.lossy_transport:
@@ -205,15 +196,8 @@ def _ring_attention_s(
 
 
 def _message(group: Group, f: Features, crossing: Flags) -> Floats:
-    """Seconds of activations forward and their gradient back between stages, (n,); 0 without pp.
-
-    An encoder-decoder sends both of its streams, whole: its messages also carry the position bias,
-    of which every tp rank holds other heads (scaling/train/engines/deepspeed/pipeline.py).
-    """
-    two_streams = f.attentions > 1
-    scattered = f.sequence_parallel | (group.stack.scattered_messages & ~two_streams)
-    moved = f.tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
-    moved = moved * np.where(two_streams, 2.0, 1.0)
+    """Seconds of activations forward and their gradient back between stages, (n,); 0 without pp."""
+    moved = f.tokens * f.hidden_size * f.element_bytes / np.where(f.sequence_parallel, f.tp, 1.0)
     nic = node_link(group) / f.gpus_per_node
     bandwidth = _MESSAGE_EFFICIENCY * np.where(crossing, nic, link(group.gpu, 2))
     return np.where(f.pp > 1, 2 * (moved / bandwidth + _MESSAGE_LATENCY_S), 0.0)
@@ -272,8 +256,7 @@ def _data_parallel(
         layers = f.num_layers / f.pp
         zero_3 = wide_gathers * ring_pass(gathered, in_copy, layers)
         zero_3 = zero_3 + (gathers - wide_gathers) * ring_pass(gathered, small_group, layers)
-        scatter = np.maximum(group.stack.zero_3_gradient_bytes, f.element_bytes) * weights
-        scatter = ring_pass(scatter, in_copy, layers)
+        scatter = ring_pass(gathered, in_copy, layers)
         zero_3_late = np.where(late, scatter, 0.0)
         once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, zero_3_late)
         per_micro_batch = np.where(f.zero_stage >= 3, zero_3 + scatter - zero_3_late, 0.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Floats
-from scaling.predict.cost.experts import expert_time, ffn_passes, has_experts
+from scaling.predict.cost.experts import FFN_PASSES, expert_time, has_experts
 from scaling.predict.cost.stages import dense_blocks, layer_params
 from scaling.predict.read.features import Features, Group
 
@@ -64,10 +64,9 @@ def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     A GEMM of (tokens, h) with (h, vocabulary / tp), and several passes over fp32 logits.
     """
     columns = f.vocab_size / f.tp
-    logits = f.tokens * (f.vocab_size if group.stack.gathered_logits else columns)
     rate = f.peak * p["gemm_efficiency"]
     gemm = _gemm_flops(f.tokens, columns, f.hidden_size, p["gemm_half_size"]) * 3 / rate
-    return np.asarray(gemm + logits * 4 * _LOGIT_PASSES / hbm_bytes_per_s(group))
+    return np.asarray(gemm + f.tokens * columns * 4 * _LOGIT_PASSES / hbm_bytes_per_s(group))
 
 
 def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
@@ -145,28 +144,25 @@ def _elementwise_s(
 ) -> Floats:
     """Norms and residuals, activation, rotary embedding, biases, casts of low-precision GEMMs.
 
-    tp shards norms and residuals only under sequence_parallel. The rest is counted: 9 passes over a
-    gated ffn (7 without a gate) and 10 over the heads, all sharded by tp.
+    tp shards norms and residuals only under sequence_parallel. The rest is counted: passes over the
+    ffn and 10 over the heads, all sharded by tp.
     """
     passes = np.where(f.fused_norm, p["norm_passes_fused"], p["norm_passes"])
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    sharded = ffn_passes(f) * f.ffn_hidden_size + 10 * f.query_width
+    sharded = FFN_PASSES * f.ffn_hidden_size + 10 * f.query_width
     moved = f.tokens * f.element_bytes * (norms + sharded / f.tp)
     if (f.cast_bytes > 0).any():
-        moved = moved + f.cast_bytes * _cast_elements(group, f)
+        moved = moved + f.cast_bytes * _cast_elements(f)
     return moved * (1 + recomputed / 3) / hbm
 
 
-def _cast_elements(group: Group, f: Features) -> Floats:
-    """Elements that a layer's GEMMs cast to 8 or 4 bits for a micro-batch, (n,).
+def _cast_elements(f: Features) -> Floats:
+    """Elements that a layer's GEMMs cast to 8 bits for a micro-batch, (n,).
 
     Forward the inputs of its four GEMMs (h, query width, h, ffn), backward the gradients of their
-    outputs. Tensors h wide are whole on each tp rank, but software casts it before it gathers it
-    under sequence_parallel. A stack that `casts_as_read` does neither, and casts weights each time.
+    outputs; each time the weights too. Tensors h wide are whole on each tp rank.
     """
-    early = f.sequence_parallel & (not group.stack.casts_as_read)
-    whole = 2 * dense_blocks(f) * f.hidden_size / np.where(early, f.tp, 1.0)
+    whole = 2 * dense_blocks(f) * f.hidden_size
     sharded = 2 * f.attentions * (f.query_width + f.kv_width)
     sharded = sharded + (1 + f.mlp_inputs) * f.ffn_hidden_size
-    weights: Floats | float = layer_params(f) / f.tp if group.stack.casts_as_read else 0.0
-    return f.tokens * (whole + sharded / f.tp) + weights
+    return f.tokens * (whole + sharded / f.tp) + layer_params(f) / f.tp

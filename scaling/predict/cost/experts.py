@@ -11,12 +11,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.arrays import Flags, Floats
+from scaling.arrays import Floats
 from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
 
 _GROUPED = 0.9  # efficiency of a large grouped GEMM over that of a plain one
 _PASSES = 8.0  # over a token's k copies, permuted and summed
+FFN_PASSES = 9.0  # over a feed-forward's width, of its activation and their gradients
 _HOST_WAITS_S = 0.5e-3  # of a layer with experts, for the number of tokens of each expert
 KEPT_MLP = 8.0  # bytes kept per token and element of a gated feed-forward's width
 _KEPT_ROUTED = 4.0  # bytes kept per copy of a token and h: inputs and outputs of the experts
@@ -45,23 +46,13 @@ def _params_per_expert(f: Features) -> Floats:
     return (f.mlp_inputs + 1) * f.hidden_size * f.expert_ffn
 
 
-def ffn_passes(f: Features) -> Floats:
-    """Passes of a feed-forward's activation over its width, with their gradients, (n,)."""
-    return np.where(f.mlp_inputs > 1, 9.0, 7.0)
-
-
-def is_lean(group: Group, f: Features) -> Flags:
-    """Whether fused kernels, the software's or Inductor's, keep only what backward reads, (n,)."""
-    return f.compile | group.stack.lean_kernels
-
-
-def kept_of_ffn(group: Group, f: Features) -> Floats:
+def kept_of_ffn(f: Features) -> Floats:
     """Share of gate, up, activation and product that a feed-forward keeps for backward, (n,).
 
-    Lean kernels fuse the gate with its activation. Without a gate there are the activation's input
+    Inductor fuses the gate with its activation. Without a gate there are the activation's input
     and output.
     """
-    return np.where(f.mlp_inputs > 1, np.where(is_lean(group, f), 0.75, 1.0), 0.5)
+    return np.where(f.mlp_inputs > 1, np.where(f.compile, 0.75, 1.0), 0.5)
 
 
 def busiest_load(f: Features) -> Floats:
@@ -85,7 +76,7 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
     GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
     token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise operators
     make eight passes over the k copies of a token (permute and weighted sum, with their gradients).
-    The activation passes over an expert's width as in a dense layer. Low-precision GEMMs add casts.
+    The activation passes over an expert's width as in a dense layer.
     """
     h, width = f.hidden_size, f.expert_ffn / f.etp
     tokens = f.tokens / f.tp
@@ -97,11 +88,8 @@ def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats
     down = 2 * experts * (m + half) * (width + half) * (h + half)
     rate = f.gemm_peak * p["gemm_efficiency"] * _GROUPED
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
-    passed = _PASSES * h * f.etp + ffn_passes(f) * f.expert_ffn
+    passed = _PASSES * h * f.etp + FFN_PASSES * f.expert_ffn
     moved = copies * f.element_bytes * passed
-    # what the GEMMs read: forward h and the width, backward the gradients of both outputs
-    cast = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
-    moved = moved + copies * f.cast_bytes * cast
     gemm = f.expert_share * ((up + down) * (3 + recomputed) / rate + router)
     return gemm, f.expert_share * moved * (1 + recomputed / 3) / hbm
 
@@ -148,7 +136,7 @@ def _reached(places: Floats, k: Floats) -> Floats:
     return np.asarray(places * (1 - (1 - 1 / places) ** k))
 
 
-def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+def kept_expert_bytes(f: Features, p: Mapping[str, float]) -> Floats:
     """Bytes per micro-batch that routed experts of the average layer keep for backward, (n,).
 
     They are the inputs and outputs of the experts per copy of a token. Per element of the expert's
@@ -157,7 +145,5 @@ def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floa
     copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
     saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision
     per_copy = (_KEPT_ROUTED - saved) * f.hidden_size * f.etp
-    per_copy = (
-        per_copy + (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.expert_ffn
-    )
+    per_copy = per_copy + (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(f) - saved) * f.expert_ffn
     return np.asarray(f.expert_share * copies * per_copy)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.arrays import Floats
+from scaling.predict.cost.step import Step
 from scaling.predict.read.calibration import PARTS, StackCalibration
 from scaling.predict.read.features import Features, Group
 
@@ -86,15 +87,13 @@ def learned_errors(left_out: Floats, roughness: Floats, *, lossy: bool) -> Mappi
     return {part: CALIBRATED[part] * sigma / prior * factor for part in PARTS}
 
 
-def own_error_factor(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
+def own_error_factor(step: Step) -> Floats:
     """How many times larger than usual a layout's own error is, (n,).
 
     On published tables it grows with the share of the step that waits for tensor-parallel ranks:
-    0.03 to 0.08 below a fiftieth, 0.08 to 0.14 up to a tenth, 0.3 to 0.6 above half. Over a lossy
-    transport it doubles where memory is nearly full.
+    0.03 to 0.08 below a fiftieth, 0.08 to 0.14 up to a tenth, 0.3 to 0.6 above half.
     """
-    full = 1 / (1 + np.exp(-np.clip((memory_used - 0.87) / 0.02, -50, 50)))
-    return np.asarray((1 + 4 * tp_share) * (1 + (full if lossy_transport else 0.0)))
+    return 1 + 4 * step.terms["tp_comm_s"] / step.total
 
 
 def normal_cdf(z: Floats) -> Floats:

@@ -11,7 +11,6 @@ from scaling.predict.cost.experts import (
     KEPT_MLP,
     has_experts,
     held_expert_params,
-    is_lean,
     kept_expert_bytes,
     kept_of_ffn,
 )
@@ -119,7 +118,7 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     stages = stages_of(f, group.stack)
     state = _bytes_per_weight(group, f, p, sharding_of(group, f))
     expert_state = _bytes_per_weight(group, f, p, expert_sharding_of(group, f))
-    expert_params, copies = held_expert_params(f), _low_precision_copies(group, f)
+    expert_params = held_expert_params(f)
     kept, recomputed = _activations_of_layer(group, f, p)
     vocabulary = f.vocab_size if group.stack.gathered_logits else f.vocab_size / f.tp
     logits = p["kept_logits"] * f.tokens * vocabulary * f.element_bytes / 2
@@ -138,10 +137,7 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
         # the loss is over when a layer is recomputed
         in_backward = np.where(recomputed > logits, recomputed, 0.0)
         return {
-            "weights_bytes": params * state[0]
-            + experts * expert_state[0]
-            + layers * copies
-            + whole,
+            "weights_bytes": params * state[0] + experts * expert_state[0] + whole,
             "gradients_bytes": params * state[1] + experts * expert_state[1],
             "optimizer_bytes": params * state[2] + experts * expert_state[2],
             "activations_bytes": layers * in_flight * kept + in_backward,
@@ -154,7 +150,7 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     first_matrices = np.where(stages.piped & ~is_v, 1.0, f.embeddings)
     first_logits = np.where(stages.piped & ~is_v, 0.0, logits)
     terms = stage_terms(stages.first, first_matrices, in_flight(f, 0.0), first_logits)
-    total = first_total = np.asarray(sum(terms.values()))
+    total = np.asarray(sum(terms.values()))
     no_logits = np.zeros(len(f))
     for has_stage, other in (
         (f.pp > 2, stage_terms(stages.middle, 0.0, in_flight(f, 1.0), no_logits)),
@@ -164,7 +160,7 @@ def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
         is_fuller = has_stage & (other_total > total)
         total = np.where(is_fuller, other_total, total)
         terms = {name: np.where(is_fuller, other[name], terms[name]) for name in terms}
-    memory = Memory(total, terms, first_total)
+    memory = Memory(total, terms)
     return _recomputed_to_fit(group, f, p, memory) if f.recomputes.any() else memory
 
 
@@ -186,7 +182,7 @@ def _less(memory: Memory, saved: Floats) -> Memory:
     """The memory without these bytes of activations, (n,), as far as there are so many."""
     saved = np.minimum(saved, memory.terms["activations_bytes"])
     terms = {**memory.terms, "activations_bytes": memory.terms["activations_bytes"] - saved}
-    return Memory(memory.total - saved, terms, memory.first_stage - saved, memory.phase)
+    return Memory(memory.total - saved, terms, memory.phase)
 
 
 def memory_at_limit(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -217,7 +213,7 @@ def rehearsed_memory(memory: Memory, rehearsed: Floats, p: Mapping[str, float]) 
     terms = {name: values * ratio for name, values in memory.terms.items()}
     terms["buffers_bytes"] = (memory.terms["buffers_bytes"] - buffers) * ratio + buffers
     total = np.where(known, rehearsed + buffers, memory.total)
-    return Memory(total, terms, total, memory.phase)
+    return Memory(total, terms, memory.phase)
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
@@ -247,14 +243,6 @@ def _bytes_per_weight(
     return wide * share, gradients, optimizer, wide * np.maximum(1 - share, 0.0)
 
 
-def _low_precision_copies(group: Group, f: Features) -> Floats:
-    """Bytes of a layer's matrices in low precision, beside their weights, (n,)."""
-    z = f.zero_stage
-    dense = layer_params(f) / f.tp * f.copy_bytes * sharding_of(group, f).weights_share(z)
-    experts = held_expert_params(f) * f.copy_bytes * expert_sharding_of(group, f).weights_share(z)
-    return dense + experts
-
-
 def _activations_of_layer(
     group: Group, f: Features, p: Mapping[str, float]
 ) -> tuple[Floats, Floats]:
@@ -265,7 +253,7 @@ def _activations_of_layer(
     wide = f.element_bytes / 2
     without_scores = wide * f.tokens * _kept_per_token(group, f, p)
     if has_experts(f):
-        without_scores = without_scores + wide * kept_expert_bytes(group, f, p)
+        without_scores = without_scores + wide * kept_expert_bytes(f, p)
     scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
     per_score = p["kept_scores"] * (f.math * _KEPT_MATH + f.fused_softmax * _KEPT_FUSED)
     everything = without_scores + wide * per_score * scores * f.attentions
@@ -282,20 +270,19 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
     """Bytes a layer keeps of a token, in 16 bits, without scores and routed experts, (n,).
 
     Gated models keep gate, up, activation and product, and rotated copies of q and k. A gpt keeps
-    the activation's input and output, and rotates nothing: the 34 bytes of arXiv 2205.05198. Lean
-    kernels fuse rotation with its copies and the gate with its activation. They keep only q, k, v
-    and the output, and gate, up and product. Inputs of low-precision GEMMs are kept in low
-    precision.
+    the activation's input and output, and rotates nothing: the 34 bytes of arXiv 2205.05198.
+    Inductor fuses rotation with its copies and the gate with its activation. It keeps only q, k, v
+    and the output, and gate, up and product, and nothing that is cast.
     """
     h, tp = f.hidden_size, f.tp
-    attention_share = np.where(is_lean(group, f), 8 / 14, np.where(f.mlp_inputs > 1, 1.0, 0.7))
+    attention_share = np.where(f.compile, 8 / 14, np.where(f.mlp_inputs > 1, 1.0, 0.7))
     saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
     attention = (
         _KEPT_ATTENTION * p["kept_sharded"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
     )
     attention = attention * attention_share
     attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
-    ffn = (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.ffn_hidden_size / tp
+    ffn = (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(f) - saved) * f.ffn_hidden_size / tp
     norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, _KEPT_UNFUSED) - 2 * saved
     norms = norms * h / np.where(f.sequence_parallel, tp, 1.0)
     gathered = p["late_release"] * _gpu_bound(group, f)

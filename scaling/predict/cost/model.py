@@ -176,10 +176,7 @@ def _predict_block(
     if stack is not None and stack.cluster == group.cluster_name:
         expected, novelty = stack.residual.at(places_of(f))
         step = step.times(np.exp(expected))
-    stalls, used = stalls_of(group, f, p), need / group.capacity_bytes
-    roughness = own_error_factor(
-        step.terms["tp_comm_s"] / step.total, used, lossy_transport=group.cluster.lossy_transport
-    )
+    stalls, roughness = stalls_of(group, f, p), own_error_factor(step)
     errors = errors_of(group, f, stack, novelty=novelty, halved=halved, roughness=roughness)
     reach = Z_80 * np.sqrt(sum(np.square(sigma) for sigma in errors.values()))
     errors["rest"] = np.hypot(errors["rest"], stalls.sigma(step.total))
@@ -195,8 +192,7 @@ def _predict_block(
     out.step_time_s[index] = step.total
     out.low[index] = step.total * np.exp(-reach)
     out.high[index] = np.maximum(step.total * np.exp(reach), step.total + stalls.possible_s)
-    lossy = group.cluster.lossy_transport
-    out.risk_adjusted_s[index] = stalls.ranked_s(step.total, used, lossy=lossy)
+    out.risk_adjusted_s[index] = stalls.ranked_s(step.total)
     if memory.phase is not None:
         out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():

@@ -72,13 +72,11 @@ Parameters = Mapping[str, Any]
 class Memory:
     """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`.
 
-    For other software `first_stage` is the total of the first rank, and `phase` is None because its
-    phases are not counted.
+    `phase` is None for other software, whose phases are not counted.
     """
 
     total: Floats
     terms: dict[str, Floats]
-    first_stage: Floats
     phase: Strings | None = None
 
 
@@ -98,7 +96,7 @@ def peak_of(moments: list[Moment], uncounted: Floats | float) -> Memory:
             values[rows] = part[rows] if isinstance(part, np.ndarray) else part
     terms["buffers_bytes"] += uncounted
     phases = np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest]
-    return Memory(total + uncounted, terms, total + uncounted, phases)
+    return Memory(total + uncounted, terms, phases)
 
 
 def split_rows(
@@ -129,7 +127,6 @@ def split_rows(
     return Memory(
         joined([part.total for part in parts]),
         {name: joined([part.terms[name] for part in parts]) for name in parts[0].terms},
-        joined([part.first_stage for part in parts]),
         joined([np.full(len(p.total), None) if p.phase is None else p.phase for p in parts]),
     )
 

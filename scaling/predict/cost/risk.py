@@ -18,7 +18,6 @@ _EXPECTED, _POSSIBLE = 0.9, 0.1
 # Share of the memory above which the allocator may start to retry: over a lossy transport it did in
 # 26 of 29 published rows; over InfiniBand rows as full ran as fast as predicted.
 NEARLY_FULL = 0.93
-_NEARLY_FULL_PENALTY = 0.10
 
 
 class Stalls(NamedTuple):
@@ -47,12 +46,10 @@ class Stalls(NamedTuple):
         spread = np.log1p(self.possible_s / without_s)
         return np.asarray(spread * np.sqrt(self.chance * (1 - self.chance)))
 
-    def ranked_s(self, step_s: Floats, memory_used: Floats, *, lossy: bool) -> Floats:
+    def ranked_s(self, step_s: Floats) -> Floats:
         """Seconds to rank layouts by: the predicted step and the mean cost of possible stalls."""
-        full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
-        retries = _NEARLY_FULL_PENALTY * full * lossy
         unexpected_s = np.where(self.chance < _EXPECTED, self.chance * self.seconds, 0.0)
-        return np.asarray(step_s * (1 + retries) + unexpected_s)
+        return np.asarray(step_s + unexpected_s)
 
 
 def stalls_of(group: Group, f: Features, p: Mapping[str, float]) -> Stalls:

@@ -48,8 +48,6 @@ def stages_of(f: Features, stack: Stack) -> Stages:
 
     even: ceil(L / pp) layers a stage; the last one takes what is left (Megatron, DeepSpeed with
     uneven counts).
-    even_or_ends: even, but where L does not divide and L + 2 does, embedding and head count as a
-    layer each (Megatron-Core's account_for_embedding_in_pipeline_split).
     by_cost: the head counts as head_params / multiplied_params layers, and a stage takes layers
     until its share of the cost is passed (nanotron).
     slowest_least: as this project's engines do.
@@ -65,10 +63,6 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     else:
         middle = first = np.ceil(layers / pp)
         last = np.maximum(layers - first * (pp - 1), 0)
-        if stack.split == "even_or_ends":
-            ends = piped & (layers % pp > 0) & ((layers + 2) % pp == 0)
-            middle = np.where(ends, (layers + 2) / pp, middle)
-            first, last = np.where(ends, middle - 1, first), np.where(ends, middle - 1, last)
     last = np.where(piped, last, layers)
     return _encoder_decoders_by_cost(f, Stages(first, middle, last, piped))
 

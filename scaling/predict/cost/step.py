@@ -9,7 +9,6 @@ from scaling.arrays import Flags, Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
     LayerTime,
-    hbm_bytes_per_s,
     head_time,
     layer_time,
     offloaded_seconds,
@@ -32,10 +31,6 @@ _FRICTION = 0.01  # share of a slot by which 1F1B slows a stage down
 _INTERLEAVED_EXPOSED = 0.1  # share of a message between interleaved chunks that is not hidden
 _NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
 _SHARPNESS = 4.0  # of the smooth maximum of host and GPU times
-_RETRY_S = 0.003  # an allocator's retry where the transport waits for no host
-# Of a weight and micro-batch, in and out of flat copies around two gathers and a scatter. Only one
-# table has ZeRO-3; without copies it would tie with ZeRO-2 wherever links are fast.
-_COPIED_BYTES = 16.0
 _STALL_KNEE = 0.95  # share of the capacity from which the allocator retries
 
 
@@ -68,7 +63,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     stages = stages_of(f, group.stack)
     layer = layer_time(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention, layer.gemm)
-    head = head_time(group, f, p) + traffic.head
+    head = head_time(group, f, p)
     first, one_layer, last = _slots(stages, layer, traffic, head)
     middle = stages.middle * one_layer
     between = (f.num_layers - stages.first - stages.last) * one_layer  # all middle stages
@@ -166,19 +161,14 @@ def _dp_comm_s(
     """Seconds of data-parallel traffic that nothing hides, (n,).
 
     A share of once-a-step traffic is exposed, or all of it where gradients are reduced after the
-    last backward. An all-reduce during the last backward (torch's DDP) costs what is longer than
-    that. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer, so
-    neither hides the other in full: their p-norm counts.
+    last backward. Traffic per micro-batch (ZeRO-2 and 3) and the pipeline alternate layer by layer,
+    so neither hides the other in full: their p-norm counts.
     """
-    late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
+    without_zero = (f.zero_stage == 0) & (not group.stack.hides_without_zero)
+    late = group.stack.reduces_late & ((f.pp > 1) | without_zero)
     once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
-    if group.stack.hides_without_zero:
-        backward = pipeline / f.accumulation * (2 + f.full) / (3 + f.full)
-        beyond = _p_norm(traffic.gradients, backward) - backward
-        once_a_step = np.where((f.pp == 1) & (f.zero_stage == 0), beyond, once_a_step)
     gathering = _p_norm(traffic.gathering * f.accumulation, pipeline) - pipeline
-    copied = _COPIED_BYTES * traffic.stage_weights * f.accumulation / hbm_bytes_per_s(group)
-    return np.asarray(once_a_step + gathering + np.where(f.zero_stage >= 3, copied, 0.0))
+    return np.asarray(once_a_step + gathering)
 
 
 def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
@@ -190,11 +180,10 @@ def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
 
 
 def _allocator_stall_s(group: Group, f: Features, memory_used: Floats) -> Floats:
-    """Seconds of allocator retries when memory is nearly full, each of which synchronises, (n,).
+    """Seconds of allocator retries over a lossy transport when memory is nearly full, (n,).
 
-    One in every micro-batch but the first, half as many in a pipeline of two.
+    Each synchronises: one in every micro-batch but the first, half as many in a pipeline of two.
     """
     past = np.clip((memory_used - _STALL_KNEE) / 0.02, -50, 50)
-    stall_s = STALL_S if group.cluster.lossy_transport else _RETRY_S
-    per_micro_batch = stall_s * np.where(f.pp == 2, 0.5, 1.0)
+    per_micro_batch = group.cluster.lossy_transport * STALL_S * np.where(f.pp == 2, 0.5, 1.0)
     return np.asarray((f.accumulation - 1) * per_micro_batch / (1 + np.exp(-past)))

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from scaling.arrays import Flags
 from scaling.errors import InputError
 from scaling.predict.cost.interval import learned_errors, own_error_factor
-from scaling.predict.cost.memory import memory_of, need_of
+from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_memory, fit_stalls, fit_time, with_fitted
 from scaling.predict.read.calibration import RANGES, Calibration, StackCalibration
@@ -95,18 +95,12 @@ def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
     time = fit_time(group, observed, start)
     p, timed = with_fitted(start, time), np.flatnonzero(observed.timed)
     f, lossy = group.features.take(timed), group.cluster.lossy_transport
-    held = memory_of(group, f, p)
-    used = held.total / group.capacity_bytes
+    used = memory_of(group, f, p).total / group.capacity_bytes
     found = fit_stalls(group, f, observed.step_time_s[timed], p, used)
     p = {**p, **found}
     step = step_of(group, f, p, used)
     log_residual = np.log(observed.step_time_s[timed] / step.total)
     residual, left_out = fitted_residual(places_of(f), log_residual)
-    roughness = own_error_factor(
-        step.terms["tp_comm_s"] / step.total,
-        need_of(held, p) / group.capacity_bytes,
-        lossy_transport=lossy,
-    )
     ranges = {}
     if len(timed):
         values = {name: getattr(f, name) for name in RANGES}
@@ -120,7 +114,7 @@ def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
         rows_with_peak_memory=int(np.isfinite(observed.peak_memory_bytes).sum()),
         parameters={**memory, **time},
         ranges=ranges,
-        errors=learned_errors(left_out, roughness, lossy=lossy),
+        errors=learned_errors(left_out, own_error_factor(step), lossy=lossy),
         residual=residual,
         stalls=found,
     )

@@ -63,10 +63,9 @@ def fit_memory(group: Group, observed: Observed, start: Mapping[str, float]) -> 
 
     def residuals(p: _Values, copies: int) -> Floats:
         rows = np.tile(np.arange(len(peak)), copies)
-        memory = memory_of(group, group.features.take(rows), p)
-        total = memory.first_stage if group.stack.peak_of_first_rank else memory.total
+        total = memory_of(group, group.features.take(rows), p).total
         off = np.where(has_peak[rows], np.log(total) - log_peak[rows], 0.0) / MEMORY_NOISE
-        used = np.log(memory.total * p["fragmentation"] / group.capacity_bytes) / FIT_NOISE
+        used = np.log(total * p["fragmentation"] / group.capacity_bytes) / FIT_NOISE
         side = np.where(out[rows], -used, used)
         wrong = np.where(has_outcome[rows], np.logaddexp(0.0, np.clip(side, -200, 200) + 0.5), 0.0)
         return np.asarray(_robust(off) + weight[rows] * _robust(wrong))

@@ -45,9 +45,8 @@ class Features:
     short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats  # of an activation
     bf16: Flags  # 16-bit tensors are bf16, also where GEMMs run in 8 or 4 bits
-    cast_bytes: Floats  # moved to cast one element of a GEMM's input to 8 or 4 bits, else 0
-    copy_bytes: Floats  # of low-precision copies, per layer weight
-    saved_bytes: Floats  # per element saved only for a GEMM's backward, 2 unless in low precision
+    cast_bytes: Floats  # moved to cast one element of a GEMM's input to 8 bits, else 0
+    saved_bytes: Floats  # per element saved only for a GEMM's backward, 2 or 0
     peak: Floats  # sustained FLOP/s of attention and head
     gemm_peak: Floats  # sustained FLOP/s of the layers' GEMMs, the only ones in fp8
     stated_peak: Floats  # data-sheet FLOP/s of the row's precision

@@ -40,7 +40,7 @@ def with_software(
     # LayerNorm (of models without a gated mlp) is one kernel in torch; Inductor makes one of any
     fused_norm = f.fused_norm | f.compile | (f.mlp_inputs < 2) | stack.fused_norms
     return f.but(
-        **_attention(attention, f.micro_batch_size * f.num_heads / f.tp, gpu, stack),
+        **_attention(attention, gpu, stack),
         **_precision_costs(precision, f.compile, stack),
         **_rates(precision, gpu),
         fused_norm=fused_norm,
@@ -49,21 +49,14 @@ def with_software(
     )
 
 
-def _attention(attention: Strings, heads: Floats, gpu: Gpu, stack: Stack) -> dict[str, Column]:
-    """The attention kernel whose costs apply, which software may choose itself.
-
-    `heads`: those of a micro-batch on one GPU.
-    """
+def _attention(attention: Strings, gpu: Gpu, stack: Stack) -> dict[str, Column]:
+    """The attention kernel whose costs apply, which software may choose itself."""
     kernel = costed_as(attention)
     if stack.newest_flash:
         kernel = np.where(np.isin(kernel, ["flash1", "flash2"]), "flash3", kernel)
-    math, fused = kernel == "math", kernel == "fused_softmax"
-    if stack.softmax_rule:
-        can_fuse = heads % 4 == 0
-        math, fused = (math | fused) & ~can_fuse, (math | fused) & can_fuse
     return {
-        "math": math.astype(bool),
-        "fused_softmax": fused.astype(bool),
+        "math": (kernel == "math").astype(bool),
+        "fused_softmax": (kernel == "fused_softmax").astype(bool),
         "flash1": (kernel == "flash1").astype(bool),
         "flash_gain": flash_gain(kernel, gpu),
     }
@@ -72,44 +65,23 @@ def _attention(attention: Strings, heads: Floats, gpu: Gpu, stack: Stack) -> dic
 # Precisions of the layers' GEMMs only; attention and head then run in bf16.
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 
-# Bytes moved to cast one element: read for its scale (fp8 takes the scale from earlier steps), read
-# to be cast, written twice, by rows and by columns.
-_CAST_BYTES: Mapping[str, float] = {"fp8": 4.0, "mxfp8": 4.0, "nvfp4": 5.0}
-# Bytes of a weight's two copies beside its 16 bits: by rows for forward, by columns for backward.
-_COPY_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
-# Bytes of a saved activation element that only a GEMM's backward reads: in the GEMM's precision.
-_SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
 # Bytes this project's engines move per element (scaling/train/kernels/fp8.py), eager: 2 read for
 # the scale, 2 read and 2 written to apply it, 2 read and 1 written to cast. Backward does the same
-# again and transposes (2). Compiled: 2 read for the scale, 2 read and 1 written, both ways.
+# again and transposes (2). Compiled: 2 read for the scale, 2 read and 1 written, both ways. Other
+# software's casts change no published step by more than chance.
 _OWN_CAST_BYTES, _OWN_CAST_BYTES_COMPILED = 9.0 + 9.0 + 2.0, 5.0 + 5.0
 
 
 def _precision_costs(precision: Strings, compiled: Flags, stack: Stack) -> dict[str, Column]:
-    """Bytes per element of casts, weight copies and saved inputs, (n,) each.
+    """Bytes per element of casts and of saved inputs, (n,) each.
 
-    With `low_precision_weights` the 8-bit copies replace the 16-bit weight. A stack that
-    `casts_as_read` keeps no copy, and everything in 16 bits. Compiled it keeps nothing that is
-    cast: Inductor computes norms and products of gates again.
+    Compiled nothing is kept that is cast: Inductor computes norms and products of gates again.
     """
-
-    def by_precision(table: Mapping[str, float], default: float) -> Floats:
-        return np.array([table.get(name, default) for name in precision.tolist()], np.float64)
-
-    if stack.casts_as_read:
-        low = np.isin(precision, LOW_PRECISIONS)
-        moved = np.where(compiled, _OWN_CAST_BYTES_COMPILED, _OWN_CAST_BYTES)
-        return {
-            "cast_bytes": np.where(low, moved, 0.0),
-            "copy_bytes": np.zeros(len(precision)),
-            "saved_bytes": np.where(compiled & low, 0.0, 2.0),
-        }
-    copies = by_precision(_COPY_BYTES, 0.0)
-    replaced = stack.low_precision_weights & np.isin(precision, ["fp8", "mxfp8"])
+    cast = np.isin(precision, LOW_PRECISIONS) & stack.casts_as_read
+    moved = np.where(compiled, _OWN_CAST_BYTES_COMPILED, _OWN_CAST_BYTES)
     return {
-        "cast_bytes": by_precision(_CAST_BYTES, 0.0),
-        "copy_bytes": np.where(replaced, copies - 2.0, copies),
-        "saved_bytes": by_precision(_SAVED_BYTES, 2.0),
+        "cast_bytes": np.where(cast, moved, 0.0),
+        "saved_bytes": np.where(cast & compiled, 0.0, 2.0),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from scaling.cluster.hardware import Generation, Gpu
 from scaling.layout.axes import DEFAULTS
 
-SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
+SplitRule = Literal["even", "by_cost", "slowest_least"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,32 +24,23 @@ class Stack:
     # memory, bytes per parameter; master: the fp32 copy and two Adam moments
     gradient_bytes: float = 4.0
     master_bytes: float = 12.0
-    low_precision_weights: bool = False  # fp8 and mxfp8 weights are held in 8 bits, not also in 16
     casts_as_read: bool = False  # fp8 operands are cast for each product, all is saved in 16 bits
     deals_bf16_pipelines: bool = False  # optimizer state over all replicas, also without ZeRO
     second_copy: bool = False  # zero_shard_size adds a copy of ZeRO-3's weights (sharding.py)
     # its pipelines keep ZeRO-3's weights whole from a step's first micro-batch to its last
     keeps_weights_in_pipelines: bool = False
-    lean_kernels: bool = False  # fused kernels save only what backward reads (memory.py)
     recomputes_modules: bool = False  # its recipes recompute single modules or layers to fit memory
     selective_share: float = 0.0  # of a layer beside its scores that selective mode recomputes
-    peak_of_first_rank: bool = False  # published peak memory is of rank 0, not of the largest rank
 
     # kernels
     fused_norms: bool = False  # norms are one kernel whatever a column says
     newest_flash: bool = False  # "flash" means cuDNN's attention or FlashAttention 3
-    # Megatron's fused softmax replaces torch's if micro_batch_size * heads / tp is a multiple of 4
-    softmax_rule: bool = False
 
     # pipelines and communication
     split: SplitRule = "even"  # of layers over pipeline stages (stages.py)
     gathered_logits: bool = False  # the loss sees the whole vocabulary on every tp rank
-    # sequence_parallel gathers what a matrix reads once, and keeps it whole for backward
-    keeps_gathered: bool = False
     # of schedules that can: weights' gradients are computed after those of activations
     splits_backward: bool = True
-    # stages exchange 1 / tp of activations and gather in the node (arXiv 2104.04473, section 4.1)
-    scattered_messages: bool = False
     # a token goes once to each node with experts it needs and is forwarded there (DeepEP, HybridEP)
     tokens_once_a_node: bool = False
     # the host asks how many tokens each expert gets, also where a rank has all experts
@@ -57,12 +48,10 @@ class Stack:
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
     all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
-    # except that without ZeRO and pipelines they are reduced during the last backward (DDP)
+    # but not without ZeRO and pipelines
     hides_without_zero: bool = False
     # the host's work on a layer's hooks under ZeRO-3, over that to launch the layer's kernels
     zero_3_hooks: float = 0.0
-    zero_3_gradient_bytes: float = 2.0  # of a weight's gradient that ZeRO-3 scatters
-    node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, by the source
 
     # choices where a table does not state them
     zero_stage: int = 0
@@ -85,11 +74,9 @@ OWN_STACKS = {
             gradient_bytes=2.0,
             fused_norms=True,
             split="slowest_least",
-            scattered_messages=True,
             deals_bf16_pipelines=True,  # BF16_Optimizer
             second_copy=True,
             casts_as_read=True,
-            keeps_gathered=True,
             waits_without_ep=False,
             splits_backward=False,
             all_reduces_gradients=True,  # use_multi_rank_bucket_allreduce
@@ -106,7 +93,6 @@ OWN_STACKS = {
             gradient_bytes=2.0,
             fused_norms=True,
             casts_as_read=True,
-            keeps_gathered=True,
             waits_without_ep=False,
             split="slowest_least",
             reduces_late=True,
@@ -159,12 +145,9 @@ STACKS = (
     Stack(
         name="nanotron",
         split="by_cost",
-        peak_of_first_rank=True,
         fused_norms=True,
-        # without ZeRO torch's DDP hides fp32 gradients; with it nothing does: of 51 pairs of equal
-        # layouts on 8 to 64 GPUs ZeRO-1 is slower in 38. Its rows ask for slower GEMMs;
-        # tensor-parallel linears communicate asynchronously and keep what they gathered
-        hides_without_zero=True,
+        # its rows ask for slower GEMMs; tensor-parallel linears communicate asynchronously and keep
+        # what they gathered
         defaults={
             "gemm_efficiency": 0.72,
             "dp_exposed": 0.95,
@@ -180,32 +163,23 @@ STACKS = (
         name="Megatron-DeepSpeed",
         generations=_EARLY,
         gradient_bytes=2.0,
-        softmax_rule=True,
-        node_link_gbit_per_s=800.0,
         source="Megatron's FusedScaleMaskSoftmax; vTrain (MICRO'24): 4 x 200 Gb/s a node",
     ),
     Stack(
         name="Megatron-LM",
         generations=_EARLY,
-        softmax_rule=True,
         fused_norms=True,
-        scattered_messages=True,
         source="arXiv 2104.04473: fused kernels",
     ),
     # As its recipes have run it since 2024: distributed optimizer, bf16 gradients, sequence
     # parallelism, ring attention, cuDNN kernels, overlapped tp, dp and pp traffic (user buffers),
-    # 8-bit weights held in 8 bits (fp8_param_gather), and one kernel that dispatches tokens to
-    # experts (DeepEP, HybridEP).
+    # and one kernel that dispatches tokens to experts (DeepEP, HybridEP).
     Stack(
         name="Megatron-Core",
         also=("mcore", "Primus", "Megatron", "NeMo", "MLPerf", "Megatron-Bridge"),
         gradient_bytes=2.0,
-        split="even_or_ends",
         fused_norms=True,
-        scattered_messages=True,
         newest_flash=True,
-        lean_kernels=True,
-        low_precision_weights=True,
         zero_stage=1,
         sequence_parallel=True,
         ring=True,
@@ -220,7 +194,6 @@ STACKS = (
         master_bytes=8.0,
         fused_norms=True,
         newest_flash=True,
-        lean_kernels=True,
         zero_stage=3,
         tokens_once_a_node=True,
         recomputes_modules=True,
@@ -233,7 +206,6 @@ STACKS = (
         also=("Pax", "Paxml", "MaxText", "Levanter", "T5X"),
         fused_norms=True,
         newest_flash=True,
-        lean_kernels=True,
         zero_stage=3,
         source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
     ),
@@ -241,7 +213,6 @@ STACKS = (
         name="torchtitan",
         # weights are fp32 shards, whose bf16 copy lives for one layer
         master_bytes=10.0,
-        zero_3_gradient_bytes=4.0,
         zero_stage=3,
         sequence_parallel=True,
         selective_share=0.5,
@@ -257,7 +228,6 @@ STACKS = (
         name="llm-foundry",
         zero_stage=3,
         gradient_bytes=2.0,
-        lean_kernels=True,
         fused_norms=True,
         # rows of 16k tokens and more run as slowly as FlashAttention 1 in triton; the loss keeps
         # bf16 logits, their shifted copy and their gradient
