@@ -2,15 +2,13 @@
 -- compared: points with a predicted rate and a measured or published one.
 -- near: how many of them were predicted within 10 %.
 -- median_error: median of |predicted / measured - 1| of tokens_per_s, a ratio.
--- judged: points that ran or were out of memory, for which a prediction says which of the two.
--- told_right: how many of these it says correctly.
 -- predicted_from: the source of the predictions' parameters.
 -- published: how many of `compared` others published.
 -- unstated: axes, in words, that a publisher leaves unstated and the prediction assumes are not as
 -- usual.
 with predicted_points as (
     select
-        group_id, source, outcome, predicted_outcome, predicted_from, unstated,
+        group_id, source, predicted_from, unstated,
         abs(predicted_tokens_per_s / tokens_per_s - 1) as error
     from measurements
     join predicted_layouts using (group_id, world_size, layout)
@@ -21,8 +19,6 @@ select
     count(error) as compared,
     count(*) filter (where error <= 0.1) as near,
     median(error) as median_error,
-    count(*) filter (where outcome in ('ok', 'oom')) as judged,
-    count(*) filter (where outcome in ('ok', 'oom') and outcome = predicted_outcome) as told_right,
     list(distinct predicted_from order by predicted_from) filter (where error is not null)
         as predicted_from,
     count(error) filter (where source = 'published') as published,

@@ -1,46 +1,23 @@
 -- Grain: one row per comparison group, source, factor and two of its levels: what the change of level is worth.
 -- mean_ratio: geometric mean of the throughput ratios of the pairs (see `pairs`). lowest,
--- lower_quartile, upper_quartile, highest: of these ratios.
--- ratio_at_smallest, ratio_at_largest: mean at the smallest and the largest size with pairs, which
--- shows how the effect changes with scale.
+-- highest: of these ratios.
 -- near_ratio: mean over near_pairs, the pairs near the fastest layouts (see `matched_pairs`): what
 -- the choice is worth where it matters. near_low, near_high: its interval of `level`, by the errors of
 -- these pairs' rates.
 -- source: measured (short steps too), published or predicted.
--- memory_ratio: mean ratio of memory over memory_pairs; less_memory: pairs that need less.
+-- memory_ratio: mean ratio of memory.
 -- name: for example `micro-batch 2, against 1`.
 -- shown: in the chart: of one source, of the effects with at least 3 pairs, the 14 that are largest
 -- near the fastest layouts and rest on most pairs; where no pair is near, all pairs count.
-with size_means as (
-    select
-        group_id, class, effect_id, factor_id, from_place, to_place, world_size,
-        avg(ln(ratio) order by ratio) as mean
-    from matched_pairs
-    group by all
-),
-first_and_last_sizes as (
-    select
-        group_id, class, effect_id, factor_id, from_place, to_place,
-        min(world_size) as smallest_world_size,
-        exp(arg_min(mean, world_size)) as ratio_at_smallest,
-        max(world_size) as largest_world_size,
-        exp(arg_max(mean, world_size)) as ratio_at_largest
-    from size_means
-    group by all
-),
-aggregated as (
+with aggregated as (
     select
         group_id, class, effect_id, factor_id, from_place, to_place,
         count(*) as pairs,
         exp(avg(ln(ratio) order by ratio)) as mean_ratio,
         min(ratio) as lowest,
-        quantile_cont(ratio, 0.25) as lower_quartile,
-        quantile_cont(ratio, 0.75) as upper_quartile,
         max(ratio) as highest,
         count(*) filter (where near) as near_pairs,
-        count(memory_ratio) as memory_pairs,
-        exp(avg(ln(memory_ratio) order by memory_ratio)) as memory_ratio,
-        count(*) filter (where memory_ratio < 1) as less_memory
+        exp(avg(ln(memory_ratio) order by memory_ratio)) as memory_ratio
     from matched_pairs
     group by group_id, class, effect_id, factor_id, from_place, to_place
 ),
@@ -53,13 +30,11 @@ described as (
         concat(
             if(factor_id = 0, null, after_level.factor || ' '), to_level, ', against ', from_level
         ) as name,
-        pairs, mean_ratio, lowest, lower_quartile, upper_quartile, highest,
+        pairs, mean_ratio, lowest, highest,
         near_pairs, effect_ratios.ratio as near_ratio, ratio_low as near_low,
-        ratio_high as near_high, effect_ratios.level, memory_pairs, memory_ratio, less_memory,
-        smallest_world_size, ratio_at_smallest, largest_world_size, ratio_at_largest,
+        ratio_high as near_high, effect_ratios.level, memory_ratio,
         factor_id, from_place, to_place
     from aggregated
-    join first_and_last_sizes using (group_id, class, effect_id, factor_id, from_place, to_place)
     left join effect_ratios using (group_id, effect_id)
     join factor_levels as before_level using (factor_id)
     join factor_levels as after_level using (factor_id)

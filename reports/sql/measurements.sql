@@ -8,7 +8,6 @@
 -- step_time_low_s, _high_s, tokens_per_s_low, _high: as the row states them: 95 % of one run, 80 %
 -- of an extended step or a prediction.
 -- log_sigma: standard error of ln tokens_per_s that follows from them; of a prediction the whole.
--- step_time_p95_s: 95 % quantile of the measured steps; null for published rows and predictions.
 -- class: 1 what ran here (measured, extended), 2 published, 3 predicted.
 -- cell_id: of the layout at its size, in its class and software stack; see `cells`.
 -- mfu, hfu: ratios; null if no peak is published.
@@ -31,7 +30,6 @@ with observed as (
         if(is_extended, extended_step_time_s, step_time_s) as step_time_s,
         if(is_extended, extended_low_s, step_time_low_s) as step_time_low_s,
         if(is_extended, extended_high_s, step_time_high_s) as step_time_high_s,
-        list_aggregate(step_times_s, 'quantile_cont', 0.95) as step_time_p95_s,
         list_max(step_times_s) / rows.step_time_s as longest_step, suspended_s,
         compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes, memory_meter, energy_j,
         mean_power_w, slowdown_share, others_share, num_alloc_retries, startup_s, hosts, duration_s,
@@ -71,8 +69,7 @@ only_ok_timed as (
     select * replace (
         if(outcome = 'ok', step_time_s, null) as step_time_s,
         if(outcome = 'ok', step_time_low_s, null) as step_time_low_s,
-        if(outcome = 'ok', step_time_high_s, null) as step_time_high_s,
-        if(outcome = 'ok', step_time_p95_s, null) as step_time_p95_s
+        if(outcome = 'ok', step_time_high_s, null) as step_time_high_s
     )
     from observed_and_predicted
 )

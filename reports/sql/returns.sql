@@ -16,7 +16,6 @@ with with_power as (
         drawn_steps.*, comparison_groups.usd_per_gpu_hour,
         before.source as from_source, after.source as to_source,
         before.layout as from_layout, after.layout as to_layout,
-        before.layout_name as from_layout_name, after.layout_name as to_layout_name,
         before.stack_fingerprint = after.stack_fingerprint as same_stack,
         before.energy_j / before.step_time_s as w0,
         after.energy_j / after.step_time_s as w1,
@@ -36,8 +35,7 @@ with with_power as (
 )
 select
     group_id, if(to_source = 'predicted', to_source, from_source) as source,
-    from_world_size, to_world_size, level, from_layout, to_layout, from_layout_name,
-    to_layout_name, same_stack, faster, faster_low, faster_high, step_return, step_return_low,
+    from_world_size, to_world_size, level, from_layout, to_layout, same_stack, faster, faster_low, faster_high, step_return, step_return_low,
     step_return_high, marginal_tokens_per_s, marginal_tokens_per_s_low, marginal_tokens_per_s_high,
     yardstick_tokens_per_s_per_gpu, share, share_low, share_high, elasticity, elasticity_low,
     elasticity_high, efficiency, efficiency_low, efficiency_high,

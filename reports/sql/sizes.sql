@@ -1,10 +1,10 @@
 -- Grain: one row per comparison group and size at which a layout can be advised: its own numbers.
 -- Columns of `estimates` are those of the advised layout.
 -- close_layouts: with a probability above 5 % of being the best, 1 where one is clearly the best;
--- close_names: the likeliest first.   fastest_*: the candidate with the highest mean rate.
+-- close_names: the likeliest first.   fastest_layout_name: with the highest mean rate.
 -- runner_up_*: the fastest candidate besides the advised layout; runner_up_share: of its rate.
 -- next_points, next_gpu_hours: what to measure next, if the size is too close to call.
--- tried, failed: layouts.   slowest_share: of the slowest candidate.
+-- tried, failed: layouts.
 -- speed_up, efficiency: against the advised layout of the smallest size, of the rate and of the
 -- rate per GPU.   ideal_tokens_per_s: at the rate per GPU of the smallest size.
 -- hours_per_token: wall clock.   joules_from: 'measured', or 'tdp': every GPU at the data sheet's power
@@ -16,13 +16,10 @@ with of_sizes as (
         count(*) filter (where candidate) as candidates,
         greatest(1, count(*) filter (where close)) as close_layouts,
         list(layout_name order by p_best desc, place) filter (where close) as close_names,
-        arg_max(layout, ln_rate) filter (where candidate) as fastest_layout,
         arg_max(layout_name, ln_rate) filter (where candidate) as fastest_layout_name,
-        max(tokens_per_s) filter (where candidate) as fastest_tokens_per_s,
         arg_max(layout_name, ln_rate) filter (where candidate and not advised)
             as runner_up_layout_name,
         max(tokens_per_s) filter (where candidate and not advised) as runner_up_tokens_per_s,
-        min(share_of_best) filter (where candidate) as slowest_share,
         count(*) filter (where measure_next) as next_points,
         sum(run_gpu_hours) filter (where measure_next) as next_gpu_hours,
         count(*) filter (where class < 3) as tried,

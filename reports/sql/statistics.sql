@@ -9,7 +9,7 @@ with points as (
         source, attempt, outcome, error_message, losses_agree,
         tokens_per_s, tokens_per_s_low, tokens_per_s_high, tokens_per_s_per_gpu,
         mfu, hfu, model_flop_per_s_per_gpu,
-        step_time_s, step_time_low_s, step_time_high_s, step_time_p95_s,
+        step_time_s, step_time_low_s, step_time_high_s,
         peak_memory_bytes, energy_j, mean_power_w, exposed_comm_s,
         startup_s, duration_s, stack_fingerprint
     from measurements

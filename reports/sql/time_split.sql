@@ -5,8 +5,6 @@
 -- timed step. A step that the profiler slowed down by more than 1.25 times is another step: no split.
 -- profiled_s: seconds of the profiled step; null for predictions.
 -- share_from, share_to: where the part lies in the stack, ratios of the step.
--- hidden_share: communication hidden behind compute, as a share of the profiled step; null if
--- unknown.
 -- host_bound: whether the host's launches and hooks bound the predicted step; null if measured.
 with bubbles as (
     select sizes.cell_id, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
@@ -19,7 +17,6 @@ with bubbles as (
 profiled as (
     select
         group_id, world_size, layout_name, 'measured' as source, step_time_s,
-        comm_s - exposed_comm_s as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
             {'part_order': 3, 'part': 'exposed communication',
@@ -38,7 +35,7 @@ same_step as (
 predicted as (
     select
         sizes.group_id, sizes.world_size, sizes.layout_name, 'predicted' as source,
-        null::double as hidden_s, host_bound,
+        host_bound,
         unnest([
             {'part_order': 0, 'part': 'compute',
                 'seconds': gemm_s + attention_s + elementwise_s + head_s + optimizer_s},
@@ -69,7 +66,7 @@ select
     if(source = 'predicted', null, sum(length) over step) as profiled_s,
     coalesce(sum(length) over parts_before, 0) / sum(length) over step as share_from,
     (coalesce(sum(length) over parts_before, 0) + length) / sum(length) over step as share_to,
-    hidden_s / sum(length) over step as hidden_share, host_bound
+    host_bound
 from parts
 window step as (partition by group_id, world_size, source),
     parts_before as (
