@@ -18,10 +18,8 @@ from snakemake.cli import parse_config
 
 from scaling.errors import InputError
 from scaling.launch.start.forked import FORK_SERVERS_WANTED
-from scaling.launch.start.slurm import Queue
 from scaling.record.running import Runner
 from scaling.run import snakemake, stop
-from scaling.run.progress import Progress
 from tests.processes import largest_file, until
 
 
@@ -29,21 +27,6 @@ from tests.processes import largest_file, until
 def test_a_config_that_would_be_lost_beside_ours_is_refused(options):
     with pytest.raises(InputError, match=rf"^{options[0]}: names the study already; give --mode"):
         snakemake.run_study("quickstart", options)
-
-
-class Impatient:
-    """Looks once the child is ready, and sends this process a signal while it does."""
-
-    def __init__(self, number, ready):
-        self.number, self.ready = number, ready
-
-    def ask_slurm(self):
-        return Queue()
-
-    def look(self):
-        until("the child is ready", self.ready.exists)
-        os.kill(os.getpid(), self.number)
-        return Progress(total=1, done=0, running=1, seconds_left=None)
 
 
 def run_child(script, watcher):
@@ -62,13 +45,6 @@ def number(request):
     before = signal.signal(request.param, lambda *_: None)
     yield request.param
     signal.signal(request.param, before)
-
-
-def test_a_signal_is_handed_on_and_told(tmp_path, number):
-    before, ready = signal.getsignal(number), tmp_path / "ready"
-    script = f"trap 'exit 5' {number.name}; touch {ready}; {WAITS}"
-    assert run_child(script, Impatient(number, ready)) == (5, number)
-    assert signal.getsignal(number) == before
 
 
 def test_a_signal_that_comes_while_snakemake_starts_is_handed_on_too(monkeypatch, number):
