@@ -2,9 +2,19 @@
 
 import pytest
 
-from scaling.report.sections.story import COPIED, SHOWN_LAYOUTS, layouts_of
+from scaling.report.sections.story import COPIED, SHOWN_LAYOUTS, layouts_of, story
 
 pytestmark = pytest.mark.slow
+
+
+def test_the_advised_layout_stands_first_and_titles_its_size(full_tables):
+    told = story(full_tables.of(2))
+    for row in full_tables.of(2)["sizes"]:
+        size = told["sizes"][row["world_size"]]
+        assert size["rows"][0]["advised"]
+        assert size["rows"][0]["name"] == row["layout_name"]
+        assert size["title"].startswith(f"{row['world_size']} GPU")
+        assert row["layout_name"] in size["title"]
 
 
 def test_a_layout_that_ran_says_how_often_its_allocator_retried(full_tables):
