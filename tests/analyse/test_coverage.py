@@ -95,7 +95,7 @@ def regret(tables, truth):
     return float(np.mean(lost))
 
 
-@pytest.mark.parametrize("noise", [0.005, 0.015, 0.04])
+@pytest.mark.parametrize("noise", [0.005, 0.04])
 def test_95_per_cent_intervals_hold_93_to_97_per_cent_with_repeats(told, noise):
     tables, truth = told(noise=noise, repeats=(2, 3))
     assert as_said(tables, truth) == KINDS
@@ -105,7 +105,7 @@ def test_95_per_cent_intervals_hold_93_to_97_per_cent_with_repeats(told, noise):
 
 
 def test_probabilities_of_being_the_best_come_true_within_5_points(told):
-    tables, truth = told(studies=240)
+    tables, truth = told(studies=120)
     assert tables["hosts"] == []  # none is slow
     said, was = [], []
     best = {}
@@ -121,7 +121,7 @@ def test_probabilities_of_being_the_best_come_true_within_5_points(told):
         assert abs(np.mean(np.array(said)[chosen]) - np.mean(np.array(was)[chosen])) < 0.05
     for size in SIZES:
         of_size = [row["p_best"] for row in tables["estimates"] if row["world_size"] == size]
-        assert sum(of_size) == pytest.approx(240)
+        assert sum(of_size) == pytest.approx(120)
 
 
 def test_a_node_8_per_cent_slow_is_named_and_changes_no_interval(told):
