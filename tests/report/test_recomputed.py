@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
 from scaling.layout.layout import Layout
+from scaling.predict.fit import calibrate
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
 from tests.conftest import PROJECT
@@ -360,3 +361,18 @@ def test_equal_layouts_are_too_close_to_call_and_have_one_name_each(pages):
     names = set(re.findall(r'title="tp=[^"]+">([^<]+)</span>', text))
     assert names == {"ZeRO-1", "tp 2, ZeRO-1", "ZeRO-3", "tp 4, ZeRO-1"}
     assert not re.search(r"ZeRO \d|no fused|Z1\b", re.sub(r"base64,[\w+/=]+", "", text))
+
+
+def test_a_report_is_made_and_says_so_where_the_fit_fails(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("operands could not be broadcast")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calibrate, "calibrate", fail)
+    study = h100_study(tmp_path)
+    points, fitted = study / "points.parquet", study / "calibration.json"
+    run("calibrate", study / "rows", fitted, "--points", points)
+    run("predict", points, study / "predictions.parquet", "--calibration", fitted)
+    run("report", study, "--reports", PROJECT / "reports", "--no-charts")
+    said = "calibration.json: the fit failed (ValueError: operands could not be broadcast)"
+    assert said in page_text(study / "report.html")
