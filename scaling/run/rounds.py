@@ -244,8 +244,10 @@ def _reason(cell: int, chosen: Next, prediction: Prediction, *, ran: bool) -> st
         probability = float(chosen.p_best[cell])
         if math.isnan(probability):
             return "is not repeated: no run of it gave a step time"
-        shown = f"{probability:.0%}" if probability >= CLOSE else f"{probability:.1%}"
-        return f"is not repeated: it is the best of its size with a probability of {shown}"
+        best = "is not repeated: it is the best of its size with a probability of"
+        if probability >= CLOSE:
+            return f"{best} {probability:.0%}, and runs of others tell more"
+        return f"{best} {probability:.1%}"
     if prediction.likely_oom[cell]:
         need = float(prediction.need_bytes[cell] / prediction.capacity_bytes[cell])
         return f"predicted memory is {need:.0%} of a GPU's"

@@ -69,7 +69,7 @@ def size(**changes):
     row = {
         "group_id": 1, "world_size": 8, "layout_name": "ZeRO-3", "source": "measured",
         "slowdown_share": None, "num_alloc_retries": None, "losses_agree": True, "mfu": 0.4,
-        "single_run": False, "disturbed_points": None,
+        "single_run": False, "disturbed_points": None, "advised": True, "close": False,
         "fits_probability": 1.0, "predicted_memory_bytes": 2**30, "close_layouts": 1,
         "expected_loss": 0.004, "candidate": True, "load": 0.5, "others_share": None,
         "candidates": 2, "next_points": 0, "suspended_s": 0.0, "longest_step": 1.1,
@@ -110,8 +110,9 @@ def tables(*estimates, **rows):
         ({"disturbed_points": "zero3-r1"},
          ("warn", "A run of ZeRO-3 was disturbed and does not count: zero3-r1")),
         ({"disturbed_points": "zero3-r0, zero3-r1"},
-         ("warn", "Repeats of ZeRO-3 disagree, and any of zero3-r0, zero3-r1 may be the disturbed "
-                  "one: repeat it")),
+         ("warn", "Repeats of ZeRO-3 disagree, and which is right is unknown: zero3-r0, zero3-r1")),
+        ({"disturbed_points": "zero3-r0, zero3-r1", "advised": False},
+         ("good", "Disturbed runs of 1 slower layout change nothing else")),
         ({"candidates": 1}, ("warn", "No other layout was compared at 8 GPUs")),
         ({"single_run": True}, ("warn", "This layout ran once; repeats of others differ by 0.7 %")),
         ({"source": "predicted", "fits_probability": 0.97},

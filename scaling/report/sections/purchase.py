@@ -6,7 +6,7 @@ The page's script makes the same choice when the reader changes tokens, price or
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scaling.analyse.decision import LEAST_FIT
@@ -216,9 +216,7 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
         slow = [f"{row['host']} by {_slower(row)}" for row in slowest[:_MOST_HOSTS]]
         slow += [f"{len(slowest) - len(slow)} more"] if len(slowest) > len(slow) else []
         items.append(("warn", f"Slow: {listed(slow)}; the rates are corrected for it"))
-    for row in tables["estimates"]:
-        if row["world_size"] == size["world_size"] and (points := row["disturbed_points"]):
-            items.append(("warn", _disturbed_words(row["layout_name"], points)))
+    items += _disturbed(tables, size["world_size"])
     if size["losses_agree"] is False:
         items.append(("bad", "The losses of this layout differ from those of the same training"))
     elif any(row["losses_agree"] is False for row in tables["estimates"]):
@@ -234,12 +232,24 @@ def _slower(host: Record) -> str:
     return f"{percent(host['effect'])} {ends}"
 
 
-def _disturbed_words(layout: str, points: str) -> str:
-    if ", " in points:
-        return (
-            f"Repeats of {layout} disagree, and any of {points} may be the disturbed one: repeat it"
-        )
-    return f"A run of {layout} was disturbed and does not count: {points}"
+def _disturbed(tables: Tables, size: int) -> Iterator[Item]:
+    """The runs that do not count, or that disagree: those of the layouts to choose from by name."""
+    others = 0
+    for row in tables["estimates"]:
+        if row["world_size"] != size or not (points := row["disturbed_points"]):
+            continue
+        if not (row["advised"] or row["close"]):
+            others += 1
+        elif ", " in points:
+            told = f"Repeats of {row['layout_name']} disagree, and which is right is unknown"
+            yield "warn", f"{told}: {points}"
+        else:
+            yield (
+                "warn",
+                f"A run of {row['layout_name']} was disturbed and does not count: {points}",
+            )
+    if others:
+        yield "good", f"Disturbed runs of {counted(others, 'slower layout')} change nothing else"
 
 
 def _others(tables: Tables, size: int) -> list[Item]:
