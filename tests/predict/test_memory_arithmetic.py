@@ -15,7 +15,7 @@ from tests.predict.conftest import as_table, table_of
 from tests.shipped import MODELS
 
 # A shared machine may pause at any moment: no test here is about time.
-UNHURRIED = settings(deadline=None, max_examples=60)
+UNHURRIED = settings(deadline=None, max_examples=25)
 
 # Llama-7B of conftest: per layer 4 h^2 + 3 h f, two vocabulary matrices
 LAYER = 4 * 4096**2 + 3 * 4096 * 11008

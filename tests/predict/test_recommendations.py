@@ -7,13 +7,13 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.layout.engines import ENGINES, engine_refusals
+from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates
 from scaling.predict.advise.recommendation import recommend, record_of
 from scaling.predict.cost.model import predict
-from scaling.predict.read.points import points_of, points_of_layouts
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import as_table
 from tests.shipped import MODELS
 
@@ -118,19 +118,6 @@ def test_a_layout_with_little_memory_left_must_be_clearly_faster():
     fastest = min(not_worth_it, key=lambda one: one.step_time_s)
     assert fastest.risky  # and yet not first: it gains less than a tenth
     assert not_worth_it[0].step_time_s > fastest.step_time_s > not_worth_it[0].step_time_s / 1.1
-
-
-def test_the_layouts_of_an_engine_are_predicted_as_that_engine_runs_them():
-    for engine in ENGINES:
-        best = ask(gpus=[8], engine=engine)[8][0]
-        alone = predict(
-            points_of_layouts(
-                [best.layout], [MODELS["llama2_7b"]], SITE, models=["m"], clusters=["site"]
-            )
-        )
-        assert best.layout.engine == engine
-        assert best.step_time_s == pytest.approx(alone.step_time_s[0])
-        assert best.memory_bytes == pytest.approx(alone.memory_bytes[0])
 
 
 def test_a_record_is_predicted_as_it_was_recommended():

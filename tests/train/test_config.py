@@ -27,3 +27,10 @@ def test_the_first_fp16_overflow_lowers_the_loss_scale(
     assert scaler.cur_scale == 2**12
     scaler.update_scale(overflow=True)
     assert scaler.cur_scale == 2**11
+
+
+def test_a_second_copy_of_the_parameters_is_shared_by_dp_and_cp_ranks() -> None:
+    layout = tiny_point(dp=4, cp=2, zero_stage=3, zero_shard_size=2).layout
+    asked = deepspeed_config(TINY, layout)["zero_optimization"]
+    assert asked["zero_hpz_partition_size"] == 4
+    assert asked["stage3_param_persistence_threshold"] == TINY.hidden_size
