@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.arrays import Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
 
@@ -46,13 +46,18 @@ def _params_per_expert(f: Features) -> Floats:
     return (f.mlp_inputs + 1) * f.hidden_size * f.expert_ffn
 
 
-def kept_of_ffn(f: Features) -> Floats:
+def is_lean(group: Group, f: Features) -> Flags:
+    """Whether fused kernels, the software's or Inductor's, keep only what backward reads, (n,)."""
+    return f.compile | group.stack.lean_kernels
+
+
+def kept_of_ffn(group: Group, f: Features) -> Floats:
     """Share of gate, up, activation and product that a feed-forward keeps for backward, (n,).
 
-    Inductor fuses the gate with its activation. Without a gate there are the activation's input
+    Lean kernels fuse the gate with its activation. Without a gate there are the activation's input
     and output.
     """
-    return np.where(f.mlp_inputs > 1, np.where(f.compile, 0.75, 1.0), 0.5)
+    return np.where(f.mlp_inputs > 1, np.where(is_lean(group, f), 0.75, 1.0), 0.5)
 
 
 def busiest_load(f: Features) -> Floats:
@@ -136,7 +141,7 @@ def _reached(places: Floats, k: Floats) -> Floats:
     return np.asarray(places * (1 - (1 - 1 / places) ** k))
 
 
-def kept_expert_bytes(f: Features, p: Mapping[str, float]) -> Floats:
+def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     """Bytes per micro-batch that routed experts of the average layer keep for backward, (n,).
 
     They are the inputs and outputs of the experts per copy of a token. Per element of the expert's
@@ -145,5 +150,7 @@ def kept_expert_bytes(f: Features, p: Mapping[str, float]) -> Floats:
     copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
     saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision
     per_copy = (_KEPT_ROUTED - saved) * f.hidden_size * f.etp
-    per_copy = per_copy + (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(f) - saved) * f.expert_ffn
+    per_copy = (
+        per_copy + (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.expert_ffn
+    )
     return np.asarray(f.expert_share * copies * per_copy)

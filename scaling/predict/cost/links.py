@@ -75,7 +75,9 @@ def link(gpu: Gpu, ranks: Floats | float) -> Floats:
 
 
 def node_link(group: Group) -> float:
-    """Bytes/s that leave a node over all its NICs, one direction."""
+    """Bytes/s that leave a node over all its NICs, one direction, as stack or cluster state it."""
     bandwidth = group.cluster.node_link_bytes_per_s
+    if group.stack.node_link_gbit_per_s is not None:
+        bandwidth = group.stack.node_link_gbit_per_s * 1e9 / 8
     assert bandwidth is not None
     return bandwidth

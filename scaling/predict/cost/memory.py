@@ -11,6 +11,7 @@ from scaling.predict.cost.experts import (
     KEPT_MLP,
     has_experts,
     held_expert_params,
+    is_lean,
     kept_expert_bytes,
     kept_of_ffn,
 )
@@ -253,7 +254,7 @@ def _activations_of_layer(
     wide = f.element_bytes / 2
     without_scores = wide * f.tokens * _kept_per_token(group, f, p)
     if has_experts(f):
-        without_scores = without_scores + wide * kept_expert_bytes(f, p)
+        without_scores = without_scores + wide * kept_expert_bytes(group, f, p)
     scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
     per_score = p["kept_scores"] * (f.math * _KEPT_MATH + f.fused_softmax * _KEPT_FUSED)
     everything = without_scores + wide * per_score * scores * f.attentions
@@ -271,18 +272,18 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
 
     Gated models keep gate, up, activation and product, and rotated copies of q and k. A gpt keeps
     the activation's input and output, and rotates nothing: the 34 bytes of arXiv 2205.05198.
-    Inductor fuses rotation with its copies and the gate with its activation. It keeps only q, k, v
-    and the output, and gate, up and product, and nothing that is cast.
+    Lean kernels fuse rotation with its copies and the gate with its activation. They keep only q,
+    k, v and the output, and gate, up and product.
     """
     h, tp = f.hidden_size, f.tp
-    attention_share = np.where(f.compile, 8 / 14, np.where(f.mlp_inputs > 1, 1.0, 0.7))
+    attention_share = np.where(is_lean(group, f), 8 / 14, np.where(f.mlp_inputs > 1, 1.0, 0.7))
     saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
     attention = (
         _KEPT_ATTENTION * p["kept_sharded"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
     )
     attention = attention * attention_share
     attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
-    ffn = (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(f) - saved) * f.ffn_hidden_size / tp
+    ffn = (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.ffn_hidden_size / tp
     norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, _KEPT_UNFUSED) - 2 * saved
     norms = norms * h / np.where(f.sequence_parallel, tp, 1.0)
     gathered = p["late_release"] * _gpu_bound(group, f)

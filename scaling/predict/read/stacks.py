@@ -29,6 +29,7 @@ class Stack:
     second_copy: bool = False  # zero_shard_size adds a copy of ZeRO-3's weights (sharding.py)
     # its pipelines keep ZeRO-3's weights whole from a step's first micro-batch to its last
     keeps_weights_in_pipelines: bool = False
+    lean_kernels: bool = False  # fused kernels save only what backward reads (memory.py)
     recomputes_modules: bool = False  # its recipes recompute single modules or layers to fit memory
     selective_share: float = 0.0  # of a layer beside its scores that selective mode recomputes
 
@@ -52,6 +53,8 @@ class Stack:
     hides_without_zero: bool = False
     # the host's work on a layer's hooks under ZeRO-3, over that to launch the layer's kernels
     zero_3_hooks: float = 0.0
+
+    node_link_gbit_per_s: float | None = None  # overrides the cluster's NICs, by the source
 
     # choices where a table does not state them
     zero_stage: int = 0
@@ -163,6 +166,7 @@ STACKS = (
         name="Megatron-DeepSpeed",
         generations=_EARLY,
         gradient_bytes=2.0,
+        node_link_gbit_per_s=800.0,
         source="Megatron's FusedScaleMaskSoftmax; vTrain (MICRO'24): 4 x 200 Gb/s a node",
     ),
     Stack(
@@ -179,6 +183,7 @@ STACKS = (
         also=("mcore", "Primus", "Megatron", "NeMo", "MLPerf", "Megatron-Bridge"),
         gradient_bytes=2.0,
         fused_norms=True,
+        lean_kernels=True,
         newest_flash=True,
         zero_stage=1,
         sequence_parallel=True,
@@ -193,6 +198,7 @@ STACKS = (
         gradient_bytes=2.0,
         master_bytes=8.0,
         fused_norms=True,
+        lean_kernels=True,
         newest_flash=True,
         zero_stage=3,
         tokens_once_a_node=True,
@@ -205,6 +211,7 @@ STACKS = (
         name="JAX",
         also=("Pax", "Paxml", "MaxText", "Levanter", "T5X"),
         fused_norms=True,
+        lean_kernels=True,
         newest_flash=True,
         zero_stage=3,
         source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
@@ -229,6 +236,7 @@ STACKS = (
         zero_stage=3,
         gradient_bytes=2.0,
         fused_norms=True,
+        lean_kernels=True,
         # rows of 16k tokens and more run as slowly as FlashAttention 1 in triton; the loss keeps
         # bf16 logits, their shifted copy and their gradient
         defaults={"flash2_efficiency": 0.33, "norm_passes_fused": 45.0, "kept_logits": 6.0},
