@@ -172,7 +172,7 @@ TOKENS, FEW_TOKENS = "seq_length: 128\n", "seq_length: 64\n"
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory):
-    """The quickstart from its YAML to its report, with fewer steps of half as many tokens.
+    """The quickstart from its YAML to its report: fewer steps, half the tokens, no wider model.
 
     Tests look at whether its points were trained, not at how precisely they were measured. Only
     what starts ranks imports anew; test_package runs a study as a new user does.
@@ -183,6 +183,10 @@ def quickstart(tmp_path_factory):
     assert STEPS in shipped
     assert TOKENS in shipped
     study.write_text(shipped.replace(STEPS, FEW_STEPS).replace(TOKENS, FEW_TOKENS))
+    models = root / "config" / "models.yaml"
+    shapes = yaml.safe_load(models.read_text())
+    shapes["small"] |= {"hidden_size": 128, "ffn_hidden_size": 384}
+    models.write_text(yaml.safe_dump(shapes))
     ran = scaling_warm(root, "run", "quickstart")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     yield Ran(root, "quickstart", ran.stdout)

@@ -153,6 +153,13 @@ def fresh(root):
     }
 
 
+def set_price(root, usd):
+    path = root / "config" / "clusters.yaml"
+    clusters = yaml.safe_load(path.read_text())
+    clusters["local"]["usd_per_gpu_hour"] = usd
+    path.write_text(yaml.safe_dump(clusters))
+
+
 def rows_of(root):
     rows = (root / "results" / "one" / "rows").glob("*.parquet")
     return {path.name: (path.stat().st_mtime_ns, digest(path)) for path in rows}
@@ -185,10 +192,7 @@ def test_any_sequence_ends_as_a_fresh_folder_would(seed, checkout):
         elif action == "report" and (results / "tables").exists():
             (results / "report.html").unlink(missing_ok=True)
         elif action == "price":
-            path = checkout / "config" / "clusters.yaml"
-            clusters = yaml.safe_load(path.read_text())
-            clusters["local"]["usd_per_gpu_hour"] = rng.choice([5.0, 7.0])
-            path.write_text(yaml.safe_dump(clusters))
+            set_price(checkout, rng.choice([5.0, 7.0]))
         elif action == "kill":
             kill(rng)
         done.append(f"{step}: {action}")
@@ -208,7 +212,7 @@ def test_any_sequence_ends_as_a_fresh_folder_would(seed, checkout):
     assert told == {path: path.stat().st_mtime_ns for path in told}
 
 
-def test_tables_that_could_not_be_made_are_made_by_the_next_run(checkout):
+def test_tables_that_could_not_be_made_or_know_an_old_price_are_made_anew(checkout):
     run()
     results = checkout / "results" / "one"
     write(checkout, {**STUDY, "title": "Second"})
@@ -218,5 +222,8 @@ def test_tables_that_could_not_be_made_are_made_by_the_next_run(checkout):
     broken.communicate()
     assert broken.returncode != 0
     program.write_text(TABULATE)
+    run()
+    assert json.loads((results / "report.html").read_text()) == fresh(checkout)
+    set_price(checkout, 7.0)
     run()
     assert json.loads((results / "report.html").read_text()) == fresh(checkout)
