@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 from scaling.errors import InputError
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import (
-    of_commonest_fingerprints,
     one_fingerprint_per_stack,
 )
 from scaling.predict.fit.validation import trial
@@ -183,24 +182,6 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InputError, match=r"c\.json: (not JSON|schema is not)"):
         read_calibration(tmp_path / "c.json")
-
-
-def test_two_fingerprints_of_one_stack_are_never_averaged():
-    rows = [{"dp": 8, "step_time_s": 1.0, "stack_fingerprint": name} for name in ("a", "b")]
-    columns = as_table(table_of(*rows), "rows.csv")
-    with pytest.raises(InputError, match="--where \"stack_fingerprint = 'a'\""):
-        one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
-
-
-def test_a_changed_driver_leaves_the_rows_of_the_commonest_software():
-    steps = {"dp": 8, "step_time_s": 1.0, "outcome": "ok"}
-    failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "c"}
-    rows = [steps | {"stack_fingerprint": name} for name in ("b", "a", "b")]
-    columns = as_table(table_of(*rows, failed), "rows.csv")
-    kept = of_commonest_fingerprints(columns, points_of(columns), observed_of(columns))
-    assert kept.tolist() == [True, False, True, True]
-    left = columns.filter(kept)
-    one_fingerprint_per_stack(left, points_of(left), observed_of(left))
 
 
 def test_a_point_that_did_not_start_is_of_no_stack():
