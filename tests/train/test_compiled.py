@@ -70,7 +70,7 @@ def test_a_layer_is_one_graph_whatever_crosses_its_ranks_and_in_8_bits(
 
 
 @IMPORTED_LATE
-def test_a_compiled_loss_holds_no_fp32_logits(fresh_compiler: None) -> None:
+def test_a_compiled_loss_holds_no_fp32_logits() -> None:
     """It saves the 16-bit logits and numbers of each token."""
     loss = loss_function(blueprint(tiny_point(precision="bf16", compile=True)))
     logits = torch.randn(2, 32, 256, dtype=torch.bfloat16, requires_grad=True)
@@ -86,13 +86,6 @@ def test_a_compiled_loss_holds_no_fp32_logits(fresh_compiler: None) -> None:
     )
     expected = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
     assert found.item() == pytest.approx(expected.item(), abs=1e-5)
-
-
-@pytest.fixture
-def fresh_compiler(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No code of other tests: a cached kernel's text is not given."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch._dynamo.reset()
 
 
 def compiled_point(**changes: Any) -> Point:
