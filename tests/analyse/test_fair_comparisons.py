@@ -20,11 +20,12 @@ def test_layouts_that_meet_other_traffic_among_experts_never_compete(tabulated):
     assert table("pairs") == []
 
 
-def matched(*layouts):
+def matched(*layouts, factor="tp", stacks="s"):
     """Pairs of layouts that differ in one factor: (place, rate, bytes) each; all ran at 8."""
     cells = [
         {
-            "group_id": 1, "class": 1, "world_size": 8, "stack_fingerprint": "s", "leads": True,
+            "group_id": 1, "class": 1, "world_size": 8, "leads": True,
+            "stack_fingerprint": stacks[number % len(stacks)],
             "layout": str(number), "cell_id": number, "mean_log_rate": math.log(rate),
             "peak_memory_bytes": memory, "predicted_memory_bytes": None,
         }
@@ -35,9 +36,12 @@ def matched(*layouts):
         for number in range(len(layouts))
     ]
     factors = [
-        {"layout_id": number, "factor_id": 1, "others": number // 2, "place": place, "rank": number}
+        {
+            "layout_id": number, "factor_id": 1, "factor": factor, "others": number // 2,
+            "place": place, "rank": number,
+        }
         for number, (place, *_) in enumerate(layouts)
-    ]
+    ]  # fmt: skip
     return run_sql("inner/matched_pairs", cells=cells, names=names, factors=factors)
 
 
@@ -47,6 +51,13 @@ def test_a_pair_is_near_where_both_are_within_30_per_cent_of_the_fastest():
         (pytest.approx(0.6), False, pytest.approx(9 / 8)),
         (pytest.approx(0.8), True, pytest.approx(0.75)),
     ]
+
+
+def test_only_engines_are_compared_across_software_stacks():
+    layouts = ((1, 100.0, 8), (2, 80.0, 6))
+    assert matched(*layouts, stacks="ab") == []
+    (pair,) = matched(*layouts, factor="engine", stacks="ab")
+    assert (pair["ratio"], pair["stack_fingerprint"]) == (pytest.approx(0.8), "b")
 
 
 def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):

@@ -276,6 +276,16 @@ def test_without_the_whole_shape_of_the_model_there_are_no_other_programs():
     assert "NeMo" in later
 
 
+def test_a_copied_study_whose_model_came_from_a_config_json_says_so():
+    def notes(**changes):
+        return runs(SETTING | changes, ROW, programs=False)["This project"]["lines"]
+
+    assert notes() == notes(num_heads=None) == []
+    (line,) = notes(model="mistral-7.248b")
+    assert "has no mistral-7.248b of this shape" in line
+    assert len(notes(vocab_size=64)) == 1  # another model of the same name
+
+
 def test_a_copied_study_is_a_study(project):
     from scaling.study.load import load_study
 

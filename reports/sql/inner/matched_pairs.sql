@@ -1,5 +1,6 @@
 -- Grain: one row per comparison group, size and two layouts that differ in one factor only.
--- Both are of the class that speaks at the size and of one software stack.
+-- Both are of the class that speaks at the size and of one software stack, unless the factor is the
+-- engine, of which each has a stack of its own; stack_fingerprint is then that of the second.
 -- The two levels are neighbours among those that ran with all else equal (the batch too, so dp and
 -- accumulation follow).   Ids instead of words, to keep the windows small; `pairs` has the words.
 -- ratio: tokens_per_s at to_place over that at from_place.
@@ -33,7 +34,9 @@ matched as (
         least(mean_log_rate, lag(mean_log_rate) over neighbours) >= near_rate as near
     from rates
     join factors using (layout_id)
-    window neighbours as (partition by rated_id order by rank)
+    window neighbours as (
+        partition by if(factor = 'engine', hash(group_id, world_size), rated_id) order by rank
+    )
     -- two layouts of one level differ in a choice that one of them leaves unstated
     qualify others = lag(others) over neighbours and from_place != to_place
 )

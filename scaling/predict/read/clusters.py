@@ -35,10 +35,15 @@ def site_clusters() -> dict[str, Cluster]:
 
 def site_models() -> dict[str, ModelShape]:
     """The models of config/models.yaml, none if there is no such file."""
+    path = config_file("models.yaml")
+    return {} if path is None else _models(path.resolve(), path.stat().st_mtime_ns)
+
+
+@cache
+def _models(path: Path, changed_ns: int) -> dict[str, ModelShape]:
     from scaling.study.load import load_models
 
-    path = config_file("models.yaml")
-    return {} if path is None else load_models(path)
+    return load_models(path)
 
 
 @cache

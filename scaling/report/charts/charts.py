@@ -34,7 +34,7 @@ CHARTS: dict[str, Chart] = {
         Chart(sizes.marginal_return, sizes.return_rows, "it needs two sizes."),
         Chart(sizes.memory, sizes.memory_rows, "no memory was measured or predicted."),
         Chart(sizes.step_bounds, sizes.bound_rows, "no step was profiled closely or predicted."),
-        Chart(comparisons.factor_effects, comparisons.effect_rows, "no pair has one difference."),
+        Chart(comparisons.factor_effects, comparisons.effect_rows, "no choice has three pairs."),
         Chart(comparisons.prediction_error, comparisons.accuracy_rows, "nothing predicted ran."),
         Chart(comparisons.collectives, comparisons.collective_rows, "no link was probed."),
     )

@@ -8,6 +8,7 @@ from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import PART_DEFAULTS
 from scaling.layout.shapes import ModelShape
+from scaling.predict.read.clusters import site_models
 from scaling.report.tables import SHAPE, Record
 from scaling.trainers.entries import all_trainers
 from scaling.trainers.render import Start, point_to_start, start_of
@@ -26,12 +27,15 @@ def runs(group: Record, row: Record, *, programs: bool) -> dict[str, Run]:
     Other programs need the whole shape of the model, which published rows may lack.
     """
     command = "scaling run one_layout  # reads config/studies/one_layout.yaml"
-    told = {"This project": Run(command=command, file=study_yaml(group, row), lines=())}
-    shape = shape_of(group)
+    model, shape = group["model"], shape_of(group)
+    known = site_models().get(model)
+    lines = [f"config/models.yaml has no {model} of this shape: name its config.json instead."]
+    lines = [] if known and shape in (None, known) else lines
+    told = {"This project": Run(command=command, file=study_yaml(group, row), lines=lines)}
     if not programs or shape is None:
         return told
     point = point_to_start(
-        group["model"], shape, layout_of(group, row), cluster=group["cluster"],
+        model, shape, layout_of(group, row), cluster=group["cluster"],
         gpu=group["gpu"] or "", gpus_per_node=group["gpus_per_node"] or row["world_size"],
     )  # fmt: skip
     if row["engine"] == "deepspeed":
