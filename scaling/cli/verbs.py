@@ -73,7 +73,7 @@ def plan(
     if write:
         plan_writer.write_plan(planned)
     loaded, plan = planned.study, planned.plan
-    prices = (price.price_of(loaded, plan), price.cheapest_price(loaded, plan))
+    prices = (price.price_of(loaded, plan), price.cheapest_price(loaded))
     show.show_plan(loaded, plan, planned.probe_plan, *prices)
 
 

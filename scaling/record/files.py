@@ -158,6 +158,22 @@ def _write_table_if_changed(path: Path, table: pa.Table) -> None:
         write_table(path, table)
 
 
+def read_round(path: Path) -> tuple[list[str], list[str], bool]:
+    """The points that a round measures, those it leaves, and whether another round follows.
+
+    The first round without a point that had no row yet is the last.
+    """
+    try:
+        table = pq.read_table(path, columns=["point_id", "chosen", "measured"])
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of a round: {reason}; remove it and run") from None
+    rows = table.to_pylist()
+    chosen = [row["point_id"] for row in rows if row["chosen"]]
+    left = [row["point_id"] for row in rows if not row["chosen"]]
+    return chosen, left, any(row["chosen"] and not row["measured"] for row in rows)
+
+
 _NO_COLUMNS = (  # fields that the row replaces by its own columns
     "shape", "layout", "measured_steps", "keep_trace", "expected_step_s", "at_least_steps", "until",
     "accumulation",

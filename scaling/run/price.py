@@ -14,9 +14,9 @@ from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
 from scaling.run.rounds import budget_gpu_hours, contest_of
 from scaling.study.grid import Plan as Grid
+from scaling.study.grid import expand_grid
 from scaling.study.point import Point, micro_batch_twins
 from scaling.study.schema import Measure
-from scaling.study.short_steps import is_worth_shortening
 from scaling.study.study import Study
 from scaling.study.time_limits import TYPICAL_STARTUP_S
 
@@ -85,7 +85,7 @@ def price_of(study: Study, planned: Grid) -> Price | None:
     )
 
 
-def cheapest_price(study: Study, planned: Grid) -> Price | None:
+def cheapest_price(study: Study) -> Price | None:
     """The price with the keys of `CHEAPEST`; None if the study has some, or nothing would run."""
     own = study.measure
     if study.mode == "predict" or not study.is_predictable:
@@ -95,17 +95,7 @@ def cheapest_price(study: Study, planned: Grid) -> Price | None:
     given = Measure.model_validate(CHEAPEST)
     measure = own.model_copy(update={name: getattr(given, name) for name in CHEAPEST})
     cheap = dataclasses.replace(study, measure=measure)
-    warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
-    once = [
-        dataclasses.replace(point, accumulation="short")
-        if is_worth_shortening(point.layout, warmup=warmup, steps=steps)
-        else point
-        for point in planned.points
-        if point.repeat == 0
-    ]
-    ranked_s = predictions.ranking_times(predictions.predict_points(study, once)[1])
-    run = planning.with_full_runs(cheap, once, ranked_s)
-    priced = price_of(cheap, Grid(points=run, refusals=()))
+    priced = price_of(cheap, planning.fit(cheap, expand_grid(cheap)))
     return priced if priced is not None and priced.gpu_hours else None
 
 

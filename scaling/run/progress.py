@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from scaling.errors import InputError
 from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record import row_files
+from scaling.record.files import read_round
 from scaling.record.running import Runner, live_runner
-from scaling.run.choices import chosen_ids
 from scaling.run.sweep import COLUMNS, Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
@@ -189,11 +186,10 @@ class Watcher:
         chosen: set[str] = set()
         skipped, goes_on = set(self._optional), self._has_rounds
         for path in self.paths.rounds() if self._has_rounds else ():
-            # removed since it was listed, or broken
-            with contextlib.suppress(OSError, pa.ArrowException, InputError):
-                ids, goes_on = chosen_ids(path)
+            with contextlib.suppress(InputError):  # removed since it was listed, or broken
+                ids, left, goes_on = read_round(path)
                 chosen.update(ids)
-                skipped.update(pq.read_table(path, columns=["point_id"])["point_id"].to_pylist())
+                skipped.update(left)
         return [
             p for p in self.points if p.point_id in chosen or p.point_id not in skipped
         ], goes_on

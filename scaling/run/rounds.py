@@ -2,7 +2,7 @@
 
 round<n>.parquet holds the points that earlier rounds did not take: whether each is chosen, and if
 not why. Points that run in any case are not among them. A run on other nodes may be: it is added to
-the plan where a layout ran on slow nodes only. `scaling.run.choices` says which round is the last.
+the plan where a layout ran on slow nodes only.
 """
 
 import math
@@ -25,12 +25,17 @@ from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.record.files import POINTS, point_columns, write_table, write_text_if_changed
+from scaling.record.files import (
+    POINTS,
+    point_columns,
+    read_round,
+    write_table,
+    write_text_if_changed,
+)
 from scaling.record.row_checks import PROBE_COLUMNS
 from scaling.record.row_files import attempts_set_aside
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import predictions
-from scaling.run.choices import chosen_ids
 from scaling.run.plan_writer import plan_digest
 from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan as Grid
@@ -71,7 +76,7 @@ def choose(study: Study, planned: Grid, number: int, study_dir: Path, out: Path)
             f"{study.path}: measure: no round chooses points: that needs guided: true, a budget, "
             "repeats for contenders, or slow nodes that could be left out"
         )
-    earlier = {name for path in sweep.paths.rounds()[: number - 1] for name in chosen_ids(path)[0]}
+    earlier = {name for path in sweep.paths.rounds()[: number - 1] for name in read_round(path)[0]}
     state = _State(sweep, earlier)
     slow = sweep.slow_hosts()
     new, reasons, basis = (

@@ -13,9 +13,9 @@ import pytest
 from scaling.errors import InputError
 from scaling.launch.point_files import read_point, read_probe_plan
 from scaling.probe.plan import plan_from_json
+from scaling.record.files import read_round
 from scaling.record.running import live_runner
 from scaling.run import planning
-from scaling.run.choices import chosen_ids
 from scaling.study.load import load_study
 from scaling.study.point import point_from_json
 from scaling.study.study import read_study_info
@@ -155,4 +155,4 @@ def test_a_broken_study_json_is_one_sentence(text, tmp_path):
 def test_a_broken_choice_is_one_sentence(tmp_path):
     (tmp_path / "8.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"8\.parquet: is no table of a round"):
-        chosen_ids(tmp_path / "8.parquet")
+        read_round(tmp_path / "8.parquet")

@@ -69,7 +69,7 @@ def test_a_budget_in_money_is_one_in_gpu_hours(config, write_study):
 def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):
     study = study_of(config, write_study, **GRID)
     plan = fitting_plan(study)
-    own, cheap = price.price_of(study, plan), price.cheapest_price(study, plan)
+    own, cheap = price.price_of(study, plan), price.cheapest_price(study)
     show.show_plan(study, plan, None, own, cheap)
     printed = capsys.readouterr().out
     assert cheap.gpu_hours < own.gpu_hours < 10  # so few are told with a decimal
@@ -82,17 +82,17 @@ def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_stud
     assert price.price_of(cheaper, fitting_plan(cheaper)).gpu_hours == pytest.approx(
         cheap.gpu_hours, rel=0.01
     )
-    assert price.cheapest_price(cheaper, plan) is None
+    assert price.cheapest_price(cheaper) is None
 
 
 def test_a_study_of_which_nothing_is_predicted_to_fit_has_no_cheap_way(config, write_study):
     huge = {"model": "huge", "world_size": 8, "zero_stage": 0, "global_batch_size": 64}
     study = study_of(config, write_study, measure={"measure_oom": True}, **huge)
-    assert price.cheapest_price(study, fitting_plan(study)) is None
+    assert price.cheapest_price(study) is None
 
 
 def test_what_is_only_predicted_has_no_price(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
     plan = fitting_plan(study)
     only = dataclasses.replace(study, mode="predict")
-    assert price.price_of(only, plan) is price.cheapest_price(only, plan) is None
+    assert price.price_of(only, plan) is price.cheapest_price(only) is None

@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.errors import InputError
-from scaling.record.files import write_rows
+from scaling.record.files import read_round, write_rows
 from scaling.run import plan_writer
-from scaling.run.choices import chosen_ids
 from scaling.run.plan_writer import StudyPlan
 from scaling.run.progress import watch_study
 from scaling.run.rounds import choose
@@ -47,7 +46,7 @@ class Sweep:
         """The points that the round chooses, and the sentence about it."""
         out = self.paths.round(number)
         text = choose(self.study, self.planned, number, self.folder, out)
-        return chosen_ids(out)[0], text
+        return read_round(out)[0], text
 
     def measure(self, names, times=1.0, **changes):
         for point in self.planned.points:

@@ -90,15 +90,15 @@ def round_files(before=None):
     files, goes_on = [], bool(PLAN.rounds)
     while goes_on and len(files) + 1 != before:
         files.append(checkpoints.next_points.get(round=len(files) + 1).output[0])
-        goes_on = round_of(files[-1])[1]
+        goes_on = round_of(files[-1])[2]
     return files
 
 
 def round_of(path):
     # a heavy import, only needed where something is chosen
-    from scaling.run.choices import chosen_ids
+    from scaling.record.files import read_round
 
-    return chosen_ids(Path(path))
+    return read_round(Path(path))
 
 
 def rows_until(before=None):
