@@ -23,7 +23,7 @@ from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
 from scaling.study.inputs import digest_of
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import PlanFile, read_json_object
+from scaling.study.plan_file import PlanFile, content_digest, read_json_object
 from scaling.study.point import Point, micro_batch_twins
 from scaling.study.study import Study
 
@@ -65,6 +65,7 @@ def write_plan(planned: StudyPlan) -> None:
         models = [model.path.absolute() for model in planned.study.model_files]
         digests |= {str(path): digest for path in models if (digest := digest_of(path))}
         content = dataclasses.asdict(dataclasses.replace(plan, files=digests))
+        content["digest"] = content_digest(content)
         before_mb = earlier.get("resources", {}).get("mem_mb")
         if (mem_mb := plan.resources.get("mem_mb")) not in (None, before_mb):
             set_aside_for_memory(paths.folder, int(mem_mb))

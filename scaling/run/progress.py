@@ -131,8 +131,9 @@ class Watcher:
     """Reads a study's folder repeatedly, each finished row only once.
 
     After `look`, `rows` holds columns of the rows and `runners` the processes that measure, both by
-    point. No process counts whose job is over by `queue`. `has_rounds`: rounds choose points while
-    the study runs; `optional` are points that count only once a round takes them.
+    point; `missing` are the points without a row. No process counts whose job is over by `queue`.
+    `has_rounds`: rounds choose points while the study runs; `optional` are points that count only
+    once a round takes them.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Watcher:
         self.points = points
         self.rows: dict[str, dict[str, Any]] = {}
         self.runners: dict[str, Runner] = {}
+        self.missing: Sequence[Point] = ()
         self.queue = Queue()  # Slurm's last answer
         self._has_rounds = has_rounds
         self._optional = optional
@@ -174,12 +176,9 @@ class Watcher:
             and not self.queue.has_lost(runner)
         }
         wanted, goes_on = self._wanted()
+        self.missing = [point for point in wanted if point.point_id not in self.rows]
         seen = progress_of(wanted, self.rows, self.runners)
         return dataclasses.replace(seen, undecided=int(goes_on))
-
-    def missing(self) -> list[Point]:
-        """Points without a row at the last `look`."""
-        return [point for point in self._wanted()[0] if point.point_id not in self.rows]
 
     def _wanted(self) -> tuple[list[Point], bool]:
         """The points that count, chosen or not rejected, and whether a round is to come."""

@@ -130,7 +130,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         for point in watcher.points
         if (runner := watcher.runners.get(point.point_id)) is not None
     )
-    missing = watcher.missing()
+    missing = watcher.missing
     interval = time_left(missing, watcher.rows.values(), progress.running)
     rank_s = [row["duration_s"] * row["world_size"] for row in attempts]
     rank_s += [run.seconds * run.world_size for run in running]

@@ -90,7 +90,9 @@ def read_config(path: Path) -> ConfigModel:
     config = whole | {k: v for k, v in part.items() if v is not None or k not in whole}
     try:
         for model_type in (whole.get("model_type"), config.get("model_type")):
-            _refuse_family(str(model_type))
+            for pattern, what in catalogue()["refused_families"].items():
+                if re.match(pattern, str(model_type)):
+                    raise WrongKey("model_type", f"{what}, which cannot be counted here")
         sizes, family = _sizes_of(config), config["model_type"]
     except WrongKey as error:
         stated = f"={quoted(config[error.key])}" if config.get(error.key) is not None else ""
@@ -193,17 +195,6 @@ def _sizes_of(config: Config) -> dict[str, Any]:
     if not sizes.get("windowed_layers"):
         sizes |= {"window": None, "windowed_layers": None}
     return {field: value for field, value in sizes.items() if value is not None}
-
-
-def _refuse_family(model_type: str) -> None:
-    """Refuse families whose layers cannot be counted.
-
-    Raises:
-        WrongKey: it is one of them.
-    """
-    for pattern, what in catalogue()["refused_families"].items():
-        if re.match(pattern, model_type):
-            raise WrongKey("model_type", f"{what}, which cannot be counted here")
 
 
 def _by_their_keys(problem: str, family: str) -> str:
