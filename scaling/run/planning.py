@@ -116,19 +116,18 @@ def with_full_runs(
     """
     share, seed = study.measure.in_full, study.measure.seed
     by_size: dict[int, list[int]] = {}
-    best: dict[tuple[object, ...], tuple[float, int]] = {}  # by size and setting: time and row
     for row, point in enumerate(points):
-        if point.accumulation != "short" or point.repeat or share == 0:
-            continue
-        by_size.setdefault(point.world_size, []).append(row)
-        if ranked_s is not None and (seconds := ranked_s[row]) is not None:
-            setting = (point.world_size, point.setting_key)
-            best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
-    chosen = {row for _, row in best.values()} if share == "advised" else set()
+        if point.accumulation == "short" and not point.repeat and share != 0:
+            by_size.setdefault(point.world_size, []).append(row)
+    chosen: set[int] = set()
     for rows in by_size.values():
         count = 1 if isinstance(share, str) else max(1, round(share * len(rows)))
         rows.sort(key=lambda row: random_fraction(seed, points[row].point_id, "in full"))
         chosen |= set(rows[:count])
+        if share == "advised" and ranked_s is not None:
+            ranked = sorted((s, row) for row in rows if (s := ranked_s[row]) is not None)
+            best = {points[row].setting_key: row for _, row in reversed(ranked)}
+            chosen |= set(best.values())
     return tuple(
         dataclasses.replace(point, accumulation="both") if row in chosen else point
         for row, point in enumerate(points)
