@@ -67,7 +67,7 @@ def test_what_a_study_measures_and_how_it_fails_can_be():
             ({"grad_norms": [1.0, bad]}, "grad_norms: each must be a finite number of at least 0")
             for bad in (NAN, INFINITE, -1.0)
         ),
-        ({"engine": "xxx"}, "engine='xxx': must be one of "),
+        ({"engine": "!x"}, "engine='!x': must be one of "),
         ({"tp": None}, "tp is missing"),
         ({"cluster": ""}, "cluster is empty"),
         ({"point_id": "../x"}, "point_id='../x': must be letters, digits"),
