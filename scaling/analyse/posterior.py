@@ -25,15 +25,12 @@ never change the rate of a cell that ran.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -298,55 +295,40 @@ def _mirrored(rows: int, half: int, random: np.random.Generator) -> Floats:
     return np.concatenate([drawn, -drawn], axis=1)
 
 
-def _summing(index: Integers, count: int) -> "csr_array":
-    """A matrix that sums what has the same index: (n, count)."""
-    from scipy.sparse import csr_array  # takes a quarter of a second, needed only with rows
-
-    ones = np.ones(len(index))
-    return csr_array((ones, index, np.arange(len(index) + 1)), shape=(len(index), count))
-
-
 def _fill_predicted(
     rates: Floats, ran: Integers, cells: Cells, random: np.random.Generator
 ) -> None:
     """Draw the predicted cells that did not run, given the drawn rates of those that did.
 
-    The unknowns are standard normal: the common error, one of each size, one of each layout. The
-    layouts are eliminated, so the matrix to solve has one row for each size.
+    The unknowns are standard normal: the common error, one of each size, one of each layout. A draw
+    solves their normal equations with noise of the same covariance added to the right-hand side.
     """
     is_predicted = np.isfinite(cells.predicted)
     missing = is_predicted.copy()
     missing[ran] = False
     if not missing.any():
         return
-    half = rates.shape[1] // 2
-    layouts, sizes = int(cells.layout.max()) + 1, int(cells.size.max()) + 1
-    core = np.zeros((len(cells.size), 1 + sizes))  # of the common error and of the sizes
-    core[:, 0] = cells.errors[:, 0]
-    core[np.arange(len(core)), 1 + cells.size] = cells.errors[:, 2]
-    known = ran[is_predicted[ran]]
-    rest = np.maximum(cells.errors[known, 3], _LEAST_REST)[:, None]
-    gap = (rates[known] - cells.predicted[known, None]) / rest
-    seen = core[known] / rest
-    own = (
-        _summing(cells.layout[known], layouts)
-        .multiply(cells.errors[known, 1, None] / rest)
-        .T.tocsr()
+    from scipy.sparse import csr_array, eye_array  # takes a quarter of a second
+    from scipy.sparse.linalg import splu
+
+    half, known = rates.shape[1] // 2, ran[is_predicted[ran]]
+    sizes = 1 + int(cells.size.max()) + 1
+    unknowns = sizes + int(cells.layout.max()) + 1
+    column = np.stack([np.zeros_like(cells.size), sizes + cells.layout, 1 + cells.size], axis=1)
+    starts = np.arange(0, column.size + 1, 3)
+    parts = csr_array(
+        (cells.errors[:, :3].ravel(), column.ravel(), starts), shape=(len(column), unknowns)
     )
-    own_precision = 1 + own.multiply(own).sum(axis=1)[:, None]
-    crossed = own @ seen / own_precision
-    precision = np.eye(1 + sizes) + seen.T @ seen - crossed.T @ (crossed * own_precision)
-    gap_of_layouts = own @ gap
-    unknown = np.linalg.solve(precision, seen.T @ gap - crossed.T @ gap_of_layouts)
-    unknown += np.linalg.solve(np.linalg.cholesky(precision).T, _mirrored(1 + sizes, half, random))
-    of_layout = gap_of_layouts / own_precision - crossed @ unknown
-    of_layout += _mirrored(layouts, half, random) / np.sqrt(own_precision)
-    errors = cells.errors[missing, :, None]
+    rest = np.maximum(cells.errors[known, 3, None], _LEAST_REST)
+    gap = (rates[known] - cells.predicted[known, None]) / rest
+    seen = csr_array(parts[known].multiply(1 / rest))
+    right = seen.T @ (gap + _mirrored(len(known), half, random))
+    right += _mirrored(unknowns, half, random)
+    unknown = splu((eye_array(unknowns) + seen.T @ seen).tocsc()).solve(right)
     rates[missing] = (
         cells.predicted[missing, None]
-        + core[missing] @ unknown
-        + errors[:, 1] * of_layout[cells.layout[missing]]
-        + errors[:, 3] * _mirrored(int(missing.sum()), half, random)
+        + parts[missing] @ unknown
+        + cells.errors[missing, 3, None] * _mirrored(int(missing.sum()), half, random)
     )
 
 
