@@ -52,22 +52,15 @@ _COLUMNS = {
     ),
 }  # fmt: skip
 _KINDS = {  # of columns that are no real numbers
-    **dict.fromkeys(
-        (
-            "group_id",
-            "world_size",
-            "from_world_size",
-            "to_world_size",
-            "runs",
-            "sizes",
-            "leaves_data_at",
-        ),
-        pa.int64(),
-    ),
-    **dict.fromkeys(("cell_id", "from_cell", "to_cell", "effect_id"), pa.uint64()),
-    **dict.fromkeys(("before_layout", "after_layout", "cluster", "host", "named_by"), pa.string()),
-    **dict.fromkeys(("candidate", "close", "advised", "measure_next"), pa.bool_()),
-    "disturbed_points": pa.list_(pa.string()),
+    name: kind
+    for kind, names in {
+        pa.int64(): "group_id world_size from_world_size to_world_size runs sizes leaves_data_at",
+        pa.uint64(): "cell_id from_cell to_cell effect_id",
+        pa.string(): "before_layout after_layout cluster host named_by",
+        pa.bool_(): "candidate close advised measure_next",
+        pa.list_(pa.string()): "disturbed_points",
+    }.items()
+    for name in names.split()
 }
 SCHEMAS = {
     table: pa.schema([(name, _KINDS.get(name, pa.float64())) for name in names])
