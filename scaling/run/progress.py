@@ -1,11 +1,9 @@
 """The progress of a study: points measured, failed, running and left, and the time left."""
 
 import contextlib
-import dataclasses
-import itertools
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,6 @@ from scaling.run.sweep import COLUMNS, Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
-
-_QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
-_USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of its size have finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,47 +67,35 @@ def duration(seconds: float) -> str:
 
 
 def progress_of(
-    points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]], running: Collection[str]
+    points: Sequence[Point],
+    rows: Mapping[str, Mapping[str, Any]],
+    running: Collection[str],
+    *,
+    undecided: int = 0,
 ) -> Progress:
-    """The progress of `points`; rows of other points are not counted."""
-    finished = {point.point_id: rows[point.point_id] for point in points if point.point_id in rows}
+    """The progress of `points`; rows of other points are not counted.
+
+    The time left is for as many points at once as now. A missing point takes the mean of its size;
+    of all sizes, where none of that size has finished.
+    """
+    finished = [row for point in points if (row := rows.get(point.point_id)) is not None]
     missing = [point for point in points if point.point_id not in rows]
-    outcomes = Counter(row["outcome"] for row in finished.values())
+    outcomes = Counter(row["outcome"] for row in finished)
     active = sum(point.point_id in running for point in missing)
-    interval = time_left(missing, finished.values(), active)
+    durations: dict[int, list[float]] = {}
+    for row in finished:
+        durations.setdefault(row["world_size"], []).append(row["duration_s"])
+    of_all = [row["duration_s"] for row in finished]
+    sizes = Counter(point.world_size for point in missing).items() if of_all else ()
+    total_s = sum(n * statistics.fmean(durations.get(size, of_all)) for size, n in sizes)
     return Progress(
         total=len(points),
         done=outcomes.pop("ok", 0),
         failed=dict(outcomes),
         running=active,
-        seconds_left=None if interval is None else interval[1],
+        seconds_left=total_s / max(1, active) if of_all else None,
+        undecided=undecided,
     )
-
-
-def time_left(
-    missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
-) -> tuple[float, float, float] | None:
-    """Estimate the seconds left, between 80 % bounds, if as many points run at once as now.
-
-    Sums over missing points the mean duration m of their size (of all sizes, where none of that
-    size has finished). With k finished points of a size, n missing ones and spread s, the variance
-    of the sum is n s^2 (1 + n / k). None where nothing has finished yet.
-    """
-    durations: dict[int, list[float]] = {}
-    for row in rows:
-        durations.setdefault(row["world_size"], []).append(row["duration_s"])
-    all_durations = [*itertools.chain(*durations.values())]
-    if not all_durations:
-        return None
-    total = variance = 0.0
-    for size, n in Counter(point.world_size for point in missing).items():
-        of_size = durations.get(size, all_durations)
-        k, mean = len(of_size), statistics.fmean(of_size)
-        spread = statistics.stdev(of_size) if k > 1 else _USUAL_SPREAD * mean
-        total += n * mean
-        variance += n * spread**2 * (1 + n / k)
-    margin, at_once = _QUANTILE * variance**0.5, max(1, active)
-    return max(0.0, total - margin) / at_once, total / at_once, (total + margin) / at_once
 
 
 def watch_study(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":
@@ -131,9 +114,8 @@ class Watcher:
     """Reads a study's folder repeatedly, each finished row only once.
 
     After `look`, `rows` holds columns of the rows and `runners` the processes that measure, both by
-    point; `missing` are the points without a row. No process counts whose job is over by `queue`.
-    `has_rounds`: rounds choose points while the study runs; `optional` are points that count only
-    once a round takes them.
+    point. No process counts whose job is over by `queue`. `has_rounds`: rounds choose points while
+    the study runs; `optional` are points that count only once a round takes them.
     """
 
     def __init__(
@@ -148,7 +130,6 @@ class Watcher:
         self.points = points
         self.rows: dict[str, dict[str, Any]] = {}
         self.runners: dict[str, Runner] = {}
-        self.missing: Sequence[Point] = ()
         self.queue = Queue()  # Slurm's last answer
         self._has_rounds = has_rounds
         self._optional = optional
@@ -176,9 +157,7 @@ class Watcher:
             and not self.queue.has_lost(runner)
         }
         wanted, goes_on = self._wanted()
-        self.missing = [point for point in wanted if point.point_id not in self.rows]
-        seen = progress_of(wanted, self.rows, self.runners)
-        return dataclasses.replace(seen, undecided=int(goes_on))
+        return progress_of(wanted, self.rows, self.runners, undecided=int(goes_on))
 
     def _wanted(self) -> tuple[list[Point], bool]:
         """The points that count, chosen or not rejected, and whether a round is to come."""

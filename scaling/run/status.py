@@ -18,7 +18,7 @@ from scaling.launch.start.slurm import Queued
 from scaling.layout.names import name_of
 from scaling.record.files import point_columns
 from scaling.record.row_files import attempts_set_aside
-from scaling.run.progress import Progress, Watcher, duration, time_left
+from scaling.run.progress import Progress, Watcher, duration
 from scaling.run.sweep import step_time
 from scaling.study.point import Point
 
@@ -60,7 +60,6 @@ class Status:
     gpu_hours_spent: float  # rank-hours on a CPU, as `hours_of` says
     gpu_hours_left: float | None
     best: tuple[Best, ...]
-    ends_in_s: tuple[float, float] | None  # 80 % interval, from how long points of each size took
     hours_of: str = "GPU-hours"
 
     def to_json(self) -> str:
@@ -93,11 +92,9 @@ class Status:
             left = self.gpu_hours_left
             budget = "" if left is None else f", {left:,.1f} left of the budget"
             lines.append(f"  {self.gpu_hours_spent:,.1f} {self.hours_of} spent{budget}")
-        if self.ends_in_s is not None:
-            early, late = (_clock(seconds) for seconds in self.ends_in_s)
-            lines.append(f"  ends between {early} and {late} (four times in five)")
-            if self.progress.undecided:
-                lines[-1] += ", later if rounds add points"
+        if self.progress.seconds_left:
+            later = ", later if rounds add points" if self.progress.undecided else ""
+            lines.append(f"  ends at about {_clock(self.progress.seconds_left)}{later}")
         settings = {(best.model, best.seq_length) for best in self.best}
         sizes = {(best.model, best.seq_length, best.world_size) for best in self.best}
         for best in self.best:
@@ -130,8 +127,6 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         for point in watcher.points
         if (runner := watcher.runners.get(point.point_id)) is not None
     )
-    missing = watcher.missing
-    interval = time_left(missing, watcher.rows.values(), progress.running)
     rank_s = [row["duration_s"] * row["world_size"] for row in attempts]
     rank_s += [run.seconds * run.world_size for run in running]
     spent = math.fsum(rank_s) / 3600
@@ -142,7 +137,6 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
-        ends_in_s=(interval[0], interval[2]) if missing and interval is not None else None,
         hours_of="rank-hours" if all(p.gpu == "cpu" for p in watcher.points) else "GPU-hours",
     )
 

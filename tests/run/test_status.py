@@ -11,7 +11,7 @@ from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record.files import write_rows
 from scaling.record.running import mark_running
 from scaling.run import snakemake
-from scaling.run.progress import Watcher, time_left
+from scaling.run.progress import Watcher
 from scaling.run.status import _best, status_of
 from scaling.study.paths import StudyPaths
 from tests.analyse.conftest import read, tabulate_only
@@ -134,20 +134,6 @@ def test_only_the_first_of_many_points_are_shown(sweep):
     shown = [line for line in lines if line.startswith("  waits: ")]
     assert [line.split()[2] for line in shown] == [f"j{n}," for n in range(1, 9)]
     assert "    and 22 more" in lines
-
-
-def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
-    points = points_of(6)
-    few = [{"world_size": 2, "duration_s": seconds} for seconds in (50.0, 150.0)]
-    many = [{"world_size": 2, "duration_s": seconds} for seconds in (99.0, 101.0) * 10]
-    low, _, high = time_left(points, few, 2)
-    assert low < 300 < high
-    narrow_low, _, narrow_high = time_left(points, many, 2)
-    assert narrow_low > low
-    assert narrow_high < high
-    assert narrow_low < 300 < narrow_high
-    assert time_left([], many, 2) == (0.0, 0.0, 0.0)
-    assert time_left(points, [], 2) is None
 
 
 def test_the_best_so_far_is_what_the_report_advises(tmp_path):
