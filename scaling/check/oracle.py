@@ -193,28 +193,33 @@ def _rehearsed_points(point: Point) -> list[tuple[Point, float]]:
 def _shallow_points(point: Point) -> list[tuple[Point, float]]:
     """Two shallow points and their weights; the point itself where these would not be quicker.
 
-    Each chunk of their pipeline has equally many layers less than the point's.
+    Each chunk of their pipeline has equally many layers less than the point's, an encoder as many
+    less as its decoder.
     """
     shape, layout = point.shape, point.layout
-    if shape.family == "t5":
+    encoders = shape.num_encoder_layers
+    if encoders and layout.pp > 1:
         return [(point, 1.0)]
     of_experts = shape.num_experts / layout.ep * shape.expert_params if shape.expert_layers else 0
-    layer = (shape.decoder_layer_params + of_experts) / layout.tp
+    of_encoder = shape.encoder_layer_params if encoders else 0
+    layer = (shape.decoder_layer_params + of_encoder + of_experts) / layout.tp
     gathers = layout.zero_stage == 3
     held = shape.num_layers / layout.pp * layer
     # a model that is shallow enough to lie in a window whole is no image of a deep one
     windows = engine_module(layout.engine, "refusals").windows(layout)
     beyond = max((window for window in windows if window < held), default=0.0)
     least = max(math.ceil(beyond / layer), 4 if gathers else 2) + shape.dense_layers
-    dealt, apart = _layers_of_chunks(point), 2 if gathers else 1
+    dealt = (min(shape.num_layers, encoders),) if encoders else _layers_of_chunks(point)
+    apart = 2 if gathers else 1
     fewer = min(dealt[0] - least, *(count - 1 for count in dealt))
     if 3 * shape.num_layers > 2 * len(dealt) * (2 * fewer - apart):
         return [(point, 1.0)]  # both together have more than half of the layers
     shallow = []
     for less in (fewer, fewer - apart):
         layers = shape.num_layers - less * len(dealt)
-        one = dataclasses.replace(point, shape=dataclasses.replace(shape, num_layers=layers))
-        if _layers_of_chunks(one) != tuple(count - less for count in dealt):
+        sizes = {"num_layers": layers, "num_encoder_layers": max(encoders - less, 0)}
+        one = dataclasses.replace(point, shape=dataclasses.replace(shape, **sizes))
+        if not encoders and _layers_of_chunks(one) != tuple(count - less for count in dealt):
             return [(point, 1.0)]
         shallow.append(one)
     weight = fewer / apart

@@ -183,17 +183,21 @@ def test_replicas_beyond_the_walked_ones_are_extrapolated_in_their_inverse(
 
 
 @pytest.mark.parametrize(
-    ("layers", "layout"),
+    ("shape", "layers", "layout"),
     [
-        (12, {"zero_stage": 1, "dp": 4, "activation_checkpointing": "full"}),
-        (20, {"engine": "torch", "zero_stage": 3, "dp": 4}),
+        (TINY, (12, 0), {"zero_stage": 1, "dp": 4, "activation_checkpointing": "full"}),
+        (TINY, (20, 0), {"engine": "torch", "zero_stage": 3, "dp": 4}),
+        (TINY_T5, (11, 12), {"zero_stage": 1, "dp": 4, "attention": "math"}),
+        (TINY_T5, (20, 21), {"engine": "torch", "zero_stage": 3, "dp": 4, "attention": "math"}),
     ],
     ids=str,
 )
 def test_two_shallow_models_tell_the_memory_of_a_deep_one(
-    memory: Memory, layers: int, layout: dict[str, Any]
+    memory: Memory, shape: ModelShape, layers: tuple[int, int], layout: dict[str, Any]
 ) -> None:
-    point = wide_point(dataclasses.replace(TINY, num_layers=layers), layout)
+    decoders, encoders = layers
+    deep_shape = dataclasses.replace(shape, num_layers=decoders, num_encoder_layers=encoders)
+    point = wide_point(deep_shape, layout)
     assert len(oracle._shallow_points(point)) == 2
     ((deep,),), ((told,),) = (
         memories_of(memory, [(point, [0])], shallow=each) for each in (False, True)
