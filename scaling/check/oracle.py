@@ -217,8 +217,10 @@ def _shallow_points(point: Point) -> list[tuple[Point, float]]:
     shallow = []
     for less in (fewer, fewer - apart):
         layers = shape.num_layers - less * len(dealt)
-        sizes = {"num_layers": layers, "num_encoder_layers": max(encoders - less, 0)}
-        one = dataclasses.replace(point, shape=dataclasses.replace(shape, **sizes))
+        smaller = dataclasses.replace(
+            shape, num_layers=layers, num_encoder_layers=max(encoders - less, 0)
+        )
+        one = dataclasses.replace(point, shape=smaller)
         if not encoders and _layers_of_chunks(one) != tuple(count - less for count in dealt):
             return [(point, 1.0)]
         shallow.append(one)
