@@ -32,8 +32,8 @@ ifeq ($(strip $(ARGS)),)
 	part trained $(BIN)/python -m pytest -m "slurm and ranks" tests/slurm & trained=$$!; \
 	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm and not ranks" \
 	  $$(marked snakemake) & snakemake=$$!; \
-	part studies $(BIN)/python -m pytest -m "snakemake and ranks and not slurm" $$(marked snakemake) & \
-	studies=$$!; \
+	part studies $(BIN)/python -m pytest -m "snakemake and ranks and not slurm" \
+	  $$(grep -l "mark\.ranks" $$(marked snakemake)) & studies=$$!; \
 	part none $(BIN)/python -m pytest -m "$(PLAIN)" $(FIRST_HALF) & none=$$!; \
 	$(BIN)/python -m pytest -m "$(PLAIN)" $(addprefix --ignore=,$(FIRST_HALF)); code=$$?; \
 	for part in "none $$none" "ranks $$ranks" "Snakemake $$snakemake" "studies $$studies" \
