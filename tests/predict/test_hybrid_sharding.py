@@ -34,7 +34,6 @@ OURS = {"framework": "scaling", "dp": 16, "zero_stage": 3, "gradient_accumulatio
 PAIRS = 2 * 1 / 2 * WEIGHTS * 4 / 8 / 25e9 + 2 * 2 * FAR_HOP
 # two nodes of eight: 15 / 16 of the bytes past 200 GB/s of NICs, 14 hops inside and 2 between
 FAR = 15 / 16 * 2 * WEIGHTS / 200e9 + 32 * (2 * HOPS + 2 * FAR_HOP)
-STAGE = (16 * LAYER + HEAD) * 7 / 8 / 300e9
 
 
 @pytest.mark.parametrize(
@@ -49,10 +48,6 @@ STAGE = (16 * LAYER + HEAD) * 7 / 8 / 300e9
         # of 4 micro-batches' 8 gathers 1 is far; the mean of a micro-batch, its scatter included
         ({**OURS, "zero_shard_size": 8},
             (1 / 4 + 1) * FAR + (2 - 1 / 4) * (2 * INSIDE + 32 * HOPS), 0),
-        # torchtitan's pipelines gather and scatter once a step
-        ({"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4,
-            "framework": "torchtitan"},
-            (2 * STAGE + 16 * HOPS) / 4, 2 * STAGE + 16 * HOPS),
         ({"dp": 8, "framework": "scaling", "precision": "fp32"}, 0, 2 * (4 * INSIDE + HOPS)),
     ],
 )  # fmt: skip
@@ -60,16 +55,6 @@ def test_sharded_traffic_is_what_each_software_moves(points, row, gathering, gra
     found = traffic(points(row))
     assert found.gathering == pytest.approx(gathering)
     assert found.gradients == pytest.approx(gradients)
-
-
-def test_torchtitans_pipelines_hold_whole_weights_and_gradients(points):
-    row = {"dp": 8, "pp": 2, "zero_stage": 3, "gradient_accumulation_steps": 4}
-    terms = memory(points({**row, "framework": "torchtitan"})).terms
-    weights = 16 * LAYER + HEAD
-    # whole in 16 bits, and the fp32 shards beside their moments; gradients add up in fp32
-    state = terms["weights_bytes"] + terms["optimizer_bytes"]
-    assert state == pytest.approx(weights * (2 + 12 / 8))
-    assert terms["gradients_bytes"] == pytest.approx(weights * 4)
 
 
 def test_an_empty_cell_shards_over_all_of_dp(points):

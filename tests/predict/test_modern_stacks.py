@@ -5,7 +5,6 @@ import pytest
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.predict.cost.compute import layer_time
-from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.own_memory import in_flight
 from scaling.predict.cost.step import step_of
@@ -40,18 +39,6 @@ def test_interleaving_holds_more_micro_batches(points, layout, first, last):
     _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
     held = [float(in_flight(f, rank)[0]) for rank in (0.0, f.pp - 1)]
     assert held == [pytest.approx(first), pytest.approx(last)]
-
-
-def test_torchtitans_selective_checkpointing_recomputes_half_a_layer(points):
-    kept, gemms = {}, {}
-    for again in ("none", "selective", "full"):
-        group, f = features(
-            points, framework="torchtitan", cluster="h100-80gb-dgx", activation_checkpointing=again
-        )
-        kept[again] = memory_of(group, f, group.start).terms["activations_bytes"][0]
-        gemms[again] = layer_time(group, f, group.start).gemm[0]
-    assert gemms["selective"] == pytest.approx((gemms["none"] + gemms["full"]) / 2)
-    assert kept["full"] < kept["selective"] < kept["none"]
 
 
 def test_interleaving_shortens_the_fill_and_sends_more_messages(points):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import math
 
@@ -10,12 +9,10 @@ import pytest
 
 from benchmarks.counted_memory import judged
 from scaling.layout.layout import Layout
-from scaling.layout.partition import layers_of_stages
-from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import MEMORY_SIGMA_BOUNDED
-from scaling.predict.cost.stages import layer_params, stages_of
+from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_of, points_of_layouts
@@ -26,10 +23,6 @@ from tests.predict.conftest import as_table, table_of
 from tests.shipped import CLUSTERS, MODELS
 
 LLAMA_7B = MODELS["llama2_7b"]
-T5 = ModelShape(
-    family="t5", num_layers=12, num_encoder_layers=12, hidden_size=768, num_heads=12,
-    num_kv_heads=12, head_dim=64, ffn_hidden_size=2048, vocab_size=32128,
-)  # fmt: skip
 
 
 def asked(**layout):
@@ -72,28 +65,6 @@ def test_gradients_are_all_reduced_where_a_scatter_would_do(stage):
     assert scattered == pytest.approx(whole, rel=0.01)
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
-@pytest.mark.parametrize("pp", [2, 3, 4, 8])
-@pytest.mark.parametrize("shape", [LLAMA_7B, T5], ids=["decoder", "encoder-decoder"])
-def test_stages_hold_the_layers_that_the_engine_deals_them(shape, pp, checkpointing):
-    said = {"pp": pp, "seq_length": 2048, "activation_checkpointing": checkpointing}
-    row = {**dataclasses.asdict(shape), **said, "framework": OWN_FRAMEWORK}
-    (group,) = points_of(as_table(table_of(row), "t")).groups
-    f = group.features
-    found = stages_of(f, group.stack)
-    dealt = layers_of_stages(shape, **said)
-    encoder, decoder = shape.encoder_layer_params, shape.decoder_layer_params
-    kinds = shape.num_encoder_layers * [encoder] + shape.num_layers * [decoder]
-    ends = list(itertools.accumulate(dealt, initial=0))
-    weights = [sum(kinds[a:b]) for a, b in itertools.pairwise(ends)]
-    layer = layer_params(f)
-    assert found.first * layer == pytest.approx(weights[0])
-    assert found.last * layer == pytest.approx(weights[-1])
-    if pp > 2:
-        assert found.middle * layer == pytest.approx(max(weights[1:-1]))
-
-
-# Of whole models, as `scaling memory` has counted them: GB at the peak, and in which phase.
 COUNTED = [
     ("llama2_7b", {"zero_stage": 1, "seq_length": 4096}, 148.25, "optimizer"),
     ("llama2_7b", {"zero_stage": 0, "seq_length": 4096}, 134.8, "build"),
@@ -184,7 +155,6 @@ EASILY_MISCOUNTED = [  # a layout that was drawn, and what is easily left out of
     "t5-cp4-zero2-mbs1-ckpt-selective-math",  # position tables and their gradients
     "llama-zero1-mbs1-ckpt-selective-flash2-fp8-torch",  # a tied matrix
     "llama-zero3-mbs1-ckpt-full-flash2-fused-cross-entropy-bf16-1964ce0d",  # a fused loss
-    "t5-tp4-pp4-zero1-mbs1-ckpt-selective-math",  # what an encoder-decoder's stages send
     "gpt-zero1-mbs2-ckpt-full-flash2-bf16-7a0f07ee",  # gradients in ZeRO-1's buckets
     "llama-cp2-zero3-mbs1-flash2-fp8-5c9541b3",  # weights that are let go before the last bucket
 ]

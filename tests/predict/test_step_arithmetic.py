@@ -225,20 +225,6 @@ def test_weak_scaling_of_zero_3_loses_to_tensor_parallelism_at_scale():
     assert per_gpu(2048, tp=1) < per_gpu(2048, tp=2)
 
 
-def test_the_second_attention_makes_the_decoder_stage_heavier(points):
-    t5 = {"num_encoder_layers": 32, "num_layers": 32, "family": "t5", "gated_mlp": True}
-    found = points({**t5, "pp": 2}, {**t5, "pp": 4})
-    (group,) = found.groups
-    stages = stages_of(group.features, group.stack)
-    encoder, decoder = LAYER, LAYER + 4 * 4096**2
-    average = (encoder + decoder) / 2
-    # five of the decoder's layers beside all of the encoder's: a second attention, and the head
-    assert stages.first[0] == pytest.approx((32 * encoder + 5 * decoder) / average)
-    assert stages.last[0] == pytest.approx(27 * decoder / average)
-    assert any("2 rows pipeline an encoder-decoder" in said for said in found.assumptions)
-    assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
-
-
 @UNHURRIED
 @given(st.sampled_from([1, 2, 3, 4, 5, 8, 12]), st.integers(1, 12), st.integers(1, 12))
 def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, decoder):

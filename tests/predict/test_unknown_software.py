@@ -51,7 +51,7 @@ def test_unknown_software_may_fit_a_little_above_the_capacity(points):
         ("megatron_core r0.12", "Megatron-Core"),
         ("ROCm Megatron-LM", "Megatron-Core"),
         ("NeMo Automodel 0.2", "Automodel"),
-        ("AI-Hypercomputer/maxtext", "JAX"),
+        ("AI-Hypercomputer/maxtext", ""),
         ("TorchTitan nightly", "torchtitan"),
         ("NeMo (MLPerf v5.1)", "Megatron-Core"),
         ("Megatron-Bridge", "Megatron-Core"),

@@ -226,8 +226,7 @@ def _data_parallel(
     micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
     gather leave the small group. A pipeline that reduces late scatters once a step, and its
     backward keeps what it gathered for the forward that follows. In whatever order m of each come,
-    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks);
-    one where a second copy on each rank keeps them.
+    that is m + 1 gathers a step (counted in rehearsals; more where a rank has over three chunks).
     """
     copies = replicas / sharding.state
     once_a_step: Floats = np.zeros(len(f))

@@ -40,7 +40,7 @@ class LayerTime:
 def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     """Time GEMMs by shape, attention by kernel, element-wise operators by the bytes they move."""
     # full checkpointing runs a whole forward pass again
-    recomputed = f.full * 1.0 + f.selective * group.stack.selective_share
+    recomputed = f.full * 1.0
     scores_recomputed = (f.full | f.selective) * 1.0
     hbm = hbm_bytes_per_s(group)
     hooks = np.where(f.zero_stage >= 3, group.stack.zero_3_hooks, 0.0)

@@ -258,13 +258,11 @@ def _activations_of_layer(
     scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
     per_score = p["kept_scores"] * (f.math * _KEPT_MATH + f.fused_softmax * _KEPT_FUSED)
     everything = without_scores + wide * per_score * scores * f.attentions
-    # full checkpointing keeps the layer's input alone; selective leaves scores out, and as much of
-    # the rest as the stack recomputes
+    # full checkpointing keeps the layer's input alone; selective leaves scores out
     layer_input = wide * 2 * f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    selective = without_scores + group.stack.selective_share * (layer_input - without_scores)
-    kept = np.where(f.full, layer_input, np.where(f.selective, selective, everything))
+    kept = np.where(f.full, layer_input, np.where(f.selective, without_scores, everything))
     recomputed = np.where(f.full, everything, 0.0)
-    return kept, recomputed + np.where(f.selective, everything - selective, 0.0)
+    return kept, recomputed + np.where(f.selective, everything - without_scores, 0.0)
 
 
 def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats:

@@ -186,7 +186,8 @@ def _predict_block(
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes
     usual = MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
-    bounded = (group.stack.name in ENGINES) & (f.pp > 1) & (f.schedule != ONE_F_ONE_B)
+    counted = (f.pp == 1) | ((f.schedule == ONE_F_ONE_B) & (f.attentions == 1))
+    bounded = ~counted & (group.stack.name in ENGINES)
     predicted = np.where(bounded, MEMORY_SIGMA_BOUNDED, usual)
     out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, predicted)
     out.step_time_s[index] = step.total

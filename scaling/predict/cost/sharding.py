@@ -36,7 +36,7 @@ def sharding_of(group: Group, f: Features) -> Sharding:
     Hybrid sharding (MiCS, arXiv 2205.00119; FSDP) spreads everything over `zero_shard_size` ranks
     only, and keeps a copy in each group of them. DeepSpeed's hpZ (arXiv 2306.10209, section 3.2)
     spreads the state over all ranks, and at zero_stage 3 keeps a second copy of the weights in each
-    group. A stack that `keeps_weights_in_pipelines` has one on each rank.
+    group.
     """
     return _sharded(group, f, f.dp * f.cp, f.shard * f.cp)
 
@@ -56,13 +56,12 @@ def _sharded(group: Group, f: Features, everyone: Floats, inside: Floats) -> Sha
     """Sharding over `inside` ranks, or with a second copy over `everyone`."""
     hpz = (f.zero_stage >= 3) & (f.shard < f.dp) & group.stack.second_copy
     state = np.where(f.zero_stage >= 1, np.where(hpz, everyone, inside), 1.0)
-    stay = (f.zero_stage >= 3) & (f.pp > 1) & (state > 1) & group.stack.keeps_weights_in_pipelines
     dealt = (f.zero_stage == 0) & (f.pp > 1) & f.bf16 & group.stack.deals_bf16_pipelines
     return Sharding(
         state=state,
         updates=np.where(dealt, everyone, state),
-        inside=np.where((f.zero_stage >= 1) & ~stay, inside, 1.0),
-        second=hpz | stay,
+        inside=np.where(f.zero_stage >= 1, inside, 1.0),
+        second=hpz,
     )
 
 

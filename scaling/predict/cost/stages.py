@@ -5,20 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Flags, Floats
-from scaling.layout.axes import ActivationCheckpointing
-from scaling.layout.partition import layer_cost, split_by_cost
 from scaling.predict.cost.experts import held_expert_params, routed_params
 from scaling.predict.read.features import Features
 from scaling.predict.read.stacks import Stack
-
-_CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
     """Layers of the first, the fullest middle and the last stage, (n,); the whole model if pp = 1.
 
-    In an encoder-decoder they are layers of average weight, which all formulas multiply.
+    In an encoder-decoder they are layers of average weight.
     """
 
     first: Floats
@@ -53,7 +49,7 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     slowest_least: as this project's engines do.
     """
     if stack.split == "slowest_least":
-        return _encoder_decoders_by_cost(f, _slowest_least(f))
+        return _slowest_least(f)
     layers, pp = f.num_layers, f.pp
     piped = pp > 1
     if stack.split == "by_cost":
@@ -64,7 +60,7 @@ def stages_of(f: Features, stack: Stack) -> Stages:
         middle = first = np.ceil(layers / pp)
         last = np.maximum(layers - first * (pp - 1), 0)
     last = np.where(piped, last, layers)
-    return _encoder_decoders_by_cost(f, Stages(first, middle, last, piped))
+    return Stages(first, middle, last, piped)
 
 
 def _slowest_least(f: Features) -> Stages:
@@ -104,65 +100,6 @@ def _equal_shares(layers: Floats, stages: Floats) -> tuple[Floats, Floats]:
     """The fewest layers of a stage, and how many stages have one more."""
     fewest = np.floor(layers / stages)
     return fewest, layers - fewest * stages
-
-
-def _encoder_decoders_by_cost(f: Features, stages: Stages) -> Stages:
-    """Replace the stages of encoder-decoders: whatever the software, they are dealt by cost."""
-    rows = np.flatnonzero(stages.piped & (f.attentions > 1))
-    if not len(rows):
-        return stages
-    first, middle, last = stages.first.copy(), stages.middle.copy(), stages.last.copy()
-    t5 = f.take(rows)
-    ends = ends_of_two_kinds(t5, t5.pp)
-    # With a attentions a layer on average, a - 1 of the layers are a decoder's, with two each.
-    # Stages are counted in layers of average weight.
-    attention, average = 2 * t5.hidden_size * (t5.query_width + t5.kv_width), layer_params(t5)
-    encoder = (1 - (t5.attentions - 1) * attention / average)[:, None]
-    decoder = (1 + (2 - t5.attentions) * attention / average)[:, None]
-    encoders = ((2 - t5.attentions) * t5.num_layers)[:, None]
-    weight = np.minimum(ends, encoders) * encoder + np.maximum(ends - encoders, 0.0) * decoder
-    stage_weight, stage = np.diff(weight, axis=1), np.arange(ends.shape[1] - 1)
-    last_stage = (t5.pp - 1).astype(int)
-    first[rows] = stage_weight[:, 0]
-    last[rows] = stage_weight[np.arange(len(rows)), last_stage]
-    is_between = (stage > 0) & (stage < last_stage[:, None])
-    fullest = np.where(is_between, stage_weight, 0.0).max(axis=1)
-    middle[rows] = np.where(last_stage > 1, fullest, first[rows])
-    return Stages(first, middle, last, stages.piped)
-
-
-def ends_of_two_kinds(f: Features, stages: Floats) -> Floats:
-    """Layers before each stage, (n, most stages + 1), of models with two kinds of layers.
-
-    An encoder's come before its decoder's, dense ones before those with experts. They are dealt as
-    the engine does it (scaling/layout/partition.py), which takes a loop: once for each distinct
-    model and number of stages.
-    """
-    is_t5, attention = f.attentions > 1, 2 * f.hidden_size * (f.query_width + f.kv_width)
-    matrices, scores = (f.mlp_inputs + 1) * f.hidden_size, 4 * f.query_width * f.seq_length
-    expert_ffn = shared_ffn(f) + f.experts_per_token * f.expert_ffn
-    expert_layer = attention + matrices * expert_ffn + f.hidden_size * f.num_experts
-    facts = [
-        np.where(is_t5, 2 - f.attentions, 1 - f.expert_share) * f.num_layers,
-        f.num_layers,
-        attention + matrices * np.where(is_t5, f.ffn_hidden_size, f.dense_ffn),
-        scores,
-        np.where(is_t5, 2 * attention + matrices * f.ffn_hidden_size, expert_layer),
-        np.where(is_t5, 2.0, 1.0) * scores,
-        6 * head_params(f),
-        np.where(f.full, 2.0, np.where(f.selective, 1.0, 0.0)),
-        stages,
-    ]
-    models, model_of = np.unique(np.round(np.stack(facts, axis=1)), axis=0, return_inverse=True)
-    ends = np.zeros((len(models), int(stages.max()) + 1))
-    for model, model_ends in zip(models.astype(int).tolist(), ends, strict=True):
-        first_kind, layers, params, scores_of, other_params, other_scores, head, again, pp = model
-        checkpointing = _CHECKPOINTING[again]
-        costs = (layer_cost(params, scores_of, checkpointing),) * first_kind
-        costs += (layer_cost(other_params, other_scores, checkpointing),) * (layers - first_kind)
-        dealt = np.cumsum(split_by_cost((*costs, head), pp))
-        model_ends[1 : pp + 1], model_ends[pp + 1 :] = dealt, dealt[-1]
-    return np.asarray(ends[model_of.reshape(-1)])
 
 
 def shared_ffn(f: Features) -> Floats:

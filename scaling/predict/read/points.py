@@ -162,7 +162,7 @@ def _grouped(
     streams = np.where(f.num_encoder_layers > 0, 2.0, 1.0)  # shapes.py
     if pipelined := int(((streams > 1) & (f.pp > 1)).sum()):
         assumptions.append(
-            f"{pipelined} rows pipeline an encoder-decoder: its encoder's layers first"
+            f"{pipelined} rows pipeline an encoder-decoder: all of its layers are taken as alike"
         )
     batch = f.micro_batch_size * f.accumulation * f.dp
     choices = zip(*(columns[name].tolist() for name in SETTING_AXES), strict=True)

@@ -27,11 +27,8 @@ class Stack:
     casts_as_read: bool = False  # fp8 operands are cast for each product, all is saved in 16 bits
     deals_bf16_pipelines: bool = False  # optimizer state over all replicas, also without ZeRO
     second_copy: bool = False  # zero_shard_size adds a copy of ZeRO-3's weights (sharding.py)
-    # its pipelines keep ZeRO-3's weights whole from a step's first micro-batch to its last
-    keeps_weights_in_pipelines: bool = False
     lean_kernels: bool = False  # fused kernels save only what backward reads (memory.py)
     recomputes_modules: bool = False  # its recipes recompute single modules or layers to fit memory
-    selective_share: float = 0.0  # of a layer beside its scores that selective mode recomputes
 
     # kernels
     fused_norms: bool = False  # norms are one kernel whatever a column says
@@ -208,28 +205,15 @@ STACKS = (
         source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
     ),
     Stack(
-        name="JAX",
-        also=("Pax", "Paxml", "MaxText", "Levanter", "T5X"),
-        fused_norms=True,
-        lean_kernels=True,
-        newest_flash=True,
-        zero_stage=3,
-        source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
-    ),
-    Stack(
         name="torchtitan",
         # weights are fp32 shards, whose bf16 copy lives for one layer
         master_bytes=10.0,
         zero_stage=3,
         sequence_parallel=True,
-        selective_share=0.5,
         # torch's stages reduce gradients after a step's last backward, and add them up in fp32
         reduces_late=True,
         hides_without_zero=True,
-        keeps_weights_in_pipelines=True,
-        source="torchtitan: FSDP2, fp32 shards and reductions; selective checkpointing recomputes "
-        "every second matrix product (or layer); fsdp_reshard_after_forward, by default, is off "
-        "with a pipeline",
+        source="torchtitan: FSDP2, fp32 shards and reductions",
     ),
     Stack(
         name="llm-foundry",
