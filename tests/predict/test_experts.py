@@ -66,11 +66,6 @@ DEEP_EP = {"framework": "Automodel", "activation_checkpointing": "none"}
         (NODES, {"ep_comm_s": SENT * 8 * 6 / 8 / 100e9}),
         # a token wanted by 8 experts on 4 nodes reaches 4 (1 - (3 / 4)^8) of them, 3 in 4 elsewhere
         ({**NODES, **DEEP_EP}, {"ep_comm_s": SENT * 4 * (1 - 0.75**8) * 3 / 4 / 100e9}),
-        # of two ranks two experts reach 1.5, half of them the other one
-        (
-            {**EXPERTS, "dp": 2, "ep": 2, "zero_stage": 1, **DEEP_EP},
-            {"ep_comm_s": SENT * 1.5 / 2 / 300e9},
-        ),
         (  # latent attention: scores over 192, values over 128, so 160 a head
             LATENT,
             {
@@ -100,11 +95,9 @@ def test_gradients_of_experts_are_reduced_by_the_ranks_that_hold_the_same(points
 @pytest.mark.parametrize(
     ("row", "waited_s"),
     [
-        ({"framework": "x"}, 32e-3),
-        ({"framework": "x", "activation_checkpointing": "full"}, 32e-3 * 4 / 3),
-        ({"framework": "scaling"}, 0),  # grouped GEMMs of torch need no counts in bf16
-        ({"framework": "scaling", "ep": 2}, 32e-3),
-        ({"framework": "scaling", "precision": "fp16"}, 32e-3),
+        ({"ep": 2}, 32e-3),
+        ({"ep": 2, "activation_checkpointing": "full"}, 32e-3 * 4 / 3),
+        ({}, 0),
     ],
 )
 def test_the_host_waits_for_the_tokens_of_each_expert(points, monkeypatch, row, waited_s):
@@ -197,16 +190,6 @@ def test_a_second_copy_leaves_expert_state_spread_over_all(points):
     (group,) = points({**row, "zero_shard_size": 8}).groups
     f, p = group.features, {**group.start, **IDEAL}
     assert traffic_of(group, f, p, stages_of(f, group.stack)).gradients == 0
-
-
-def test_tp_ranks_do_not_meet_after_experts_that_are_whole(points):
-    row = {**EXPERTS, "tp": 2, "dp": 4, "ep": 4}
-    dense, whole, shared = (
-        quiet_step(points(one)).terms["tp_comm_s"]
-        for one in ({"tp": 2, "dp": 4}, row, {**row, "shared_experts": 1})
-    )
-    assert whole == pytest.approx(dense / 2)
-    assert shared == pytest.approx(dense)
 
 
 def test_an_all_to_all_waits_for_its_ranks_however_little_it_sends(points, monkeypatch):

@@ -32,7 +32,6 @@ from scaling.predict.cost.sharding import (
 )
 from scaling.predict.cost.stages import (
     Stages,
-    dense_blocks,
     experts_of_heaviest_stage,
     weights_of_heaviest_stage,
 )
@@ -117,9 +116,7 @@ def _tensor_parallel(
     nodes: over a lossy transport they slow the host's launches down.
     """
     tp = f.tp
-    # a tp rank sends its own tokens to experts that are whole, and they come back to it
-    blocks = np.where(f.etp < tp, dense_blocks(f), f.attentions + 1)
-    count = (2 + f.full) * blocks
+    count = (2 + f.full) * (f.attentions + 1)
     volume = 2 * (tp - 1) / tp * f.tokens * f.hidden_size * f.element_bytes
     # every rank waits for the last one to arrive; latencies are stated for 4 ranks
     meeting = np.log2(np.maximum(tp, 2.0)) / 2

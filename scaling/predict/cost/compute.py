@@ -10,7 +10,7 @@ import numpy as np
 
 from scaling.arrays import Floats
 from scaling.predict.cost.experts import FFN_PASSES, expert_time, has_experts
-from scaling.predict.cost.stages import dense_blocks, layer_params
+from scaling.predict.cost.stages import layer_params
 from scaling.predict.read.features import Features, Group
 
 # Share of the data sheet's HBM bandwidth that streaming kernels reach (STREAM on A100 and H100).
@@ -162,7 +162,7 @@ def _cast_elements(f: Features) -> Floats:
     Forward the inputs of its four GEMMs (h, query width, h, ffn), backward the gradients of their
     outputs; each time the weights too. Tensors h wide are whole on each tp rank.
     """
-    whole = 2 * dense_blocks(f) * f.hidden_size
+    whole = 2 * (f.attentions + 1) * f.hidden_size
     sharded = 2 * f.attentions * (f.query_width + f.kv_width)
     sharded = sharded + (1 + f.mlp_inputs) * f.ffn_hidden_size
     return f.tokens * (whole + sharded / f.tp) + layer_params(f) / f.tp

@@ -107,10 +107,9 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     of which (ep - ranks on its node) / ep leave the node. A stack with `tokens_once_a_node`
     (DeepEP, arXiv 2412.19437, section 3.2) sends a token only once to each node with an expert that
     it is routed to: with even routing over N nodes N (1 - (1 - 1 / N)^k) (N - 1) / N copies leave.
-    Inside a node it goes once to each rank, by the same formula over the ep ranks.
     Links of the node and NICs work at the same time, so the slower one counts. Each exchange also
-    takes a latency that grows with log2(ep). In a layer with experts the host waits
-    for the number of tokens of each expert; grouped GEMMs in bf16 do not need it (grouped_mm).
+    takes a latency that grows with log2(ep), and the host waits for the number of tokens of each
+    expert.
     """
     ep, k = f.ep, f.experts_per_token
     ranks_on_node = np.clip(f.gpus_per_node / f.etp, 1.0, ep)
@@ -119,26 +118,17 @@ def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     tokens = f.tokens / f.tp * f.etp * busiest_load(f)
     copies_leaving = k * (ep - ranks_on_node) / ep
     if group.stack.tokens_once_a_node:
-        copies_leaving = np.minimum(copies_leaving, _reached(nodes, k) * (nodes - 1) / nodes)
-        # tokens from other nodes are forwarded inside the node too
-        copies_inside = _reached(ep, k) * (ep - 1) / ep
-    else:
-        copies_inside = k * (ranks_on_node - 1) / ep
+        reached = nodes * (1 - (1 - 1 / nodes) ** k)  # nodes with one of a token's experts
+        copies_leaving = np.minimum(copies_leaving, reached * (nodes - 1) / nodes)
     nics = node_link(group) / f.gpus_per_node * p["network_efficiency"]
     links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
-    inside = tokens * copies_inside * token_bytes / links
+    inside = tokens * k * (ranks_on_node - 1) / ep * token_bytes / links
     across = tokens * copies_leaving * token_bytes / nics
     exchanges = 4 + 2 * f.full
     latency = TP_LATENCY_S * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
     seconds = exchanges * (np.maximum(inside, across) + latency)
-    waits = (ep > 1) | group.stack.waits_without_ep | ~f.bf16
-    waiting = waits * _HOST_WAITS_S * (1 + f.full / 3)
-    return np.asarray(f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting))
-
-
-def _reached(places: Floats, k: Floats) -> Floats:
-    """How many nodes or ranks have one of a token's k experts under even routing, (n,)."""
-    return np.asarray(places * (1 - (1 - 1 / places) ** k))
+    seconds = seconds + _HOST_WAITS_S * (1 + f.full / 3)
+    return np.asarray(f.expert_share * np.where(ep > 1, seconds, 0.0))
 
 
 def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floats:

@@ -109,11 +109,6 @@ def shared_ffn(f: Features) -> Floats:
     return width
 
 
-def dense_blocks(f: Features) -> Floats:
-    """Attentions and feed-forwards of the average layer that every token goes through, (n,)."""
-    return np.asarray(f.attentions + 1 - np.where(shared_ffn(f) > 0, 0.0, f.expert_share))
-
-
 def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
     """Parameters per tp rank of the stage with most: the one that moves and updates most, (n,)."""
     layer, head = layer_params(f), head_params(f)

@@ -41,8 +41,6 @@ class Stack:
     splits_backward: bool = True
     # a token goes once to each node with experts it needs and is forwarded there (DeepEP, HybridEP)
     tokens_once_a_node: bool = False
-    # the host asks how many tokens each expert gets, also where a rank has all experts
-    waits_without_ep: bool = True
     # gradients of a pipeline, or without ZeRO, are reduced after the last backward, in the open
     reduces_late: bool = False
     all_reduces_gradients: bool = False  # at zero_stage 1 and 2, where a scatter would do
@@ -77,7 +75,6 @@ OWN_STACKS = {
             deals_bf16_pipelines=True,  # BF16_Optimizer
             second_copy=True,
             casts_as_read=True,
-            waits_without_ep=False,
             splits_backward=False,
             all_reduces_gradients=True,  # use_multi_rank_bucket_allreduce
             reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
@@ -93,7 +90,6 @@ OWN_STACKS = {
             gradient_bytes=2.0,
             fused_norms=True,
             casts_as_read=True,
-            waits_without_ep=False,
             split="slowest_least",
             reduces_late=True,
             hides_without_zero=True,
