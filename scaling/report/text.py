@@ -100,22 +100,22 @@ def money(hours: float, price: float | None, gpu: str) -> str:
     return f"${amount(hours * price)}" if price else f"{amount(hours)} {gpu}-hours"
 
 
-def at_level(low: float, high: float, level: float, unit: str = "%") -> str:
-    """An interval with what it holds: `(45–70 %, 95 % interval)`, of values already as text."""
+def at_level(low: float, high: float, level: float) -> str:
+    """An interval of ratios and what it holds: `(45–70 %, 95 % interval)`."""
     dash = "–" if low >= 0 else " to "
-    return f"({digits(low, 0)}{dash}{digits(high, 0)}{THIN}{unit}, {percent(level)} interval)"
+    return f"({digits(100 * low, 0)}{dash}{percent(high)}, {percent(level)} interval)"
 
 
 def faster(ratio: float, low: float, high: float, level: float) -> str:
     """How a rate changes: `64 % faster (45–70 %, 95 % interval)`, `40 % slower`, `as fast`."""
     if low <= 1 <= high and abs(ratio - 1) < 0.005:
-        return f"as fast {at_level(100 * (low - 1), 100 * (high - 1), level)}"
+        return f"as fast {at_level(low - 1, high - 1, level)}"
     if ratio >= _TIMES:
         ends = f"{digits(low, 1)}–{digits(high, 1)}, {percent(level)} interval"
         return f"{digits(ratio, 2)} times as fast ({ends})"
     if ratio < 1:
-        return f"{percent(1 - ratio)} slower {at_level(100 * (1 - high), 100 * (1 - low), level)}"
-    return f"{percent(ratio - 1)} faster {at_level(100 * (low - 1), 100 * (high - 1), level)}"
+        return f"{percent(1 - ratio)} slower {at_level(1 - high, 1 - low, level)}"
+    return f"{percent(ratio - 1)} faster {at_level(low - 1, high - 1, level)}"
 
 
 def step_words(step: Mapping[str, Any]) -> str:

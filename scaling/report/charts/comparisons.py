@@ -216,7 +216,8 @@ def collectives() -> alt.LayerChart:
         color=alt.Color(
             "group:N", scale=alt.Scale(range=[variable(f"c{slot}") for slot in range(1, 7)]),
             legend=alt.Legend(
-                title=None, orient="top", columns=2, columnPadding=34, labelLimit=220
+                title=None, orient="top", columns=2, columnPadding=34, labelLimit=220,
+                symbolOpacity=1,
             ),
         ),
     )  # fmt: skip

@@ -51,12 +51,6 @@ Option = dict[str, Any]
 Item = tuple[str, str]  # "good", "warn" or "bad", and a sentence
 
 
-def default_tokens(group: Record) -> float:
-    """The tokens of a run where the reader gives none."""
-    known = group["total_params"]
-    return float(TOKENS_PER_PARAMETER * known) if known else DEFAULT_TOKENS
-
-
 def options(tables: Tables) -> list[Option]:
     """One option per size at which a layout can be advised, in rising order.
 
@@ -213,7 +207,11 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
         items.append(("warn", f"{told}: a rank or its host was stopped"))
     if tables["hosts"]:
         slowest = sorted(tables["hosts"], key=lambda row: -float(row["effect"]))
-        slow = [f"{row['host']} by {_slower(row)}" for row in slowest[:_MOST_HOSTS]]
+        slow = [
+            f"{row['host']} by {percent(row['effect'])} "
+            f"{at_level(row['effect_low'], row['effect_high'], row['level'])}"
+            for row in slowest[:_MOST_HOSTS]
+        ]
         slow += [f"{len(slowest) - len(slow)} more"] if len(slowest) > len(slow) else []
         items.append(("warn", f"Slow: {listed(slow)}; the rates are corrected for it"))
     items += _disturbed(tables, size["world_size"])
@@ -224,12 +222,6 @@ def _machine(tables: Tables, size: Record) -> list[Item]:
     if (size["mfu"] or 0) > 1:
         items.append(("bad", f"MFU is {percent(size['mfu'])}, more than the device can give"))
     return items
-
-
-def _slower(host: Record) -> str:
-    """How much slower a host is: `13 % (12–14 %, 95 % interval)`."""
-    ends = at_level(100 * host["effect_low"], 100 * host["effect_high"], host["level"])
-    return f"{percent(host['effect'])} {ends}"
 
 
 def _disturbed(tables: Tables, size: int) -> Iterator[Item]:

@@ -21,7 +21,8 @@ def story(tables: Tables) -> dict[str, Any]:
     """
     group = tables["comparison_groups"][0]
     options, opening = purchase.options(tables), purchase.start(tables)
-    tokens, price = purchase.default_tokens(group), group["usd_per_gpu_hour"]
+    known, price = group["total_params"], group["usd_per_gpu_hour"]
+    tokens = float(purchase.TOKENS_PER_PARAMETER * known) if known else purchase.DEFAULT_TOKENS
     told: dict[str, Any] = {
         "id": group["group_id"],
         "model": group["model"],
