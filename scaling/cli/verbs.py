@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import pwd
 import shlex
 import subprocess
 import sys
@@ -251,9 +252,10 @@ def main() -> None:
             with contextlib.suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     try:
-        Path.home()
-    except RuntimeError:  # a user id without a name, as in containers: what a login does
-        os.environ["HOME"] = "/"
+        pwd.getpwuid(os.getuid())
+    except KeyError:  # a user id without a name, as in containers: what a login does
+        os.environ.setdefault("HOME", "/")
+        os.environ.setdefault("LOGNAME", str(os.getuid()))  # snakemake asks for a name
     nameless = "the working directory"
     try:
         Path.cwd()

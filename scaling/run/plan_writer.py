@@ -25,7 +25,7 @@ from scaling.study.inputs import digest_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import PlanFile, content_digest, read_json_object
 from scaling.study.point import Point, micro_batch_twins
-from scaling.study.study import Study
+from scaling.study.study import Study, study_info_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,6 @@ class StudyPlan:
     """A loaded study and its plan; `made_from` is the digest of everything the plan depends on."""
 
     study: Study
-    about: str  # the content of study.json
     folder: Path
     plan: Plan
     probe_plan: ProbePlan | None
@@ -56,7 +55,7 @@ def write_plan(planned: StudyPlan) -> None:
                     f"in clusters.yaml, or move {paths.folder} away"
                 )
         files.write_points(paths.folder, planned.plan)
-        files.write_text_if_changed(paths.study, planned.about)
+        files.write_text_if_changed(paths.study, study_info_json(planned.study))
         written = [paths.points_table, paths.refused, paths.study]
         if planned.probe_plan is not None:
             files.write_text_if_changed(paths.probe_plan, planned.probe_plan.to_json())

@@ -23,7 +23,7 @@ from scaling.study.load import load_study
 from scaling.study.paths import CONFIG, RESULTS
 from scaling.study.point import Point
 from scaling.study.short_steps import Accumulation, total_micro_batches
-from scaling.study.study import Study, replication_queries, study_folder, study_info_json
+from scaling.study.study import Study, replication_queries, study_folder
 from scaling.study.time_limits import point_limits
 
 _WORKER_MINUTES = 2  # which the executor adds to the minutes of a job
@@ -45,7 +45,7 @@ def plan_study(
     # before the files are read: if one is edited meanwhile, this plan must count as stale
     made_from = inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
     study = load_study(path, mode=mode, cluster=cluster)
-    folder, about = study_folder(study, RESULTS), study_info_json(study)
+    folder = study_folder(study, RESULTS)
     replication_queries(study)  # report a wrong name before anything runs
     plan, probe = expand_grid(study), None
     if study.mode == "measure":  # in a prediction, what does not fit is part of the answer
@@ -54,7 +54,6 @@ def plan_study(
         probe = plan_probe(study, plan)
     return StudyPlan(
         study=study,
-        about=about,
         folder=folder,
         plan=plan,
         probe_plan=probe,

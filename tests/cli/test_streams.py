@@ -55,6 +55,15 @@ main()
 """
 
 
+def test_snakemake_is_given_a_name_for_a_user_without_one(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):  # where getpass looks first
+        monkeypatch.delenv(name, raising=False)
+    asks = "import atexit, getpass\natexit.register(lambda: print(getpass.getuser()))\n"
+    command = [sys.executable, "-c", asks + NAMELESS, "--version"]
+    told = subprocess.run(command, cwd=PROJECT, text=True, capture_output=True, check=True).stdout
+    assert told.splitlines()[-1] == str(os.getuid())
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

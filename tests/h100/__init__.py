@@ -19,7 +19,6 @@ from scaling.study.grid import expand_grid
 from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, point_from_json
-from scaling.study.study import study_info_json
 from tests.conftest import PROJECT
 
 HERE = Path(__file__).parent
@@ -35,12 +34,7 @@ def h100_study(root: Path) -> Path:
     """The folder results/h100 under `root`: the study planned, and all its points measured."""
     study, folder = load_study(STUDY, PROJECT / "config"), root / "results" / "h100"
     plan = fit(study, expand_grid(study))
-    about = study_info_json(study)
-    made = StudyPlan(
-        study=study, about=about, folder=folder, plan=plan, probe_plan=None,
-        made_from="",
-    )  # fmt: skip
-    write_plan(made)
+    write_plan(StudyPlan(study=study, folder=folder, plan=plan, probe_plan=None, made_from=""))
     measure_all(folder)
     return folder
 

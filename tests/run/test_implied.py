@@ -28,10 +28,7 @@ def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(config, writ
     choices = {"world_size": 8, "global_batch_size": 64, "micro_batch_size": [4, 1, 2]}
     study = study_of(config, write_study, model="mini", tp=[1, 2], zero_stage=[1, 3], **choices)
     plan = grid.expand_grid(study)
-    planned = StudyPlan(
-        study=study, about="", folder=tmp_path, plan=plan, probe_plan=None,
-        made_from="",
-    )  # fmt: skip
+    planned = StudyPlan(study=study, folder=tmp_path, plan=plan, probe_plan=None, made_from="")
     plan_writer.write_plan(planned)
     order = list(read_json_object(tmp_path / "plan.json")["points"])
     points = {point.point_id: point for point in plan.points}

@@ -56,7 +56,7 @@ class Sweep:
                 write_rows(self.paths.row(point.point_id), [row])
 
     def write_plan(self):
-        made = {"about": "{}", "probe_plan": None, "made_from": ""}
+        made = {"probe_plan": None, "made_from": ""}
         plan = StudyPlan(study=self.study, plan=self.planned, folder=self.folder, **made)
         plan_writer.write_plan(plan)
 
