@@ -195,19 +195,18 @@ class _Sets:
 
 
 def _sets(counts: Integers) -> _Sets:
-    """The sets of cells with so many runs each."""
+    """The sets of cells with so many runs each, those of a cell mirrored about the whole."""
     offset = np.cumsum(counts) - counts
     parts = []
     for count in np.unique(counts):
-        start, end = np.triu_indices(count + 1, 1)
-        disturbed = count - (end - start)
-        few = disturbed <= _MOST_DISTURBED
+        ends = np.arange(min(count - 1, _MOST_DISTURBED) + 1)
+        below, above = np.nonzero(np.add.outer(ends, ends) < len(ends))  # disturbed runs
+        mirrored = np.argsort(below - above, kind="stable")
+        below, above = below[mirrored], above[mirrored]
         cells = np.flatnonzero(counts == count)
-        grid = np.broadcast_arrays(
-            offset[cells, None] + start[few], offset[cells, None] + end[few], cells[:, None],
-            disturbed[few],
-        )  # fmt: skip
-        parts.append(np.stack([values.ravel() for values in grid]))
+        start = offset[cells, None]
+        of_count = start + below, start + count - above, cells[:, None], below + above
+        parts.append(np.stack([one.ravel() for one in np.broadcast_arrays(*of_count)]))
     joined = np.concatenate(parts, axis=1)
     return _Sets(*joined[:, np.argsort(joined[2], kind="stable")])
 
@@ -255,9 +254,7 @@ def _given(nodes: Floats, runs: Runs, sets: _Sets, on_host: Flags) -> _Given:
     centre = np.bincount(runs.cell, runs.log_rate) / counts  # sums of small numbers are exact
     total, logs = sets.sums(weight), sets.sums(np.log(weight / (2 * np.pi)))
     of_hosts = [sets.sums(weight * on) for on in hosts]
-    share = np.stack([one / total for one in of_hosts], axis=-1) if of_hosts else None
-    if share is None:
-        share = np.zeros((*total.shape, 0))
+    share = np.moveaxis(np.reshape(of_hosts, (len(hosts), *total.shape)) / total, 0, -1)
     unusual = np.log(nodes / USUAL_NOISE) / NOISE_SPREAD
     loud = (NOISE_FREEDOM + 1) * np.log1p(unusual**2 / NOISE_FREEDOM)
     prior = -np.where(unusual > 0, loud, unusual**2) / 2
