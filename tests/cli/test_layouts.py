@@ -176,7 +176,6 @@ OWN = """
   command: [my-trainer, --layers, "{{num_layers}}", --tp, "{{tp}}", --batch, "{{micro_batch_size}}"]
   untold: the rest of the model
   flags:
-    sequence_parallel: {{"on": [--sp]}}
     zero_stage: {{{stages}}}
   reads: {{step: step, fields: {{ms: '([0-9]+) ms'}}}}
 """
@@ -191,6 +190,7 @@ def test_programs_of_a_folder_are_searched_and_planned_under_names_of_its_own(sa
         assert code == 0, err
         best = json.loads(out)
         assert {one["zero_stage"] for one in best} <= stages
+        assert all(one["tp"] > 1 for one in best if one["zero_stage"] == 0)
         assert {(one["pp"], one["cp"], one["activation_checkpointing"]) for one in best} == {
             (1, 1, "none")
         }

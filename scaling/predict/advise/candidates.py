@@ -137,6 +137,11 @@ def candidates(search: Search) -> Iterator[Layout]:
         return
     shape, count, plain = search.shape, search.gpus, search.on_one_gpu
     layers = shape.num_layers + shape.num_encoder_layers
+    sharded, whole = (
+        set(engine_refusals(shape, dataclasses.replace(plain, tp=2, sequence_parallel=on)))
+        for on in (True, False)
+    )
+    sharded_norms = sharded <= whole  # if the engine has them
     most_cp = max(search.seq_length // _FEWEST_TOKENS_A_RANK, 1)
     for tp, pp, cp in itertools.product(
         powers_of_two(min(count, _MOST_TP)),
@@ -158,7 +163,7 @@ def candidates(search: Search) -> Iterator[Layout]:
                 pp=pp,
                 cp=cp,
                 dp=dp,
-                sequence_parallel=tp > 1 and search.seq_length % (tp * cp) == 0,
+                sequence_parallel=sharded_norms and tp > 1 and search.seq_length % (tp * cp) == 0,
                 micro_batch_size=micro_batch,
                 gradient_accumulation_steps=sequences // micro_batch,
             )
