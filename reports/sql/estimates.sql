@@ -66,18 +66,15 @@ slots as (
     from standings
 )
 select
-    rated.* exclude (
-        model_flop_per_s_per_gpu_of_rate, hardware_flop_per_s_per_gpu_of_rate, mfu_of_rate,
-        hfu_of_rate
-    ),
+    rated.*,
     tokens_per_s / world_size as tokens_per_s_per_gpu,
     tokens_per_step / tokens_per_s as step_time_s,
     tokens_per_step / tokens_per_s_high as step_time_low_s,
     tokens_per_step / tokens_per_s_low as step_time_high_s,
-    tokens_per_s * model_flop_per_s_per_gpu_of_rate as model_flop_per_s_per_gpu,
-    tokens_per_s * hardware_flop_per_s_per_gpu_of_rate as hardware_flop_per_s_per_gpu,
-    tokens_per_s * mfu_of_rate as mfu,
-    tokens_per_s * hfu_of_rate as hfu,
+    model_flops_per_token * tokens_per_s / world_size as model_flop_per_s_per_gpu,
+    hardware_flops_per_token * tokens_per_s / world_size as hardware_flop_per_s_per_gpu,
+    model_flop_per_s_per_gpu / peak_flop_per_s as mfu,
+    hardware_flop_per_s_per_gpu / peak_flop_per_s as hfu,
     if(class = 3, null, ok_runs = 1) as single_run,
     named_runs.slow_hosts,
     slot,

@@ -5,7 +5,6 @@
 -- speaks: this cell speaks for the layout at the size: of the first class with a run of the layout,
 -- then of the stack with the most runs of the comparison group.
 -- leads: it speaks, ran or fits, and its class is the first one at the size.
--- *_of_rate: the value per token/s; times tokens_per_s it gives the value.
 with pooled as (
     select
         cell_id, group_id, world_size, layout, class, stack_fingerprint,
@@ -20,10 +19,9 @@ with pooled as (
         any_value(error_message order by repeat) filter (where outcome != 'ok') as error_message,
         avg(ln(tokens_per_s)) as mean_log_rate,
         max(log_sigma) as log_sigma,
-        any_value(model_flop_per_s_per_gpu / tokens_per_s) as model_flop_per_s_per_gpu_of_rate,
-        any_value(hardware_flop_per_s_per_gpu / tokens_per_s) as hardware_flop_per_s_per_gpu_of_rate,
-        any_value(mfu / tokens_per_s) as mfu_of_rate,
-        any_value(hfu / tokens_per_s) as hfu_of_rate,
+        any_value(model_flops_per_token) as model_flops_per_token,
+        any_value(hardware_flops_per_token) as hardware_flops_per_token,
+        any_value(peak_flop_per_s) as peak_flop_per_s,
         max(peak_memory_bytes) filter (where outcome = 'ok') as peak_memory_bytes,
         max(predicted_memory_bytes) as predicted_memory_bytes,
         max(capacity_bytes) as capacity_bytes,
