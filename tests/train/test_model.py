@@ -1,4 +1,4 @@
-"""The models have the weights that their shapes count, whole and over tp ranks."""
+"""The models have the weights that their shapes count; a shard holds its own alone."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.blueprint import Blueprint, shard
 from scaling.train.model.decoder import Decoder
 from scaling.train.model.encoder_decoder import EncoderDecoder
 from scaling.train.parallel.tensor import TensorParallel
@@ -38,3 +38,8 @@ of_every_family = pytest.mark.parametrize(
 @of_every_family
 def test_every_parameter_the_shape_counts_is_built(shape: ModelShape) -> None:
     assert sum(weight.numel() for weight in weights(shape).values()) == shape.total_params
+
+
+def test_a_shard_does_not_keep_the_whole_weight_in_memory() -> None:
+    part = shard(torch.zeros(8, 8), dim=0, rank=1, size=4)
+    assert part.untyped_storage().nbytes() == 2 * 8 * 4
