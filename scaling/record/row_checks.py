@@ -164,11 +164,12 @@ def _rules() -> Rules:
     )
     for name in ("model", "cluster", "layout"):
         yield f"\"{name}\" = ''", f"'{name} is empty'"
-        control = f"regexp_matches(\"{name}\", '\\p{{C}}')"
+        control = f"regexp_matches(\"{name}\", '\\p{{C}}') and source = 'published'"
         yield control, _sentence(name, "must be without control characters", quoted=True)
     for name in ("model", "cluster"):
         wanted = f"must have at most {_LONGEST_NAME} letters"
-        yield f'length("{name}") > {_LONGEST_NAME}', _sentence(name, wanted, quoted=True)
+        long = f"length(\"{name}\") > {_LONGEST_NAME} and source = 'published'"
+        yield long, _sentence(name, wanted, quoted=True)
     yield (
         "coalesce(year(try_cast(started_at as timestamptz)), 0) not between 1970 and 2199"
         " and source = 'measured'",
