@@ -1,7 +1,6 @@
 """Bytes of this project's own layers, experts and loss (scaling/train/model), under any engine."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -11,32 +10,6 @@ from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features
 
 FP32 = 4.0  # bytes of an element
-
-Count = TypeVar("Count", float, Floats)
-
-
-# Tensors that fused kernels save for backward; they recompute the rest.
-# FlashAttention 2 to 4 and cuDNN's (arXiv 2205.14135, section 3.1), Liger 0.8.5 (arXiv 2410.10989,
-# `liger_kernel/ops`). Arguments are counts and bytes of tensors in the training precision.
-# Liger's rotary embedding saves its tables only, which all layers share.
-
-
-def saved_by_flash_attention(queries: Count, keys: Count, rows: Count) -> Count:
-    """Queries and as large an output, keys and as large values, an fp32 logsumexp of each row.
-
-    A row is a token of a query head.
-    """
-    return 2 * queries + 2 * keys + FP32 * rows
-
-
-def saved_by_rms_norm(x: Count, tokens: Count) -> Count:
-    """The input `x`, and in fp32 the reciprocal root mean square of each token."""
-    return x + FP32 * tokens
-
-
-def saved_by_gate(inner: Count) -> Count:
-    """Gate and up projection, of `inner` bytes each; their product is recomputed."""
-    return 2 * inner
 
 
 def position_bias_bytes(f: Features) -> Floats | float:
@@ -108,18 +81,19 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
 
     normed_tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)
     # the matrices behind a norm read its output whole
-    norm = saved_by_rms_norm(e * local, normed_tokens) + e * whole
+    norm = e * (local + whole) + FP32 * normed_tokens
     # an attention block without scores; without a flash kernel keys and values are repeated for
     # all query heads
-    flash = saved_by_flash_attention(queries, keys, f.tokens * f.num_heads / f.tp)
+    # FlashAttention keeps an fp32 logsumexp of each row too (arXiv 2205.14135, section 3.1)
+    flash = 2 * (queries + keys) + FP32 * f.tokens * f.num_heads / f.tp
     attention = np.where(unfused, 4 * queries, flash)
     # the second all-to-all copies what it sends: with selective checkpointing the kernel's own
     # output is let go
     attention = attention + np.where((f.cp > 1) & ~f.ring & ~f.selective, queries, 0.0)
     heads = f.tokens * f.num_heads / f.tp * (1 + f.kv_width / f.query_width)  # with a norm each
-    attention = attention + f.head_norms * saved_by_rms_norm(queries + keys, heads)
+    attention = attention + f.head_norms * (queries + keys + FP32 * heads)
     # what the last matrix of a dense feed-forward reads, and what that is made from
-    gated = np.where(f.fused_mlp, saved_by_gate(inner), 3 * inner)
+    gated = np.where(f.fused_mlp, 2.0, 3.0) * inner
     ffn = inner + np.where(f.mlp_inputs > 1, gated, inner) + experts_kept
     in_core = f.attentions * np.where(unfused, scores, 0.0)
     outside_core = (1 + f.attentions) * norm + f.attentions * attention + ffn

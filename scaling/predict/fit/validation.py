@@ -1,7 +1,7 @@
 """Scores of predictions on rows that they were not calibrated on."""
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +42,11 @@ class Scores:
 
     step_time: relative errors |predicted / measured - 1| (bias: signed mean), rank_correlation
     Spearman's over the rows. regret: slow-down of the layout that would have been picked against
-    the best measured one, over the settings with two timed layouts or more; top3: of the best of
-    the first three. A layout's time is the median of its repeats. memory: false_fit_rate, the share
-    of out-of-memory rows called a fit; false_oom_rate, the share of rows that ran called out of
-    memory. coverage_80: the share of step times inside their interval; coverage_80_ratios: the
-    share of ratios of two layouts of one setting, each setting weighted by its layouts.
+    the best measured one, over the settings with two timed layouts or more. A layout's time is the
+    median of its repeats. memory: false_fit_rate, the share of out-of-memory rows called a fit;
+    false_oom_rate, the share of rows that ran called out of memory. coverage_80: the share of step
+    times inside their interval; coverage_80_ratios: the share of ratios of two layouts of one
+    setting, each setting weighted by its layouts.
     """
 
     rows: int
@@ -245,31 +245,21 @@ def _scores(
 ) -> Scores:
     measured, predicted = observed.step_time_s[timed], prediction.step_time_s[timed]
 
-    def first_three(layouts: Rows) -> Rows:
-        """Layouts that likely run out of memory are picked only without others."""
-        risky = prediction.likely_oom[layouts]
-        order = np.lexsort((prediction.risk_adjusted_s[layouts], risky))
-        return order[: min(3, len(layouts) if risky.all() else int((~risky).sum()))]
+    def regret(layouts: Rows, step_s: Floats) -> float:
+        """A layout that likely runs out of memory is picked only without others."""
+        order = (prediction.risk_adjusted_s[layouts], prediction.likely_oom[layouts])
+        return float(step_s[np.lexsort(order)[0]] / step_s.min() - 1)
 
-    def regrets(pick: Callable[[Rows], Rows]) -> list[float]:
-        return [
-            float(step_s[pick(layouts)].min() / step_s.min() - 1)
-            for layouts, step_s in settings
-            if len(layouts) > 1
-        ]
-
-    first, three = regrets(lambda layouts: first_three(layouts)[:1]), regrets(first_three)
+    regrets = [regret(*setting) for setting in settings if len(setting[0]) > 1]
     inside = (measured >= prediction.low[timed]) & (measured <= prediction.high[timed])
     return Scores(
         rows=len(rows),
         step_time=_step_time(measured, predicted),
         regret={
-            "mean": float(np.mean(first)) if first else None,
-            "median": float(np.median(first)) if first else None,
-            "max": max(first, default=None),
-            "groups": len(first),
-            "top3_mean": float(np.mean(three)) if three else None,
-            "top3_max": max(three, default=None),
+            "mean": float(np.mean(regrets)) if regrets else None,
+            "median": float(np.median(regrets)) if regrets else None,
+            "max": max(regrets, default=None),
+            "groups": len(regrets),
         },
         memory=_memory(observed, prediction, rows),
         coverage_80=float(inside.mean()) if inside.size else None,
