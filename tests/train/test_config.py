@@ -1,5 +1,7 @@
 """DeepSpeed's configuration of a layout."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -34,3 +36,39 @@ def test_a_second_copy_of_the_parameters_is_shared_by_dp_and_cp_ranks() -> None:
     asked = deepspeed_config(TINY, layout)["zero_optimization"]
     assert asked["zero_hpz_partition_size"] == 4
     assert asked["stage3_param_persistence_threshold"] == TINY.hidden_size
+
+
+def test_a_layout_in_deepspeeds_words() -> None:
+    layout = tiny_point(dp=2, zero_stage=2, gradient_accumulation_steps=2, precision="bf16").layout
+    assert deepspeed_config(TINY, layout) == {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.0,
+        "zero_optimization": {
+            "stage": 2,
+            "overlap_comm": True,
+        },
+        "bf16": {"enabled": True, "check_grad_overflow": False},
+        "timers": {"throughput": {"enabled": False}},
+        "steps_per_print": 1_000_000_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("layout", "alone"),
+    [
+        ({"zero_stage": 1}, True),
+        ({"tp": 2, "zero_stage": 2}, True),
+        ({"zero_stage": 1, "optimizer_offload": "cpu"}, False),  # which needs the copies
+        ({"dp": 2, "zero_stage": 1}, False),
+        ({"cp": 2, "zero_stage": 2}, False),
+    ],
+    ids=str,
+)
+def test_a_single_replica_copies_no_gradients_into_buckets(
+    layout: dict[str, Any], alone: bool
+) -> None:
+    point = tiny_point(**layout)
+    zero = deepspeed_config(TINY, point.layout)["zero_optimization"]
+    assert zero.get("contiguous_gradients", True) is not alone
