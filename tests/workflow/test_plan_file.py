@@ -13,6 +13,7 @@ from scaling.cli.verbs import app
 from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 from tests.conftest import PROJECT
+from tests.processes import largest_file
 from tests.workflow.test_dag import edit, plan, snakemake
 
 pytestmark = pytest.mark.snakemake
@@ -158,3 +159,11 @@ def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
     clusters.write_text(yaml.safe_dump(content))
     with pytest.raises(InputError, match=r"was measured with gpus_per_node=.* give the cluster an"):
         plan(planned, "quickstart")
+
+
+def test_a_full_disk_is_one_sentence_instead_of_snakemakes_traceback(planned):
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "study=quickstart"]
+    with largest_file(500_000):
+        done = subprocess.run(command, cwd=planned, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("of-this-run: cannot be written: File too large\n")
