@@ -138,9 +138,6 @@ def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floa
     width they are as in a dense feed-forward.
     """
     copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
-    saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision
-    per_copy = (_KEPT_ROUTED - saved) * f.hidden_size * f.etp
-    per_copy = (
-        per_copy + (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.expert_ffn
-    )
+    of_width = KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) * f.expert_ffn
+    per_copy = _KEPT_ROUTED * f.hidden_size * f.etp + of_width
     return np.asarray(f.expert_share * copies * per_copy)

@@ -275,12 +275,9 @@ def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats
     """
     h, tp = f.hidden_size, f.tp
     attention_share = np.where(is_lean(group, f), 8 / 14, np.where(f.mlp_inputs > 1, 1.0, 0.7))
-    saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
-    attention = (
-        _KEPT_ATTENTION * p["kept_sharded"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
-    )
-    attention = attention * attention_share
-    attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
+    saved = 2.0 - f.saved_bytes  # by keeping no GEMM's input
+    attention = _KEPT_ATTENTION * p["kept_sharded"] * attention_share * f.attentions
+    attention = attention * (f.query_width + f.kv_width) / 2 / tp
     ffn = (KEPT_MLP * p["kept_sharded"] * kept_of_ffn(group, f) - saved) * f.ffn_hidden_size / tp
     norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, _KEPT_UNFUSED) - 2 * saved
     norms = norms * h / np.where(f.sequence_parallel, tp, 1.0)
