@@ -108,6 +108,14 @@ def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path
     assert list((study / "tables").iterdir()) == []
 
 
+def test_nothing_is_written_if_one_table_fails(study, tmp_path):
+    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
+                 bad="-- Needs: good\nselect two from good")  # fmt: skip
+    with pytest.raises(InputError, match=r"bad\.sql: .*two"):
+        tabulate(study, folder)
+    assert not (study / "tables").exists()
+
+
 def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path):
     folder = sql(tmp_path / "sql", one="select 1 as one")
     tabulate(study, folder)

@@ -132,6 +132,25 @@ def test_a_cancellation_that_the_scheduler_did_not_take_is_said(run, cluster, tm
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("word", ["CANCELLED", "FAILED"])
+def test_allocations_that_never_finish_a_point_are_given_up_in_the_end(
+    run, cluster, tmp_path, word
+):
+    dispatcher, listener = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
+    for _ in range(9):
+        for job, folder in cluster.folders.items():
+            cluster.known[job] = state_of(word)
+            if word == "FAILED":  # its point was left for later, as on exit code 75
+                write_json(folder / "started.json", {})
+        dispatcher.poll()
+
+    assert [event[1:] for event in listener.take("sent", "failed")] == [
+        *[("a", str(100 + n)) for n in range(4)],
+        ("a", f"job 103 is {word}"),
+    ]
+
+
 def test_a_missing_log_hints_that_the_folder_is_not_shared(run, cluster, tmp_path):
     dispatcher, listener = run()
     dispatcher.submit(wanted_jobs(tmp_path, "a"))

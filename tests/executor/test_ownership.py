@@ -31,6 +31,14 @@ def soon(monkeypatch):
     monkeypatch.setattr(ownership, "SILENCE_S", 0.5)
 
 
+def test_of_two_that_make_the_same_file_the_second_is_told_who_has_it(tmp_path, other):
+    other()
+
+    with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on .* is making shared\.txt"):
+        Ownership(tmp_path).claim(["a.txt", "shared.txt"])
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
 def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, other):
     other(pid=ended_pid())
     other_boot = Ownership(tmp_path)
@@ -63,6 +71,16 @@ def beat_later(beat):
     return lambda sentence: threading.Timer(0.3, beat, [sentence]).start()
 
 
+def test_an_owner_killed_on_another_login_node_is_given_up_soon(tmp_path, other, soon):
+    path = other(host="login2")
+    said = []
+
+    Ownership(tmp_path).claim(["shared.txt"], said.append)
+
+    assert not path.exists()
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "jobs", "sentence"),
     [
@@ -89,6 +107,17 @@ def test_jobs_of_a_dead_owner_are_awaited_unless_they_can_be_taken_up(
     with pytest.raises(OwnedElsewhere, match=sentence):
         mine.claim(["shared.txt"], left_by=lambda uid: jobs)
     assert path.exists()
+
+
+def test_another_users_snakemake_on_this_host_is_known_by_its_heartbeat(
+    tmp_path, other, monkeypatch
+):
+    # hosts may hide processes of other users
+    path = other(uid=2000, began="7")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    beat = beat_later(lambda _: os.utime(path, (0, path.stat().st_mtime + 1)))
+    with pytest.raises(OwnedElsewhere, match=r"pid \d+ of user 2000 on .* have user 2000 stop it"):
+        Ownership(tmp_path).claim(["shared.txt"], beat)
 
 
 def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):

@@ -133,6 +133,15 @@ def test_a_job_that_heeds_no_signal_is_killed(pack):
     assert finished(folder, 0)["code"] == -signal.SIGKILL
 
 
+def test_a_withdrawn_job_is_ended_unfinished(pack):
+    folder = pack("touch pack/0.withdrawn; sleep 300", "true")
+
+    Pack(folder)()
+
+    assert not (folder / "0.finished.json").exists()
+    assert finished(folder, 1)["code"] == 0
+
+
 def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
     cleaning = (
         "import signal, sys, time, pathlib\n"
@@ -150,6 +159,15 @@ def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
     process.wait(timeout=300)
 
     assert (tmp_path / "clean").exists()
+
+
+def test_when_every_job_failed_so_did_the_allocation(pack):
+    folder = pack("exit 3", "exit 4")
+
+    with pytest.raises(SystemExit, match=r"all jobs of this pack failed, with exit codes \[3, 4\]"):
+        Pack(folder)()
+
+    assert [finished(folder, n)["code"] for n in range(2)] == [3, 4]
 
 
 # a job that has released the machine and writes until `go` is there
@@ -230,6 +248,23 @@ def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
     assert not list(folder.glob("*.running.json"))  # both count as not begun
 
 
+def test_a_full_disk_stops_the_pack_and_leaves_its_jobs_wanted(pack, tmp_path, monkeypatch):
+    write = pack_module.write_json
+
+    def full(path, value):
+        if "finished" in path.name:
+            raise OSError(28, "No space left on device")
+        write(path, value)
+
+    monkeypatch.setattr(pack_module, "write_json", full)
+    folder = pack("true", "touch started")
+    with pytest.raises(OSError, match="No space left"):
+        Pack(folder)()
+
+    assert not list(folder.glob("*.finished*"))
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_job_that_was_left_for_later_runs_behind_those_that_had_no_turn(
     pack, tmp_path, monkeypatch
 ):
@@ -276,6 +311,16 @@ def test_a_launcher_that_the_memory_limit_killed_says_so(pack, monkeypatch, kill
 def test_the_kernel_tells_how_often_it_has_killed_for_memory():
     assert pack_module.oom_kills() >= 0
     assert "\noom_kill " in Path("/proc/vmstat").read_text()
+
+
+def test_a_pack_with_fewer_restarts_left_gives_up_sooner(pack, monkeypatch):
+    folder = pack("true")
+    text = json.loads((folder / "pack.json").read_text())
+    (folder / "pack.json").write_text(json.dumps({**text, "restarts": 0}))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+
+    with pytest.raises(RuntimeError, match="restarted 1 times"):
+        Pack(folder, SlurmContext())()
 
 
 @pytest.mark.parametrize("code", [0, 1])

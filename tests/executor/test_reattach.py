@@ -27,6 +27,18 @@ def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_
     ]
 
 
+def test_a_job_taken_up_and_found_dead_is_sent_again(run, cluster, tmp_path):
+    first, _ = run()
+    first.submit(wanted_jobs(tmp_path, "a"))
+    second, listener = run()
+    second.submit(wanted_jobs(tmp_path, "a"))
+    cluster.known["100"] = state_of("NODE_FAIL")
+
+    second.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
+
+
 def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_path):
     first, _ = run()
     (job,) = wanted_jobs(tmp_path, "a")

@@ -16,6 +16,20 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from tests.processes import write_program
 
+EXECUTOR = Path(executor_module.__file__).parent
+
+
+VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
+
+
+COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
+
+
+LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
+
+
+EXECUTOR = Path(executor_module.__file__).parent
+
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
@@ -178,6 +192,26 @@ def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypa
     claims = re.escape(str(tmp_path / ownership.CLAIMS))
     with pytest.raises(WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"):
         made.__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("room", "words", "where"),
+    [
+        # `settings` has the name as the default
+        (EXECUTOR, rf"(?i)slurm|{COMMANDS}",
+         {"schedulers/slurm", "schedulers/__init__.py", "settings.py"}),
+        (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py"}),
+        # ranks and probes, below the launcher, ask for it too
+        (LAUNCHER.parent, "SLURMD_NODENAME", {"cluster/node.py"}),
+    ],
+    ids=["executor", "launcher", "name of the node"],
+)  # fmt: skip
+def test_the_words_of_slurm_stand_in_one_place(room, words, where):
+    files = {path: path.read_text() for path in room.rglob("*.py")}
+    speak = {path for path, text in files.items() if re.search(words, text)}
+
+    assert {str(path.relative_to(room)) for path in speak} >= {w for w in where if w.endswith("py")}
+    assert not {path for path in speak if not any(path.is_relative_to(room / w) for w in where)}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_a_held_job_of_which_all_has_finished_is_cancelled(run, cluster, tmp_pat
     assert cluster.cancelled == ["100"]
 
 
+def test_a_cancellation_that_the_scheduler_did_not_take_is_not_claimed(
+    run, cluster, tmp_path, monkeypatch
+):
+    sent(run, tmp_path, "one/a")
+    monkeypatch.setattr(cluster, "cancel", lambda _: False)
+    sentences, ended = stop(cluster, "results/one/")
+    assert not ended
+    assert sentences[-1] == "the scheduler does not answer: give the same command again"
+
+
 def test_what_another_user_runs_or_has_left_is_named_and_left_to_them(
     run, cluster, tmp_path, monkeypatch
 ):

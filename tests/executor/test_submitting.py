@@ -122,6 +122,20 @@ def test_nothing_is_sent_whose_results_could_not_be_written(
     assert listener.take("sent", "failed") == [("sent", "a", "100")]
 
 
+def test_points_to_be_repeated_wait_for_the_end_of_their_pack(run, cluster, tmp_path):
+    dispatcher, listener = run(pack=3)
+    three = wanted_jobs(tmp_path, "a", "b", "c")
+    dispatcher.submit(three)
+    for number in range(3):
+        listener.take()
+        cluster.finish("100", number, code=1)
+        dispatcher.poll()
+        dispatcher.submit([three[number]])  # as Snakemake does at once
+    dispatcher.poll()
+
+    assert listener.take("sent") == [("sent", name, "101") for name in "abc"]
+
+
 def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, tmp_path):
     dispatcher, listener = run(pack=2, max_allocations=1)
     dispatcher.submit(wanted_jobs(tmp_path, "a", "b", "c"))
@@ -149,3 +163,14 @@ def test_a_ctrl_c_just_after_a_job_was_sent_cancels_it(run, cluster, tmp_path, m
 
     assert dispatcher.cancel() == 1
     assert cluster.cancelled == ["100"]
+
+
+def test_a_refusal_for_good_is_not_asked_again(run, cluster, tmp_path):
+    dispatcher, listener = run()
+    cluster.refusal = "invalid partition specified: x"
+    dispatcher.submit(wanted_jobs(tmp_path, "b"))
+    cluster.refusal = None
+    dispatcher.submit(wanted_jobs(tmp_path, "b"))
+
+    said = "the scheduler refused it: invalid partition specified: x"
+    assert listener.take("sent", "failed") == [("failed", "b", said)] * 2

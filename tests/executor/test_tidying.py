@@ -1,8 +1,10 @@
 """Removal of old records."""
 
 import os
+import time
 from pathlib import Path
 
+import pytest
 from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
@@ -29,6 +31,23 @@ def test_a_batch_is_removed_once_all_of_it_succeeded_and_snakemake_knows(run, cl
     assert is_kept()  # its worker may still write
     cluster.known["100"] = state_of("COMPLETED")
     assert not is_kept()
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CANCELLED"])
+def test_what_failed_is_removed_when_it_is_old_unless_it_may_yet_run(run, cluster, tmp_path, state):
+    dispatcher, _ = run()
+    dispatcher.submit(wanted_jobs(tmp_path, "a"))
+    batch = cluster.folders["100"]
+    cluster.known["100"] = state_of(state)
+    dispatcher.tidy()
+    assert batch.exists()
+    long_ago = time.time() - 30 * 86400 - 1
+    for path in [*batch.rglob("*"), batch]:
+        os.utime(path, (long_ago, long_ago))
+
+    dispatcher.tidy()
+
+    assert batch.exists() == (state == "PENDING")
 
 
 def test_what_a_user_keeps_beside_the_records_is_never_removed(tmp_path):

@@ -21,6 +21,13 @@ from tests.points import tiny_point
 from tests.processes import is_running, largest_file, until
 from tests.rows import row_of
 
+STEPS_ON = """
+for step in range(10_000):
+    files.beat(rank, f"step {step}")
+    time.sleep(0.05)
+"""
+
+
 pytestmark = pytest.mark.slow
 
 
@@ -44,6 +51,15 @@ time.sleep(600)
     assert (row.outcome, row.error_message, row.step_times_s) == ("ok", None, [2.0])
     assert row.compute_s is None
     assert not released.exists()  # ranks that were killed may have left processes behind
+
+
+def test_ranks_that_still_get_further_at_the_limit_are_late(measured):
+    said = "the time limit passed while ranks ran (last heard of rank 0: step"
+    row = in_time(
+        lambda limit_s: measured(STEPS_ON, time_limit_s=limit_s),
+        lambda row: said in str(row.error_message),
+    )
+    assert (row.outcome, said in row.error_message) == ("timeout", True)
 
 
 def test_a_rank_that_ends_without_a_result_does_not_keep_the_others(measured):
@@ -129,6 +145,13 @@ finish()
     assert row.outcome == "ok"
     child = int(study.log(0).strip())
     until("what was killed dies", lambda: not is_running(child))  # when it gets a core
+
+
+def test_a_rank_ended_from_outside_leaves_no_row(measured, study):
+    with pytest.raises(NotMeasured, match="rank 1 was killed by SIGTERM") as told:
+        measured("os.kill(os.getpid(), signal.SIGTERM) if rank == 1 else time.sleep(600)", dp=2)
+    assert told.value.exit_code == os.EX_TEMPFAIL
+    assert list(study.rows.iterdir()) == []
 
 
 @pytest.mark.parametrize("raised", NotMeasured.__subclasses__(), ids=lambda kind: kind.__name__)

@@ -19,7 +19,7 @@ from scaling.record.files import write_rows
 from scaling.record.running import mark_running
 from tests.launch.conftest import LAUNCHER
 from tests.points import tiny_point
-from tests.processes import ended_pid, is_running, until
+from tests.processes import ended_pid, is_running, modules_after, until
 
 pytestmark = pytest.mark.slow
 
@@ -188,3 +188,7 @@ def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(measured, study, monkeypatch):
     row = measured("print(os.environ['OMP_NUM_THREADS']); finish()")
     assert study.log(0).strip() == "3"
     assert row.threads_per_rank == 3
+
+
+def test_the_parent_imports_no_torch():
+    assert not {"torch", "deepspeed"} & modules_after("import scaling.launch")

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from scaling.cluster import node
 from scaling.launch import measure
 from tests.points import TINY, tiny_point
 from tests.processes import until
@@ -71,6 +72,14 @@ def warm(study):
     return run
 
 
+def test_a_kernel_that_is_missing_becomes_a_row(warm):
+    row = warm(tiny_point(attention="flash3"))
+    assert row.outcome == "kernel_unavailable"
+    assert "flash-attn-3" in row.error_message
+    assert row.step_times_s is None
+    assert row.torch_version is not None
+
+
 def test_a_model_that_does_not_fit_becomes_a_row(study):
     """The address space is limited to 8 GiB, and one weight of this model would take 20 GB."""
     huge = dataclasses.replace(TINY, vocab_size=10_000_000, hidden_size=512, num_heads=64)
@@ -96,3 +105,12 @@ def test_training_that_diverges_becomes_a_row_without_numbers(warm):
     assert row.outcome == "error"
     assert "at step 2 of 5 the loss is nan in precision=fp32" in row.error_message
     assert (row.losses, row.step_times_s, row.step_time_s) == (None, None, None)
+
+
+def test_a_gpu_that_is_not_there_is_not_replaced_by_a_cpu(study):
+    if node.nvidia_gpus()[0]:
+        pytest.skip("this machine has a GPU")
+    point = dataclasses.replace(tiny_point(), gpu="h100-80gb")
+    row = measure(study.write(point), study.row_path)
+    assert row.outcome == "launch_failed"
+    assert "shows 0 of the 1 GPUs that the point needs on a node" in row.error_message

@@ -241,6 +241,16 @@ def test_of_two_runs_started_in_one_instant_one_is_told_of_the_other(
         snakemake.run_study("one", [])
 
 
+def test_a_lock_that_a_killed_snakemake_left_is_removed(tmp_path):
+    lock = tmp_path / ".snakemake" / "locks" / "0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+
+    stop.clear_stale_lock(tmp_path, Console(quiet=True))
+
+    assert not lock.exists()
+
+
 def test_a_run_that_leaves_no_report_names_none(config, write_study, monkeypatch, capsys):
     monkeypatch.chdir(config.parent)
     write_study("one", mode="predict")

@@ -20,6 +20,14 @@ from tests.points import tiny_point
 from tests.processes import write_program
 from tests.rows import row_of
 
+DRAINED = (
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+)
+
+
+SINFO = "#!/bin/sh\necho 'node[1-2] is drained: bad fan'\n"
+
+
 SQUEUE = """\
 #!/bin/sh
 case "$SQUEUE_PARTITION$SLURM_TIME_FORMAT $*" in ' --all '*) ;; *) exit 1 ;; esac
@@ -33,6 +41,17 @@ echo 'slurm_load_jobs error|no'
 def points_of(count):
     plain = tiny_point(dp=2)
     return [dataclasses.replace(plain, point_id=f"p{n}", seed=n) for n in range(count)]
+
+
+def test_who_waits_for_nodes_that_are_away_is_told_which_and_why(tmp_path, monkeypatch):
+    line = f"8|8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
+    write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{line}'\n")
+    write_program(tmp_path / "sinfo", SINFO)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    (job,) = ask_queue(tmp_path).jobs
+
+    assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes, {DRAINED}; node[1-2] is drained: bad fan"
 
 
 @pytest.fixture

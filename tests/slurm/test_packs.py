@@ -40,6 +40,26 @@ def test_a_killed_point_leaves_the_rest_of_its_pack_alone(study):
     assert study.starts() == {"a": 1, "b": 2, "c": 1}
 
 
+def test_setup_lines_run_before_the_points(study):
+    study.points(a={"slurm_setup": "export GREETING=hello", "command": "echo $GREETING"})
+
+    assert study.run() == 0
+
+    assert (study.folder / "out/a.txt").read_text() == "hello\n"
+
+
+def test_a_point_starts_after_the_job_on_which_it_depends(study):
+    first = study.lab.ask(
+        "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--wrap",
+        f"sleep 5; echo first >> {study.folder}/starts",
+    ).strip()  # fmt: skip
+    study.points(a={"slurm_dependency": f"afterok:{first}"})
+
+    assert study.run() == 0, study.said
+
+    assert (study.folder / "starts").read_text().split() == ["first", "a"]
+
+
 def test_a_job_says_what_it_is_and_its_pickles_are_private(study):
     study.points(a={"slurm_extra": "--no-requeue"}, b={"slurm_extra": "--no-requeue"})
 

@@ -1,5 +1,6 @@
 """One module knows every path that a study leaves."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -13,6 +14,37 @@ LEFT = StudyPaths(Path("results/quickstart"))
 FILES = {path for name, path in vars(LEFT).items() if name != "folder"}
 FOLDERS = {path for path in FILES if not path.suffix}
 KEPT = {retried(ROW, 1), running_marker(ROW)}
+NAMES = {path.name for path in FILES} | {path.parent.name for path in KEPT}
+SPELLED = NAMES | {"logs", "ranks", "results", "snakemake.log", ".running"}
+
+
+def sources():
+    rooms = [*(PROJECT / "scaling").rglob("*.py"), *(PROJECT / "workflow/rules").glob("*.smk")]
+    known = PROJECT / "scaling" / "study" / "paths.py"
+    return sorted({*rooms, PROJECT / "Snakefile"} - {known})
+
+
+def spelled(path):
+    """The parts of paths a source spells: beside a `/`, in Path(), or a file's name."""
+    if path.suffix != ".py":
+        code = re.sub(r"#.*", "", path.read_text())
+        return {part for text in re.findall(r"\"([^\" ]+)\"", code) for part in text.split("/")}
+    tree = ast.parse(path.read_text())
+    parts = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            parts |= {one.value for one in (node.left, node.right) if isinstance(one, ast.Constant)}
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Path":
+            parts |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            parts |= {node.value} if "." in node.value else set()
+            parts |= {part for part in node.value.split("/")[:-1] if " " not in node.value}
+    return parts
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PROJECT)))
+def test_no_other_source_spells_a_path_of_a_study(path):
+    assert not spelled(path) & SPELLED
 
 
 def test_the_reference_shows_what_a_study_leaves():

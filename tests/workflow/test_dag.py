@@ -182,3 +182,8 @@ def test_a_rule_calls_the_scaling_of_its_container_where_one_is_asked_for(
     assert " --no-implied --excluded=" in inside
     assert f"{warm_python()} -m scaling measure" in outside
     assert "--no-implied" not in outside
+
+
+def test_what_a_smaller_micro_batch_rules_out_runs_where_it_is_asked_for(project):
+    words = ("--dry-run", "--printshellcmds", "--config", "study=quickstart", "implied=false")
+    assert " --no-implied --excluded=" in snakemake(project, *words).stdout

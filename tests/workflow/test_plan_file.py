@@ -14,7 +14,7 @@ from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 from tests.conftest import PROJECT
 from tests.processes import largest_file
-from tests.workflow.test_dag import edit, plan, snakemake
+from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
 
 pytestmark = pytest.mark.snakemake
 
@@ -38,6 +38,25 @@ def plan_of(project):
 def times_of(project):
     results = project / "results" / "quickstart"
     return {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda study: study.update(title="Another question"),
+        lambda study: study.update(report={"knee_share": 0.5}),
+        lambda study: study["layouts"].append({"world_size": 3, "tp": 3}),  # a refusal
+    ],
+    ids=["title", "knee_share", "refusal"],
+)
+def test_report_only_changes_measure_nothing(planned, change):
+    pretend_it_ran(planned, "quickstart")
+    assert "measure" not in planned_jobs(planned, "quickstart")
+    edit(planned, "quickstart", change)
+    plan(planned, "quickstart")
+    jobs = planned_jobs(planned, "quickstart")
+    assert "measure" not in jobs
+    assert jobs["tabulate"] == jobs["report"] == 1
 
 
 def test_a_plan_that_fits_is_read_and_not_made_again(planned, monkeypatch):
