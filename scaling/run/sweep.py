@@ -38,7 +38,7 @@ from scaling.study.study import Study
 
 Ids = npt.NDArray[np.int64]
 
-# What is read of a row while its study runs.
+# Read of a row while its study runs.
 COLUMNS = [
     "file", "outcome", "duration_s", "world_size", "startup_s", "step_time_kind", "step_time_s",
     "step_time_low_s", "step_time_high_s", "extended_step_time_s", "extended_low_s",

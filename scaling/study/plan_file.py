@@ -75,7 +75,7 @@ def read_plan(folder: Path, made_from: str) -> PlanFile | None:
 
 
 def content_digest(content: dict[str, Any]) -> str:
-    """The digest in plan.json of all else in it: what another hand wrote is no plan."""
+    """The digest that plan.json holds of its own content, so that changes by hand are seen."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

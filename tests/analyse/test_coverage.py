@@ -144,7 +144,7 @@ def test_disturbed_runs_among_three_are_named_and_change_no_interval(told, distu
     assert regret(tables, truth) < 0.004
 
 
-def test_two_repeats_of_which_one_was_disturbed_are_wide_and_to_be_repeated(told):
+def test_two_repeats_one_of_them_disturbed_are_wide_and_repeated(told):
     tables, truth = told(noise=0.009, repeats=(2,), disturbed=1)
     assert as_said(tables, truth) == KINDS
     assert all(0.006 < row["sigma"] < 0.013 for row in tables["noise"])

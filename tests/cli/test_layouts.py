@@ -181,7 +181,7 @@ OWN = """
 """
 
 
-def test_programs_of_a_folder_are_searched_and_planned_under_names_of_its_own(say, tmp_path):
+def test_programs_of_a_folder_are_searched_and_planned_by_their_names(say, tmp_path):
     (tmp_path / "config" / "studies").mkdir(parents=True)
     entries = [OWN.format(name="first", stages=""), OWN.format(name="second", stages="3: [--fsdp]")]
     (tmp_path / "config" / "trainers.yaml").write_text("".join(entries))

@@ -187,7 +187,7 @@ def test_recommend_says_days_and_dollars_of_a_run(run):
             run(*of, "--tokens", wrong)
 
 
-def test_a_gpu_count_on_which_nothing_fits_is_said_and_the_others_are_answered():
+def test_a_gpu_count_on_which_nothing_fits_is_said_beside_the_others():
     of = ["recommend", "--model", "llama2_70b", "--cluster", "h100-80gb-dgx", "--json",
           "--no-rehearse", "--gpus"]  # fmt: skip
     done = scaling_warm(PROJECT, *of, "1,64")

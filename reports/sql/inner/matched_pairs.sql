@@ -1,6 +1,6 @@
 -- Grain: one row per comparison group, size and two layouts that differ in one factor only.
--- Both are of the class that speaks at the size and of one software stack, unless the factor is the
--- engine, of which each has a stack of its own; stack_fingerprint is then that of the second.
+-- Both are of the class that speaks at the size. Both are of one software stack, but engines have a
+-- stack each: where the factor is the engine, stack_fingerprint is that of the second.
 -- The two levels are neighbours among those that ran with all else equal (the batch too, so dp and
 -- accumulation follow).   Ids instead of words, to keep the windows small; `pairs` has the words.
 -- ratio: tokens_per_s at to_place over that at from_place.
