@@ -38,8 +38,8 @@ USUAL_NOISE = 0.012  # published repeats of one layout differ by 0.1 to 1.4 %
 NOISE_SPREAD = 0.5  # of ln s: a factor of two either way
 NOISE_FREEDOM = 6  # of Student's t
 HOST_SPREAD = 0.10  # what a named host may differ by
-DISTURBED = 0.01  # chance of a run: none of about 100 published repeats was
-LARGEST = 4.7  # ratio by which the worst of published single steps differ from their repeats
+DISTURBED = 0.01  # chance of a run; none of about 100 published repeats was disturbed.
+LARGEST = 4.7  # the worst published single steps differ from their repeats by this ratio.
 CLOSE = 0.05  # the order of layouts is open if several are the best with this probability
 # Standard error of ln rate of a single run that states none: it may be a single step, and published
 # sweeps of single steps repeat within 5 % at best.

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +58,28 @@ def rehearser(say: Callable[[str], None] | None) -> Iterator[Rehearse[Point]]:
                     known[path] = memory
             new = {(p.shape, p.layout): p for p, files in needed.items() if files - known.keys()}
             if say is not None and left >= 0:
-                rehearse_all([*new.values()][:left], say)
+                rehearse_all({p: needed[p] for p in [*new.values()][:left]}, say)
                 left -= len(new)
                 if left < 0:
                     say(f"other layouts near the limit stay predicted: a command rehearses {MOST}")
             told = {p for p, files in needed.items() if files and files <= known.keys()}
             return [_fullest(remembered, [p])[0] if p in told else None for p in points]
 
-        def rehearse_all(points: Sequence[Point], say: Callable[[str], None]) -> None:
+        def rehearse_all(needed: Mapping[Point, set[Path]], say: Callable[[str], None]) -> None:
             nonlocal rehearse
             said = {*known}
-            for point in points:
-                if not said >= (files := _needed(point)):
+            for point, files in needed.items():
+                if not said >= files:
                     say(f"rehearsing {point.layout.world_size} GPUs, {point.layout.label}")
                 said |= files
             try:
-                _fullest(remembered, points)
+                _fullest(remembered, [*needed])
             except (RuntimeError, OSError) as error:
                 rehearse = None
-                if len(points) == 1:
+                if len(needed) == 1:
                     say(f"not rehearsed: {error}")
-                for point in points if len(points) > 1 else ():
-                    rehearse_all([point], say)
+                for point, files in needed.items() if len(needed) > 1 else ():
+                    rehearse_all({point: files}, say)
 
         yield fullest_bytes
 

@@ -211,10 +211,6 @@ class Axis:
     other_names: bool  # whether names beside `values` are allowed
     text: AxisText
 
-    def is_in_name(self, value: Any) -> bool:
-        """Whether a layout's name shows this value."""
-        return value is not None and (self.text.show_default != "never" or value != self.default)
-
 
 def _axis_from_field(field: "dataclasses.Field[Any]", annotation: Any) -> Axis:
     optional = typing.get_origin(annotation) in (types.UnionType, typing.Union)

@@ -46,7 +46,7 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     hooks = np.where(f.zero_stage >= 3, group.stack.zero_3_hooks, 0.0)
     host = p["host_layer_s"] * (1 + hooks)
     gemm = _gemm_s(f, p, recomputed)
-    elementwise = _elementwise_s(group, f, p, recomputed, hbm)
+    elementwise = _elementwise_s(f, p, recomputed, hbm)
     if has_experts(f):
         expert_gemm, expert_elementwise = expert_time(f, p, hbm)
         gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
@@ -139,9 +139,7 @@ def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: f
     return np.where(f.math | f.fused_softmax, unfused, flash)
 
 
-def _elementwise_s(
-    group: Group, f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float
-) -> Floats:
+def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
     """Norms and residuals, activation, rotary embedding, biases, casts of low-precision GEMMs.
 
     tp shards norms and residuals only under sequence_parallel. The rest is counted: passes over the

@@ -15,10 +15,10 @@ from scaling.arrays import Flags, Floats
 from scaling.predict.cost.links import TP_LATENCY_S, link, node_link
 from scaling.predict.read.features import Features, Group
 
-_GROUPED = 0.9  # efficiency of a large grouped GEMM over that of a plain one
-_PASSES = 8.0  # over a token's k copies, permuted and summed
-FFN_PASSES = 9.0  # over a feed-forward's width, of its activation and their gradients
-_HOST_WAITS_S = 0.5e-3  # of a layer with experts, for the number of tokens of each expert
+_GROUPED = 0.9  # efficiency of a large grouped GEMM over that of a plain one.
+_PASSES = 8.0  # over a token's k copies, permuted and summed.
+FFN_PASSES = 9.0  # over a feed-forward's width, of its activation and their gradients.
+_HOST_WAITS_S = 0.5e-3  # of a layer with experts, for the number of tokens of each.
 KEPT_MLP = 8.0  # bytes kept per token and element of a gated feed-forward's width
 _KEPT_ROUTED = 4.0  # bytes kept per copy of a token and h: inputs and outputs of the experts
 

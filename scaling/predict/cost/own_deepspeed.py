@@ -94,7 +94,7 @@ def moments_of(t: Stage) -> list[Moment]:
     head_gradients = t.has_head * e * s.vocab_params + ~f.fused_cross_entropy * e * t.logits
     moments = [
         (BUILD, _building(t, zero)),
-        *_backward_ends(t, zero, usual, tied),
+        *_backward_ends(t, zero, usual),
         (OPTIMIZER, _stepping(t, zero)),
         (BACKWARD, loss.plus(t.in_flight + t.final_norm, head_gradients)),
     ]
@@ -122,9 +122,7 @@ def _building(t: Stage, zero: _Zero) -> Held:
     return Held(zero.weights, 0.0, np.where(zero.gathers, sharded, plain))
 
 
-def _backward_ends(
-    t: Stage, zero: _Zero, usual: Held, tied: Floats | float
-) -> tuple[Moment, Moment]:
+def _backward_ends(t: Stage, zero: _Zero, usual: Held) -> tuple[Moment, Moment]:
     """The embedding's gradient is computed; the last gradients are reduced.
 
     By then ZeRO's buckets have taken the gradients of all micro-batches. The rest is joined in a

@@ -72,7 +72,7 @@ Parameters = Mapping[str, Any]
 class Memory:
     """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`.
 
-    `phase` is None for other software, whose phases are not counted.
+    The phases of other software are not counted, and it has no `phase`.
     """
 
     total: Floats
@@ -160,8 +160,8 @@ class Stage:
     sizes: Sizes
     layers: Floats
     vocab_matrices: Floats | float
-    layer_passes: Floats  # most layers times micro-batches whose activations are held at once
-    staying: Floats | float  # share of it left when the first layer ends its backward
+    layer_passes: Floats  # layers x micro-batches held at once, at most.
+    staying: Floats | float  # share of these left when the first layer ends its backward.
     messages: Floats | float  # hidden states of a micro-batch that are kept or on their way
     has_embedding: Flags | bool
     has_head: Flags | bool

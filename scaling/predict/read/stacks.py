@@ -168,9 +168,9 @@ STACKS = (
         fused_norms=True,
         source="arXiv 2104.04473: fused kernels",
     ),
-    # As its recipes have run it since 2024: distributed optimizer, bf16 gradients, sequence
-    # parallelism, ring attention, cuDNN kernels, overlapped tp, dp and pp traffic (user buffers),
-    # and one kernel that dispatches tokens to experts (DeepEP, HybridEP).
+    # As its recipes have run it since 2024. They have the distributed optimizer, bf16 gradients,
+    # sequence parallelism, ring attention and cuDNN kernels. Traffic of tp, dp and pp overlaps
+    # (user buffers), and one kernel dispatches tokens to experts (DeepEP, HybridEP).
     Stack(
         name="Megatron-Core",
         also=("mcore", "Primus", "Megatron", "NeMo", "MLPerf", "Megatron-Bridge"),

@@ -101,7 +101,7 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
         "source": best["source"] if best and best["source"] != "measured" else None,
         "more": len(rows) - len(shown),
         "rows": [
-            _layout(group, row)
+            _layout(row)
             | {"tagged": best is not None and row["source"] != best["source"]}
             | {"runs": runs(group, row, programs=row["advised"]) if row in copied else {}}
             for row in shown
@@ -109,7 +109,7 @@ def layouts_of(tables: Tables, rows: list[Record]) -> dict[str, Any]:
     }
 
 
-def _layout(group: Record, row: Record) -> dict[str, Any]:
+def _layout(row: Record) -> dict[str, Any]:
     share = row["share_of_best"]
     low, high = row["share_low"], row["share_high"]
     return {
