@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT
+from tests.processes import write_program
 from tests.ran import rows_of
 
 pytestmark = pytest.mark.slow
@@ -110,13 +111,18 @@ def test_the_executor_alone_runs_a_workflow_of_others(wheels, tmp_path_factory, 
         'rule one:\n    output: "out/{n}.txt"\n    resources: runtime=5\n'
         '    shell: "echo {wildcards.n} > {output}"\n'
     )
+    (tmp_path / "bin").mkdir()
+    run_here = 'SLURM_JOB_ID=$$ bash "$1" > /dev/null 2>&1 &\necho Submitted batch job $$'
+    for name, lines in {"sbatch": run_here, "squeue": "", "scancel": "", "sinfo": ""}.items():
+        write_program(tmp_path / "bin" / name, f"#!/bin/sh\n{lines}\n")
     ran = subprocess.run(
         [
-            *(python, "-m", "snakemake", "--executor", "submitit", "--submitit-cluster", "local"),
-            *("--submitit-pack", "5", "--jobs", "10", "--seconds-between-status-checks", "1"),
+            *(python, "-m", "snakemake", "--executor", "submitit", "--submitit-pack", "5"),
+            *("--jobs", "10", "--seconds-between-status-checks", "1"),
             *("--latency-wait", "1", "--default-resources", "mem=None", "disk=None"),
         ],
         cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     written = [(tmp_path / "out" / f"{n}.txt").read_text().strip() for n in range(10)]

@@ -98,7 +98,7 @@ def report_unreadable_rows(study_dir: Path) -> None:
 
 def stop(
     study: StudyName,
-    scheduler: Annotated[str, opt("slurm, local, or one of your own.")] = "slurm",
+    scheduler: Annotated[str, opt("slurm, or one of your own.")] = "slurm",
 ) -> None:
     """Stop a study for good, even if its snakemake is dead; measured points are kept."""
     from scaling.run.stop import stop_study

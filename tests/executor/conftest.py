@@ -20,9 +20,6 @@ from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 class Cluster:
     """Both sides of a scheduler: takes allocations, and is told what becomes of them."""
 
-    gpus = None
-    forgets_jobs = True
-
     def __init__(self):
         self.queries = Counter()
         self.known = {}  # what squeue would list
@@ -40,7 +37,7 @@ class Cluster:
     def longest_minutes(self, request):
         return self.longest
 
-    def send(self, batch, request, *, name, comment, gpus):
+    def send(self, batch, request, *, name, comment):
         self.asked += 1
         if self.refusal is not None:
             raise Refused(self.refusal, kind_of(self.refusal))

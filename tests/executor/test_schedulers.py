@@ -17,18 +17,9 @@ from snakemake_interface_common.exceptions import WorkflowError
 from tests.processes import write_program
 
 EXECUTOR = Path(executor_module.__file__).parent
-
-
 VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
-
-
 COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
-
-
 LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
-
-
-EXECUTOR = Path(executor_module.__file__).parent
 
 
 @pytest.fixture
@@ -122,12 +113,16 @@ def test_what_somebody_has_left_in_a_directory_is_told_by_squeue(command, slurm)
     [
         ({"max_allocations": 0}, "--submitit-max-allocations 0: must be at least 1"),
         ({"max_restarts": -1}, "--submitit-max-restarts -1: must be at least 0"),
+        ({"cluster": "pbs"}, "--submitit-cluster pbs: must be one of slurm"),
+        ({}, "sbatch is not found"),
     ],
 )
-def test_a_number_with_which_nothing_would_ever_be_sent_is_refused(option, sentence):
+def test_settings_with_which_nothing_would_ever_be_sent_are_refused(
+    monkeypatch, tmp_path, option, sentence
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
     made = object.__new__(executor_module.Executor)
-    settings = ExecutorSettings(cluster="local", **option)
-    made.workflow = SimpleNamespace(executor_settings=settings)
+    made.workflow = SimpleNamespace(executor_settings=ExecutorSettings(**option))
     with pytest.raises(WorkflowError, match=sentence):
         made.__post_init__()
 
@@ -182,8 +177,8 @@ def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypa
     job = SimpleNamespace(output=["a"])
     dag = SimpleNamespace(needrun_jobs=lambda: [job])
     made = object.__new__(executor_module.Executor)
-    settings = ExecutorSettings(cluster="local")
-    made.workflow = SimpleNamespace(executor_settings=settings, dag=dag)
+    made.workflow = SimpleNamespace(executor_settings=ExecutorSettings(), dag=dag)
+    monkeypatch.setattr(Slurm, "prepare", lambda _: None)
 
     def refuse(path, _):
         raise PermissionError(13, "Permission denied", str(path))

@@ -16,6 +16,7 @@ from snakemake_executor_plugin_submitit.records import Records
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wanted_jobs
+from tests.processes import write_program
 
 
 @pytest.fixture(autouse=True)
@@ -181,8 +182,11 @@ def test_an_owner_that_ignores_interrupts_is_told_at_once_to_send_nothing(
     assert owner.returncode == -signal.SIGTERM
 
 
-def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, capsys):
-    assert stopping.main(["results/one/", "--cluster", "local"]) == 0
+def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, monkeypatch, capsys):
+    for name in ("squeue", "scancel"):
+        write_program(tmp_path / name, "#!/bin/sh\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert stopping.main(["results/one/"]) == 0
     assert capsys.readouterr().out == ""
     assert stopping.main(["results/one/", "--cluster", "made_up"]) == 2
-    assert capsys.readouterr().err == "made_up: allowed: local, slurm\n"
+    assert capsys.readouterr().err == "made_up: allowed: slurm\n"

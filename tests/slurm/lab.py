@@ -1,16 +1,18 @@
 """A real Slurm on this machine, and a small study of trivial points to send to it."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.executor.study import Study
+from tests.processes import until
 from tests.warm import warm_python
 
 HERE = Path(__file__).parent
@@ -120,6 +122,57 @@ class Lab:
         known = self.ask("sacct", "-X", "-n", "-P", "--starttime=now-2hours", "--format=JobID")
         recent = self.ask("squeue", "--noheader", "--array", "--states=all", "--format=%i")
         return {job for job in (known + recent).split() if "[" not in job}
+
+
+class Study:
+    """Points say when they start, and leave one file each."""
+
+    def __init__(self, folder: Path, *files: Path) -> None:
+        """The first of the files becomes the Snakefile."""
+        self.folder = folder
+        folder.mkdir()
+        snakefile, *others = files
+        shutil.copy(snakefile, folder / "Snakefile")
+        for file in others:
+            shutil.copy(file, folder)
+
+    def points(self, **points: object) -> None:
+        """The command and resources of each point, as the Snakefile has it."""
+        (self.folder / "points.json").write_text(json.dumps(points))
+
+    def snakemake(
+        self, python: str, *options: str, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Snakemake in the background, in a session of its own as in another terminal.
+
+        With what a user says, and says again after whatever happened.
+        """
+        command = [
+            *(python, "-m", "snakemake", "--executor", "submitit", "--nolock"),
+            *("--rerun-incomplete", "--keep-going", "--seconds-between-status-checks", "1"),
+            *options,
+        ]
+        with (self.folder / "snakemake.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # a test run in the background of a shell ignores Ctrl-C, and so would its children
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        """All that Snakemake printed."""
+        return (self.folder / "snakemake.log").read_text()
+
+    def starts(self) -> Counter[str]:
+        """How often each point was started."""
+        path = self.folder / "starts"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def wait_for_start(self, *points: str) -> None:
+        """Until all of these points have been started."""
+        until(f"{points} start", lambda: set(points) <= set(self.starts()))
 
 
 class LabStudy(Study):

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -134,3 +135,30 @@ def test_a_node_on_which_nothing_can_run_swallows_no_study(study):
     # three if the other allocation had been sent there as well when the second failure was noted
     assert re.search(f"{unusable} was excluded after [23] failures of its own", study.said)
     assert len(study.jobs()) <= len(list(study.folder.glob("tries.*"))) + 3
+
+
+def test_what_a_rule_cannot_get_is_refused_before_anything_is_sent(study):
+    study.points(a={"seconds": 0}, b={"slurm_extra": "--time=9"})
+
+    assert study.run() == 1
+
+    assert "rule point: resource slurm_extra='--time=9': --time is set by" in study.said
+    assert study.starts() == {}
+
+
+def test_a_point_that_ends_on_a_full_disk_counts_and_is_not_run_again(study):
+    records = study.folder / ".snakemake" / "submitit"
+    records.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", records], check=True)
+    try:
+        fill = f"dd if=/dev/zero of={records}/fill bs=1k 2> /dev/null || true"
+        study.points(a={"command": fill}, b={"seconds": 0})
+        run = study.start("--submitit-pack", "2", "--ignore-incomplete")
+        until("one job waits", lambda: "No space left on device; 1 jobs wait" in study.said)
+        (records / "fill").unlink()
+
+        assert run.wait(timeout=500) == 0, study.said
+
+        assert study.starts() == {"a": 1, "b": 1}
+    finally:
+        subprocess.run(["umount", "--lazy", records], check=True)

@@ -9,7 +9,7 @@ from snakemake.common.tests import TestWorkflowsLocalStorageBase
 from snakemake.settings.types import ResourceSettings
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
-from tests.executor.study import Study
+from tests.slurm.lab import Study
 
 pytestmark = pytest.mark.slurm
 SITE = ('slurm_account="lab"', "runtime=5", "mem=None", "disk=None")

@@ -250,8 +250,8 @@ class Dispatcher:
         now = time.monotonic()
         if allocation.ended_s is None:
             allocation.ended_s = now
-        is_certain = state is not None or not self._scheduler.forgets_jobs
-        return now - allocation.ended_s >= (self._latency_s if is_certain else LOST_S)
+        # a scheduler may not list a job that lives
+        return now - allocation.ended_s >= (LOST_S if state is None else self._latency_s)
 
     def _blame_host(self, allocation: Allocation) -> None:
         """Count a failure of the host on which the allocation could run nothing."""

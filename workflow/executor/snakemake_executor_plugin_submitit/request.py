@@ -20,8 +20,6 @@ class Request:
     """The request of one allocation; jobs whose requests have the same `kind` may share one."""
 
     runtime_min: int  # time limit of one job, or the sum for all that share the allocation
-    nodes: int
-    gpus: int  # of all nodes together
     options: Mapping[str, str | int | bool]  # of the scheduler; True: a flag
     setup: tuple[str, ...]  # shell lines that run before the worker
     environment: Mapping[str, str]  # for the jobs
@@ -73,7 +71,5 @@ def together(name: str, requests: Sequence[Request]) -> Request:
     return dataclasses.replace(
         first,
         runtime_min=sum(request.runtime_min for request in requests),
-        nodes=max(request.nodes for request in requests),
-        gpus=max(request.gpus for request in requests),
         options=options,
     )

@@ -20,7 +20,7 @@ def _option(default: Any, sentence: str) -> Any:
 class ExecutorSettings(ExecutorSettingsBase):
     """Options of `--executor submitit`; every one has a default."""
 
-    cluster: str = _option("slurm", "Where jobs go: slurm, or local for processes on this machine.")
+    cluster: str = _option("slurm", "Where jobs go: slurm, or a scheduler of your own.")
     pack: int = _option(
         1, "Run up to this many jobs of equal resources one after another in one allocation."
     )
@@ -34,14 +34,13 @@ class ExecutorSettings(ExecutorSettingsBase):
         3,
         "How often a job may start again in one run, whatever interrupted it, before it fails.",
     )
-    gpus: int = _option(0, "With cluster=local: GPUs of this machine for jobs.")
     keep_folders: bool = _option(
         False, "Keep the records and logs of allocations in which every job succeeded."
     )
 
 
 # The smallest value of each number; with none to send in flight, a run would wait for ever.
-_LEAST = {"pack": 1, "pack_minutes": 1, "max_allocations": 1, "max_restarts": 0, "gpus": 0}
+_LEAST = {"pack": 1, "pack_minutes": 1, "max_allocations": 1, "max_restarts": 0}
 
 
 def refuse_small(settings: ExecutorSettings) -> None:

@@ -33,7 +33,6 @@ class Allocation:
 
     batch: Path
     id: str  # of the scheduler's job; "" if that has ended long ago
-    gpus: tuple[int, ...] = ()  # of this machine (cluster=local)
     pending: dict[int, WantedJob] = field(default_factory=dict)
     reattached: bool = False
     ended_s: float | None = None
@@ -140,30 +139,24 @@ class Submitter:
         )
         for request, jobs in packs:
             is_early = time.monotonic() < self._until_s.get(request.kind, 0.0)
-            if is_early or (gpus := self._room_for(request)) is None:
+            if is_early or not self._has_room():
                 self.waiting += jobs
             elif (message := self._refusals.get(request.key)) is not None:
                 self._refuse(jobs, message)
             else:
-                self._send(request, jobs, gpus)
+                self._send(request, jobs)
 
-    def _room_for(self, request: Request) -> tuple[int, ...] | None:
-        """The GPUs of this machine for one more allocation, none on a cluster; None: no room."""
-        live, most = self.in_flight.live(), self.settings.max_allocations
-        if most is not None and len(live) >= most:
-            return None
-        if self.scheduler.gpus is None:
-            return ()
-        taken = {gpu for allocation in live for gpu in allocation.gpus}
-        free = [gpu for gpu in range(self.scheduler.gpus) if gpu not in taken]
-        return tuple(free[: request.gpus]) if len(free) >= request.gpus else None
+    def _has_room(self) -> bool:
+        """Whether one more allocation may be in flight."""
+        most = self.settings.max_allocations
+        return most is None or len(self.in_flight.live()) < most
 
     def _longest(self, request: Request) -> int | None:
         """Minutes that an allocation may ask for, by the user and by the scheduler."""
         limits = (self.settings.pack_minutes, self.scheduler.longest_minutes(request))
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _send(self, request: Request, jobs: list[WantedJob], gpus: tuple[int, ...]) -> None:
+    def _send(self, request: Request, jobs: list[WantedJob]) -> None:
         name = jobs[0].name + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
         batch = self.records.new_batch()
         try:
@@ -178,14 +171,14 @@ class Submitter:
                 restarts=min(map(self.in_flight.restarts_left, jobs)),
             )
             comment = f"{SENT_FROM} {Path.cwd().name}, {batch.name}"
-            job_id = self.scheduler.send(batch, request, name=name, comment=comment, gpus=gpus)
+            job_id = self.scheduler.send(batch, request, name=name, comment=comment)
         except BaseException as problem:  # a full or unavailable file system too, and Ctrl-C
             self.records.remove(batch)
             if not isinstance(problem, (Refused, OSError)):
                 raise
             self._keep_or_refuse(problem, request, jobs)
             return
-        allocation = Allocation(batch=batch, id=job_id, gpus=gpus)
+        allocation = Allocation(batch=batch, id=job_id)
         for number, job in enumerate(jobs):  # first, as a Ctrl-C cancels what is held
             self.in_flight.hold(allocation, number, job)
         self._tries.pop(request.kind, None)

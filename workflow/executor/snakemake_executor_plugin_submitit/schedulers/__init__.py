@@ -8,12 +8,10 @@ from collections.abc import Callable
 
 from ..settings import ExecutorSettings
 from .base import SENT_FROM, Kind, Listed, Refused, Scheduler, State
-from .local import LocalProcesses
 from .slurm import Slurm, request_of
 
 SCHEDULERS: dict[str, Callable[[ExecutorSettings], Scheduler]] = {
     "slurm": Slurm,
-    "local": LocalProcesses,
 }
 
 # the resources of rules are those of Slurm, wherever they run

@@ -5,10 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
-from .. import pack
 from ..request import Request
 
 # Why a request was not taken:
@@ -57,9 +55,6 @@ class Refused(RuntimeError):
 class Scheduler(abc.ABC):
     """The place where allocations run."""
 
-    gpus: int | None = None  # of this machine, to share out; None: the scheduler manages GPUs
-    forgets_jobs: bool = False  # whether a job may live although the scheduler does not list it
-
     def __init__(self) -> None:
         self.queries: Counter[str] = Counter()
 
@@ -84,9 +79,7 @@ class Scheduler(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def send(
-        self, batch: Path, request: Request, *, name: str, comment: str, gpus: Sequence[int]
-    ) -> str:
+    def send(self, batch: Path, request: Request, *, name: str, comment: str) -> str:
         """Send the allocation of a batch; returns its id.
 
         Raises:
@@ -112,11 +105,3 @@ class Scheduler(abc.ABC):
     @abc.abstractmethod
     def cancel(self, jobs: Sequence[str]) -> bool:
         """End allocations and everything they run; whether the scheduler has taken it."""
-
-
-def pickle_by_value(*modules: ModuleType) -> None:
-    """Pickle the worker whole, with these modules, as compute nodes may lack this package."""
-    import cloudpickle
-
-    for module in (pack, *modules):
-        cloudpickle.register_pickle_by_value(module)

@@ -91,8 +91,6 @@ def request_of(rule: str, resources: Mapping[str, Any], threads: int = 1) -> Req
     setup, srun_args = str(resources.get("slurm_setup") or ""), resources.get("srun_args")
     return Request(
         runtime_min=runtime,
-        nodes=int(options["nodes"]),
-        gpus=int(options["nodes"]) * gpus_per_node,
         options=options,
         setup=tuple(line for line in setup.splitlines() if line.strip()),
         environment={"SRUN_ARGS": str(srun_args)} if srun_args else {},

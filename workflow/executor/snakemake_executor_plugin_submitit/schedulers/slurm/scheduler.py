@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ... import pack
 from ...pack import Pack
 from ...request import MARGIN_MIN, Request, RequestError
 from ...settings import ExecutorSettings
-from ..base import SENT_FROM, Listed, Refused, Scheduler, State, pickle_by_value
+from ..base import SENT_FROM, Listed, Refused, Scheduler, State
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
 from .words import kind_of, minutes_of, sentence, state_of
@@ -33,8 +34,6 @@ _STOP_AT_A_FAILING_LINE = (
 class Slurm(Scheduler):
     """See `Scheduler`. sacct is asked only about jobs that have left squeue."""
 
-    forgets_jobs = True
-
     def __init__(self, settings: ExecutorSettings) -> None:
         super().__init__()
         self._settings = settings
@@ -42,10 +41,7 @@ class Slurm(Scheduler):
     def prepare(self) -> str | None:
         """See `Scheduler`. Inside a job, drops variables that would give others its shape."""
         if shutil.which("sbatch") is None:
-            raise RequestError(
-                "sbatch is not found: run this on a login node of a Slurm cluster, or use "
-                "--submitit-cluster local"
-            )
+            raise RequestError("sbatch is not found: run this on a login node of a Slurm cluster")
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return None
@@ -91,10 +87,9 @@ class Slurm(Scheduler):
             f"job of partition {where} at most {longest}"
         )
 
-    def send(
-        self, batch: Path, request: Request, *, name: str, comment: str, gpus: Sequence[int]
-    ) -> str:
+    def send(self, batch: Path, request: Request, *, name: str, comment: str) -> str:
         """See `Scheduler`."""
+        import cloudpickle
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -110,7 +105,8 @@ class Slurm(Scheduler):
         parameters["additional_parameters"] = more | parameters["additional_parameters"]
         parameters["setup"] = [owner_check(batch), *parameters.get("setup", [])]
         executor.update_parameters(**parameters)
-        pickle_by_value(allocation)
+        for module in (pack, allocation):  # whole, as compute nodes may lack this package
+            cloudpickle.register_pickle_by_value(module)
         self.queries["sbatch"] += 1
         try:
             job = executor.submit(Pack(batch, SlurmContext()))
