@@ -65,13 +65,12 @@ def status(
 
     from scaling.run import planning
     from scaling.run.progress import watch_study
-    from scaling.run.rounds import budget_gpu_hours
     from scaling.run.status import status_of
 
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
     report_unreadable_rows(planned.folder)
     watcher = watch_study(planned.study, planned.plan.points, planned.folder)
-    budget = budget_gpu_hours(planned.study)
+    budget = planned.study.measure.budget_gpu_hours
     while True:
         now = status_of(watcher, budget_gpu_hours=budget)
         if watch and not as_json:

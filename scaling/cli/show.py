@@ -14,6 +14,7 @@ from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
 from scaling.run.price import CHEAPEST, Price
 from scaling.run.progress import duration
+from scaling.run.sweep import KEEP
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
 from scaling.study.point import STARTUP_MINUTES, Point
@@ -115,14 +116,12 @@ def _show_prices(price: Price, cheapest: Price | None) -> None:
 
 
 def _describe_guidance(study: Study) -> str:
-    measure = study.measure
-    parts = ["guided: measures what is expected to gain most, until nothing is to gain 1 %"]
-    parts.append(f", of points predicted within {measure.keep:.0%} of the best of their size")
-    if measure.budget_gpu_hours is not None:
-        parts.append(f", as much as {measure.budget_gpu_hours:g} GPU-hours allow")
-    if measure.budget_usd is not None:
-        parts.append(f", as much as {measure.budget_usd:,.0f} USD allow")
-    return "".join(parts)
+    budget = study.measure.budget_gpu_hours
+    most = "" if budget is None else f", as much as {budget:g} GPU-hours allow"
+    return (
+        "guided: measures what is expected to gain most, until nothing is to gain 1 %, of points "
+        f"predicted within {KEEP:.0%} of the best of their size{most}"
+    )
 
 
 def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:

@@ -70,7 +70,10 @@ def fit(study: Study, planned: Plan, fullest_bytes: Rehearse[Point] = none_rehea
         _, prediction = predictions.predict_points(
             study, points, rehearse=lambda rows: known([planned.points[row] for row in rows])
         )
-        ranked_s = predictions.ranking_times(prediction)
+        ranked_s = [
+            float(seconds) if fits else None
+            for seconds, fits in zip(prediction.risk_adjusted_s, prediction.fits, strict=True)
+        ]
         for row in np.flatnonzero(prediction.predicted).tolist():
             points[row] = _with_time_limit(study, points[row], float(prediction.step_time_s[row]))
     reasons = {row: why for row, point in enumerate(points) if (why := _too_long(study, point))}
@@ -109,24 +112,22 @@ def with_full_runs(
 ) -> tuple[Point, ...]:
     """The points, with those short ones marked that run in full too, to check the extension.
 
-    `in_full: advised` takes the predicted best of each size and setting, and one of each size drawn
-    by the seed. A share draws that many of each size, at least one. `ranked_s` are
-    `predictions.ranking_times`, None without predictions.
+    They are the predicted best of each size and setting, and one of each size drawn by the seed.
+    `ranked_s` are predicted seconds of a step, None of one that does not fit; None without
+    predictions.
     """
-    share, seed = study.measure.in_full, study.measure.seed
     by_size: dict[int, list[int]] = {}
     for row, point in enumerate(points):
-        if point.accumulation == "short" and not point.repeat and share != 0:
+        if point.accumulation == "short" and not point.repeat:
             by_size.setdefault(point.world_size, []).append(row)
     chosen: set[int] = set()
     for rows in by_size.values():
-        count = 1 if isinstance(share, str) else max(1, round(share * len(rows)))
-        rows.sort(key=lambda row: random_fraction(seed, points[row].point_id, "in full"))
-        chosen |= set(rows[:count])
-        if share == "advised" and ranked_s is not None:
-            ranked = sorted((s, row) for row in rows if (s := ranked_s[row]) is not None)
-            best = {points[row].setting_key: row for _, row in reversed(ranked)}
-            chosen |= set(best.values())
+        ids = {row: points[row].point_id for row in rows}
+        chosen.add(
+            min(rows, key=lambda row: random_fraction(study.measure.seed, ids[row], "in full"))
+        )
+        ranked = sorted((s, row) for row in rows if ranked_s and (s := ranked_s[row]) is not None)
+        chosen |= set({points[row].setting_key: row for _, row in reversed(ranked)}.values())
     return tuple(
         dataclasses.replace(point, accumulation="both") if row in chosen else point
         for row, point in enumerate(points)

@@ -46,12 +46,6 @@ def predict_points(
     return checked, predict_rehearsed(checked, calibration, nearest_first, rehearse)
 
 
-def ranking_times(prediction: Prediction) -> list[float | None]:
-    """Predicted seconds of a step by which points are ranked; None where one does not fit."""
-    pairs = zip(prediction.risk_adjusted_s, prediction.fits, strict=True)
-    return [float(seconds) if fits else None for seconds, fits in pairs]
-
-
 def predict_run_s(study: Study, points: Sequence[Point], step_time_s: Floats) -> Floats:
     """Predicted seconds of all steps of one run of each point, without its start-up, (n,).
 

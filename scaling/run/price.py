@@ -12,7 +12,8 @@ from scaling.analyse.posterior import Runs
 from scaling.arrays import Flags, Floats
 from scaling.predict.read.features import Points
 from scaling.run import planning, predictions
-from scaling.run.rounds import budget_gpu_hours, contest_of
+from scaling.run.rounds import contest_of
+from scaling.run.sweep import KEEP, SPREAD
 from scaling.study.grid import Plan as Grid
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, micro_batch_twins
@@ -107,7 +108,7 @@ def _simulated(
     The rates of a simulation are drawn from the errors of the predictions. Rates as predicted would
     make it dear: the best of many that differ is farther ahead than the best prediction.
     """
-    measure, hours = study.measure, budget_gpu_hours(study)
+    budget_gpu_s = 3600 * (study.measure.budget_gpu_hours or math.inf)
     labels = [point.layout.label for point in once]
     contest, _ = contest_of(points, None, labels, weak=study.kind == "weak")
     nothing, none = np.zeros(len(points), dtype=bool), np.empty(0, dtype=int)
@@ -118,8 +119,8 @@ def _simulated(
         while True:
             ran = np.flatnonzero(tried & fits)
             runs = Runs(truth[ran], np.full(len(ran), np.nan), ran, np.full(len(ran), -1))
-            plan = Plan(gpu_s, np.where(tried, 0, 1), measure.keep, measure.spread)
-            left_s = math.inf if hours is None else 3600 * hours - float(gpu_s[tried].sum())
+            plan = Plan(gpu_s, np.where(tried, 0, 1), KEEP, SPREAD)
+            left_s = budget_gpu_s - float(gpu_s[tried].sum())
             chosen = next_points(estimate(contest, runs, tried), plan, left_s).cells
             if not chosen:
                 break

@@ -37,7 +37,7 @@ from scaling.record.row_files import attempts_set_aside
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import predictions
 from scaling.run.plan_writer import plan_digest
-from scaling.run.sweep import Sweep, slow_by_probes
+from scaling.run.sweep import KEEP, SPREAD, Sweep, slow_by_probes
 from scaling.study.grid import Plan as Grid
 from scaling.study.plan_file import read_json_object
 from scaling.study.point import Point
@@ -116,11 +116,8 @@ class _State:
         contest, prediction = contest_of(points, calibration, labels, weak=study.kind == "weak")
         to_run = [self._to_run(cell, named) for cell in range(len(self.cells))]
         gpu_s = self._gpu_s(prediction, to_run)
-        plan = Plan(
-            gpu_s, np.array([len(one) for one in to_run]), study.measure.keep, study.measure.spread
-        )
-        left_s = math.inf if (budget := budget_gpu_hours(study)) is None else 3600 * budget
-        left_s -= self._spent_gpu_s()
+        plan = Plan(gpu_s, np.array([len(one) for one in to_run]), KEEP, SPREAD)
+        left_s = 3600 * (study.measure.budget_gpu_hours or math.inf) - self._spent_gpu_s()
         tried = np.array([bool(rows) for rows in self.rows])
         effects = {one.host: one.effect for one in reversed(self.sweep.slow_in_runs)}
         hosts = np.array([effects.get(host, 0.0) for host in named])
@@ -260,16 +257,6 @@ def _reason(cell: int, chosen: Next, prediction: Prediction, *, ran: bool) -> st
         f"predicted {prediction.step_time_s[cell]:.3g} s a step: is expected to gain "
         f"{chosen.gain[cell]:.1%} on the best of its size"
     )
-
-
-def budget_gpu_hours(study: Study) -> float | None:
-    """The budget of a guided sweep in GPU-hours, converting money at its cluster's price."""
-    measure = study.measure
-    if measure.budget_usd is None:
-        return measure.budget_gpu_hours
-    prices = [study.clusters[name].usd_per_gpu_hour for name in study.cluster_names]
-    bought = [measure.budget_usd / price for price in prices if price]
-    return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])
 
 
 def _calibrated(sweep: Sweep) -> tuple[Calibration | None, str]:

@@ -44,6 +44,9 @@ COLUMNS = [
     "step_time_low_s", "step_time_high_s", "extended_step_time_s", "extended_low_s",
     "extended_high_s", "hosts", "num_alloc_retries", "stack_fingerprint",
 ]  # fmt: skip
+# A guided sweep never measures a point predicted slower than the best of its size by this ratio.
+KEEP = 0.3
+SPREAD = 0.03  # share of the points that its first round takes for the calibration
 MIN_SLOWDOWN = 0.05  # by which runs on a slow node take longer than others
 
 
@@ -80,7 +83,9 @@ class Sweep:
         parts = [
             f"repeats {measure.repeats.at_most}" if self.contended else "",
             "elsewhere" if self.has_reruns else "",
-            "" if self.fixed_repeats else measure.guidance,
+            f"keep {KEEP} spread {SPREAD} budget {measure.budget_gpu_hours}"
+            if measure.is_guided
+            else "",
         ]
         return " ".join(part for part in parts if part) if self.study.mode == "measure" else ""
 

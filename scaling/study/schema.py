@@ -9,7 +9,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
     TypeAdapter,
     create_model,
     model_validator,
@@ -156,26 +155,14 @@ _OrRepeats = _or_block(
 )
 
 
-def _as_share(value: object) -> object:
-    if not isinstance(value, int | float):
-        if value == "advised":
-            return value
-        raise PydanticCustomError("kind", "must be advised, or a share from 0 to 1")
-    return TypeAdapter(Share).validate_python(value)
-
-
-GUIDES = ("guided", "keep", "budget_gpu_hours", "budget_usd")  # each makes a sweep guided
-
-
 class Measure(File):
     """How each point is measured."""
 
     warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
     measured_steps: Annotated[Steps, _OrSteps] = Steps(at_least=10, at_most=10, until=None)
-    # short: steps with fewer micro-batches, from which the full step is derived (short_steps)
+    # short: steps with fewer micro-batches, from which the full step is derived (short_steps); the
+    # predicted best and one of each size run in full too
     accumulation: Literal["full", "short"] = "full"
-    # short points that also run in full. advised: the predicted best and one of each size
-    in_full: Annotated[float | Literal["advised"], PlainValidator(_as_share)] = "advised"
     repeats: Annotated[Repeats, _OrRepeats] = Repeats.model_validate({"at_most": 1, "for": None})
     # the most a point may take; its predicted step time may set a shorter limit (time_limits)
     time_limit_s: Seconds | None = None
@@ -188,27 +175,12 @@ class Measure(File):
     # a guided sweep measures what is expected to gain most on the best of its size, and stops once
     # nothing is expected to gain 1 %, or at a budget
     guided: Flag = False
-    # never a point predicted slower than the best of its size by more than this ratio
-    keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 0.3
-    # share of the points that the first round takes for the calibration
-    spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.03
     budget_gpu_hours: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
-    budget_usd: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def is_guided(self) -> bool:
         """Whether predictions choose which points are measured."""
-        budgets = (self.budget_gpu_hours, self.budget_usd)
-        said = "keep" in self.model_fields_set or budgets != (None, None)
-        return self.guided or said
-
-    @property
-    def guidance(self) -> str:
-        """The parameters of a guided sweep's choice as one text; empty if it is not guided."""
-        if not self.is_guided:
-            return ""
-        usd = "" if self.budget_usd is None else f" usd {self.budget_usd}"
-        return f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}{usd}"
+        return self.guided or self.budget_gpu_hours is not None
 
 
 class Probing(File):

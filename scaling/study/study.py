@@ -16,7 +16,7 @@ from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import StudyPaths
 from scaling.study.point import StudyKind
 from scaling.study.problems import first_problem, quoted
-from scaling.study.schema import GUIDES, Block, Measure, Mode, Name, Probing, Reporting
+from scaling.study.schema import Block, Measure, Mode, Name, Probing, Reporting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,6 @@ def check(study: Study) -> None:
                     hint = f": unknown {key} {quoted(value)}: {did_you_mean(value, entries)}"
                     raise wrong(f"{places[key]}.{key}", hint)
     names, measure = study.cluster_names, study.measure
-    by_data_sheet = study.is_predictable
     if study.mode == "predict":
         return
     if len(names) > 1:
@@ -107,26 +106,13 @@ def check(study: Study) -> None:
             f"axes.cluster={names}",
             ": a study with mode: measure runs on one cluster; write one study file for each",
         )
-    cluster = study.clusters[names[0]]
-    if measure.budget_usd is not None and cluster.usd_per_gpu_hour is None:
+    if measure.is_guided and not study.is_predictable:
+        key = "budget_gpu_hours" if measure.budget_gpu_hours else "guided"
         raise wrong(
-            f"measure.budget_usd={measure.budget_usd:g}",
-            f": cluster {names[0]} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
-            "budget_gpu_hours",
+            f"measure.{key}={getattr(measure, key)}",
+            ": the predictions it goes by need a GPU's data sheet, and cluster "
+            f"{names[0]} has gpu: {study.clusters[names[0]].gpu}",
         )
-    if "spread" in measure.model_fields_set and not measure.is_guided:
-        raise wrong(
-            f"measure.spread={measure.spread:g}",
-            f": guides nothing without one of {', '.join(GUIDES)}: all points would run",
-        )
-    for key in measure.model_fields_set.intersection(GUIDES) if not by_data_sheet else ():
-        value = getattr(measure, key)
-        if value is not None and value is not False:
-            raise wrong(
-                f"measure.{key}={value}",
-                ": the predictions it goes by need a GPU's data sheet, and cluster "
-                f"{names[0]} has gpu: {cluster.gpu}",
-            )
 
 
 def replication_queries(study: Study, reports: Path | None = None) -> list[Path]:

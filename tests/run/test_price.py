@@ -6,9 +6,7 @@ import pytest
 import yaml
 
 from scaling.cli import show
-from scaling.errors import InputError
 from scaling.run import planning, price
-from scaling.run.rounds import budget_gpu_hours
 from scaling.study import grid
 from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
@@ -30,16 +28,19 @@ def priced(config, write_study, **measure):
 
 def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, write_study):
     full = priced(config, write_study).step_gpu_hours
-    short = priced(config, write_study, **SHORT, in_full=0).step_gpu_hours
-    both = priced(config, write_study, **SHORT, in_full=0, guided=True).step_gpu_hours
+    short = priced(config, write_study, **SHORT).step_gpu_hours
+    both = priced(config, write_study, **SHORT, guided=True).step_gpu_hours
     assert both < short < full
     assert both < priced(config, write_study, guided=True).step_gpu_hours <= full
     # of 256 micro-batches a step: 8 steps of them against 3 warm-ups and 10 steps in full
-    assert short / full < 0.1
+    study = study_of(config, write_study, measure=SHORT, **GRID)
+    points = [dataclasses.replace(p, accumulation="short") for p in fitting_plan(study).points]
+    no_full = price.price_of(study, grid.Plan(points=tuple(points), refusals=()))
+    assert no_full.step_gpu_hours / full < 0.1
 
 
 def test_a_guided_sweep_is_priced_by_rounds_on_rows_drawn_from_the_predictions(config, write_study):
-    kept = priced(config, write_study, keep=0.0, spread=0.0).points
+    kept = priced(config, write_study, guided=True).points
     assert 2 <= kept < priced(config, write_study).points  # at least the best of each size
     (more,) = {priced(config, write_study, guided=True, repeats=3).points for _ in range(2)}
     assert more > kept
@@ -52,18 +53,9 @@ def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, wri
     assert {point.world_size for point in both} == {8, 16}
     assert len(both) <= 4
     assert {point.accumulation for point in points.points} == {"both", "short"}
-    every = fitting_plan(study_of(config, write_study, measure=SHORT | {"in_full": 1.0}, **GRID))
-    assert {point.accumulation for point in every.points} == {"both"}
     # what runs in full as well is the same point: predictions that change measure nothing again
-    assert [p.point_id for p in every.points] == [p.point_id for p in points.points]
-
-
-def test_a_budget_in_money_is_one_in_gpu_hours(config, write_study):
-    assert budget_gpu_hours(study_of(config, write_study, measure={"budget_usd": 100})) == 50
-    both = {"budget_usd": 100, "budget_gpu_hours": 30}
-    assert budget_gpu_hours(study_of(config, write_study, measure=both)) == 30
-    with pytest.raises(InputError, match=r"budget_usd=100: cluster here has no usd_per_gpu_hour"):
-        study_of(config, write_study, measure={"budget_usd": 100}, cluster="here")
+    grids = grid.expand_grid(study).points
+    assert [p.point_id for p in points.points] == [p.point_id for p in grids]
 
 
 def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import read_round, write_rows
-from scaling.run import plan_writer
+from scaling.run import plan_writer, rounds
 from scaling.run.plan_writer import StudyPlan
 from scaling.run.progress import watch_study
 from scaling.run.rounds import choose
@@ -75,8 +75,9 @@ def sweep(tmp_path, config, write_study):
 
 
 @pytest.fixture
-def guided(sweep):
-    return lambda **options: sweep(**{"guided": True, "spread": 0.0} | options)
+def guided(sweep, monkeypatch):
+    monkeypatch.setattr(rounds, "SPREAD", 0.0)
+    return lambda **options: sweep(**{"guided": True} | options)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +151,9 @@ def test_an_edited_study_starts_its_rounds_anew_and_keeps_what_was_measured(guid
     assert set(odd.choose()[0]) >= set(names[1:])
 
 
-def test_all_repeats_of_a_layout_run_with_it_and_status_counts_them(guided):
-    odd = guided(repeats=2, keep=0.0)
+def test_all_repeats_of_a_layout_run_with_it_and_status_counts_them(guided, monkeypatch):
+    monkeypatch.setattr(rounds, "KEEP", 0.0)
+    odd = guided(repeats=2)
     waiting = odd.progress()
     assert (waiting.total, waiting.undecided, waiting.finished) == (16, 1, False)
     names, _ = odd.choose()

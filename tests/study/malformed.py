@@ -87,17 +87,9 @@ MALFORMED = {
         changed(probe="no"),
         "probe='no': must be true or false, or {world_size, time_limit_s}",
     ),
-    "words for what runs in full": (
-        measure(in_full="some"),
-        "measure.in_full='some': must be advised, or a share from 0 to 1",
-    ),
     "repeats for everybody": (
         measure(repeats={"at_most": 3, "for": "all"}),
         "measure.repeats.for='all': allowed: contenders",
-    ),
-    "a spread of a sweep that nothing guides": (
-        measure(spread=0.02),
-        "measure.spread=0.02: guides nothing without one of guided, keep, budget_gpu_hours",
     ),
     "endless time": (
         measure(time_limit_s=float("inf")),

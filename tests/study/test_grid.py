@@ -108,7 +108,7 @@ def test_a_left_out_later_key_measures_nothing_again(planned):
     for measure in (
         {"measured_steps": 10},
         {"measured_steps": {"at_least": 10, "at_most": 10, "until": None}},
-        {"accumulation": "full", "in_full": 0.5},
+        {"accumulation": "full"},
         {"repeats": {"at_most": 1, "for": "contenders"}, "exclude_slow_nodes": False},
     ):
         again = planned(layouts=layouts, measure=measure).points

@@ -27,8 +27,7 @@ KEYS = [
     *AXES, "model", "cluster", "world_size", "global_batch_size", "batch_size_per_gpu",
     "seq_length", "title", "kind", "mode", "axes", "layouts", "measure", "probe", "report",
     "max_points", "replicates", "measured_steps", "warmup_steps", "repeats", "time_limit_s",
-    "keep", "spread", "budget_gpu_hours", "seed", "knee_share", "enabled", "gradient_clipping",
-    "nonsense", "",
+    "budget_gpu_hours", "seed", "knee_share", "enabled", "gradient_clipping", "nonsense", "",
 ]  # fmt: skip
 TEXTS = [
     "&a [*a]", "<<: *x", "!!python/name:os.system", "? {a: b}\n: c", "[" * 500, "{" * 50, "a: b: c",

@@ -185,8 +185,8 @@ def test_what_a_study_replicates_must_be_there(config, write_study, tmp_path):
 
 
 def test_a_guided_sweep_needs_gpus_whose_steps_can_be_predicted(config, write_study):
-    with pytest.raises(InputError, match=r"measure\.keep=0\.2: .* cluster here has gpu: cpu"):
-        load_study(write_study(measure={"keep": 0.2}), config)
+    with pytest.raises(InputError, match=r"measure\.guided=True: .* cluster here has gpu: cpu"):
+        load_study(write_study(measure={"guided": True}), config)
     there = {"cluster": "there", "precision": "bf16"}
     study = load_study(write_study(axes=there, measure={"budget_gpu_hours": 1.5}), config)
     assert study.measure.is_guided

@@ -32,7 +32,7 @@ GUIDED = {
         {"tp": 2, "zero_stage": 1},
         {"tp": 8, "zero_stage": 1},
     ],
-    "measure": {"guided": True, "spread": 0.1},
+    "measure": {"guided": True},
     "probe": False,
 }
 CONTENDERS = {
