@@ -64,8 +64,7 @@ def status(
     from rich.console import Console
 
     from scaling.run import planning
-    from scaling.run.progress import watch_study
-    from scaling.run.status import status_of
+    from scaling.run.status import status_of, watch_study
 
     planned = planning.plan_study(study, mode=mode, cluster=cluster)
     report_unreadable_rows(planned.folder)

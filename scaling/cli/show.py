@@ -13,7 +13,7 @@ from scaling.errors import counted, grouped_reasons, printable
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
 from scaling.run.price import CHEAPEST, Price
-from scaling.run.progress import duration
+from scaling.run.status import duration
 from scaling.run.sweep import KEEP
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation

@@ -21,7 +21,7 @@ from scaling.launch.start.forked import local_fork_server
 from scaling.launch.start.slurm import Queue
 from scaling.record.row import Outcome
 from scaling.run import plan_writer, planning, retry, stop
-from scaling.run.progress import Progress, Watcher, duration, watch_study
+from scaling.run.status import Progress, Watcher, duration, watch_study
 from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import LOGS, LogPaths, check_writable
 

@@ -24,7 +24,7 @@ from scaling.record.row import Row, fields_of
 from scaling.report import tables
 from scaling.report.sections.replication import replication_section
 from scaling.run import planning, retry
-from scaling.run.progress import Watcher
+from scaling.run.status import Watcher
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.schema import Measure

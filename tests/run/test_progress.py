@@ -16,7 +16,7 @@ from scaling.errors import InputError
 from scaling.record import files
 from scaling.record.running import mark_running
 from scaling.run import retry
-from scaling.run.progress import Watcher, progress_of
+from scaling.run.status import Watcher, progress_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.paths import StudyPaths

@@ -8,8 +8,8 @@ from scaling.errors import InputError
 from scaling.record.files import read_round, write_rows
 from scaling.run import plan_writer, rounds
 from scaling.run.plan_writer import StudyPlan
-from scaling.run.progress import watch_study
 from scaling.run.rounds import choose
+from scaling.run.status import watch_study
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import read_json_object
 from scaling.study.point import point_from_json

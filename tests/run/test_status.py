@@ -11,8 +11,7 @@ from scaling.launch.start.slurm import Queue, ask_queue
 from scaling.record.files import write_rows
 from scaling.record.running import mark_running
 from scaling.run import snakemake
-from scaling.run.progress import Watcher
-from scaling.run.status import _best, status_of
+from scaling.run.status import Watcher, _best, status_of
 from scaling.study.paths import StudyPaths
 from tests.analyse.conftest import read, tabulate_only
 from tests.analyse.simulated_study import simulate, write_simulated
