@@ -19,8 +19,7 @@ from scaling.check.oracle import memories_of, rehearsals, rehearsed_parts, stage
 from scaling.layout.engines import ENGINES
 from scaling.predict.advise.rehearse import Rehearse
 from scaling.record.files import write_text
-from scaling.study.ids import stored_fields
-from scaling.study.point import Point
+from scaling.study.point import Point, stored_fields
 from scaling.train.rehearsal.limits import memory_refusal
 
 CACHE = Path(".cache") / "scaling" / "memory"  # in the user's home

@@ -76,7 +76,7 @@ def expect(
     from scaling.predict.advise.expectation import search_around
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.clusters import site_clusters
-    from scaling.study.ids import stored_fields
+    from scaling.study.point import stored_fields
 
     parameters = read_calibration(calibration) if calibration else None
     work: dict[str, Any] = {

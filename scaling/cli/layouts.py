@@ -32,7 +32,7 @@ def model(
     """Show what is understood of a model: shape, parameters, FLOPs, what is left out and why."""
     from scaling.layout.engines import engine_refusals
     from scaling.layout.shapes import matmul_flops_per_token, model_flops_per_token
-    from scaling.study.ids import stored_fields
+    from scaling.study.point import stored_fields
 
     found = model_of(path, said="PATH")
     shape = found.shape

@@ -10,7 +10,7 @@ import typer
 
 from scaling.cli.options import arg, opt, print_table, warn
 from scaling.errors import InputError, counted, shortened
-from scaling.study.ids import stored_fields
+from scaling.study.point import stored_fields
 
 if TYPE_CHECKING:
     from scaling.check.oracle import RankMemory

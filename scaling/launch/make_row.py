@@ -24,8 +24,7 @@ from scaling.record.files import point_columns, read_row, table_of
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.row_checks import invalid_row_reasons
-from scaling.study.ids import DIGEST, point_id
-from scaling.study.point import Point
+from scaling.study.point import DIGEST, Point, point_id
 
 _PACKAGES = ("torch_version", "deepspeed_version")
 

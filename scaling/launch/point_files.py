@@ -13,8 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, plan_from_json
 from scaling.study.catalogues import ModelEntry
-from scaling.study.ids import stored_fields
-from scaling.study.point import Point, point_from_json
+from scaling.study.point import Point, point_from_json, stored_fields
 from scaling.study.problems import FILE_NAME, first_problem
 from scaling.study.schema import Axes, Count, Measure, Name
 

@@ -30,10 +30,9 @@ from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.run import predictions
-from scaling.study.ids import LONG_DIGEST, point_id
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, read_json_object
-from scaling.study.point import Point
+from scaling.study.point import LONG_DIGEST, Point, point_id
 from scaling.study.study import Study
 
 Ids = npt.NDArray[np.int64]

@@ -13,8 +13,7 @@ from scaling.errors import InputError
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES, LayoutAxes
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, idle_choices, refusals, replica_size
-from scaling.study.ids import DIGEST, LONG_DIGEST, point_id
-from scaling.study.point import Point, StudyKind
+from scaling.study.point import DIGEST, LONG_DIGEST, Point, StudyKind, point_id
 from scaling.study.short_steps import is_worth_shortening
 from scaling.study.time_limits import MOST_STARTUP_S
 

@@ -8,7 +8,7 @@ from scaling import __version__
 from scaling.launch import measure
 from scaling.launch.make_row import implied_row
 from scaling.record.files import write_rows
-from scaling.study.ids import DIGEST, point_id
+from scaling.study.point import DIGEST, point_id
 from tests.points import tiny_point
 from tests.rows import row_of
 

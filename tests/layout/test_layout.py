@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.layout.layout import Layout, refusals
-from scaling.study.ids import stored_fields
+from scaling.study.point import stored_fields
 from tests.points import TINY
 from tests.samples import layouts
 
