@@ -1,4 +1,4 @@
-"""`python -m scaling.check JSON [SECTION ...]`: check this machine; writes JSON and a text page."""
+"""`python -m scaling.check JSON [SECTION,...]`: check this machine; writes JSON and a text page."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ import torch
 import scaling
 from scaling.check.facts import fact_lines, machine_facts
 from scaling.check.kernel_checks import LARGE, SMALL, kernel_lines
-from scaling.check.lines import SECTIONS, Line, not_here, pass_or_fail, to_json, to_text
+from scaling.check.lines import Line, chosen_sections, not_here, pass_or_fail, to_json, to_text
 from scaling.check.meters import energy_line
 from scaling.check.outcomes import outcome_lines
 from scaling.check.training import (
@@ -44,7 +44,7 @@ Part = tuple[str, Callable[[], Iterable[Line]]]  # what it checks, and its lines
 
 def main() -> None:
     """Run the sections. Exit code 0 if nothing failed, 1 otherwise."""
-    out, chosen = Path(sys.argv[1]), sys.argv[2:]
+    out, chosen = Path(sys.argv[1]), chosen_sections(",".join(sys.argv[2:]))
     raise_open_files_limit()  # as a rank does
     began = time.time()
     foreign = foreign_memory(0)
@@ -59,9 +59,7 @@ def main() -> None:
             "meters": lambda: [("meters", lambda: _meters(device))],
             "training": lambda: _training(device, folder),
         }
-        parts = (
-            part for name in SECTIONS if not chosen or name in chosen for part in sections[name]()
-        )
+        parts = (part for name in chosen for part in sections[name]())
         lines: list[Line] = []
         logs = _new_logs(folder)
         for line in checked(parts, is_late=lambda: time.time() - began > _LIMIT_S):
@@ -168,6 +166,6 @@ def _gpu_here(device: torch.device) -> str | None:
 if __name__ == "__main__":
     try:
         main()
-    except InputError as error:  # the page cannot be written, as on a full disk
+    except InputError as error:  # another section, or a page that cannot be written
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

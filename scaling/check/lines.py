@@ -7,12 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling.errors import printable
+from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.record.row import Row
 
 SECTIONS = ("facts", "kernels", "meters", "training")  # of a check, in this order
 State = Literal["pass", "fail", "not here"]
 _WIDTH = 8  # of the longest state
+
+
+def chosen_sections(only: str) -> list[str]:
+    """The sections that a text like `facts,meters` names, in the order of a check; all if empty.
+
+    Raises:
+        InputError: it names another one.
+    """
+    named = [name for name in only.split(",") if name]
+    for name in named:
+        if name not in SECTIONS:
+            why = did_you_mean(name[:60], SECTIONS)
+            raise InputError(f"--only {shortened(name)}: {why}")
+    return [name for name in SECTIONS if not named or name in named]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ from scaling.cli.options import (
     Mode,
     StudyName,
     arg,
-    check_choice,
     check_output,
     opt,
     warn,
@@ -205,15 +204,13 @@ def check(
     only: Annotated[str, opt("Some of facts,kernels,meters,training; default: all.")] = "",
 ) -> None:
     """Check this machine before measuring on it: limits, kernels, meters, training, outcomes."""
-    from scaling.check.lines import SECTIONS
+    from scaling.check.lines import chosen_sections
 
     if not out.name:
         raise InputError(f"{out}: must be a file, such as check.json")
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} to write it in")
-    sections = [section for section in only.split(",") if section]
-    for section in sections:
-        check_choice("--only", section, SECTIONS)
+    sections = chosen_sections(only)
     out = out.with_suffix(".json")
     check_output(out)
     command = [sys.executable, "-m", "scaling.check", str(out), *sections]

@@ -198,9 +198,9 @@ def _result_columns(task: Task, records: Sequence[Record]) -> tuple[dict[str, An
             "algorithm_bytes_per_s": rate,
             "bus_bytes_per_s": factor * rate,
         }
-    elif task.kind == "memory_copy":
-        assert task.message_bytes is not None
-        columns["copy_bytes_per_s"] = 2 * task.message_bytes / seconds
+    elif task.message_bytes is not None:
+        passes = 7 if task.kind == "host_update" else 2  # AdamW: weight, gradient, two moments
+        columns["copy_bytes_per_s"] = passes * task.message_bytes / seconds
     else:
         columns["flop_per_s"] = flops_of(task) / seconds
         columns |= {name: slowest.get(name) for name in ("clock_hz", "power_w")}

@@ -34,6 +34,11 @@ def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
         source = torch.zeros(task.message_bytes, dtype=torch.uint8, device=device)
         target = torch.ones_like(source)
         return lambda: target.copy_(source)
+    if task.kind == "host_update":  # on the cores of this rank, as an offloaded optimizer
+        assert task.message_bytes is not None
+        weight = torch.ones(task.message_bytes // 4, requires_grad=True)
+        weight.grad = torch.ones_like(weight)
+        return torch.optim.AdamW([weight], fused=True).step
     dtype = DTYPES[task.precision]
     return _gemm(task, dtype, device) if task.kind == "gemm" else _attention(task, dtype, device)
 

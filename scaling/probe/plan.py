@@ -181,6 +181,8 @@ def _device_tasks(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
             yield Task(kind="gemm", precision=precision, m=size, n=size, k=size)
     for size in limits.copies:
         yield Task(kind="memory_copy", message_bytes=size)
+    if any(point.layout.optimizer_offload == "cpu" for point in points):
+        yield Task(kind="host_update", message_bytes=limits.copies[-1] // 4)
     for point in points:
         yield _attention_task(point.shape, point.layout)
     for point in points:

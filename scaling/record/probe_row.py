@@ -11,7 +11,8 @@ Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"
 ]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
-ProbeKind = Literal["gemm", "attention", "memory_copy", Collective]
+# host_update: AdamW on the host by all ranks at once, `message_bytes` of weights each
+ProbeKind = Literal["gemm", "attention", "memory_copy", "host_update", Collective]
 ProbeOutcome = Literal[Outcome, "wrong"]  # wrong: it ran and gave a wrong result
 
 
@@ -59,7 +60,7 @@ class Probe:
     flop_per_s: float | None = None
     clock_hz: float | None = None  # of a GPU's multiprocessors after a second of large products
     power_w: float | None = None
-    copy_bytes_per_s: float | None = None  # read and written
+    copy_bytes_per_s: float | None = None  # read and written, by a copy or an update
     algorithm_bytes_per_s: float | None = None  # nccl-tests' algbw
     bus_bytes_per_s: float | None = None  # nccl-tests' busbw
     slowdown: float | None = None  # seconds over the median of all hosts with the same task

@@ -141,3 +141,10 @@ def test_an_impossible_probe_stays_inside_physical_bounds():
     rows = [all_reduce(2**30, 1, 1e-6)]
     told = told_by(*rows)
     assert told["link_efficiency"] == 0.95
+
+
+def test_an_update_on_the_host_tells_its_rate_while_all_ranks_share_it():
+    row = {"kind": "host_update", "seconds": 0.1, "message_bytes": 2**28}
+    for per_node, usual in ((1, 30e9), (8, 150e9 / 8)):
+        told = told_by({**row, "gpus_per_node": per_node, "copy_bytes_per_s": 0.5 * usual})
+        assert told == {"host_update": pytest.approx(0.5)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scaling.launch.probing import bus_factor
 from scaling.layout.layout import Layout
-from scaling.probe.plan import Group, plan_from_json, probe_plan
+from scaling.probe.plan import MIB, Group, plan_from_json, probe_plan
 from scaling.train.parallel.groups import Place
 from tests.points import tiny_point
 
@@ -109,6 +109,15 @@ def test_an_8_bit_layout_has_its_16_bit_products_probed():
     )
     assert eight.tasks == sixteen.tasks
     assert {"gemm", "attention"} <= {task.kind for task in eight.tasks}
+
+
+def test_an_optimizer_on_the_host_has_its_update_probed():
+    def tasks(where):
+        (point,) = points({"dp": 1, "zero_stage": 1, "optimizer_offload": where})
+        return probe_plan([point], world_size=1, time_limit_s=60).tasks
+
+    (extra,) = {*tasks("cpu")} - {*tasks("none")}
+    assert (extra.kind, extra.message_bytes) == ("host_update", 16 * MIB)
 
 
 def test_in_a_ring_a_rank_attends_to_its_tokens_with_all_its_heads():

@@ -68,7 +68,8 @@ def test_two_nodes_leave_a_row_of_every_collective_group_and_host(probed, tmp_pa
         kind="attention", attention="flash3", batch_size=1, num_heads=2, num_kv_heads=2,
         head_dim=8, seq_length=16,
     )  # fmt: skip
-    plan = small(probe_plan(points, world_size=4, time_limit_s=300), missing)
+    update = Task(kind="host_update", message_bytes=MIB)
+    plan = small(probe_plan(points, world_size=4, time_limit_s=300), missing, update)
     rows = probed(plan, start=on_two_nodes)
     failed = [row for row in rows if row.outcome != "ok"]
     assert {(row.kind, row.outcome, row.seconds) for row in failed} == {
@@ -94,6 +95,8 @@ def test_two_nodes_leave_a_row_of_every_collective_group_and_host(probed, tmp_pa
             assert row.flop_per_s == pytest.approx(2 * row.m * row.n * row.k / row.seconds)
         if row.kind == "memory_copy":
             assert row.copy_bytes_per_s == pytest.approx(2 * row.message_bytes / row.seconds)
+        if row.kind == "host_update":
+            assert row.copy_bytes_per_s == pytest.approx(7 * row.message_bytes / row.seconds)
     hosts = json.loads((tmp_path / "hosts.json").read_text())["hosts"]
     ranks = {name: [one["rank"] for one in host["devices"]] for name, host in hosts.items()}
     assert ranks == {"n0": [0, 1], "n1": [2, 3]}

@@ -79,7 +79,7 @@ def optimizer_seconds(group: Group, f: Features, weights: Floats) -> Floats:
     return np.asarray(weights * np.where(f.short_states, 18.0, 34.0) / hbm_bytes_per_s(group))
 
 
-def offloaded_seconds(f: Features, weights: Floats) -> Floats:
+def offloaded_seconds(f: Features, p: Mapping[str, float], weights: Floats) -> Floats:
     """Adam on the host over the `weights` parameters that a rank holds, (n,); nothing hides it.
 
     Over PCIe fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2). All ranks of a
@@ -87,11 +87,15 @@ def offloaded_seconds(f: Features, weights: Floats) -> Floats:
     two moments (16), write the last three (12). States and gradients in 16 bits halve all but the
     weights.
     """
-    ranks = np.minimum(f.world_size, f.gpus_per_node)
-    rate = np.minimum(_RANK_HOST_BYTES_PER_S, _HOST_BYTES_PER_S / ranks)
+    rate = p["host_update"] * host_bytes_per_s(np.minimum(f.world_size, f.gpus_per_node))
     moved = np.where(f.short_states, 4.0, 6.0) / _HOST_LINK_BYTES_PER_S
     updated = np.where(f.short_states, 14.0, 28.0) / rate
     return np.asarray(weights * (moved + updated))
+
+
+def host_bytes_per_s(ranks: Floats) -> Floats:
+    """Bytes/s of Adam on a usual host that each of its ranks reaches, (n,)."""
+    return np.asarray(np.minimum(_RANK_HOST_BYTES_PER_S, _HOST_BYTES_PER_S / ranks))
 
 
 def hbm_bytes_per_s(group: Group) -> float:

@@ -90,7 +90,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _dp_comm_s(group, f, p, traffic, pipeline)
-    optimizer = _optimizer_s(group, f, traffic)
+    optimizer = _optimizer_s(group, f, p, traffic)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
@@ -171,12 +171,14 @@ def _dp_comm_s(
     return np.asarray(once_a_step + gathering)
 
 
-def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
+def _optimizer_s(group: Group, f: Features, p: Mapping[str, float], traffic: Traffic) -> Floats:
     """Seconds of the update of a rank's share of the weights, on the GPU or offloaded, (n,)."""
     updated = traffic.stage_weights / sharding_of(group, f).updates
     if has_experts(f):
         updated = updated + traffic.expert_weights / expert_sharding_of(group, f).updates
-    return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, f, updated))
+    return np.where(
+        f.offload, offloaded_seconds(f, p, updated), optimizer_seconds(group, f, updated)
+    )
 
 
 def _allocator_stall_s(group: Group, f: Features, memory_used: Floats) -> Floats:

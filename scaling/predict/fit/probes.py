@@ -8,6 +8,7 @@ import numpy as np
 from scaling.arrays import Flags, Floats, Strings
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
+from scaling.predict.cost.compute import host_bytes_per_s
 from scaling.predict.cost.links import link
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.given import Cells
@@ -29,8 +30,9 @@ def probed_parameters(
 
     A probe is a row as `scaling probe` leaves them, of which are read: `cluster`, `kind` and
     `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention `precision`, `attention` and
-    `flop_per_s`; of a collective `ranks`, `stride`, `nodes`, `groups` (that ran at once) and
-    `message_bytes` (the whole tensor of a rank). Rates without a probe are left out, and so is a
+    `flop_per_s`; of an update on the host `gpus_per_node` and `copy_bytes_per_s`; of a collective
+    `ranks`, `stride`, `nodes`, `groups` (that ran at once) and `message_bytes` (the whole tensor of
+    a rank). Rates without a probe are left out, and so is a
     probe without `seconds`.
 
     Raises:
@@ -45,7 +47,10 @@ def probed_parameters(
     known = site_clusters() if clusters is None else clusters
     kind, cluster_name = cells.words("kind"), cells.words("cluster")
     precision, attention = cells.words("precision", "bf16"), cells.words("attention")
-    names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s", "ranks", "nodes")
+    names = (
+        "seconds", "m", "n", "k", "message_bytes", "flop_per_s", "copy_bytes_per_s", "ranks",
+        "nodes", "gpus_per_node",
+    )  # fmt: skip
     probes = {name: cells.numbers(name) for name in names}
     probes |= {name: cells.numbers(name, 1.0) for name in ("groups", "stride")}
     is_gemm = (kind == "gemm") & (probes["m"] > 0) & (probes["n"] > 0) & (probes["k"] > 0)
@@ -61,6 +66,7 @@ def probed_parameters(
             **_of_gemms(gemms, precision[here & is_gemm], cluster),
             **_of_flash(probes["flop_per_s"][flash], precision[flash], cluster),
             **_of_traffic(probes, kind, here, cluster),
+            **_of_host(probes, here & (kind == "host_update")),
         }
         by_cluster[name] = {
             parameter: float(np.clip(value, PARAMETERS[parameter].low, PARAMETERS[parameter].high))
@@ -96,6 +102,14 @@ def _of_flash(flop_per_s: Floats, precision: Strings, cluster: Cluster) -> dict[
         return {}
     # small shapes are bound by their launch, which the model counts elsewhere
     return {"flash2_efficiency": float(np.quantile(efficiency, 0.9))}
+
+
+def _of_host(probes: Mapping[str, Floats], here: Flags) -> dict[str, float]:
+    """Rate of Adam on the host, while all ranks of a node update, over the usual one."""
+    if not here.any():
+        return {}
+    usual = host_bytes_per_s(probes["gpus_per_node"][here])
+    return {"host_update": float(np.median(probes["copy_bytes_per_s"][here] / usual))}
 
 
 def _sustained(precision: Strings, cluster: Cluster) -> Floats:

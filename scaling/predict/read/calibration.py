@@ -125,9 +125,10 @@ class Calibration:
 
 
 # Parameters of a cluster's links, memory and nodes, which do not carry over to another cluster.
-_OF_THE_CLUSTER = frozenset(
-    {"link_efficiency", "network_efficiency", "host_transport_s", "buffers_bytes", "fragmentation"}
-)
+_OF_THE_CLUSTER = {
+    "link_efficiency", "network_efficiency", "host_transport_s", "host_update", "buffers_bytes",
+    "fragmentation",
+}  # fmt: skip
 
 
 def _without_cluster(stack: StackCalibration, start: Mapping[str, float]) -> StackCalibration:

@@ -36,6 +36,7 @@ TIME: tuple[Parameter, ...] = (
     _p("host_layer_s", 2.0e-3, 0.3e-3, 20e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
     _p("host_collective_s", 150e-6, 10e-6, 1.5e-3, 0.7, "s", "to launch a tp collective of 4"),
     _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),
+    _p("host_update", 1.0, 0.1, 10.0, 0.5, "ratio", "of the usual rate of Adam on a node's host"),
     _p("expert_half_size", 600.0, 10.0, 2000.0, 0.5, "elements", "gemm_half_size of grouped GEMMs"),
 )
 
