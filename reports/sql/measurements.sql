@@ -19,7 +19,15 @@
 -- suspended_s: from outside, between measured steps.   longest_step: over the median step, a ratio.
 -- hosts: names of the nodes that it ran on; null for predictions.
 -- The layout's choice on each axis is in `statistics` and `estimates`.
-with observed as (
+with most_threads as (
+    select
+        cluster,
+        max(ceil(world_size / len(hosts)) * coalesce(threads_per_rank, 1)) as threads
+    from study.latest_rows semi join planned_points using (point_id)
+    where gpu = 'cpu'
+    group by cluster
+),
+observed as (
     select
         group_id, planned_points.layout, planned_points.repeat, planned_points.world_size,
         planned_points.dp, planned_points.global_batch_size,
@@ -34,15 +42,13 @@ with observed as (
         compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes, memory_meter, energy_j,
         mean_power_w, slowdown_share, others_share, num_alloc_retries, startup_s, hosts, duration_s,
         stack_fingerprint, started_at,
-        load_average / max(case
-            when rows.gpu = 'cpu'
-                then ceil(rows.world_size / len(hosts)) * coalesce(threads_per_rank, 1)
-        end) over (partition by rows.cluster) as load,
+        load_average / threads as load,
         rows.tokens_per_step, rows.model_flops_per_token, rows.hardware_flops_per_token,
         rows.peak_flop_per_s
     from study.latest_rows as rows
     join planned_points using (point_id)
     left join (select point_id, agrees from losses) using (point_id)
+    left join most_threads using (cluster)
 ),
 predicted as (
     select

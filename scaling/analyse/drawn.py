@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.group import MEASURED_LEVEL, Group, groups_of, of_group
+from scaling.analyse.group import MEASURED_LEVEL, Group, by_group, groups_of
 from scaling.analyse.laws import LEAST_SIZES, law_of
 from scaling.analyse.posterior import return_of
 from scaling.arrays import Flags, Floats
@@ -68,22 +68,26 @@ SCHEMAS = {
 }
 INNER = set(SCHEMAS) - {"hosts", "laws"}  # for other tables only
 
-_EFFECTS = "select group_id, effect_id, from_cell, to_cell from matched_pairs where near"
+_EFFECTS = (
+    "select group_id, effect_id, from_cell, to_cell from matched_pairs where near order by group_id"
+)
 _ENGINES = """
 select group_id, from_cell, to_cell from engine_pairs
-where from_outcome = 'ok' and to_outcome = 'ok'
+where from_outcome = 'ok' and to_outcome = 'ok' order by group_id
 """
 
 
 def drawn_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
     """The tables of SCHEMAS."""
     effects, engines = (connection.sql(query).to_arrow_table() for query in (_EFFECTS, _ENGINES))
+    effects_of, engines_of = by_group(effects), by_group(engines)
     share = connection.execute("select knee_share from study.options").fetchall()[0][0]
     rows = connection.sql("from study.probes where slowdown is not null").to_arrow_table()
     parts: dict[str, list[Any]] = {name: [] for name in SCHEMAS}
     for group in groups_of(connection, [Probe(**row) for row in rows.to_pylist()]):
         group_id = group.id
-        of_effects, of_engines = (of_group(table, group_id) for table in (effects, engines))
+        of_effects = effects_of.get(group_id, effects.slice(0, 0))
+        of_engines = engines_of.get(group_id, engines.slice(0, 0))
         effect_ids, index = np.unique(of_effects["effect_id"].to_numpy(), return_inverse=True)
         keys = {"group_id": np.full(len(effect_ids), group_id), "effect_id": effect_ids}
         parts["effect_ratios"].append(group.ratios(of_effects, index, keys))

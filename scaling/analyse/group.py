@@ -49,7 +49,7 @@ select
     cell_id, point_id, group_id, log_rate, own_sigma, hosts, cluster,
     log_rate - predicted_log_rate as gap, size_id
 from runs
-order by cell_id, log_rate, own_sigma
+order by group_id, cell_id, log_rate, own_sigma
 """
 
 
@@ -58,14 +58,15 @@ def groups_of(
 ) -> Iterator["Group"]:
     """The comparison groups of the tables `cells` and `runs`; `probes` name slow hosts too."""
     cells, runs = (connection.sql(query).to_arrow_table() for query in (_CELLS, _RUNS))
-    named = _named_hosts(runs, probes)
-    for group_id in np.unique(cells["group_id"].to_numpy()).tolist():
-        yield Group(group_id, of_group(cells, group_id), of_group(runs, group_id), named)
+    named, runs_of = _named_hosts(runs, probes), by_group(runs)
+    for group_id, of_group in by_group(cells).items():
+        yield Group(group_id, of_group, runs_of.get(group_id, runs.slice(0, 0)), named)
 
 
-def of_group(table: pa.Table, group_id: int) -> pa.Table:
-    """The rows of this comparison group."""
-    return table.filter(table["group_id"].to_numpy() == group_id)
+def by_group(table: pa.Table) -> dict[int, pa.Table]:
+    """The rows of each comparison group of a table that is sorted by them."""
+    found = np.unique(table["group_id"].to_numpy(), return_index=True, return_counts=True)
+    return {number: table.slice(at, rows) for number, at, rows in np.transpose(found).tolist()}
 
 
 def _named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:

@@ -2,15 +2,15 @@
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Values = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.uint64]
+from scaling.analyse.posterior import Integers
+from scaling.arrays import Floats
 
 _STEPS = 10  # how many of the first losses are compared
 _GROWTH = 2.0  # of rounding from one step to the next
 _SPREADS = 10.0  # rounding that rows show is allowed this often: layouts differ by more
+_AT_ONCE = 30_000  # rows of whole trainings: what fits a cache is compared twice as fast
 _FEWEST_ALONE = 3  # layouts of one process that show what rounding is: of two both may be wrong
 # Layouts of one training (same model, routing, seed, batch, length, precision, clipping and stack)
 # start from the same weights and see the same tokens. The steps that all of them ran are compared;
@@ -58,94 +58,81 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     a mark: the row stays measured.
     """
     rows = connection.sql(_ROWS).to_arrow_table()
+    part = rows["training"].to_numpy() % (len(rows) // _AT_ONCE + 1)
+    parts = (rows.filter(part == number) for number in np.unique(part))
+    return pa.concat_tables([_compared(rows.slice(0, 0)), *map(_compared, parts)])
+
+
+def _compared(rows: pa.Table) -> pa.Table:
+    """The same for the rows of some trainings."""
     flat = rows["told"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     values = np.asarray(flat, dtype=float).reshape(-1, 1 + _STEPS)  # NaN after the last
     training, placed, sizes, norm_bound, loss_bound = (
         rows[name].to_numpy()
         for name in ("training", "placed", "world_size", "norm_bound", "loss_bound")
     )
-    gaps, rounding, layouts = _compared(values, training, placed, sizes)
-    bounds = np.column_stack([norm_bound, np.outer(loss_bound, _GROWTH ** np.arange(_STEPS))])
-    bounds = np.fmax(bounds, _SPREADS * rounding)
-    used = np.nan_to_num(gaps / bounds)
-    outside = used > 1
-    at = np.where(outside.any(axis=1), outside.argmax(axis=1), used.argmax(axis=1))
-    row = np.arange(len(rows))
+    curves, row, repeats, curve = _medians(values, placed)
+    centres, member, layouts, of_curve = _medians(curves, training[row])
+    of_row, row_of = of_curve[curve], row[member]
+    scale = np.maximum(np.abs(centres), [np.finfo(float).tiny, *[1.0] * _STEPS])
+    # rounding: the median distance of repeats from their layout, of layouts of one process from
+    # their median; as gaps in ratios of the centre, of losses below 1 in differences
+    again = np.flatnonzero(repeats[curve] > 1)
+    alone = np.flatnonzero(sizes[row] == 1)
+    alone = alone[np.bincount(of_curve[alone])[of_curve[alone]] >= _FEWEST_ALONE]
+    middles, _, _, of_alone = _medians(curves[alone], of_curve[alone])
+    rounding = np.zeros_like(centres)
+    for apart, of in (
+        (values[again] - curves[curve[again]], of_row[again]),
+        (curves[alone] - middles[of_alone], of_curve[alone]),
+    ):
+        distances, first, *_ = _medians(np.abs(apart), of)
+        at = of[first]
+        rounding[at] = np.fmax(rounding[at], distances / scale[at])
+    rounding[:, 1:] = np.maximum.accumulate(rounding[:, 1:], axis=1)  # of losses, not of the norm
+    growing = np.outer(loss_bound[row_of], _GROWTH ** np.arange(_STEPS))
+    bounds = np.fmax(np.column_stack([norm_bound[row_of], growing]), _SPREADS * rounding)
+    gaps = np.abs(values - centres[of_row]) / scale[of_row]
+    used = np.nan_to_num(gaps / bounds[of_row])
+    beyond = used > 1
+    outside = beyond.any(axis=1)
+    at = np.where(outside, beyond.argmax(axis=1), used.argmax(axis=1))
     unequal = np.array([equal is False for equal in rows["replicas_agree"].to_pylist()], dtype=bool)
+    compared = layouts[of_row]
     return pa.table(
         {
             "point_id": rows["point_id"], "group_id": rows["group_id"],
-            "world_size": rows["world_size"], "layout": rows["layout"], "layouts": layouts,
+            "world_size": rows["world_size"], "layout": rows["layout"], "layouts": compared,
             "differs_in": np.where(unequal, "replicas", np.where(at == 0, "grad_norm", "loss")),
             "at_step": pa.array(np.maximum(at, 1).astype(np.int32), mask=unequal),
-            "gap": pa.array(np.nan_to_num(gaps[row, at]), mask=unequal),
-            "bound": pa.array(bounds[row, at], mask=unequal),
-            "agrees": pa.array(
-                ~(outside.any(axis=1) | unequal), mask=(layouts < 2) & ~unequal
-            ),
+            "gap": pa.array(np.nan_to_num(gaps[np.arange(len(at)), at]), mask=unequal),
+            "bound": pa.array(bounds[of_row, at], mask=unequal),
+            "agrees": pa.array(~(outside | unequal), mask=(compared < 2) & ~unequal),
         }
     )  # fmt: skip
 
 
-def _compared(
-    values: Values, training: Numbers, placed: Numbers, sizes: Numbers
-) -> tuple[Values, Values, npt.NDArray[np.int64]]:
-    """Gaps of rows from their training's median layout, its rounding, and its number of layouts.
-
-    Two things show the rounding: the median distance of repeats from their layout, and of layouts
-    of one process from each other. Distances are ratios of the median, of losses below 1
-    differences.
-    """
-    curves, first, repeats = group_medians(values, placed)
-    centres, one, layouts = group_medians(curves, training[first])
-    trainings = training[first][one]
-    scale = np.maximum(np.abs(centres), [np.finfo(float).tiny, *[1.0] * _STEPS])
-    of_curve = np.searchsorted(placed[first], placed)
-    again = np.flatnonzero(repeats[of_curve] > 1)
-    alone = np.flatnonzero(sizes[first] == 1)
-    _, of_alone, count = np.unique(training[first][alone], return_inverse=True, return_counts=True)
-    alone = alone[count[of_alone] >= _FEWEST_ALONE]
-    rounding = np.zeros_like(centres)
-    for shown, of in (
-        (np.abs(values - curves[of_curve])[again], training[again]),
-        (_from_each_other(curves[alone], training[first][alone]), training[first][alone]),
-    ):
-        distances, member, _ = group_medians(shown, of)
-        at = np.searchsorted(trainings, of[member])
-        rounding[at] = np.fmax(rounding[at], distances / scale[at])
-    rounding[:, 1:] = np.maximum.accumulate(rounding[:, 1:], axis=1)  # of losses, not of the norm
-    of_row = np.searchsorted(trainings, training)
-    gaps = np.abs(values - centres[of_row]) / scale[of_row]
-    return gaps, rounding[of_row], layouts[of_row]
-
-
-def _from_each_other(curves: Values, groups: Numbers) -> Values:
-    """Distances of curves from the median of their group."""
-    middles, one, _ = group_medians(curves, groups)
-    return np.abs(curves - middles[np.searchsorted(groups[one], groups)])
-
-
-def group_medians(
-    rows: Values, groups: Numbers
-) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _medians(rows: Floats, groups: Integers) -> tuple[Floats, Integers, Integers, Integers]:
     """Median of each column over the rows of each group without NaN, groups in rising order.
 
     Groups of equal size are sorted together: SQL, which keeps a state per group and column, takes
     ten times as long for small groups.
 
     Returns:
-        The medians, (groups, columns); the index of one row per group; rows per group.
+        The medians, (groups, columns); the index of one row per group; rows per group; the group
+        of each row.
     """
     order = np.argsort(groups)
     starts = np.flatnonzero(np.diff(groups[order], prepend=~groups[order[:1]]))
     counts = np.diff(starts, append=len(order))
-    middles = np.empty((len(starts), rows.shape[1]))
+    middles, group = np.empty((len(starts), rows.shape[1])), np.empty_like(order)
+    group[order] = np.repeat(np.arange(len(starts)), counts)
     for count in np.unique(counts):
         of_size = np.flatnonzero(counts == count)
-        members = order[starts[of_size, None] + np.arange(count)]
-        ranked = np.sort(rows[members], axis=1)  # NaN comes last
+        ranked = rows[order[starts[of_size, None] + np.arange(count)]]
+        ranked.sort(axis=1)  # NaN comes last
         known = np.isfinite(ranked).sum(axis=1, keepdims=True)
         low = np.take_along_axis(ranked, (known - 1) // 2, axis=1)
         high = np.take_along_axis(ranked, known // 2, axis=1)
         middles[of_size] = (low + high)[:, 0] / 2
-    return middles, order[starts], counts
+    return middles, order[starts], counts, group

@@ -184,9 +184,11 @@ class _Sets:
 
     def sums(self, values: Floats) -> Floats:
         """Sums of values of runs, (nodes, runs), over each set, (nodes, sets)."""
-        summed = np.zeros((len(values), values.shape[1] + 1))
-        np.cumsum(values, axis=1, out=summed[:, 1:])
-        return np.asarray(summed[:, self.end] - summed[:, self.start])
+        cuts, at = np.unique([self.start, self.end], return_inverse=True)
+        start, end = at.reshape(2, -1)
+        summed = np.zeros((len(values), len(cuts)))
+        np.cumsum(np.add.reduceat(values, cuts[:-1], axis=1), axis=1, out=summed[:, 1:])
+        return np.asarray(summed[:, end] - summed[:, start])
 
     def members(self, chances: Floats, runs: int) -> Floats:
         """The sum of the chances of the sets that hold each run, (runs,)."""

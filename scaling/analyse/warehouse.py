@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,21 @@ def tabulate(
             "create table study.options as select ?::varchar as mode, ?::double as knee_share",
             [about.mode, about.knee_share],
         )
-        _make_all(connection, needs, queries, sql_dir)
-        outer = [name for name in needs if name not in inner and name not in drawn.INNER]
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
-        with _one_sentence_if_refused(paths.tables):
-            _write_tables(connection, outer, paths.tables, sql_dir, kept=kept)
+        try:
+            with _replacing(paths.tables, kept) as parts:
+                files = {
+                    str(parts / f"{name}.parquet"): name
+                    for name in needs
+                    if name not in inner and name not in drawn.INNER
+                }
+                _make_all(connection, needs, queries, sql_dir, files)
+        except OSError as error:
+            raise CannotWrite(
+                f"{paths.tables}: the tables cannot be written: {error.strerror}; what was there "
+                "is kept"
+            ) from error
     return unusable
 
 
@@ -106,16 +114,20 @@ def _make_all(
     needs: Mapping[str, list[str]],
     queries: Mapping[str, str],
     sql_dir: Path,
+    files: Mapping[str, str],
 ) -> None:
-    """Make each table as soon as the tables it needs exist.
+    """Make each table as soon as the tables it needs exist; write each of `files` after its table.
 
     Raises:
         InputError: tables need each other in a circle, or one fails.
+        OSError: the system refuses to write.
     """
     needed_by_others = {other for needed in needs.values() for other in needed}
 
     def make(name: str) -> None:
-        if name not in COMPUTED:  # a view if nothing but the writing of its file reads it
+        if name in files:
+            _write(connection, files[name], name, sql_dir)
+        elif name not in COMPUTED:  # a view if nothing but the writing of its file reads it
             kind = "table" if name in needed_by_others else "view"
             _run(connection, f'create {kind} "{name}" as {queries[name]}', sql_dir / f"{name}.sql")
         elif function := COMPUTED[name][1]:
@@ -124,7 +136,7 @@ def _make_all(
             for table, content in made.items() if isinstance(made, dict) else [(name, made)]:
                 make_table(cursor, f'"{table}"', content)
 
-    unmade = TopologicalSorter(needs)
+    unmade = TopologicalSorter({**needs, **{file: [name] for file, name in files.items()}})
     try:
         unmade.prepare()
     except CycleError as error:
@@ -138,6 +150,16 @@ def _make_all(
             for made in wait(making, return_when=FIRST_COMPLETED).done:
                 made.result()
                 unmade.done(making.pop(made))
+
+
+def _write(connection: duckdb.DuckDBPyConnection, name: str, file: str, sql_dir: Path) -> None:
+    try:
+        _run(connection, f'copy "{name}" to {quoted(file)} ({_PARQUET})', sql_dir / f"{name}.sql")
+    except InputError as error:
+        told = _ERRNO.search(str(error))
+        if told and isinstance(error.__cause__, duckdb.IOException):
+            raise OSError(int(told[1]), os.strerror(int(told[1]))) from error
+        raise
 
 
 def _run(connection: duckdb.DuckDBPyConnection, query: str, file: Path) -> None:
@@ -177,47 +199,18 @@ def _tables_read(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
     return read
 
 
-def _write_tables(
-    connection: duckdb.DuckDBPyConnection,
-    names: list[str],
-    tables_dir: Path,
-    sql_dir: Path,
-    *,
-    kept: Container[str],
-) -> None:
-    """Write all tables, then rename all; remove tables that no longer exist, except `kept`."""
-
-    def write(name: str, parts: str) -> None:
-        written = quoted(f"{parts}/{name}.parquet")
-        _run(connection, f'copy "{name}" to {written} ({_PARQUET})', sql_dir / f"{name}.sql")
-
+@contextlib.contextmanager
+def _replacing(tables_dir: Path, kept: Container[str]) -> Iterator[Path]:
+    """A folder whose files become the tables if all goes well; older ones but `kept` go."""
     tables_dir.mkdir(parents=True, exist_ok=True)
     for left in tables_dir.glob(f"{_PART}*"):  # by a process that was killed
         if time.time() - left.stat().st_mtime > _ABANDONED_S:
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PART, dir=tables_dir) as parts:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(write, names, repeat(parts)))
+        yield Path(parts)
         new = {path.name: path for path in Path(parts).iterdir()}
         for name, path in new.items():
             path.replace(tables_dir / name)
     for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):  # older ones had both
         if path.name not in new and path.name not in kept:
             path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _one_sentence_if_refused(tables_dir: Path) -> Iterator[None]:
-    """Turn the system's refusal to write, which DuckDB words in JSON, into a CannotWrite."""
-    try:
-        yield
-    except (OSError, InputError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if isinstance(error.__cause__, duckdb.IOException) and (told := _ERRNO.search(str(error))):
-            number = int(told[1])
-        if number is None:
-            raise
-        raise CannotWrite(
-            f"{tables_dir}: the tables cannot be written: {os.strerror(number)}; what was there is "
-            "kept"
-        ) from error

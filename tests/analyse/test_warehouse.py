@@ -100,20 +100,14 @@ def test_tables_are_the_same_in_whichever_order_rows_and_their_files_come(tmp_pa
     assert [name for name in one if one[name] != other[name]] == []
 
 
-def test_a_table_that_fails_on_its_rows_is_named_and_not_written(study, tmp_path):
-    folder = sql(tmp_path / "sql", good="select 1 as one",
-                 late="select error('too late') as two from good")  # fmt: skip
-    with pytest.raises(InputError, match=r"late\.sql: .*too late"):
-        tabulate(study, folder)
-    assert list((study / "tables").iterdir()) == []
-
-
-def test_nothing_is_written_if_one_table_fails(study, tmp_path):
-    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
-                 bad="-- Needs: good\nselect two from good")  # fmt: skip
+@pytest.mark.parametrize("two", ["select error('two') as n from good", "select two from good"])
+def test_a_table_that_fails_is_named_and_the_earlier_tables_stay(study, tmp_path, two):
+    folder = sql(tmp_path / "sql", good="select 1 as one")
+    tabulate(study, folder)
     with pytest.raises(InputError, match=r"bad\.sql: .*two"):
-        tabulate(study, folder)
-    assert not (study / "tables").exists()
+        tabulate(study, sql(folder, good="select 2 as one", bad=two))
+    assert [path.name for path in (study / "tables").iterdir()] == ["good.parquet"]
+    assert read(study / "tables" / "good.parquet") == [{"one": 1}]
 
 
 def test_a_full_disk_is_called_that_and_the_earlier_tables_stay(study, tmp_path):
