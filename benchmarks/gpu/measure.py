@@ -3,13 +3,15 @@
     python benchmarks/gpu/measure.py FOLDER [--limit-s 330] [--first 0]
     python benchmarks/gpu/measure.py FOLDER --trace
     python benchmarks/gpu/measure.py FOLDER --probe
+    python benchmarks/gpu/measure.py FOLDER --watch
 
 Six layouts of few steps come first, one for each part of the code that may fail, then those that
 are measured. Nothing begins after the limit: `--first` continues with a later one. FOLDER gets,
 after every layout, rows.parquet (for `scaling calibrate`) and measured.jsonl: what was measured and
 predicted, with the ends of the ranks' logs or a traceback. With `--trace` it gets the profiler's
-trace of a step instead, with `--probe` probes.parquet and hosts.json. The first GPU is looked up in
-the catalogue; `--gpu cpu` tries all of it with a tiny model on a CPU.
+trace of a step instead, with `--probe` probes.parquet and hosts.json, and prints the least seconds
+of each measured step. `--watch` prints what a compiled step recompiles and where it waits for the
+GPU. The first GPU is looked up in the catalogue; `--gpu cpu` tries it all with a tiny model.
 """
 
 import argparse
@@ -74,6 +76,15 @@ SMOKE_STEPS, STEPS = (2, 2), (3, 6)  # of a warm-up, and measured
 TIME_LIMIT_S, COMPILED_LIMIT_S = 120.0, 240.0  # of a point
 PROBE_LIMIT_S = 60.0
 LOG_LINES = 80
+WATCHED = """
+import os
+os.environ["TORCH_LOGS"] = "recompiles,graph_breaks"
+import torch
+if torch.cuda.is_available():
+    torch.cuda.set_sync_debug_mode("warn")
+from scaling.train.__main__ import main
+main()
+"""
 
 
 def gpu_here() -> str:
@@ -202,15 +213,43 @@ def probe_all(machine: Machine, folder: Path) -> None:
     path = machine.folder / "probe.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(plan.to_json(), encoding="utf-8")
+    rates = []
     for row in probe(path, folder / "probes.parquet", logs=machine.folder / "probe.logs"):
         known = {
             name: value for name, value in dataclasses.asdict(row).items() if value is not None
         }
         sys.stdout.write(json.dumps(known) + "\n")
+        if row.kind == "gemm":
+            rates.append(row.flop_per_s or 0.0)
+    sys.stdout.write("".join(f"{line}\n" for line in floors(folder / "rows.parquet", max(rates))))
+
+
+def floors(rows: Path, flop_per_s: float) -> list[str]:
+    """Each measured step beside its least seconds: its products at this rate, in 16 bits."""
+    found = []
+    for row in pq.read_table(rows).to_pylist() if rows.exists() else []:
+        if row["step_time_s"] is not None and row["precision"] != "fp8":
+            tokens = row["global_batch_size"] * row["seq_length"]
+            floor = row["matmul_flops_per_token"] * tokens / flop_per_s / row["world_size"]
+            found.append(f"{row['point_id']}: {row['step_time_s']:.3f} s, at least {floor:.3f}")
+    return found
+
+
+def watch(machine: Machine) -> None:
+    """Print what the compiler and CUDA say of a compiled step: recompilations, breaks, waits."""
+    (number, *_) = [n for n, axes in enumerate(LAYOUTS) if axes.keys() == {"engine", "compile"}]
+    command = [sys.executable, "-c", WATCHED]
+    row = machine.measure("watched", points(machine)[number], rank_command=command)
+    sys.stdout.write(f"{row.outcome} {row.error_message or ''}\n")
+    for log in (machine.folder / "watched").rglob("rank*.log"):
+        lines = dict.fromkeys(log.read_text(errors="replace").splitlines())
+        words = ("recompil", "graph break", "synchroniz")
+        told = [line for line in lines if any(word in line.lower() for word in words)]
+        sys.stdout.write("".join(f"{line}\n" for line in told[:LOG_LINES]) or "nothing\n")
 
 
 def main() -> None:
-    """Measure, trace or probe."""
+    """Measure, trace, probe or watch."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -218,8 +257,8 @@ def main() -> None:
     parser.add_argument("--gpu", help="its name in the catalogue")
     parser.add_argument("--limit-s", type=float, default=330.0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first layout")
-    parser.add_argument("--probe", action="store_true")
-    parser.add_argument("--trace", action="store_true")
+    for name in ("probe", "trace", "watch"):
+        parser.add_argument(f"--{name}", action="store_true")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     ends = time.time() + asked.limit_s
@@ -230,6 +269,8 @@ def main() -> None:
             probe_all(machine, asked.folder)
         elif asked.trace:
             trace(machine, asked.folder)
+        elif asked.watch:
+            watch(machine)
         else:
             measure_all(machine, asked.folder, asked.first, ends)
 

@@ -1,9 +1,10 @@
 #!/bin/sh
 # On the machine with the GPU, from the project's folder: sh benchmarks/gpu/run.sh FOLDER [PART ...]
 # Installs the wheels of gpu-check/wheels.tar.xz beside the torch that is there, without network,
-# and runs these parts, by default the first five: kernels measure beside trace probe training tests.
+# and runs these parts, by default the first six: kernels measure beside trace probe deepspeed watch
+# training tests.
 # Each writes to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the
-# others. Training takes the nine minutes of a second call, tests (marked gpu) need pytest.
+# others. Watch and training are for a second call of nine minutes, tests (marked gpu) need pytest.
 # FIRST=12 begins with that layout, LIMIT_S bounds measure; GPU=cpu tries it all without a GPU.
 set -u
 folder=${1:?the folder for what is found}
@@ -17,6 +18,12 @@ said() { echo "== $(date -u +%T) $*"; }
 
 gpu_here() { (cd benchmarks/gpu && "$python" -c 'import measure; print(measure.gpu_here())'); }
 
+beside() {
+    "$python" benchmarks/training_step.py --gpu "${GPU:-$(gpu_here)}" --model tinyllama_1b \
+        --seq-length 2048 --micro-batch-size 4 --gradient-accumulation-steps 2 --turns 1 \
+        --engine "$1" --beside liger --compile --optimizer-precision bf16
+}
+
 part() {
     case $1 in
     measure) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} \
@@ -25,9 +32,9 @@ part() {
     kernels) "$python" -m scaling check "$folder/kernels.json" --only facts,kernels,meters ;;
     tests) "$python" -m pytest -q -m gpu tests/train/test_gpu.py -p no:cacheprovider ;;
     probe) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --probe ;;
-    beside) "$python" benchmarks/training_step.py --gpu "${GPU:-$(gpu_here)}" --model tinyllama_1b \
-        --seq-length 2048 --micro-batch-size 4 --gradient-accumulation-steps 2 --turns 1 \
-        --engine torch --beside liger --compile --optimizer-precision bf16 ;;
+    watch) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --watch ;;
+    beside) beside torch ;;
+    deepspeed) beside deepspeed ;;
     training) "$python" -m scaling check "$folder/training.json" --only training ;;
     *) echo "there is no part $1" ;;
     esac
@@ -40,7 +47,7 @@ part() {
         "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
             --no-compile --upgrade --target "$site" gpu-check/wheels/*.whl
     export PYTHONPATH="$PWD:$site"
-    for name in ${*:-kernels measure beside trace probe}; do
+    for name in ${*:-kernels measure beside trace probe deepspeed}; do
         said "$name"
         part "$name"
         said "$name ended with exit code $?"

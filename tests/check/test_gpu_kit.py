@@ -18,9 +18,11 @@ import pyarrow.parquet
 import pytest
 
 from scaling.check.training import Machine
+from scaling.record.files import write_rows
 from scaling.record.row import Row
 from scaling.study.point import Point
 from tests.conftest import PROJECT
+from tests.points import tiny_point
 from tests.rows import row_of
 
 
@@ -62,6 +64,24 @@ def test_results_are_written_with_the_traceback_of_a_layout_that_raises(
     assert lines[0]["step_time_s"] == 0.5
     assert 0.1 < lines[0]["predicted_step_time_s"] < 1
     assert pyarrow.parquet.read_table(written)["point_id"].to_pylist() == ["00", "02", "03"]
+
+
+def test_a_measured_step_stands_beside_the_time_of_its_products(
+    kit: ModuleType, tmp_path: Path
+) -> None:
+    ok = dataclasses.replace(row_of(tiny_point()), point_id="07", outcome="ok", step_time_s=0.5)
+    full, path = dataclasses.replace(ok, outcome="oom", step_time_s=None), tmp_path / "rows.parquet"
+    assert kit.floors(path, 1e9) == []
+    write_rows(path, [ok, full])
+    flops = ok.matmul_flops_per_token * ok.global_batch_size * ok.seq_length
+    assert kit.floors(path, flops / 0.4) == ["07: 0.500 s, at least 0.400"]
+
+
+@pytest.mark.ranks
+def test_the_kit_on_a_cpu_leaves_a_trace(kit: ModuleType, tmp_path: Path) -> None:
+    kit.trace(machine("cpu", tmp_path / "scratch"), tmp_path)
+    (kept,) = tmp_path.glob("*.trace.json.gz")
+    assert 0 < kept.stat().st_size < 16 * 2**20
 
 
 def test_an_environment_sees_its_own_and_the_carried_packages(
