@@ -4,14 +4,14 @@ import importlib.metadata
 import types
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
 from scaling.check.kernel_checks import SMALL, fused_kernels, kernel_lines
 from scaling.layout.axes import AXES
 from scaling.layout.kernels import ATTENTION, FUSED, Kernel, Package
-from scaling.predict.read.software import costed_as
+from scaling.predict.read.features import kernel_of
+from scaling.predict.read.stacks import OWN_STACKS
 from scaling.probe.devices import prepare_task
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
@@ -97,9 +97,9 @@ def test_a_kernel_that_this_gpu_or_version_has_not_says_so(
 
 def test_the_prediction_takes_a_kernel_for_what_its_entry_says(register: Register) -> None:
     register(None)
-    names = np.array(["made_up", "math", "cudnn", "flash2"])
-    assert costed_as(names).tolist() == ["flash3", "math", "flash3", "flash2"]
-    assert costed_as(np.array(["cudnn"])).tolist() == ["flash3"]
+    names = ["made_up", "math", "cudnn", "flash2"]
+    costs = [kernel_of(name, OWN_STACKS["scaling"]) for name in names]
+    assert costs == ["flash3", "math", "flash3", "flash2"]
 
 
 def test_axes_checks_and_calls_are_those_of_the_table() -> None:

@@ -11,9 +11,9 @@ from scaling.errors import InputError
 from scaling.predict.cost.compute import host_bytes_per_s
 from scaling.predict.cost.links import link
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
+from scaling.predict.read.features import flash_gain
 from scaling.predict.read.given import Cells
 from scaling.predict.read.parameters import PARAMETERS
-from scaling.predict.read.software import flash_gain
 
 if TYPE_CHECKING:
     from scaling.importing.reader import Table  # it loads duckdb
@@ -95,7 +95,7 @@ def _of_gemms(
 
 def _of_flash(flop_per_s: Floats, precision: Strings, cluster: Cluster) -> dict[str, float]:
     """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
-    gain = flash_gain(np.array(["flash2"]), gpu_named(cluster.gpu))[0]
+    gain = flash_gain("flash2", gpu_named(cluster.gpu))
     efficiency = flop_per_s / (_sustained(precision, cluster) * gain)
     efficiency = efficiency[np.isfinite(efficiency)]
     if not efficiency.size:

@@ -1,14 +1,15 @@
 """Points as arrays: everything the formulas need that does not depend on calibration."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from scaling.arrays import Column, Flags, Floats, Strings
-from scaling.cluster.hardware import Cluster, Gpu, gpu_named
+from scaling.cluster.hardware import Cluster, Generation, Gpu, gpu_named
 from scaling.layout.axes import AXES, ROUTINGS
+from scaling.layout.kernels import ATTENTION
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
 from scaling.predict.read.stacks import OWN_FRAMEWORK, UNNAMED_FRAMEWORK, Stack
 
@@ -21,7 +22,7 @@ class Features:
     """The layouts of one stack, (n,) each. Sizes are elements, ranks or sequences.
 
     `columns` names the axes and sizes, each an attribute; axes of words are places among the axis's
-    values. The others are what `features_of` derives, and what software and GPU add (software.py).
+    values. The others are what `features_of` derives of them, the software and the GPU.
     """
 
     accumulation: Floats
@@ -88,32 +89,98 @@ class Features:
                 yield places_among(values)
 
 
-def features_of(columns: Mapping[str, Column]) -> Features:
+# Efficiency of flash kernels relative to FlashAttention-2 on an A100: (versions 1 and 2; versions 3
+# and 4 and cuDNN). On Hopper FlashAttention-2 reaches 35 % of peak, against 50 % on A100, and
+# version 3 about twice that (arXiv 2407.08608). Generations not listed are taken as an A100.
+_FLASH_GAIN: Mapping[Generation | None, tuple[float, float]] = {
+    "hopper": (0.7, 1.4),
+    "blackwell": (0.5, 1.3),
+}
+
+# Precisions of the layers' GEMMs only; attention and head then run in bf16.
+_LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
+
+# Bytes this project's engines move per element (scaling/train/kernels/fp8.py), eager: 2 read for
+# the scale, 2 read and 2 written to apply it, 2 read and 1 written to cast. Backward does the same
+# again and transposes (2). Compiled: 2 read for the scale, 2 read and 1 written, both ways. Other
+# software's casts change no published step by more than chance.
+_OWN_CAST_BYTES, _OWN_CAST_BYTES_COMPILED = 9.0 + 9.0 + 2.0, 5.0 + 5.0
+
+
+def flash_gain(kernel: str | None, gpu: Gpu) -> float:
+    """Efficiency of a flash kernel relative to FlashAttention-2 on an A100."""
+    return _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))[kernel == "flash3"]
+
+
+def features_of(columns: Mapping[str, Column], gpu: Gpu, stack: Stack) -> Features:
     """Features of the columns of AXES, SIZES and SHAPE, `gpus_per_node` and `etp`.
 
     A column's own name may stand for something derived from it: `num_layers` for layers of decoder
     and encoder, `ffn_hidden_size` for the mean width over layers.
     """
-    by_word: dict[str, dict[str, Flags]] = {}
-    c = dict(columns)
+    c, words = dict(columns), dict[str, list[str]]()
     for name, axis in AXES.items():
         if axis.kind is str:  # numbers compare a hundred times faster than words
-            place = {word: number for number, word in enumerate(axis.values or ())}
-            place.setdefault(AS_MEMORY_ASKS, len(place))
-            c[name] = np.array([place.get(word, -1) for word in c[name].tolist()], np.float64)
-            by_word[name] = {word: c[name] == number for word, number in place.items()}
+            found = c[name].tolist()
+            words[name] = [
+                *dict.fromkeys((*(axis.values or ()), AS_MEMORY_ASKS, *sorted({*found})))
+            ]
+            place = {word: number for number, word in enumerate(words[name])}
+            c[name] = np.array([place[word] for word in found], np.float64)
+
+    def of_word(axis: str, value: Callable[[str], float | None]) -> Floats:
+        """The value that each row's word on an axis has, (n,)."""
+        values = np.array([*map(value, words[axis])], dtype=np.float64)
+        return np.asarray(values[c[axis].astype(np.int64)])
+
+    def chosen(axis: str, *chosen: str) -> Flags:
+        """Rows with one of these words on an axis, (n,)."""
+        return of_word(axis, lambda word: word in chosen) > 0
+
+    def costs(*kernels: str) -> Flags:
+        """Rows whose attention costs as one of these kernels, (n,)."""
+        return of_word("attention", lambda word: kernel_of(word, stack) in kernels) > 0
+
+    compiled, fused = c["compile"] > 0, c["fused_norm"] > 0
+    cast = chosen("precision", *_LOW_PRECISIONS) & stack.casts_as_read
     with np.errstate(all="ignore"):  # rows that cannot be predicted may hold anything
         derived = _derived(c)
-    checkpointing = by_word["activation_checkpointing"]
     derived |= {
-        "ring": by_word["cp_style"]["ring"],
-        "full": checkpointing["full"],
-        "selective": checkpointing["selective"],
-        "recomputes": checkpointing[AS_MEMORY_ASKS],
-        "offload": ~by_word["optimizer_offload"]["none"],
-        "short_states": by_word["optimizer_precision"]["bf16"],
+        # tokens of the fullest expert over the mean
+        "imbalance": of_word("routing", ROUTINGS.get),
+        "ring": chosen("cp_style", "ring"),
+        "full": chosen("activation_checkpointing", "full"),
+        "selective": chosen("activation_checkpointing", "selective"),
+        "recomputes": chosen("activation_checkpointing", AS_MEMORY_ASKS),
+        "offload": ~chosen("optimizer_offload", "none"),
+        "short_states": chosen("optimizer_precision", "bf16"),
+        "math": costs("math"),
+        "fused_softmax": costs("fused_softmax"),
+        "flash1": costs("flash1"),
+        "flash_gain": of_word("attention", lambda word: flash_gain(kernel_of(word, stack), gpu)),
+        # torch has LayerNorm (of models without a gated mlp) as one kernel, Inductor makes any one
+        "fused_norm": fused | compiled | (c["gated_mlp"] < 1) | stack.fused_norms,
+        "element_bytes": np.where(chosen("precision", "fp32"), 4.0, 2.0),
+        "bf16": ~chosen("precision", "fp32", "fp16"),
+        # Compiled nothing is kept that is cast: Inductor computes norms and gates' products again.
+        "cast_bytes": cast * np.where(compiled, _OWN_CAST_BYTES_COMPILED, _OWN_CAST_BYTES),
+        "saved_bytes": np.where(cast & compiled, 0.0, 2.0),
+        "peak": of_word("precision", lambda word: gpu.sustained(_outside_gemms(word))),
+        "gemm_peak": of_word("precision", gpu.sustained),
+        "stated_peak": of_word("precision", gpu.peaks.get),
     }
     return Features(columns, c | derived)
+
+
+def kernel_of(attention: str, stack: Stack) -> str | None:
+    """The kernel whose costs stand for an attention's, which software may choose itself."""
+    kernel = ATTENTION[attention].cost if attention in ATTENTION else None
+    return "flash3" if stack.newest_flash and kernel in ("flash1", "flash2") else kernel
+
+
+def _outside_gemms(precision: str) -> str:
+    """The precision of attention and head."""
+    return "bf16" if precision in _LOW_PRECISIONS else precision
 
 
 def _derived(c: Mapping[str, Column]) -> dict[str, Column]:
@@ -152,8 +219,6 @@ def _derived(c: Mapping[str, Column]) -> dict[str, Column]:
         "tokens": n["micro_batch_size"] * tokens / n["cp"],  # of a rank and micro-batch
         "shard": np.where(np.isnan(shard), n["dp"], shard),  # dp ranks that share what ZeRO shards
         "virtual": np.where(n["pp"] > 1, chunks, 1.0),  # model chunks of a pipeline rank
-        # tokens of the fullest expert over the mean
-        "imbalance": np.array([*ROUTINGS.values()])[n["routing"].astype(np.int64)],
         "num_layers": layers,
         "attentions": attentions,
         "causal": squares / (attentions * layers) * kept,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from scaling.arrays import Column, Flags, Strings
+from scaling.arrays import Column, Strings
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.layout.axes import AXES, SETTING_AXES, V_SCHEDULES
 from scaling.layout.layout import Layout
@@ -20,7 +20,6 @@ from scaling.predict.read.given import (
     predictable_rows,
 )
 from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
-from scaling.predict.read.software import with_software
 from scaling.predict.read.stacks import OWN_STACKS, own_framework, stack_of
 
 if TYPE_CHECKING:
@@ -103,40 +102,38 @@ def _grouped(
     clusters: Mapping[str, Cluster],
 ) -> Points:
     """Points grouped by software and cluster, with what both add to the columns."""
-    is_own = np.isin(named["framework"].astype(str), [*OWN_STACKS])
-    # other software (Megatron, FSDP) leaves experts whole where it deals them to ep ranks
-    whole = (columns["ep"] > 1) & ~is_own
-    f = features_of({**columns, "etp": np.where(whole, 1.0, columns["tp"])})
-    misfits = _misfits(f, is_own)
     groups = []
     for (framework, name), rows in _rows_by_stack(named["framework"], named["cluster"]):
         rows = rows[predictable_rows(note[rows])]
         if not rows.size:
             continue
         cluster = cluster_named(name, clusters)
-        why, gpu = why_unpredictable(name, cluster), gpu_named(cluster.gpu)
-        words = columns["precision"][rows].tolist()
+        gpu, is_own = gpu_named(cluster.gpu), framework in OWN_STACKS
+        stack = stack_of(framework, gpu)
+        of_group = {axis: values[rows] for axis, values in columns.items()}
+        # other software (Megatron, FSDP) leaves experts whole where it deals them to ep ranks
+        whole = (of_group["ep"] > 1) & (not is_own)
+        of_group["etp"] = np.where(whole, 1.0, of_group["tp"])
+        per_node = np.maximum(of_group["gpus_per_node"], gpu.link_domain or 0)
+        of_group["gpus_per_node"] = np.where(np.isnan(per_node), cluster.gpus_per_node, per_node)
+        f = features_of(of_group, gpu, stack)
         unrated = {
             word: f"precision={word} has no published peak on gpu={gpu.name}, "
             f"which has {', '.join(gpu.peaks)}"
-            for word in {*words} - gpu.peaks.keys()
+            for word in {*of_group["precision"].tolist()} - gpu.peaks.keys()
         }
+        why = why_unpredictable(name, cluster)
         note[rows] = [
             why or misfit or unrated.get(word)
-            for misfit, word in zip(misfits[rows], words, strict=True)
+            for misfit, word in zip(
+                _misfits(f, is_own=is_own), of_group["precision"].tolist(), strict=True
+            )
         ]
-        rows = rows[predictable_rows(note[rows])]
-        if not rows.size:
+        fine = predictable_rows(note[rows])
+        if not fine.any():
             continue
-        own_node = cluster.gpus_per_node
-        per_node = f.gpus_per_node[rows]
-        per_node = np.where(
-            np.isnan(per_node), own_node, np.maximum(per_node, gpu.link_domain or 0)
-        )
-        stack = stack_of(framework, gpu)
-        precision, attention = (
-            columns[axis][rows].astype(object) for axis in ("precision", "attention")
-        )
+        # what is known of the software overrides what is known of the transport
+        known = {**(LOSSY_TRANSPORT if cluster.lossy_transport else {}), **stack.defaults}
         groups.append(
             Group(
                 key=f"{framework}|{name}",
@@ -144,14 +141,9 @@ def _grouped(
                 stack=stack,
                 cluster_name=name,
                 cluster=cluster,
-                # what is known of the software overrides what is known of the transport
-                start=defaults_for(
-                    {**(LOSSY_TRANSPORT if cluster.lossy_transport else {}), **stack.defaults}
-                ),
-                rows=rows,
-                features=with_software(
-                    f.take(rows).but(gpus_per_node=per_node), precision, attention, gpu, stack
-                ),
+                start=defaults_for(known),
+                rows=rows[fine],
+                features=f.take(np.flatnonzero(fine)),
             )
         )
     # on-off axes that came after the formulas
@@ -159,12 +151,13 @@ def _grouped(
         if asked := int(columns[axis].sum()):
             taken_as = _PREDICTED_AS.get(axis, "as without it")
             assumptions.append(f"{axis} is asked for in {asked} rows: predicted {taken_as}")
-    streams = np.where(f.num_encoder_layers > 0, 2.0, 1.0)  # shapes.py
-    if pipelined := int(((streams > 1) & (f.pp > 1)).sum()):
+    streams = np.where(columns["num_encoder_layers"] > 0, 2.0, 1.0)  # shapes.py
+    if pipelined := int(((streams > 1) & (columns["pp"] > 1)).sum()):
         assumptions.append(
             f"{pipelined} rows pipeline an encoder-decoder: all of its layers are taken as alike"
         )
-    batch = f.micro_batch_size * f.accumulation * f.dp
+    n = {name: columns[name].astype(np.float64) for name in ("micro_batch_size", *SIZES)}
+    batch = n["micro_batch_size"] * n["gradient_accumulation_steps"] * n["dp"]
     choices = zip(*(columns[name].tolist() for name in SETTING_AXES), strict=True)
     return Points(
         groups=tuple(groups),
@@ -173,10 +166,10 @@ def _grouped(
         model=named["model"],
         cluster=named["cluster"],
         framework=named["framework"],
-        world_size=f.world_size,
-        seq_length=f.seq_length,
+        world_size=n["world_size"],
+        seq_length=n["seq_length"],
         global_batch_size=batch,
-        tokens_per_step=batch * f.seq_length * streams,
+        tokens_per_step=batch * n["seq_length"] * streams,
         setting=np.array(["|".join(map(str, row)) for row in choices], dtype=object),
         point_id=named.get("point_id"),
     )
@@ -192,10 +185,10 @@ def _rows_by_stack(
     return [(key, np.array(rows, dtype=np.int64)) for key, rows in rows_by_key.items()]
 
 
-def _misfits(f: Features, is_own: Flags) -> Strings:
+def _misfits(f: Features, *, is_own: bool) -> Strings:
     """Why a row's layout gives the formulas no meaning, None if it does not, (n,).
 
-    `is_own`: rows of this project's engines, which deal whole layers to each chunk of a pipeline.
+    `is_own`: of this project's engines, which deal whole layers to each chunk of a pipeline.
     """
     is_v = np.isin(f.schedule, [SCHEDULES.index(name) for name in V_SCHEDULES])
     chunks = f.pp * np.where(is_v, 2.0, f.virtual)
