@@ -42,9 +42,9 @@ class Cluster:
         if self.refusal is not None:
             raise Refused(self.refusal, kind_of(self.refusal))
         job = str(100 + len(self.folders))
-        self.known[job] = state_of("PENDING")
         self.folders[job] = batch
         self.requests[job] = dict(request.options)
+        self.shows("PENDING", job=job)
         return job
 
     def listed(self, uid=None):
@@ -66,37 +66,50 @@ class Cluster:
         self.cancelled += jobs
         return self.answers
 
-    def begin(self, job, number):
-        write_json(self.folders[job] / "started.json", {})
+    def shows(self, *state, job="100"):
+        self.known[job] = state_of(*state)
+
+    def starts(self, restarts=0, job="100"):
+        write_json(self.folders[job] / "started.json", {"restarts": restarts})
+
+    def begins(self, number=0, job="100"):
+        self.starts(job=job)
         write_json(self.folders[job] / f"{number}.running.json", {"pid": 1, "host": "n1"})
 
-    def finish(self, job, number, code=0):
+    def finishes(self, number=0, code=0, job="100"):
         finished = {"code": code, "reason": "ended", "began": time.time(), "ended": time.time()}
         write_json(self.folders[job] / f"{number}.finished.json", finished)
 
 
 class Listener:
+    """Notes what it is told: the call, the job's name, and the first thing said of it."""
+
     def __init__(self):
         self.events = []
 
-    def prepare(self, job):
-        self.events.append(("prepare", job.name))
+    def __getattr__(self, kind):
+        return lambda job, *said: self.events.append((kind, getattr(job, "name", job), *said[:1]))
 
-    def sent(self, job, job_id):
-        self.events.append(("sent", job.name, job_id))
 
-    def succeeded(self, job):
-        self.events.append(("succeeded", job.name))
+class Run(Dispatcher):
+    """A run of the executor that has sent jobs of these names."""
 
-    def failed(self, job, why, logs):
-        self.events.append(("failed", job.name, why))
+    def __init__(self, cluster, *names, outputs_are_complete=False, **settings):
+        self.listener = Listener()
+        super().__init__(
+            scheduler=cluster, settings=ExecutorSettings(**settings), listener=self.listener,
+            latency_s=0.0, outputs_are_complete=outputs_are_complete,
+        )  # fmt: skip
+        self.send(*names)
 
-    def say(self, sentence):
-        self.events.append(("say", sentence))
+    def send(self, *names, **resources):
+        if names:
+            self.submit([wanted_job(name, **resources) for name in names])
 
-    def take(self, *kinds):
-        found = [event for event in self.events if event[0] in kinds]
-        self.events.clear()
+    def told(self, *kinds):
+        """The events of these kinds since the last call."""
+        found = [event for event in self.listener.events if event[0] in kinds]
+        self.listener.events.clear()
         return found
 
 
@@ -125,33 +138,29 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, cluster, monkeypatch):
-    """A run of the executor; a second one finds what the first has written."""
+    """Starts a run; a second one finds what the first has written."""
     monkeypatch.chdir(tmp_path)
-
-    def start(outputs_are_complete=False, **settings):
-        listener = Listener()
-        dispatcher = Dispatcher(
-            scheduler=cluster,
-            settings=ExecutorSettings(**settings),
-            listener=listener,
-            latency_s=0.0,
-            outputs_are_complete=outputs_are_complete,
-        )
-        return dispatcher, listener
-
-    return start
+    return lambda *names, **settings: Run(cluster, *names, **settings)
 
 
-def wanted_jobs(tmp_path, *names, command="true", **resources):
-    request = request_of("r", {"runtime": 5, **resources})
-    return [
-        WantedJob(
-            name=name,
-            key=key_of("r", {"p": name}, []),
-            command=command,
-            digest=digest_of(command),
-            request=request,
-            outputs=(str(tmp_path / name),),
-        )
-        for name in names
-    ]
+def write_pack(folder, *commands, limit_s=300, **more):
+    """The folder of a pack of these commands, which run in the folder above it."""
+    folder.mkdir()
+    item = {"limit_s": limit_s, "environment": {}, "outputs": []}
+    pack = {
+        "directory": str(folder.parent), "environment": {}, "outputs_are_complete": False,
+        "restarts": 3, "items": [{**item, "name": c, "command": c} for c in commands],
+    }  # fmt: skip
+    write_json(folder / "pack.json", pack | more)
+    return folder
+
+
+def wanted_job(name, command="true", output=None, **resources):
+    return WantedJob(
+        name=name,
+        key=key_of("r", {"p": name}, []),
+        command=command,
+        digest=digest_of(command),
+        request=request_of("r", {"runtime": 5, **resources}),
+        outputs=(output or str(Path.cwd() / name),),
+    )

@@ -3,23 +3,18 @@
 import time
 
 from snakemake_executor_plugin_submitit.records import digest_of
-from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
-from tests.executor.conftest import wanted_jobs
+from tests.executor.conftest import wanted_job
 
 
 def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_path):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "lives", "died", "done", "failed"))
-    cluster.known["101"] = state_of("CANCELLED")
-    cluster.finish("102", 0)
+    names = ("lives", "died", "done", "failed")
+    run(*names)
+    cluster.shows("CANCELLED", job="101")
+    cluster.finishes(job="102")
     (tmp_path / "done").touch()
-    cluster.finish("103", 0, code=9)
-
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "lives", "died", "done", "failed"))
-
-    assert sorted(listener.take("sent")) == [
+    cluster.finishes(code=9, job="103")
+    assert sorted(run(*names).told("sent")) == [
         ("sent", "died", "104"),
         ("sent", "done", "102"),
         ("sent", "failed", "105"),
@@ -27,42 +22,30 @@ def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_
     ]
 
 
-def test_a_job_taken_up_and_found_dead_is_sent_again(run, cluster, tmp_path):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "a"))
-    cluster.known["100"] = state_of("NODE_FAIL")
-
+def test_a_job_taken_up_and_found_dead_is_sent_again(run, cluster):
+    run("a")
+    second = run("a")
+    cluster.shows("NODE_FAIL")
     second.poll()
-
-    assert listener.take("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
+    assert second.told("sent", "failed") == [("sent", "a", "100"), ("sent", "a", "101")]
 
 
 def test_a_job_whose_end_snakemake_has_recorded_is_sent_anew(run, cluster, tmp_path):
-    first, _ = run()
-    (job,) = wanted_jobs(tmp_path, "a")
-    first.submit([job])
-    cluster.finish("100", 0)
+    first = run("a")
+    cluster.finishes()
     (tmp_path / "a").touch()
     first.poll()
-    first.recorded(job.key)
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "a"))
-
-    assert listener.take("sent") == [("sent", "a", "101")]
+    first.recorded(wanted_job("a").key)
+    assert run("a").told("sent") == [("sent", "a", "101")]
 
 
-def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, cluster, tmp_path):
-    first, _ = run(pack=2)
-    first.submit(wanted_jobs(tmp_path, "a", "b", slurm_partition="old"))
-    first.submit(wanted_jobs(tmp_path, "runs", slurm_partition="old"))
-    cluster.known["101"] = state_of("RUNNING")
-
-    second, listener = run(pack=2)
-    second.submit(wanted_jobs(tmp_path, "a", "b", "runs", slurm_partition="new"))
-
-    assert sorted(listener.take("sent")) == [
+def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, cluster):
+    first, second = run(pack=2), run(pack=2)
+    first.send("a", "b", slurm_partition="old")
+    first.send("runs", slurm_partition="old")
+    cluster.shows("RUNNING", job="101")
+    second.send("a", "b", "runs", slurm_partition="new")
+    assert sorted(second.told("sent")) == [
         ("sent", "a", "102"),
         ("sent", "b", "102"),
         ("sent", "runs", "101"),
@@ -71,37 +54,24 @@ def test_what_waits_for_other_resources_than_it_needs_now_is_sent_anew(run, clus
     assert cluster.requests["102"]["partition"] == "new"
 
 
-def test_a_waiting_job_is_taken_up_though_the_excluded_hosts_changed(run, cluster, tmp_path):
+def test_a_waiting_job_is_taken_up_though_the_excluded_hosts_changed(run):
     site = {"slurm_extra": "--exclude=broken"}
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a", **site))
-    second, listener = run()
-    second.submit(wanted_jobs(tmp_path, "a", **site, slurm_exclude="n1,n2"))
-
-    assert listener.take("sent") == [("sent", "a", "100")]
+    run().send("a", **site)
+    second = run()
+    second.send("a", **site, slurm_exclude="n1,n2")
+    assert second.told("sent") == [("sent", "a", "100")]
 
 
-def test_a_run_starts_with_an_answer_so_that_nothing_is_sent_twice(
-    run, cluster, tmp_path, monkeypatch
-):
-    first, _ = run()
-    first.submit(wanted_jobs(tmp_path, "a"))
+def test_a_run_starts_with_an_answer_so_that_nothing_is_sent_twice(run, cluster, monkeypatch):
+    run("a")
     cluster.answers = False
-    second, listener = run()
     monkeypatch.setattr(time, "sleep", lambda _: setattr(cluster, "answers", True))
-
-    second.submit(wanted_jobs(tmp_path, "a"))
-
-    assert listener.take("sent") == [("sent", "a", "100")]
+    assert run("a").told("sent") == [("sent", "a", "100")]
 
 
-def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, cluster, tmp_path):
-    first, _ = run(pack=2)
-    first.submit(wanted_jobs(tmp_path, "mine", "theirs"))
-    second, _ = run(pack=2)
-    second.submit(wanted_jobs(tmp_path, "mine"))
-
-    assert second.cancel() == 0
+def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, cluster):
+    first = run("mine", "theirs", pack=2)
+    assert run("mine", pack=2).cancel() == 0
     assert cluster.cancelled == []
     assert (cluster.folders["100"] / "0.withdrawn").exists()
     assert first.cancel() == 1
@@ -110,6 +80,5 @@ def test_cancelling_spares_a_pack_in_which_others_still_wait_for_points(run, clu
 
 def test_a_running_job_is_taken_up_though_the_excluded_hosts_changed():
     before = digest_of("measure p.json --excluded='' > log", "")
-
     assert digest_of("measure p.json --excluded=n1,n2 > log", "n1,n2") == before
     assert digest_of("measure q.json --excluded=n1,n2 > log", "n1,n2") != before

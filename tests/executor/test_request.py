@@ -40,7 +40,6 @@ def test_two_whole_nodes_with_everything_a_site_may_ask_for():
         slurm_extra="--exclude=n7 --mail-type=FAIL --switches=1",
         slurm_setup="module load cuda/12.8\nsource site.sh",
     )
-
     assert text == (GOLDEN / "two_nodes.sh").read_text()
 
 
@@ -53,7 +52,6 @@ def test_hosts_that_a_rule_leaves_out_join_those_of_the_site():
 
 def test_half_a_node_by_gres():
     text = sbatch_file(runtime=5, gres="gpu:a100:4", tasks_per_node=4, mem_mb=250_000)
-
     assert text == (GOLDEN / "half_a_node.sh").read_text()
 
 
@@ -69,12 +67,15 @@ def test_half_a_node_by_gres():
         ({"runtime": 5, "slurm_extra": "-n4"}, "not '-n4'"),
         ({"runtime": 5, "slurm_extra": "--licenses='a"}, "'a\": No closing quotation"),
         ({"runtime": 5, "slurm_extra": "--time=9"}, "--time is set by the executor"),
+        ({"runtime": 5, "gpu": 3, "nodes": 2}, "gpu=3 and nodes=2 do not match"),
+        ({"runtime": 5, "gpu": 1, "gpus_per_node": 1}, "gpu=1 and gpus_per_node or gres: give one"),
+        ({"runtime": 5, "gpu_manufacturer": "amd"}, "use gpu_model or constraint"),
+        ({"runtime": 5, "clusters": "east"}, "set SLURM_CLUSTERS for the whole run"),
     ],
 )
 def test_a_resource_that_cannot_be_asked_for_is_one_sentence(resources, sentence):
     with pytest.raises(RequestError, match=r"^rule r: ") as refusal:
         request_of("r", resources)
-
     assert sentence in str(refusal.value)
 
 
@@ -85,9 +86,7 @@ def test_a_resource_that_cannot_be_asked_for_is_one_sentence(resources, sentence
 )
 def test_packs_hold_every_job_once_and_stay_within_their_limits(jobs, most, most_minutes):
     waiting = [(request_of("r", {"runtime": runtime}), n) for n, runtime in enumerate(jobs)]
-
     packs = packs_of(waiting, most=most, most_minutes=lambda _: most_minutes)
-
     assert sorted(job for _, pack in packs for job in pack) == list(range(len(jobs)))
     for request, pack in packs:
         assert 1 <= len(pack) <= most
@@ -100,13 +99,11 @@ def test_jobs_of_unequal_requests_never_share_an_allocation():
         request_of("r", {"runtime": 5, **more})
         for more in ({}, {"nodes": 2}, {"slurm_qos": "q"}, {"slurm_setup": "x"}, {"srun_args": "y"})
     ]
-
     packs = packs_of(
         [(request, n) for n, request in enumerate(requests * 2)],
         most=9,
         most_minutes=lambda _: None,
     )
-
     assert [pack for _, pack in packs] == [[n, n + 5] for n in range(5)]
 
 
@@ -126,20 +123,6 @@ def test_jobs_of_unequal_requests_never_share_an_allocation():
 def test_snakemakes_own_names_of_resources_are_heeded(resources, threads, options):
     request = request_of("r", {"runtime": 5, **resources}, threads)
     assert request.options == {"nodes": 1, **options}
-
-
-@pytest.mark.parametrize(
-    ("resources", "sentence"),
-    [
-        ({"gpu": 3, "nodes": 2}, "gpu=3 and nodes=2 do not match"),
-        ({"gpu": 1, "gpus_per_node": 1}, "gpu=1 and gpus_per_node or gres: give one"),
-        ({"gpu_manufacturer": "amd"}, "use gpu_model or constraint"),
-        ({"clusters": "east"}, "set SLURM_CLUSTERS for the whole run"),
-    ],
-)
-def test_resources_that_cannot_be_had_are_refused(resources, sentence):
-    with pytest.raises(RequestError, match=sentence):
-        request_of("r", {"runtime": 5, **resources})
 
 
 def test_a_group_asks_for_the_most_of_its_jobs_and_the_sum_of_their_times():

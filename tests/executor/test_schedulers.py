@@ -9,17 +9,18 @@ from types import SimpleNamespace
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
 from snakemake_executor_plugin_submitit import ownership
+from snakemake_executor_plugin_submitit.executor import Executor
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import owner_check
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 from snakemake_interface_common.exceptions import WorkflowError
 
+from tests.conftest import PROJECT
 from tests.processes import write_program
 
 EXECUTOR = Path(executor_module.__file__).parent
 VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
 COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
-LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
 
 
 @pytest.fixture
@@ -41,24 +42,24 @@ def slurm():
     return Slurm(ExecutorSettings())
 
 
+def asked(minutes, **resources):
+    return request_of("r", {"runtime": minutes, **resources})
+
+
 def test_all_commands_speak_to_the_cluster_that_sbatch_is_told_of(command, slurm, monkeypatch):
     monkeypatch.setenv("SLURM_CLUSTERS", "west")
     monkeypatch.setenv("SBATCH_CLUSTERS", "east")
     calls = [command(name, b"") for name in ("squeue", "scancel", "sacct")]
-
     slurm.listed()
     slurm.cancel(["7"])
     slurm.accounted(["7"])
-
     assert [path.read_text().split()[0] for path in calls] == ["--clusters=east"] * 3
 
 
 def test_accounting_says_who_cancelled_a_job_and_which_ran_out_of_memory(command, slurm):
     # slurmdbd has missed the end of 7, and would report it for ever
     sacct = command("sacct", b"7|RUNNING\n8|CANCELLED by 0\n9|OUT_OF_MEMORY\n")
-
     states = slurm.accounted(["7", "8", "9"])
-
     assert {job: state.text for job, state in states.items()} == {
         "8": "CANCELLED by root",
         "9": "OUT_OF_MEMORY: the job's memory limit (--mem) killed it; ask for more mem_mb",
@@ -68,44 +69,42 @@ def test_accounting_says_who_cancelled_a_job_and_which_ran_out_of_memory(command
 
 def test_the_partitions_time_limit_bounds_an_allocation(command, slurm):
     calls = command("sinfo", b"n1|debug|30:00\nn1|gpu*|1-00:00:00\nn2|long|infinite\n")
-    in_debug = request_of("r", {"runtime": 29, "slurm_partition": "debug"})
-
+    in_debug = asked(29, slurm_partition="debug")
     assert slurm.longest_minutes(in_debug) == 30
-    assert slurm.longest_minutes(request_of("r", {"runtime": 29})) == 1440
-    assert slurm.longest_minutes(request_of("r", {"runtime": 5, "slurm_partition": "long"})) is None
+    assert slurm.longest_minutes(asked(29)) == 1440
+    assert slurm.longest_minutes(asked(5, slurm_partition="long")) is None
     assert slurm.impossible(in_debug) == (
         "it may take 29 minutes, with 2 for its start, and a job of partition debug at most 30"
     )
-    assert slurm.impossible(request_of("r", {"runtime": 28, "slurm_partition": "debug"})) is None
+    assert slurm.impossible(asked(28, slurm_partition="debug")) is None
     assert len(calls.read_text().splitlines()) == 1
 
 
 def test_without_an_answer_about_partitions_no_time_is_too_long(command, slurm):
     command("sinfo", b"")
-
-    assert slurm.impossible(request_of("r", {"runtime": 10**6})) is None
+    assert slurm.impossible(asked(10**6)) is None
 
 
 def test_a_slow_node_that_has_left_the_cluster_is_excluded_no_more(command, slurm):
     command("sinfo", b"n1|gpu*|infinite\nn2|gpu*|infinite\n")
-    slow = {"slurm_exclude": "n1,n9", "slurm_extra": "--exclude=n[2,3,9],typo"}
-
-    after = slurm.avoiding(request_of("r", {"runtime": 5, **slow}), ["n4"]).options
-
+    request = asked(5, slurm_exclude="n1,n9", slurm_extra="--exclude=n[2,3,9],typo")
+    after = slurm.avoiding(request, ["n4"]).options
     assert after["exclude"] == "n[2,3,9],typo,n1,n4"  # sbatch shall refuse what the user misspelt
 
 
 def test_what_somebody_has_left_in_a_directory_is_told_by_squeue(command, slurm):
     ours = "snakemake in s, batch-1"
-    lines = [
-        f"1|RUNNING|None|/s|{ours}",
-        f"2|RUNNING|None|/t|{ours}",
-        f"3|COMPLETED|None|/s|{ours}",
-    ]
-    calls = command("squeue", "\n".join([*lines, "4|PENDING|None|/s|by hand"]).encode())
-
+    lines = f"1|RUNNING|None|/s|{ours}\n2|RUNNING|None|/t|{ours}\n3|COMPLETED|None|/s|{ours}\n"
+    calls = command("squeue", f"{lines}4|PENDING|None|/s|by hand".encode())
     assert slurm.left_in(Path("/s"), 2000) == ["1"]
     assert "--user=2000" in calls.read_text().split()
+
+
+def executor(**attributes):
+    """An executor that has only these."""
+    made = object.__new__(Executor)
+    made.__dict__.update(attributes)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -121,52 +120,52 @@ def test_settings_with_which_nothing_would_ever_be_sent_are_refused(
     monkeypatch, tmp_path, option, sentence
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
-    made = object.__new__(executor_module.Executor)
-    made.workflow = SimpleNamespace(executor_settings=ExecutorSettings(**option))
+    settings = ExecutorSettings(**option)
     with pytest.raises(WorkflowError, match=sentence):
-        made.__post_init__()
+        executor(workflow=SimpleNamespace(executor_settings=settings)).__post_init__()
 
 
 def test_jobs_are_sent_in_the_order_of_their_priorities():
     sent = []
-    made = object.__new__(executor_module.Executor)
-    made._dispatcher, made._has_begun = SimpleNamespace(submit=sent.extend), True
-    made._handle_sigterm = made.run_job_pre = lambda *_: None
-    made._wanted_job = lambda job: SimpleNamespace(snakemake_job=job, name=job.name)
-    jobs = [
-        SimpleNamespace(name=name, priority=at)
-        for name, at in zip("abcd", (1, 3, 1, 9), strict=True)
-    ]
-    made.run_jobs(jobs)
+    made = executor(
+        _dispatcher=SimpleNamespace(submit=sent.extend), _has_begun=True,
+        _handle_sigterm=lambda *_: None, run_job_pre=lambda *_: None,
+        _wanted_job=lambda job: SimpleNamespace(snakemake_job=job, name=job.name),
+    )  # fmt: skip
+    made.run_jobs(
+        [SimpleNamespace(name=n, priority=p) for n, p in zip("abcd", (1, 3, 1, 9), strict=True)]
+    )
     assert [wanted.name for wanted in sent] == ["d", "b", "a", "c"]
 
 
 @pytest.mark.parametrize(
-    ("error", "left"), [(OSError(28, "No space left"), True), (KeyboardInterrupt(), False)]
-)
-def test_an_error_of_snakemakes_own_leaves_allocations_running(error, left):
-    made = object.__new__(executor_module.Executor)
+    ("error", "sentence"),
+    [
+        (OSError(28, "No space left"),
+         "2 jobs are left running; the same command re-attaches to them"),
+        (KeyboardInterrupt(), "2 jobs cancelled"),
+    ],
+)  # fmt: skip
+def test_an_error_of_snakemakes_own_leaves_allocations_running(error, sentence):
     said = []
-    made.say, made._ownership = said.append, SimpleNamespace(is_lost=False)
-    made._dispatcher = SimpleNamespace(detach=lambda: 2, cancel=lambda: 2)
+    made = executor(
+        say=said.append, _ownership=SimpleNamespace(is_lost=False),
+        _dispatcher=SimpleNamespace(detach=lambda: 2, cancel=lambda: 2),
+    )  # fmt: skip
     try:
         raise error
     except BaseException:
         made.cancel_jobs([])
-    assert said == [
-        "2 jobs are left running; the same command re-attaches to them"
-        if left
-        else "2 jobs cancelled"
-    ]
+    assert said == [sentence]
 
 
-def test_an_output_folder_that_cannot_be_written_is_one_sentence(monkeypatch):
-    def refuse(_):
-        raise PermissionError(13, "Permission denied", "results/out")
+def denied(path, *_):
+    raise PermissionError(13, "Permission denied", str(path))
 
-    made = object.__new__(executor_module.Executor)
-    made._is_plain = lambda job: True
-    made.workflow = SimpleNamespace(async_run=refuse)
+
+def test_an_output_folder_that_cannot_be_written_is_one_sentence():
+    workflow = SimpleNamespace(async_run=lambda _: denied("results/out"))
+    made = executor(_is_plain=lambda job: True, workflow=workflow)
     job = SimpleNamespace(is_group=lambda: False, prepare=lambda: None, output=["results/out/a"])
     with pytest.raises(WorkflowError, match="results/out: cannot be written: Permission denied"):
         made.prepare(SimpleNamespace(snakemake_job=job))
@@ -174,16 +173,10 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(monkeypatch):
 
 def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    job = SimpleNamespace(output=["a"])
-    dag = SimpleNamespace(needrun_jobs=lambda: [job])
-    made = object.__new__(executor_module.Executor)
-    made.workflow = SimpleNamespace(executor_settings=ExecutorSettings(), dag=dag)
+    dag = SimpleNamespace(needrun_jobs=lambda: [SimpleNamespace(output=["a"])])
+    made = executor(workflow=SimpleNamespace(executor_settings=ExecutorSettings(), dag=dag))
     monkeypatch.setattr(Slurm, "prepare", lambda _: None)
-
-    def refuse(path, _):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(ownership, "write_json", refuse)
+    monkeypatch.setattr(ownership, "write_json", denied)
     claims = re.escape(str(tmp_path / ownership.CLAIMS))
     with pytest.raises(WorkflowError, match=f"{claims}: you .* {tmp_path.owner()},"):
         made.__post_init__()
@@ -195,24 +188,22 @@ def test_a_claims_folder_without_write_access_names_its_owner(tmp_path, monkeypa
         # `settings` has the name as the default
         (EXECUTOR, rf"(?i)slurm|{COMMANDS}",
          {"schedulers/slurm", "schedulers/__init__.py", "settings.py"}),
-        (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py"}),
+        (PROJECT / "scaling/launch", rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py"}),
         # ranks and probes, below the launcher, ask for it too
-        (LAUNCHER.parent, "SLURMD_NODENAME", {"cluster/node.py"}),
+        (PROJECT / "scaling", "SLURMD_NODENAME", {"cluster/node.py"}),
     ],
     ids=["executor", "launcher", "name of the node"],
 )  # fmt: skip
 def test_the_words_of_slurm_stand_in_one_place(room, words, where):
-    files = {path: path.read_text() for path in room.rglob("*.py")}
-    speak = {path for path, text in files.items() if re.search(words, text)}
-
+    speak = {path for path in room.rglob("*.py") if re.search(words, path.read_text())}
     assert {str(path.relative_to(room)) for path in speak} >= {w for w in where if w.endswith("py")}
     assert not {path for path in speak if not any(path.is_relative_to(room / w) for w in where)}
 
 
 @pytest.mark.parametrize(
-    ("uid", "printed"), [(None, "run\n"), (65534, "not run: it is another user's\n")]
+    ("uid", "ended"), [(None, (0, "run\n")), (65534, (1, "not run: it is another user's\n"))]
 )
-def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printed):
+def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, ended):
     if os.getuid() != 0:
         pytest.skip("only root can give a folder to another user")
     batch = tmp_path / "it"
@@ -221,5 +212,4 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
         os.chown(batch, uid, uid)
     script = f"{owner_check(batch)}\necho run"
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert ran.stdout == printed
-    assert ran.returncode == (0 if uid is None else 1)
+    assert (ran.returncode, ran.stdout) == ended
