@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scaling.launch.not_measured import end_if_told
-from scaling.launch.start.starter import RankExit, Ranks
-from scaling.record.rank_files import RankFailure, RankFiles, has_stepped
+from scaling.launch.start.starter import Ranks
+from scaling.record.rank_files import RankExit, RankFailure, RankFiles, has_stepped
 from scaling.record.row import Outcome
 
 _POLL_S = 0.05
@@ -89,7 +89,7 @@ def watch(
         if len(exits) == world_size:
             break
         # a rank that succeeds leaves its result before it ends; peers of any other wait for ever
-        if exits and not exits.keys() <= files.finished():
+        if exits and not exits.keys() <= files.finished(exits):
             deadline = clock() + _LAST_RECORDS_S
             while len(exits := ranks.exits()) < world_size and clock() < deadline:
                 sleep(_POLL_S)
@@ -101,7 +101,7 @@ def watch(
                 beats, heard_at = heard, now
                 if any(map(has_stepped, beats.values())):
                     patience_s = limits.hang_after_s
-            if finished_at is None and len(files.finished()) == world_size:
+            if finished_at is None and len(files.finished(exits)) == world_size:
                 finished_at = now
         if finished_at is not None:
             if now - finished_at >= _EXIT_S:
@@ -111,8 +111,9 @@ def watch(
         elif now - heard_at >= patience_s:
             stopped = "silent"
         if stopped is not None:
-            ranks.signal(signal.SIGUSR1)
-            sleep(_STACKS_S)
+            if files.leave_stacks:  # others would end
+                ranks.signal(signal.SIGUSR1)
+                sleep(_STACKS_S)
             break
         end_if_told()
         sleep(_POLL_S)
@@ -121,8 +122,8 @@ def watch(
         world_size=world_size,
         exits=exits,
         beats=files.beats(),
-        finished=files.finished(),
-        failures=files.read(RankFailure),
+        finished=files.finished(exits),
+        failures=files.failures(exits),
         stopped=stopped,
         silence_s=now - heard_at,  # not counting the time that asking for stacks takes
         longest_silence_s=longest_silence_s,

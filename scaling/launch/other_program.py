@@ -5,22 +5,19 @@ import dataclasses
 import math
 import os
 import random
-import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from scaling.cluster.node import host_name
 from scaling.launch.judge import Limits, Verdict
 from scaling.launch.ranks import FinishedRun, run_ranks
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.rank_exits import last_error
-from scaling.launch.start.starter import Launch, RankExit, Ranks, Starter
-from scaling.record.rank_files import RankFailure, RankFiles, RankResult, Report, Stack
+from scaling.launch.start.starter import Launch, Starter
+from scaling.record.rank_files import RankExit, RankFailure, RankFiles, RankResult, Stack
 from scaling.study.point import Point
 from scaling.trainers.entries import Trainer, trainer_named, values_of
 from scaling.trainers.logs import LogReader, failure_of, steady_seconds
@@ -29,49 +26,25 @@ from scaling.trainers.render import render
 FEW_STEPS = 5  # a row with fewer is marked as not steady
 _OWN_RANKS_ONLY = ("TORCHDYNAMO_DISABLE", "DS_ACCELERATOR")  # variables for our own programs
 _TAIL = 200_000  # bytes of a failed rank's log that are searched for the reason
+Exits = Mapping[int, RankExit]  # of the ranks that have ended
 _STATED, _STAMPED = "trainer's log", "launcher's stamps of the log"
 
 
-class LoggedRanks(RankFiles):
-    """Ranks that write logs only, of which their reports are made."""
+class LogFiles(RankFiles):
+    """What ranks that write logs only would report, as their logs tell it."""
 
-    def __init__(
-        self, trainer: Trainer, world_size: int, logs: Path, folder: Path, steps: int
-    ) -> None:
+    leave_stacks = False  # a signal would end them
+
+    def __init__(self, trainer: Trainer, world_size: int, logs: Path, folder: Path, steps: int):
         super().__init__(folder)
         self._trainer, self._logs, self._steps = trainer, logs, steps
         self.readers = [LogReader(trainer) for _ in range(world_size)]
         self._read = [0] * world_size  # bytes of each rank's log
-        self._exits: dict[int, RankExit] = {}
-
-    def start(self, start: Starter, launch: Launch) -> Ranks:
-        """Start the ranks, which are then read as they run."""
-        self._ranks = start(launch)
-        return self
-
-    def exits(self) -> dict[int, RankExit]:
-        """See `Ranks`."""
-        self.poll()
-        self._exits = self._ranks.exits()
-        return self._exits
-
-    def signal(self, number: int) -> None:
-        """See `Ranks`; a signal for stacks would end these."""
-        if number != signal.SIGUSR1:
-            self._ranks.signal(number)
-
-    def kill(self) -> None:
-        """See `Ranks`."""
-        self._ranks.kill()
-
-    def log(self, rank: int) -> Path:
-        """The file of a rank's output."""
-        return self._logs / f"rank{rank}.log"
 
     def poll(self) -> None:
         """Read the whole lines that have been added, and stamp them."""
         for rank, reader in enumerate(self.readers):
-            with contextlib.suppress(OSError), self.log(rank).open("rb") as log:
+            with contextlib.suppress(OSError), self._log(rank).open("rb") as log:
                 log.seek(self._read[rank])
                 whole, newline, _ = log.read(2**24).rpartition(b"\n")
                 self._read[rank] += len(whole) + len(newline)
@@ -88,34 +61,33 @@ class LoggedRanks(RankFiles):
             if self._read[rank]
         }
 
-    def finished(self) -> frozenset[int]:
+    def finished(self, exits: Exits | None = None) -> frozenset[int]:
         """The ranks that ended well, once a log tells all steps: often one rank speaks for all."""
         self.poll()
         told_all = len(self.speaker.steps) >= self._steps
-        return frozenset(r for r, end in self._exits.items() if end.code == 0 and told_all)
+        return frozenset(r for r, end in (exits or {}).items() if end.code == 0 and told_all)
 
-    def read(self, kind: type[Report], suffix: str | None = None) -> dict[int, Report]:
-        """Why ranks failed, by their logs; nothing else is read here."""
-        failed = [rank for rank, end in self._exits.items() if end.code > 0]
-        failures: dict[int, Any] = {rank: self._failure(rank) for rank in failed}
-        return failures if kind is RankFailure else {}
+    def failures(self, exits: Exits) -> dict[int, RankFailure]:
+        """Why ranks failed; if all ended well, what their log does not tell."""
+        told = f"{len(self.speaker.steps)} of {self._steps} steps, by config/trainers.yaml"
+        if len(exits) == len(self.readers) and not any(end.code for end in exits.values()):
+            message = f"all ranks ended with exit code 0, and their log tells {told}"
+            return dict.fromkeys(
+                exits, RankFailure(outcome="error", message=message, failed_at=0.0)
+            )
+        return {rank: self._failure(rank, end) for rank, end in exits.items() if end.code > 0}
 
-    def _failure(self, rank: int) -> RankFailure:
-        log = self.log(rank)
+    def _failure(self, rank: int, end: RankExit) -> RankFailure:
+        log = self._log(rank)
         text = log.read_bytes()[-_TAIL:].decode(errors="replace") if log.exists() else ""
         found = failure_of(self._trainer, text)
         line = last_error(log) if found is None else found[1]
-        message = line or f"ended with exit code {self._exits[rank].code}; its log says no error"
+        message = line or f"ended with exit code {end.code}; its log says no error"
         at = log.stat().st_mtime if log.exists() else time.time()
         return RankFailure(outcome=found[0] if found else "error", message=message, failed_at=at)
 
-    def without_steps(self, run: FinishedRun) -> FinishedRun:
-        """A failed run; if all ranks ended well, the reason is what their log does not tell."""
-        if len(self._exits) < len(self.readers) or any(e.code for e in self._exits.values()):
-            return run
-        told = f"{len(self.speaker.steps)} of {self._steps} steps, by config/trainers.yaml"
-        message = f"all ranks ended with exit code 0, and their log tells {told}"
-        return dataclasses.replace(run, verdict=dataclasses.replace(run.verdict, message=message))
+    def _log(self, rank: int) -> Path:
+        return self._logs / f"rank{rank}.log"
 
     @property
     def speaker(self) -> LogReader:
@@ -142,16 +114,16 @@ def run_trainer(
             environment.pop(name, None)
     environment["MASTER_PORT"] = str(free_port())
     steps = point.warmup_steps + point.measured_steps
-    logged = LoggedRanks(trainer, point.world_size, logs, folder, steps)
+    files = LogFiles(trainer, point.world_size, logs, folder, steps)
     command = rendered.command
     if command[:1] == ("python",):  # which may be none or another
         command = (sys.executable, *command[1:])
     launch = Launch(command, point, environment | rendered.environment, logs)
-    run = run_ranks(launch, logged, partial(logged.start, start), limits)
+    run = run_ranks(launch, files, start, limits)
     if run.verdict.outcome != "ok":
-        return logged.without_steps(run)
-    logged.poll()
-    return _with_results(run, point, logged)
+        return run
+    files.poll()
+    return _with_results(run, point, files)
 
 
 def free_port() -> int:
@@ -163,11 +135,11 @@ def free_port() -> int:
             return port
 
 
-def _with_results(run: FinishedRun, point: Point, logged: LoggedRanks) -> FinishedRun:
+def _with_results(run: FinishedRun, point: Point, files: LogFiles) -> FinishedRun:
     """The run with what its log tells, or an error where the log contradicts the point."""
     from scaling.launch.make_row import installed_version  # late: it loads numpy and DuckDB
 
-    reader, layout = logged.speaker, point.layout
+    reader, layout = files.speaker, point.layout
     reader.close()
     samples = layout.global_batch_size
     seconds, stated = steady_seconds(
@@ -192,9 +164,9 @@ def _with_results(run: FinishedRun, point: Point, logged: LoggedRanks) -> Finish
         step_times_s=seconds,
         losses=_complete(losses),
         grad_norms=_complete(norms),
-        peak_memory_bytes=max((r.peak_bytes for r in logged.readers if r.peak_bytes), default=None),
+        peak_memory_bytes=max((r.peak_bytes for r in files.readers if r.peak_bytes), default=None),
         peak_reserved_bytes=None,
-        memory_meter=_STATED if any(reader.peak_bytes for reader in logged.readers) else None,
+        memory_meter=_STATED if any(reader.peak_bytes for reader in files.readers) else None,
         first_step_at=time.time() - age_s - first.values.get("seconds", 0.0),
         stopped="not_steady" if len(seconds) < FEW_STEPS else "asked",
     )

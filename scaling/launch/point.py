@@ -27,7 +27,7 @@ from scaling.launch.point_files import read_point
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start import slurm
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.forked import choose_starter
+from scaling.launch.start.forked import RANK_COMMAND, start_ranks
 from scaling.launch.start.starter import Launch, Starter
 from scaling.layout.engines import ENGINES
 from scaling.record.files import read_row, retried_rows, write_rows
@@ -38,7 +38,6 @@ from scaling.study.paths import check_writable, rank_logs, retried, running_mark
 from scaling.study.point import Point
 from scaling.study.time_limits import MOST_STARTUP_S, point_limits
 
-RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _AMD_DRIVER = Path("/dev/kfd")
 _RELEASED = "SUBMITIT_RELEASED"  # the executor's variable: a file that frees the machine
 _TAKE_OVER_POLL_S = 0.2
@@ -51,7 +50,7 @@ def measure(
     row_path: Path,
     *,
     rank_command: Sequence[str] = RANK_COMMAND,
-    start: Starter | None = None,
+    start: Starter = start_ranks,
     hang_after_s: float | None = None,
     excluded: Sequence[str] = (),
     implied: bool = True,
@@ -67,7 +66,7 @@ def measure(
         point_path: the point's file.
         row_path: the row to write.
         rank_command: the program of one rank; a copy of the point and a folder are appended.
-        start: starts the ranks, by default as `choose_starter` decides.
+        start: starts the ranks.
         hang_after_s: seconds without progress of any rank that count as a hang; by default they
             follow from the predicted step time and are more while ranks start.
         excluded: the hosts that the allocation was to leave out, for the row.
@@ -104,7 +103,6 @@ def measure(
             if (row := implied_row(point, attempt, row_path.parent)) is not None:
                 write_rows(row_path, [row])
                 return row
-        start = start or choose_starter(os.environ)
         run = _run(point, rank_command, start, row_path, hang_after_s)
         from scaling.launch.make_row import row_of
 

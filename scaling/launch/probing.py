@@ -19,7 +19,7 @@ from scaling.launch.not_measured import (
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import FinishedRun, rank_files, run_ranks
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.forked import choose_starter
+from scaling.launch.start.forked import start_ranks
 from scaling.launch.start.starter import Launch, Starter
 from scaling.probe.plan import ProbePlan, Task
 from scaling.record.bootstrap import median_interval
@@ -43,7 +43,7 @@ def probe(
     *,
     logs: Path | None = None,
     rank_command: Sequence[str] = RANK_COMMAND,
-    start: Starter | None = None,
+    start: Starter = start_ranks,
     hang_after_s: float = HANG_AFTER_S,
 ) -> list[Probe]:
     """Run a probe's ranks and write its rows, with hosts.json and the plan's digest beside them.
@@ -67,7 +67,7 @@ def probe(
     with file_errors_as_not_written(out), noting_signals(), rank_files(logs) as files:
         command = [*rank_command, str(files.write_task(plan.to_json())), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
-        run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
+        run = run_ranks(launch, files, start, limits)
         left = files.read(ProbeRecords)
         rows = probe_rows(plan, run, left)
         facts = {"asked": plan.digest, "hosts": host_facts(left)}

@@ -63,7 +63,7 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
         finally:
             ranks.kill()
         run = dataclasses.replace(run, suspensions_s=evidence.suspensions_s)
-        if evidence.stopped is not None:
+        if evidence.stopped is not None and files.leave_stacks:
             evidence = dataclasses.replace(evidence, mute=_mute(launch))
         judged = verdict(
             evidence,

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,6 +78,15 @@ class RankResult:
     spent: dict[str, float | None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """How a rank ended, which its starter sees; it is in no file."""
+
+    code: int  # its exit code; -n: killed by signal n
+    out_of_memory: bool = False  # the kernel's out-of-memory killer struck in its cgroup meanwhile
+    lost_with: str | None = None  # what the rank was lost with, if it did not end by itself
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
     """Why one rank has no result, in one line."""
@@ -113,6 +123,8 @@ def has_stepped(doing: str) -> bool:
 class RankFiles:
     """Read and write the files of one run."""
 
+    leave_stacks = True  # whether ranks write their stacks to their logs on SIGUSR1
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -147,6 +159,10 @@ class RankFiles:
         paths = self._by_rank(suffix or _SUFFIX[kind])
         return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
 
+    def failures(self, exits: Mapping[int, RankExit]) -> dict[int, RankFailure]:
+        """Why ranks failed, of those that have said so; `exits` are those that have ended."""
+        return self.read(RankFailure)
+
     def keep(self, rank: int, result: RankResult) -> None:
         """Write what this rank has measured, in case that a step under the profiler ends it."""
         self.write(rank, result, _TIMED)
@@ -155,7 +171,7 @@ class RankFiles:
         """The results by rank; of a rank without one, what it has kept."""
         return self.read(RankResult, _TIMED) | self.read(RankResult)
 
-    def finished(self) -> frozenset[int]:
+    def finished(self, exits: Mapping[int, RankExit] | None = None) -> frozenset[int]:
         """The ranks that have written a result."""
         return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
 

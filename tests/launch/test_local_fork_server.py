@@ -1,6 +1,5 @@
 """The host that a run on this machine keeps for its points."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ import psutil
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.start.forked import choose_starter, local_fork_server
+from scaling.launch.start.forked import local_fork_server
 from tests.launch.conftest import in_time
 from tests.points import tiny_point
 from tests.processes import until
@@ -81,4 +80,3 @@ def test_ranks_start_from_nothing_where_that_is_asked_for(study, monkeypatch):
         assert found == {}
     with local_fork_server(None, study.root) as found:
         assert found == {}
-    assert choose_starter(os.environ).__name__ == "start_local"

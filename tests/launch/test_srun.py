@@ -9,13 +9,15 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.launch.not_measured import KilledFromOutside
-from scaling.launch.start import slurm
-from scaling.launch.start.forked import choose_starter, start_in_allocation
-from scaling.launch.start.local import start_local
+from scaling.launch.start import forked, slurm
+from scaling.launch.start.forked import RANK_COMMAND, start_ranks
 from scaling.launch.start.slurm import fork_servers_command, lost_nodes, ranks_command, start_step
-from scaling.launch.start.starter import Launch, LaunchError, RankExit
+from scaling.launch.start.starter import Launch, LaunchError
+from scaling.record.rank_files import RankExit
 from tests.points import tiny_point
 from tests.processes import until, write_program
+
+INSIDE = {"SLURM_JOB_ID": "7"}
 
 
 def test_neighbouring_ranks_share_a_node(tmp_path):
@@ -157,12 +159,26 @@ def test_fork_servers_ask_for_all_cores_of_their_nodes():
     )
 
 
-def test_ranks_are_a_step_in_an_allocation_and_local_processes_elsewhere(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("environment", "command", "how"),
+    [
+        ({}, RANK_COMMAND, "start_local"),
+        (INSIDE, RANK_COMMAND, "start_on_fork_servers"),
+        (INSIDE | {"SCALING_HOSTS": "0"}, RANK_COMMAND, "start_step"),
+        (INSIDE, ["another program"], "start_step"),
+        (INSIDE | {"PATH": ""}, RANK_COMMAND, "start_local"),
+    ],
+)
+def test_ranks_start_on_fork_servers_in_a_step_or_here(
+    tmp_path, path, monkeypatch, environment, command, how
+):
     path(srun="#!/bin/sh\n")
-    assert choose_starter({}) is start_local
-    assert choose_starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
-    monkeypatch.setenv("PATH", "")
-    assert choose_starter({"SLURM_JOB_ID": "7"}) is start_local
+    monkeypatch.setenv("PATH", environment.get("PATH", str(tmp_path)))
+    for module, name in (
+        (slurm, "start_step"), (forked, "start_local"), (forked, "start_on_fork_servers"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, lambda _, name=name: name)
+    assert start_ranks(Launch(command, tiny_point(), environment, tmp_path)) == how
 
 
 SINFO = """\

@@ -7,8 +7,7 @@ import pytest
 
 from scaling.launch.judge import Evidence, Verdict, verdict
 from scaling.launch.start.rank_exits import exit_code_from_shell
-from scaling.launch.start.starter import RankExit
-from scaling.record.rank_files import RankFailure
+from scaling.record.rank_files import RankExit, RankFailure
 
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 FULL = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)

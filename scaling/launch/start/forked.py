@@ -1,4 +1,4 @@
-"""Choose how to start ranks, and start them on fork servers if there are any.
+"""Start ranks: on fork servers if there are any.
 
 Fork servers import torch and the engines once for all points. `scaling run` keeps one on this
 machine while its Snakemake runs; points find its folder in `$SCALING_HOST`. In a Slurm allocation
@@ -15,7 +15,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,14 @@ from scaling.launch.fork_server import DIED, Lines, pid_space, runs
 from scaling.launch.start import slurm, starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import start_local
-from scaling.launch.start.starter import Launch, PointOrProbe, RankExit, Ranks, Starter
+from scaling.launch.start.starter import Launch, PointOrProbe, Ranks
+from scaling.record.rank_files import RankExit
 
 FORK_SERVER = "SCALING_HOST"  # names the folder of this run's fork server
 FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: no fork servers
 # by -c: the package imports this module, so that Python would warn of -m
 AGENT = (sys.executable, "-c", "from scaling.launch.fork_server import main; main()")
+RANK_COMMAND = [sys.executable, "-m", "scaling.train"]
 _LOG = "agents.log"  # what the agents print, and their srun
 _PID = "pid"  # file with the process that ends with the agents: the agent, or the srun of several
 _ANSWER_S, _EXIT_S = 300.0, 20.0  # a fork server imports before it answers, a new one too
@@ -175,31 +176,18 @@ def start_on_fork_servers(launch: Launch) -> Ranks:
         raise
 
 
-def choose_starter(environment: Mapping[str, str]) -> Starter:
-    """How to start ranks here: as a step of a Slurm allocation, or as processes of this machine."""
-    if slurm.can_start_steps(environment):
-        return start_in_allocation
-    return start_here if FORK_SERVER in environment else start_local
+def start_ranks(launch: Launch) -> Ranks:
+    """Start ranks on fork servers if there are any, which know one program only.
 
-
-def start_in_allocation(launch: Launch) -> Ranks:
-    """Start ranks on the allocation's fork servers, unless `$SCALING_HOSTS=0`, or as a step."""
-    wanted = launch.environment.get(FORK_SERVERS_WANTED) != "0"
-    return (wanted and _forked(start_on_fork_servers, launch)) or slurm.start_step(launch)
-
-
-def start_here(launch: Launch) -> Ranks:
-    """Start ranks on the fork server of this run, which serves one machine, or as processes."""
-    fork = partial(ForkedRanks, Path(launch.environment[FORK_SERVER]))
-    return (launch.nodes == 1 and _forked(fork, launch)) or start_local(launch)
-
-
-def _forked(fork: Starter, launch: Launch) -> Ranks | None:
-    """The ranks if fork servers can start them, else None: fork servers know one program only."""
-    if list(launch.command[:3]) != [sys.executable, "-m", "scaling.train"]:
-        return None
+    Else they start as a step of this Slurm allocation, or as processes of this machine.
+    """
+    environment, in_allocation = launch.environment, slurm.can_start_steps(launch.environment)
+    folder, is_ours = environment.get(FORK_SERVER), list(launch.command[:3]) == RANK_COMMAND
     try:
-        return fork(launch)
+        if is_ours and in_allocation and environment.get(FORK_SERVERS_WANTED) != "0":
+            return start_on_fork_servers(launch)
+        if is_ours and not in_allocation and folder is not None and launch.nodes == 1:
+            return ForkedRanks(Path(folder), launch)
     except (NoForkServer, OSError) as why:
         print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
-        return None
+    return slurm.start_step(launch) if in_allocation else start_local(launch)

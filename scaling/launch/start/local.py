@@ -6,14 +6,8 @@ import subprocess
 
 from scaling.launch.start.rank_exits import oom_kills
 from scaling.launch.start.slurm import job_id
-from scaling.launch.start.starter import (
-    Launch,
-    LaunchError,
-    RankExit,
-    all_or_none,
-    die_with_parent,
-    spawn,
-)
+from scaling.launch.start.starter import Launch, LaunchError, all_or_none, die_with_parent, spawn
+from scaling.record.rank_files import RankExit
 
 
 def start_local(launch: Launch) -> "LocalRanks":

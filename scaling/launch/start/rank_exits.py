@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from scaling.launch.start.starter import RankExit
+from scaling.record.rank_files import RankExit
 
 # A line of a log that is an error: it names an exception, or has a word of a program or a shell.
 _ERROR = re.compile(

@@ -30,13 +30,13 @@ from scaling.launch.start.rank_exits import (
 from scaling.launch.start.starter import (
     Launch,
     LaunchError,
-    RankExit,
     Ranks,
     all_or_none,
     die_with_parent,
     spawn,
     wait_until,
 )
+from scaling.record.rank_files import RankExit
 from scaling.record.running import Runner
 
 _ASK_LIMIT_S = 30.0

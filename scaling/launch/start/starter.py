@@ -13,6 +13,7 @@ from typing import Protocol
 
 from scaling.launch.not_measured import end_if_told
 from scaling.probe.plan import ProbePlan
+from scaling.record.rank_files import RankExit
 from scaling.study.point import Point
 
 PointOrProbe = Point | ProbePlan
@@ -48,15 +49,6 @@ class Launch:
     def nodes(self) -> int:
         """Number of nodes."""
         return -(-self.world_size // self.per_node)
-
-
-@dataclass(frozen=True, slots=True)
-class RankExit:
-    """How a rank ended."""
-
-    code: int  # its exit code; -n: killed by signal n
-    out_of_memory: bool = False  # the kernel's out-of-memory killer struck in its cgroup meanwhile
-    lost_with: str | None = None  # what the rank was lost with, if it did not end by itself
 
 
 class Ranks(Protocol):
