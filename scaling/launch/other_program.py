@@ -31,7 +31,7 @@ _STATED, _STAMPED = "trainer's log", "launcher's stamps of the log"
 
 
 class LogFiles(RankFiles):
-    """What ranks that write logs only would report, as their logs tell it."""
+    """Reports of ranks that write logs only, made of their logs."""
 
     leave_stacks = False  # a signal would end them
 
