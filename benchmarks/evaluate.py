@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
 from scaling.importing.reader import Table, read_table
-from scaling.predict.cost import communication, compute, experts, links, risk, step
+from scaling.predict.cost import communication, compute, links, risk, step
 from scaling.predict.cost.interval import DATA_SHEETS
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import Stages
@@ -279,9 +279,9 @@ MECHANISMS: Mapping[str, Without] = {
     "pipeline stalls over EFA": _constant(risk, _EXPECTED=2.0),
     "stalls near full memory": Without(code=((step, "_allocator_stall_s", _none),)),
     "grouped GEMM edge effects": Without(start={"expert_half_size": lambda p: p["gemm_half_size"]}),
-    "grouped GEMM efficiency": _constant(experts, _GROUPED=1.0),
-    "token permutation": _constant(experts, _PASSES=0.0),
-    "host waits for token counts": _constant(experts, _HOST_WAITS_S=0.0),
+    "grouped GEMM efficiency": _constant(compute, _GROUPED=1.0),
+    "token permutation": _constant(compute, _PASSES=0.0),
+    "host waits for token counts": _constant(communication, _HOST_WAITS_S=0.0),
 }
 
 

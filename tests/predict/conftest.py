@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from scaling.importing.reader import Table, read_table
-from scaling.predict.cost import communication, compute, experts
+from scaling.predict.cost import communication, compute
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read import stacks
 from scaling.predict.read.calibration import Calibration, StackCalibration
@@ -75,10 +75,9 @@ def no_overheads() -> Iterator[None]:
             (communication, "_MESSAGE_LATENCY_S", 0.0),
             (communication, "_MESSAGE_EFFICIENCY", 1.0),
             (compute, "_LOGIT_PASSES", 0.0),
-            (experts, "TP_LATENCY_S", 0.0),
-            (experts, "_PASSES", 0.0),
-            (experts, "_HOST_WAITS_S", 0.0),
-            (experts, "_GROUPED", 1.0),
+            (compute, "_PASSES", 0.0),
+            (communication, "_HOST_WAITS_S", 0.0),
+            (compute, "_GROUPED", 1.0),
         ):
             patch.setattr(module, name, value)
         yield

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaling.layout.layout import Layout, refusals
-from scaling.predict.cost import experts
+from scaling.predict.cost import communication
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
@@ -103,7 +103,7 @@ def test_gradients_of_experts_are_reduced_by_the_ranks_that_hold_the_same(points
 def test_the_host_waits_for_the_tokens_of_each_expert(points, monkeypatch, row, waited_s):
     asked, seconds = points({**EXPERTS, "dp": 2, **row}), []
     for waiting_s in (1e-3, 0.0):
-        monkeypatch.setattr(experts, "_HOST_WAITS_S", waiting_s)
+        monkeypatch.setattr(communication, "_HOST_WAITS_S", waiting_s)
         seconds.append(quiet_step(asked).terms["ep_comm_s"][0])
     assert seconds[0] - seconds[1] == pytest.approx(waited_s)
 
@@ -195,7 +195,7 @@ def test_a_second_copy_leaves_expert_state_spread_over_all(points):
 def test_an_all_to_all_waits_for_its_ranks_however_little_it_sends(points, monkeypatch):
     row = {**EXPERTS, "dp": 8, "ep": 8}
     (none,) = quiet_step(points(row)).terms["ep_comm_s"]
-    monkeypatch.setattr(experts, "TP_LATENCY_S", 1e-3)
+    monkeypatch.setattr(communication, "TP_LATENCY_S", 1e-3)
     (waits,) = quiet_step(points(row)).terms["ep_comm_s"]
     assert waits - none == pytest.approx(32 * 4 * 1.5 * 1e-3)  # log2(8) / 2, stated for 4 ranks
 

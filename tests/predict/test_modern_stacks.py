@@ -6,7 +6,7 @@ import pytest
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.predict.cost.compute import layer_time
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.own_memory import in_flight
+from scaling.predict.cost.stages import in_flight
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.points import points_of

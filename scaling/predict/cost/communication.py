@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.cost.experts import all_to_all_s, has_experts
 from scaling.predict.cost.links import (
     RING_LINK_HOP_S,
     RING_NODE_HOP_S,
@@ -32,7 +31,9 @@ from scaling.predict.cost.sharding import (
 )
 from scaling.predict.cost.stages import (
     Stages,
+    busiest_load,
     experts_of_heaviest_stage,
+    has_experts,
     weights_of_heaviest_stage,
 )
 from scaling.predict.read.features import Features, Group
@@ -41,6 +42,7 @@ from scaling.predict.read.features import Features, Group
 _TP_NETWORK_LATENCY_S = 50e-6  # per rank and round of a tp collective over EFA
 _MESSAGE_EFFICIENCY = 0.6  # share of a link, or of a GPU's share of the NICs, between stages
 _MESSAGE_LATENCY_S = 100e-6
+_HOST_WAITS_S = 0.5e-3  # of a layer with experts, for the number of tokens of each.
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def traffic_of(
     all_to_all: Floats = np.zeros(len(f))
     expert_weights: Floats = np.zeros(len(f))
     if has_experts(f):
-        all_to_all = all_to_all_s(group, f, p)
+        all_to_all = _all_to_all_s(group, f, p)
         expert_weights = experts_of_heaviest_stage(f, stages)
         more_gradients, more_gathering = _data_parallel(
             group, f, p, expert_weights, expert_sharding_of(group, f),
@@ -190,6 +192,38 @@ def _ring_attention_s(
     rounds = (3 + (f.full | f.selective)) * f.attentions  # twice the bytes backward
     moving = rounds * (cp - 1) * block / bandwidth
     return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)
+
+
+def _all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Seconds of the average layer's all-to-alls that nothing hides, per micro-batch, (n,).
+
+    Tokens go to their experts (to each of the etp ranks of one) and come back, and so do gradients:
+    four exchanges a micro-batch, six with full checkpointing. A rank sends k copies of each token,
+    of which (ep - ranks on its node) / ep leave the node. A stack with `tokens_once_a_node`
+    (DeepEP, arXiv 2412.19437, section 3.2) sends a token only once to each node with an expert that
+    it is routed to: with even routing over N nodes N (1 - (1 - 1 / N)^k) (N - 1) / N copies leave.
+    Links of the node and NICs work at the same time, so the slower one counts. Each exchange also
+    takes a latency that grows with log2(ep), and the host waits for the number of tokens of each
+    expert.
+    """
+    ep, k = f.ep, f.experts_per_token
+    ranks_on_node = np.clip(f.gpus_per_node / f.etp, 1.0, ep)
+    nodes = ep / ranks_on_node
+    token_bytes = f.hidden_size * f.element_bytes
+    tokens = f.tokens / f.tp * f.etp * busiest_load(f)
+    copies_leaving = k * (ep - ranks_on_node) / ep
+    if group.stack.tokens_once_a_node:
+        reached = nodes * (1 - (1 - 1 / nodes) ** k)  # nodes with one of a token's experts
+        copies_leaving = np.minimum(copies_leaving, reached * (nodes - 1) / nodes)
+    nics = node_link(group) / f.gpus_per_node * p["network_efficiency"]
+    links = link(group.gpu, ranks_on_node) * p["link_efficiency"]
+    inside = tokens * k * (ranks_on_node - 1) / ep * token_bytes / links
+    across = tokens * copies_leaving * token_bytes / nics
+    exchanges = 4 + 2 * f.full
+    latency = TP_LATENCY_S * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
+    seconds = exchanges * (np.maximum(inside, across) + latency)
+    seconds = seconds + _HOST_WAITS_S * (1 + f.full / 3)
+    return np.asarray(f.expert_share * np.where(ep > 1, seconds, 0.0))
 
 
 def _message(group: Group, f: Features, crossing: Flags) -> Floats:

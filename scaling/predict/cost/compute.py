@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Floats
-from scaling.predict.cost.experts import FFN_PASSES, expert_time, has_experts
-from scaling.predict.cost.stages import layer_params
+from scaling.predict.cost.stages import busiest_load, has_experts, layer_params
 from scaling.predict.read.features import Features, Group
 
 # Share of the data sheet's HBM bandwidth that streaming kernels reach (STREAM on A100 and H100).
@@ -20,6 +19,10 @@ _LOGIT_PASSES = 8.0  # over the fp32 logits, forward and backward
 _FLASH1 = 0.6  # efficiency of FlashAttention 1 over that of 2
 _MATH = 1.8  # passes of torch's softmax over the scores, over those of a fused one
 _SCORE_EFFICIENCY = 0.35  # of the peak, score matmuls without flash
+
+_GROUPED = 0.9  # efficiency of a large grouped GEMM over that of a plain one.
+_PASSES = 8.0  # over a token's k copies, permuted and summed.
+_FFN_PASSES = 9.0  # over a feed-forward's width, of its activation and their gradients.
 
 # Judgement: what copies reach over PCIe 4.0 x16, and what two sockets of DDR4 stream.
 _HOST_LINK_BYTES_PER_S = 25e9
@@ -48,7 +51,7 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     gemm = _gemm_s(f, p, recomputed)
     elementwise = _elementwise_s(f, p, recomputed, hbm)
     if has_experts(f):
-        expert_gemm, expert_elementwise = expert_time(f, p, hbm)
+        expert_gemm, expert_elementwise = _expert_s(f, p, hbm)
         gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
     return LayerTime(
         gemm=gemm,
@@ -125,6 +128,32 @@ def _gemm_s(f: Features, p: Mapping[str, float], recomputed: Floats) -> Floats:
     return flops / (f.gemm_peak * p["gemm_efficiency"])
 
 
+def _expert_s(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats, Floats]:
+    """Seconds of GEMMs and of element-wise operators that routed experts add to the average layer.
+
+    Per micro-batch, forward and backward, (n,); `hbm` is in bytes/s.
+
+    GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
+    token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise operators
+    make eight passes over the k copies of a token (permute and weighted sum, with their gradients).
+    The activation passes over an expert's width as in a dense layer.
+    """
+    h, width = f.hidden_size, f.expert_ffn / f.etp
+    tokens = f.tokens / f.tp
+    recomputed = f.full * 1.0
+    copies = tokens * f.experts_per_token * busiest_load(f)  # for a rank's experts, x 1 / etp
+    experts = np.maximum(f.num_experts / f.ep, 1.0)
+    m, half = copies * f.etp / experts, p["expert_half_size"]
+    up = 2 * experts * (m + half) * (h + half) * (f.mlp_inputs * width + half)
+    down = 2 * experts * (m + half) * (width + half) * (h + half)
+    rate = f.gemm_peak * p["gemm_efficiency"] * _GROUPED
+    router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
+    passed = _PASSES * h * f.etp + _FFN_PASSES * f.expert_ffn
+    moved = copies * f.element_bytes * passed
+    gemm = f.expert_share * ((up + down) * (3 + recomputed) / rate + router)
+    return gemm, f.expert_share * moved * (1 + recomputed / 3) / hbm
+
+
 def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
     """Products of queries with keys and of scores with values.
 
@@ -151,7 +180,7 @@ def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm:
     """
     passes = np.where(f.fused_norm, p["norm_passes_fused"], p["norm_passes"])
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    sharded = FFN_PASSES * f.ffn_hidden_size + 10 * f.query_width
+    sharded = _FFN_PASSES * f.ffn_hidden_size + 10 * f.query_width
     moved = f.tokens * f.element_bytes * (norms + sharded / f.tp)
     if (f.cast_bytes > 0).any():
         moved = moved + f.cast_bytes * _cast_elements(f)

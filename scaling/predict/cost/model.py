@@ -11,12 +11,13 @@ from scaling.predict.cost.interval import Z_80, errors_of, normal_cdf, own_error
 from scaling.predict.cost.memory import (
     ENGINES,
     MEMORY_TERMS,
-    memory_at_limit,
+    MOST_LATE,
+    memory_of,
     need_of,
     rehearsed_memory,
 )
-from scaling.predict.cost.own_memory import ONE_F_ONE_B
 from scaling.predict.cost.risk import stalls_of
+from scaling.predict.cost.stages import ONE_F_ONE_B
 from scaling.predict.cost.step import TIME_TERMS, bound_by_host, step_of
 from scaling.predict.read.calibration import HALVED, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Features, Group, Points
@@ -165,7 +166,7 @@ def _predict_block(
     p = fitted
     if half and stack is not None:
         p = followed_half(fitted, stack.starts)
-    memory = rehearsed_memory(memory_at_limit(group, f, p), rehearsed[index], p)
+    memory = rehearsed_memory(memory_of(group, f, p, late=MOST_LATE), rehearsed[index], p)
     need = need_of(memory, p)
     of_memory = memory.total / group.capacity_bytes
     step = step_of(group, f, p, of_memory)
@@ -194,8 +195,7 @@ def _predict_block(
     out.low[index] = step.total * np.exp(-reach)
     out.high[index] = np.maximum(step.total * np.exp(reach), step.total + stalls.possible_s)
     out.risk_adjusted_s[index] = stalls.ranked_s(step.total)
-    if memory.phase is not None:
-        out.peak_phase[index] = memory.phase
+    out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():
         out.memory_terms[name][index] = values
     for name, values in step.terms.items():

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.cost.experts import busiest_load, has_experts, held_expert_params
-from scaling.predict.cost.stages import head_params, layer_params
+from scaling.predict.cost.stages import (
+    busiest_load,
+    has_experts,
+    head_params,
+    held_expert_params,
+    layer_params,
+)
 from scaling.predict.read.features import Features
 
 FP32 = 4.0  # bytes of an element
@@ -63,11 +68,10 @@ class LayerMemory:
     in_backward: Floats  # the most that backward needs beyond what it found
 
 
-def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemory:
+def layer_memory(f: Features, stay: Flags) -> LayerMemory:
     """Memory of one layer of the engine's own blocks (scaling/train/model).
 
-    `whole_gradients` marks layouts whose gradients of all the layer's weights stay until the
-    layer's backward is done; None where none does.
+    `stay` marks layouts whose gradients of all the layer's weights stay until its backward is done.
     """
     e = f.element_bytes
     whole = f.tokens * f.hidden_size  # elements of the hidden states, and of a tp rank's part
@@ -76,7 +80,6 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     inner = e * f.tokens * f.ffn_hidden_size / f.tp
     scores = e * f.micro_batch_size * f.num_heads / f.tp * f.seq_length**2 / f.cp
     unfused = f.math | f.fused_softmax
-    stay = np.zeros(len(f), dtype=bool) if whole_gradients is None else whole_gradients
     experts_kept, above_experts, expert_weights = _expert_memory(f)
 
     normed_tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)

@@ -12,23 +12,28 @@ every rank has as many micro-batches in flight as the first one. Rehearsals coun
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from scaling.arrays import Flags, Floats, Strings
-from scaling.predict.cost.experts import has_experts, held_expert_params
-from scaling.predict.cost.own_layer import layer_memory, loss_memory, position_bias_bytes
+from scaling.predict.cost.own_layer import FP32, layer_memory, loss_memory, position_bias_bytes
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
-from scaling.predict.cost.stages import head_params, layer_params, shared_ffn, stages_of
-from scaling.predict.read.features import SCHEDULES, Features, Group
+from scaling.predict.cost.stages import (
+    ZBV,
+    ZERO_BUBBLE,
+    has_experts,
+    head_params,
+    held_expert_params,
+    in_flight,
+    layer_params,
+    shared_ffn,
+    stages_of,
+)
+from scaling.predict.read.features import Features, Group
+from scaling.predict.read.stacks import own_framework
 
-ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
-
-PHASES = ("build", "forward", "backward", "optimizer")
-BUILD, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
+BUILD, FORWARD, BACKWARD, OPTIMIZER = "build", "forward", "backward", "optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,218 +58,127 @@ class Held:
     @property
     def total(self) -> Floats:
         """Sum of all parts, (n,)."""
-        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits)
-        # parts that are numbers are 0, and no moment has fewer than two arrays
-        arrays = [part for part in (*parts, self.buffers) if isinstance(part, np.ndarray)]
-        total: Floats = arrays[0] + arrays[1]
-        for part in arrays[2:]:
-            total += part
-        return total
+        return np.asarray(sum(getattr(self, name) for name in TERMS))
 
 
 TERMS = tuple(Held.__dataclass_fields__)
-Moment = tuple[int, Held]  # index into PHASES
-# By name: one number for all layouts, or in a fit (n,), a value for each.
-Parameters = Mapping[str, Any]
+Moment = tuple[str | None, Held]  # and its phase
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`.
 
-    The phases of other software are not counted, and it has no `phase`.
+    The phases of other software are not counted: None.
     """
 
     total: Floats
     terms: dict[str, Floats]
-    phase: Strings | None = None
+    phase: Strings
 
 
 def peak_of(moments: list[Moment], uncounted: Floats | float) -> Memory:
     """The fullest of the moments; `uncounted` bytes, which no rehearsal sees, are added to all."""
-    total = moments[0][1].total
+    total = np.zeros(len(moments[0][1].total))
     fullest = np.zeros(len(total), dtype=np.int64)
-    for index, (_, held) in enumerate(moments[1:], start=1):
-        moment_total = held.total
-        fullest[moment_total > total] = index
-        np.maximum(total, moment_total, out=total)
-    terms: dict[str, Floats] = {f"{name}_bytes": np.empty(len(total)) for name in TERMS}
-    for index in np.flatnonzero(np.bincount(fullest)).tolist():
-        rows, held = np.flatnonzero(fullest == index), moments[index][1]
-        for name, values in zip(TERMS, terms.values(), strict=True):
-            part = getattr(held, name)
-            values[rows] = part[rows] if isinstance(part, np.ndarray) else part
-    terms["buffers_bytes"] += uncounted
-    phases = np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest]
+    for index, (_, held) in enumerate(moments):  # a stack of them would leave the cache
+        moment = held.total
+        fullest[moment > total] = index
+        np.maximum(total, moment, out=total)
+    terms: dict[str, Floats] = {
+        f"{name}_bytes": np.choose(fullest, [getattr(held, name) for _, held in moments])
+        for name in TERMS
+    }
+    terms["buffers_bytes"] = terms["buffers_bytes"] + uncounted
+    phases = np.array([phase for phase, _ in moments], dtype=object)[fullest]
     return Memory(total + uncounted, terms, phases)
 
 
-def split_rows(
-    mask: Flags,
-    f: Features,
-    p: Parameters,
-    where_true: Callable[[Features, Parameters], Memory],
-    where_false: Callable[[Features, Parameters], Memory],
-) -> Memory:
-    """Memory of the rows under `mask` by one function, of the others by another.
-
-    Parameters with a value a row are split with the rows.
-    """
-    if mask.all():
-        return where_true(f, p)
-    if not mask.any():
-        return where_false(f, p)
-    rows = [np.flatnonzero(mask), np.flatnonzero(~mask)]
-    parts = [
-        where(f.take(index), {name: v[index] if np.ndim(v) else v for name, v in p.items()})
-        for where, index in zip((where_true, where_false), rows, strict=True)
-    ]
-    order = np.argsort(np.concatenate(rows))
-
-    def joined(values: list[Any]) -> Any:
-        return np.concatenate(values)[order]
-
-    return Memory(
-        joined([part.total for part in parts]),
-        {name: joined([part.terms[name] for part in parts]) for name in parts[0].terms},
-        joined([np.full(len(p.total), None) if p.phase is None else p.phase for p in parts]),
-    )
-
-
 class Sizes:
-    """The common part of all stages of a layout, (n,); parameters are those of a tp rank.
+    """The common part of all stages of a layout, (n,); parameters are those of a tp rank."""
 
-    See `layer_memory` for `whole_gradients`.
-    """
-
-    def __init__(
-        self, group: Group, f: Features, *, piped: bool, whole_gradients: Flags | None
-    ) -> None:
-        self.group, self.f, self.piped, self.whole_gradients = group, f, piped, whole_gradients
+    def __init__(self, group: Group, f: Features) -> None:
+        self.group, self.f, self.piped = group, f, f.pp > 1
+        self.stages, self.replicas = stages_of(f, group.stack), f.dp * f.cp
         # elements of a micro-batch's hidden states that a rank holds
         self.hidden = f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-        self.layer = layer_memory(f, whole_gradients)
         self.expert_params = held_expert_params(f)  # of the average layer
         self.layer_params = layer_params(f) / f.tp + self.expert_params
         self.vocab_params = head_params(f) / f.tp  # of one vocabulary matrix
         self.ffn_params = f.hidden_size * f.ffn_hidden_size / f.tp  # of one matrix
         self.sharding = sharding_of(group, f)
         self.expert_sharding = expert_sharding_of(group, f) if has_experts(f) else self.sharding
-        self.replicas = f.dp * f.cp
+        # FSDP2 wraps all models but those of a rank with nothing to cast that has nothing to gather
+        # where it is alone or holds everything. Its pipelines reduce gradients once a step,
+        # replicas every micro-batch from zero_stage 2 on.
+        gathers = (self.replicas > 1) & ((f.zero_stage > 0) | self.piped | (f.ep > 1))
+        self.wrapped = ((f.element_bytes < FP32) & ~f.short_states) | gathers | f.offload
+        self.reduces_once = (f.zero_stage < 2) | self.piped
+        # Then a layer's gradients stay whole until all of them are there and reduced. Those that
+        # are added to the gradients of the micro-batch before go one by one.
+        self.is_torch = group.stack.name == own_framework("torch")
+        stay = self.wrapped & ~(self.reduces_once & (f.accumulation > 1))
+        self.gradients_stay: Flags = stay & self.is_torch
+        self.layer = layer_memory(f, self.gradients_stay)
+
+    @property
+    def of_later_ranks(self) -> "Sizes":
+        """The same without the first layers, which may have no experts."""
+        f = self.f
+        if not has_experts(f):
+            return self
+        share = np.where(self.piped, np.ceil(f.expert_share), f.expert_share)
+        ffn = np.where(self.piped & (share > 0), shared_ffn(f), f.ffn_hidden_size)
+        return Sizes(self.group, f.but(expert_share=share, ffn_hidden_size=ffn))
 
 
-@dataclass(kw_only=True)
 class Stage:
-    """A rank's part of a model, (n,) or one value for all layouts."""
+    """The part of a model on a rank of the pipeline, all of it without one, (n,)."""
 
-    sizes: Sizes
-    layers: Floats
-    vocab_matrices: Floats | float
-    layer_passes: Floats  # layers x micro-batches held at once, at most.
-    staying: Floats | float  # share of these left when the first layer ends its backward.
-    messages: Floats | float  # hidden states of a micro-batch that are kept or on their way
-    has_embedding: Flags | bool
-    has_head: Flags | bool
-    warm_up: Floats | float = 1.0  # micro-batches that begin before each weight has a gradient
-    logit_buffers: Floats | float = 0.0
-    position_biases: Floats | float = 0.0  # of an encoder-decoder, which recomputing reads
-    received: Floats | float = 0.0  # messages of a micro-batch, both ways
-
-    def __post_init__(self) -> None:
-        s, f, e = self.sizes, self.sizes.f, self.sizes.f.element_bytes
-        params = self.layers * s.layer_params + self.vocab_matrices * s.vocab_params
+    def __init__(self, sizes: Sizes, rank: Floats) -> None:
+        s, f, e = sizes, sizes.f, sizes.f.element_bytes
+        self.sizes, stages, last = sizes, s.stages, f.pp - 1
+        is_v, is_last = s.piped & (f.schedule >= ZBV), rank == last
+        # stages with one layer more than the first are those before the last
+        fuller = f.num_layers - stages.last - stages.first * last >= f.pp - 2
+        self.layers = np.where(is_last, stages.last, stages.first + (fuller & (rank > 0)))
+        self.has_embedding = rank == 0
+        self.has_head = np.where(is_v, self.has_embedding, is_last)
+        matrices = np.where(s.piped, 1.0 * self.has_embedding + self.has_head, f.embeddings)
+        params = self.layers * s.layer_params + matrices * s.vocab_params
         self.params = params + self.has_embedding * f.positions * f.hidden_size
+        # micro-batches in flight, and the share of them left when the first layer ends its backward
+        passes = np.where(s.piped, in_flight(f, rank), 1.0)
+        self.warm_up = np.where(is_last, 1.0, passes)  # until each weight has a gradient
+        chunks = np.where(is_v, 2.0, f.virtual)
+        if s.is_torch:
+            left, messages = np.minimum(passes, f.accumulation - 1), passes * chunks
+            outputs = np.where(f.schedule == ZERO_BUBBLE, passes, 1.0)
+        else:
+            # tp ranks each keep a part of the message that came in, where all of them have the same
+            kept = np.where(f.attentions > 1, 2.0, np.where(f.sequence_parallel, 1.0, 1 / f.tp))
+            left, messages = passes, passes * np.where(is_v, 2.0, kept) + 1.5
+            outputs = np.where(is_v, 1.0, np.minimum(f.accumulation, 2.0))
+        self.staying = np.maximum(left - 1, 0.0) / passes
+        self.received = s.piped * (2 * chunks - self.has_embedding - self.has_head)
         # Bytes of activations and messages when the last layer is done. Recomputing keeps position
         # biases, which every layer reads: for each micro-batch in flight those of the stage's.
-        self.in_flight = self.layer_passes * s.layer.kept
-        biases = (f.full | f.selective) * self.position_biases * position_bias_bytes(f)
-        self.in_flight = self.in_flight + biases
-        if s.piped:
-            self.in_flight = self.in_flight + self.messages * e * s.hidden
+        biases = (f.full | f.selective) * np.where(s.piped, passes, 2.0) * position_bias_bytes(f)
+        self.in_flight = passes * self.layers * s.layer.kept + biases
+        self.in_flight = self.in_flight + s.piped * messages * e * s.hidden
         norm = e * s.hidden + e * f.tokens * f.hidden_size
         self.final_norm = self.has_head * norm  # bytes
         self.logits = self.has_head * f.tokens * f.vocab_size / f.tp  # elements
         self.loss_forward, self.loss_backward = loss_memory(
-            f, self.logits, s.vocab_params, self.logit_buffers
+            f, self.logits, s.vocab_params, 1.0 * s.piped * outputs
         )
 
 
-def whole_model(s: Sizes) -> Stage:
-    """All layers on every rank."""
-    layers = s.f.num_layers
-    return Stage(
-        sizes=s, layers=layers, vocab_matrices=s.f.embeddings, layer_passes=layers, staying=0.0,
-        messages=0.0, has_embedding=True, has_head=True, position_biases=2.0,
-    )  # fmt: skip
-
-
-def in_flight(f: Features, rank: Floats | float) -> Floats:
-    """Micro-batches whose activations a rank of the pipeline holds at once, (n,).
-
-    1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
-    Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs): pp +
-    (pp - 1 - 2 rank) / v of a whole stage. If weights' gradients wait, or in a V, all ranks have as
-    many: pp, of DualPipeV's two half stages 2 pp + 1. Never more than there are.
-    """
-    ahead = np.where(f.virtual > 1, f.pp + (f.pp - 1 - 2 * rank) / f.virtual, f.pp - rank)
-    even = f.pp + 0.5 * (f.schedule == DUALPIPEV)
-    return np.minimum(f.accumulation, np.where(f.schedule >= ZERO_BUBBLE, even, ahead))
-
-
-def deepspeed_stages(s: Sizes) -> Iterator[Stage]:
-    """The first and the last rank's."""
-    f, stages = s.f, stages_of(s.f, s.group.stack)
-    is_v = f.schedule >= ZBV
-    # tp ranks each keep a part of the message that came in, where all of them have the same
-    kept = np.where(f.attentions > 1, 2.0, np.where(f.sequence_parallel, 1.0, 1 / f.tp))
-    passes = in_flight(f, 0.0)
-    yield Stage(
-        sizes=s, layers=stages.first, vocab_matrices=1.0 + is_v, layer_passes=passes * stages.first,
-        staying=1 - 1 / passes, messages=passes * np.where(is_v, 2.0, kept) + 1.5,
-        has_embedding=True, has_head=is_v, warm_up=passes, position_biases=passes,
-        logit_buffers=1.0 * is_v,
-    )  # fmt: skip
-    passes = in_flight(f, f.pp - 1)
-    yield Stage(
-        sizes=s, layers=stages.last, vocab_matrices=1.0 - is_v, layer_passes=passes * stages.last,
-        staying=1.0 * is_v,
-        messages=np.where(is_v, 2 * passes, kept) + 1.5, has_embedding=False, has_head=~is_v,
-        position_biases=1.0, logit_buffers=np.minimum(f.accumulation, 2.0) * ~is_v,
-    )  # fmt: skip
-
-
-def torch_stages(s: Sizes) -> Iterator[Stage]:
-    """The first, the second and the last rank's, as far as any layout has them.
-
-    Later ranks have none of the first layers, which may have no experts.
-    """
-    f, stages = s.f, stages_of(s.f, s.group.stack)
-    is_v, later = f.schedule >= ZBV, s
-    if has_experts(f):
-        share = np.ceil(f.expert_share)
-        ffn = np.where(share > 0, shared_ffn(f), f.ffn_hidden_size)
-        of_later = f.but(expert_share=share, ffn_hidden_size=ffn)
-        later = Sizes(s.group, of_later, piped=s.piped, whole_gradients=s.whole_gradients)
-    chunks = np.where(is_v, 2.0, f.virtual)
-    # stages with one layer more than the first are those before the last
-    fuller = f.num_layers - stages.last - stages.first * (f.pp - 1) >= f.pp - 2
-    last = f.pp - 1
-    for rank in (np.zeros(len(f)), np.minimum(1.0, last), last)[: int(f.pp.max(initial=1))]:
-        is_first, is_last = rank == 0, rank == last
-        layers = np.where(is_last, stages.last, stages.first + (fuller & ~is_first))
-        passes, has_head = in_flight(f, rank), np.where(is_v, is_first, is_last)
-        yield Stage(
-            sizes=s if is_first.all() else later,
-            layers=layers,
-            vocab_matrices=1.0 * is_first + has_head,
-            layer_passes=passes * layers,
-            staying=np.maximum(np.minimum(passes, f.accumulation - 1) - 1, 0.0) / passes,
-            messages=passes * chunks,
-            has_embedding=is_first,
-            has_head=has_head,
-            logit_buffers=np.where(f.schedule == ZERO_BUBBLE, passes, 1.0),
-            received=2 * chunks - is_first - has_head,
-        )
+def stages_in(sizes: Sizes) -> list[Stage]:
+    """The first, the second and the last rank's part, as far as any layout has them."""
+    last = sizes.f.pp - 1
+    ranks = (0.0 * last, np.minimum(1.0, last), last)[: int(sizes.f.pp.max(initial=1))]
+    return [Stage(sizes.of_later_ranks if rank.any() else sizes, rank) for rank in ranks]
 
 
 def model_moments(
@@ -278,12 +192,11 @@ def model_moments(
     f, layer, kept = t.sizes.f, t.sizes.layer, t.in_flight + t.final_norm
     activations = t.in_flight + layer.recomputed + f.element_bytes * t.sizes.hidden
     activations = activations + layer.in_backward
-    moments = [
+    moments: list[Moment] = [
         (FORWARD, loss.plus(kept, t.loss_forward)),
         (BACKWARD, in_layer.plus(activations)),
+        (BACKWARD, loss.plus(kept, t.loss_backward)),
     ]
-    if np.any(t.has_head):
-        moments.append((BACKWARD, loss.plus(kept, t.loss_backward)))
     if earlier_layer is not None or (f.attentions > 1).any():
         # an earlier layer's backward begins when the last one's activations are gone
         activations = activations - layer.kept + position_bias_bytes(f)

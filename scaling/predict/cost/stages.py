@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.arrays import Flags, Floats
-from scaling.predict.cost.experts import held_expert_params, routed_params
-from scaling.predict.read.features import Features
+from scaling.predict.read.features import SCHEDULES, Features
 from scaling.predict.read.stacks import Stack
+
+ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,27 @@ def layer_params(f: Features) -> Floats:
 
 
 def multiplied_params(f: Features) -> Floats:
-    """Weights that one token is multiplied with in the average layer, its experts' too, (n,)."""
-    return layer_params(f) + routed_params(f)
+    """Weights that one token is multiplied with in the average layer, (n,).
+
+    Its k experts and the router count too.
+    """
+    per_token = f.experts_per_token * expert_params(f) + f.num_experts * f.hidden_size
+    return layer_params(f) + f.expert_share * per_token
+
+
+def has_experts(f: Features) -> bool:
+    """Whether any of the layouts has experts."""
+    return bool((f.expert_share > 0).any())
+
+
+def expert_params(f: Features) -> Floats:
+    """Weights of one routed expert, (n,)."""
+    return (f.mlp_inputs + 1) * f.hidden_size * f.expert_ffn
+
+
+def held_expert_params(f: Features) -> Floats:
+    """Weights of routed experts that a rank holds of the average layer, (n,)."""
+    return np.asarray(f.expert_share * f.num_experts * expert_params(f) / (f.ep * f.etp))
 
 
 def head_params(f: Features) -> Floats:
@@ -100,6 +120,32 @@ def _equal_shares(layers: Floats, stages: Floats) -> tuple[Floats, Floats]:
     """The fewest layers of a stage, and how many stages have one more."""
     fewest = np.floor(layers / stages)
     return fewest, layers - fewest * stages
+
+
+def busiest_load(f: Features) -> Floats:
+    """Tokens of the busiest rank over the mean, (n,). All ranks wait for it.
+
+    One of E experts gets x = `imbalance` times the mean number of tokens, the others
+    (E - x) / (E - 1) times. The busiest rank holds that one and E / ep - 1 others.
+    """
+    experts = np.maximum(f.num_experts, 2.0)
+    experts_of_rank = np.maximum(experts / f.ep, 1.0)
+    fullest = np.minimum(f.imbalance, experts)
+    other = (experts - fullest) / (experts - 1)
+    return np.asarray((fullest + (experts_of_rank - 1) * other) / experts_of_rank)
+
+
+def in_flight(f: Features, rank: Floats | float) -> Floats:
+    """Micro-batches whose activations a rank of the pipeline holds at once, (n,).
+
+    1F1B: pp - rank. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2;
+    Megatron-Core's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs): pp +
+    (pp - 1 - 2 rank) / v of a whole stage. If weights' gradients wait, or in a V, all ranks have as
+    many: pp, of DualPipeV's two half stages 2 pp + 1. Never more than there are.
+    """
+    ahead = np.where(f.virtual > 1, f.pp + (f.pp - 1 - 2 * rank) / f.virtual, f.pp - rank)
+    even = f.pp + 0.5 * (f.schedule == DUALPIPEV)
+    return np.minimum(f.accumulation, np.where(f.schedule >= ZERO_BUBBLE, even, ahead))
 
 
 def shared_ffn(f: Features) -> Floats:

@@ -14,11 +14,16 @@ from scaling.predict.cost.compute import (
     offloaded_seconds,
     optimizer_seconds,
 )
-from scaling.predict.cost.experts import has_experts
-from scaling.predict.cost.own_memory import DUALPIPEV, ZBV, ZERO_BUBBLE
 from scaling.predict.cost.risk import STALL_S, stalls_of
 from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
-from scaling.predict.cost.stages import Stages, stages_of
+from scaling.predict.cost.stages import (
+    DUALPIPEV,
+    ZBV,
+    ZERO_BUBBLE,
+    Stages,
+    has_experts,
+    stages_of,
+)
 from scaling.predict.read.features import Features, Group
 
 _ON_GPU = ("gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s")
