@@ -42,3 +42,13 @@ def test_twins_run_by_micro_batch_and_all_points_in_the_seeds_order(config, writ
     drawn = sorted(points, key=lambda name: random_fraction(seed, name))
     family = {name: (point.layout.tp, point.layout.zero_stage) for name, point in points.items()}
     assert [family[name] for name in order] == [family[name] for name in drawn]
+
+
+def test_a_point_that_comes_moves_no_other_in_the_random_order():
+    def shuffled(names, seed, purpose="order"):
+        return sorted(names, key=lambda name: random_fraction(seed, name, purpose))
+
+    names = [f"p{number}" for number in range(40)]
+    orders = [shuffled(names, 1), shuffled(names, 2), shuffled(names, 1, "in full")]
+    assert len({tuple(order) for order in [names, *orders]}) == 4
+    assert [name for name in shuffled([*names, "another"], 1) if name in names] == orders[0]

@@ -23,15 +23,10 @@ def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
         **MODELS,
         "huge": {**MODELS["mini"], "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672},
         "near": {
-            **MODELS["mini"],
-            "num_layers": 16,
-            "hidden_size": 2048,
-            "num_heads": 16,
-            "num_kv_heads": 16,
-            "ffn_hidden_size": 5504,
-            "vocab_size": 32000,
+            **MODELS["mini"], "num_layers": 16, "hidden_size": 2048, "num_heads": 16,
+            "num_kv_heads": 16, "ffn_hidden_size": 5504, "vocab_size": 32000,
         },
-    }
+    }  # fmt: skip
     (config / "models.yaml").write_text(yaml.safe_dump(models))
     priced = {**CLUSTERS, "there": {**CLUSTERS["there"], "usd_per_gpu_hour": 2.0}}
     priced["there"]["slurm"] = {"exclusive": exclusive}
@@ -41,23 +36,25 @@ def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
     return load_study(path, config)
 
 
-def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(config, write_study):
-    study = study_of(config, write_study, model=["mini", "huge"])
-    planned = fitting_plan(study)
-    assert {point.model for point in planned.points} == {"mini"}
-    (refused,) = planned.refusals
-    assert refused.model == "huge"
+def with_longest_job(study, minutes):
+    """The study on clusters whose jobs are at most so long."""
+    clusters = {
+        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=minutes))
+        for name, cluster in study.clusters.items()
+    }
+    return dataclasses.replace(study, clusters=clusters)
+
+
+@pytest.mark.parametrize("measure_oom", [True, False])
+def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(
+    config, write_study, measure_oom
+):
+    measure = {"measure_oom": measure_oom}
+    planned = fitting_plan(study_of(config, write_study, model=["mini", "huge"], measure=measure))
+    assert [point.model for point in planned.points] == ["huge", "mini"][not measure_oom :]
+    assert [refused.model for refused in planned.refusals] == ["huge"] * (not measure_oom)
     for word in ("predicted memory", "weights", "optimizer", "measure_oom: true"):
-        assert word in refused.reason
-
-
-def test_measure_oom_runs_it_all_the_same(config, write_study):
-    study = study_of(config, write_study, model=["mini", "huge"], measure={"measure_oom": True})
-    planned = fitting_plan(study)
-    assert [p.point_id for p in planned.points] == [
-        p.point_id for p in grid.expand_grid(study).points
-    ]
-    assert planned.refusals == ()
+        assert all(word in refused.reason for refused in planned.refusals)
 
 
 def test_a_rehearsal_refuses_what_the_formulas_leave_undecided(config, write_study):
@@ -87,17 +84,9 @@ def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(conf
 @pytest.mark.parametrize("gpu", [True, False])
 def test_a_point_longer_than_the_longest_job_is_refused(config, write_study, gpu):
     made = study_of(config, write_study) if gpu else load_study(write_study(), config)
-    short = {
-        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=15))
-        for name, cluster in made.clusters.items()
-    }
     with pytest.raises(InputError, match=r"its job may take \d+ minutes, and one of cluster"):
-        fitting_plan(dataclasses.replace(made, clusters=short))
-    long = {
-        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=60))
-        for name, cluster in made.clusters.items()
-    }
-    assert fitting_plan(dataclasses.replace(made, clusters=long)) == fitting_plan(made)
+        fitting_plan(with_longest_job(made, 15))
+    assert fitting_plan(with_longest_job(made, 60)) == fitting_plan(made)
 
 
 def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):
@@ -109,13 +98,8 @@ def test_ranks_on_a_cpu_are_never_refused_for_memory(config, write_study):
 @pytest.mark.parametrize(("most", "limit_s"), [(60, 300.0), (14, 120.0), (12, None)])
 def test_the_longest_job_of_the_cluster_bounds_the_probe_too(config, write_study, most, limit_s):
     study = load_study(write_study(probe=True), config)
-    clusters = {
-        name: dataclasses.replace(cluster, slurm=Slurm(max_minutes=most))
-        for name, cluster in study.clusters.items()
-    }
-    planned = fitting_plan(study)
 
-    probe = planning.plan_probe(dataclasses.replace(study, clusters=clusters), planned)
+    probe = planning.plan_probe(with_longest_job(study, most), fitting_plan(study))
 
     assert (probe.time_limit_s if probe else None) == limit_s
     assert probe is None or probe.allocation.minutes + 2 <= most

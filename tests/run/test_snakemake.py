@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from rich.console import Console
 from snakemake.cli import parse_config
 
 from scaling.errors import InputError
-from scaling.launch.start.forked import FORK_SERVERS_WANTED
 from scaling.record.running import Runner
 from scaling.run import snakemake, stop
 from tests.processes import largest_file, until
@@ -143,19 +143,36 @@ def test_who_reads_the_log_of_a_run_is_no_run(tmp_path, monkeypatch):
         reader.wait()
 
 
-def test_a_failure_shows_the_log_of_its_own_run_only(config, write_study, monkeypatch, capsys):
+@pytest.fixture
+def run_one(config, write_study, monkeypatch):
+    """Run a study with a shell's script as its snakemake."""
     monkeypatch.chdir(config.parent)
     write_study("one", mode="predict")
+
+    def run(script, *options, **how):
+        monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", script])
+        return snakemake.run_study("one", [*options], **how)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("echo Error: no such profile; exit 1", 1, "Error: no such profile snakemake ended with "),
+        ("kill -9 $$", 128 + 9, "snakemake was ended by signal 9: nothing to measure.* continues."),
+        ("echo 'Will exit after finishing currently running jobs (s).'; exit 1", 1, "Stopped: "),
+        ("true", 0, "Finished in (?!.*report)"),  # as with --until or --unlock
+    ],
+)
+def test_how_snakemake_ended_is_said_by_the_log_of_this_run(run_one, capsys, script, code, said):
     log = Path("logs/one/snakemake.log")
     log.parent.mkdir(parents=True)
     log.write_text("3 of 3 steps (100%) done\n")
-    failing = ["bash", "-c", "echo Error: no such profile; exit 1"]
-    monkeypatch.setattr(snakemake, "_command", lambda *_: failing)
 
-    assert snakemake.run_study("one", []) == 1
+    assert run_one(script) == code
 
-    shown = capsys.readouterr().out
-    assert shown.startswith("Error: no such profile\nsnakemake ended with exit code 1")
+    assert re.match(said, " ".join(capsys.readouterr().out.split()))
 
 
 def test_a_failure_shows_the_last_words_of_each_job_that_failed(tmp_path, capsys):
@@ -175,70 +192,29 @@ def test_a_failure_shows_the_last_words_of_each_job_that_failed(tmp_path, capsys
     assert third.startswith("snakemake ended with exit code 1; when that is mended, the same")
 
 
-def test_a_snakemake_that_was_killed_is_said_to_be_with_what_is_measured(
-    config, write_study, monkeypatch, capsys
-):
-    monkeypatch.chdir(config.parent)
-    write_study("one", mode="predict")
-    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", "kill -9 $$"])
-
-    assert snakemake.run_study("one", []) == 128 + 9
-
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("snakemake was ended by signal 9: nothing to measure")
-    assert "The same command continues." in shown
-
-
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_command_is_run_once_at_the_end_with_the_counts(config, write_study, monkeypatch, code):
-    monkeypatch.chdir(config.parent)
-    write_study("one", mode="predict")
-    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", f"exit {code}"])
+def test_a_command_is_run_once_at_the_end_with_the_counts(run_one, code):
     told = "echo $SCALING_STUDY $SCALING_EXIT_CODE $SCALING_OK $SCALING_OOM $SCALING_LEFT >> told"
 
-    snakemake.run_study("one", [], notify=told)
-    snakemake.run_study("one", ["-n"], notify=told)  # is no run
+    run_one(f"exit {code}", notify=told)
+    run_one(f"exit {code}", "-n", notify=told)  # is no run
 
     assert Path("told").read_text() == f"one {code} 0 0 0\n"
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 1", 130), ("exit 0", 0), ("kill -9 $$", 130)])
-def test_a_run_that_is_told_to_end_ends_by_that_signal(
-    config, write_study, monkeypatch, script, code
-):
-    monkeypatch.chdir(config.parent)
-    write_study("one", mode="predict")
-    ours = f"trap '{script}' INT; kill -INT $PPID; {WAITS}"
-    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", ours])
+def test_a_run_that_is_told_to_end_ends_by_that_signal(run_one, script, code):
     before = signal.signal(signal.SIGINT, lambda *_: None)
-    assert snakemake.run_study("one", []) == code
+    assert run_one(f"trap '{script}' INT; kill -INT $PPID; {WAITS}") == code
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_run_that_another_shell_stops_is_said_to_be_stopped(
-    config, write_study, monkeypatch, capsys
-):
-    monkeypatch.chdir(config.parent)
-    write_study("one", mode="predict")
-    program = "echo 'Will exit after finishing currently running jobs (scheduler).'; exit 1"
-    monkeypatch.setattr(snakemake, "_command", lambda *_: ["bash", "-c", program])
-
-    assert snakemake.run_study("one", []) == 1
-
-    assert capsys.readouterr().out.startswith("Stopped: ")
-
-
-def test_of_two_runs_started_in_one_instant_one_is_told_of_the_other(
-    config, write_study, monkeypatch
-):
-    monkeypatch.chdir(config.parent)
-    write_study("one", mode="predict")
-    monkeypatch.setattr(snakemake, "_command", lambda *_: ["false"])  # the folder is locked
+def test_of_two_runs_started_in_one_instant_one_is_told_of_the_other(run_one, monkeypatch):
     at_work = iter([[], [SimpleNamespace(pid=7)]])
     monkeypatch.setattr(stop, "_snakemakes_of", lambda name: next(at_work))
 
     with pytest.raises(InputError, match=r"^one: runs already, as process 7 of this machine"):
-        snakemake.run_study("one", [])
+        run_one("false")  # the folder is locked
 
 
 def test_a_lock_that_a_killed_snakemake_left_is_removed(tmp_path):
@@ -251,27 +227,14 @@ def test_a_lock_that_a_killed_snakemake_left_is_removed(tmp_path):
     assert not lock.exists()
 
 
-def test_a_run_that_leaves_no_report_names_none(config, write_study, monkeypatch, capsys):
-    monkeypatch.chdir(config.parent)
-    write_study("one", mode="predict")
-    monkeypatch.setattr(snakemake, "_command", lambda *_: ["true"])  # as with --until or --unlock
-
-    assert snakemake.run_study("one", []) == 0
-
-    shown = capsys.readouterr().out
-    assert shown.startswith("Finished in ")
-    assert "report" not in shown
-
-
-def test_on_a_full_disk_snakemake_is_not_started(project, monkeypatch):
-    monkeypatch.chdir(project)
+def test_on_a_full_disk_snakemake_is_not_started(run_one, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
 
     with (
         largest_file(500_000),
         pytest.raises(InputError, match=r"snakemake\.log: cannot be written: File"),
     ):
-        snakemake.run_study("quickstart", [])
+        run_one("true")
 
 
 FILLS_THE_DISK = """
@@ -282,16 +245,12 @@ raise SystemError("no words of snakemake's own")
 """
 
 
-def test_a_disk_that_fills_while_snakemake_runs_is_told_in_a_sentence(project, monkeypatch, capsys):
-    monkeypatch.chdir(project)
-    monkeypatch.setenv(FORK_SERVERS_WANTED, "0")
-    command = [sys.executable, "-c", FILLS_THE_DISK]
-    monkeypatch.setattr(snakemake, "_command", lambda *_: command)
+def test_a_disk_that_fills_while_snakemake_runs_is_told_in_a_sentence(run_one, capsys):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     try:
         with pytest.raises(InputError, match=r"snakemake\.log: cannot be written: File"):
-            snakemake.run_study("quickstart", [])
+            run_one(f"exec {shlex.quote(sys.executable)} -c {shlex.quote(FILLS_THE_DISK)}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
