@@ -2,7 +2,7 @@
 
 All of it is made anew of rows that keep what is known to be safe: numbers, times, choices, versions
 and the names of models, clusters and GPUs. Hosts are numbered. Free text is left out unless it is
-asked for, and so are rows and logs.
+asked for, and logs are left out. `scaling import` takes the rows.
 """
 
 import json
@@ -74,9 +74,7 @@ def export(
             replicate(copy.folder, reports / FOLDER / about.replicates)
         write_report(copy.folder, reports, charts=False)
         names = sorted(
-            str(path.relative_to(copy.folder))
-            for path in copy.folder.rglob("*")
-            if path.is_file() and copy.rows not in path.parents
+            str(path.relative_to(copy.folder)) for path in copy.folder.rglob("*") if path.is_file()
         )
         packed = Path(folder) / "packed.zip"
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -90,7 +88,7 @@ def _copy(source: StudyPaths, copy: StudyPaths, *, with_messages: bool) -> Study
     """Write what tables and page are made of, without what may be private."""
     hosts: dict[str, str] = {}
     rows = read_rows(sorted(row_files_in(source.rows))).table.drop_columns(["file"])
-    tables = {copy.rows / "all.parquet": rows} if rows.num_rows else {}
+    tables = {copy.rows / "rows.parquet": rows} if rows.num_rows else {}
     files = (source.points_table, source.refused, source.published, source.predictions)
     for path in (*files, source.probes, *source.rounds()):
         if path.is_file():

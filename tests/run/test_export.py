@@ -4,11 +4,15 @@ import dataclasses
 import io
 import json
 import zipfile
+from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
 
+from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
+from scaling.importing.rows import import_rows
+from scaling.predict.read.clusters import site_clusters, site_models
 from scaling.record.files import write_rows
 from scaling.run.export import export
 from scaling.study.paths import StudyPaths
@@ -65,7 +69,7 @@ def test_an_export_holds_tables_page_plan_and_study_and_nothing_private(study):
         text = contents(archive)
     assert {"report.html", "study.json", "study.yaml", "points.parquet"} <= {*names}
     assert "tables/sizes.parquet" in names
-    assert not any("rows/" in name or name.endswith(".csv") for name in names)
+    assert not any(name.endswith((".csv", ".log")) for name in names)
     for private in (*SECRETS, str(study.parent), "bob-7", "Bob's study"):
         assert private not in text, private
     assert "host-1" in text
@@ -82,16 +86,27 @@ def test_messages_title_and_comments_are_kept_if_they_are_asked_for(study):
     assert "nfs01:/export/proj/u" in text
 
 
-def test_numbers_of_an_export_are_those_of_the_study(study):
-    from scaling.analyse.warehouse import tabulate
-
-    out = study.parent / "same.zip"
+def test_an_export_has_the_studys_numbers_and_rows_that_can_be_imported(study, tmp_path):
+    out, exported, elsewhere = study.parent / "same.zip", tmp_path / "zip", tmp_path / "elsewhere"
     export(study, out, REPORTS)
+    zipfile.ZipFile(out).extractall(exported)
+    import_rows(exported / "rows" / "rows.parquet", elsewhere, site_clusters(), site_models())
     tabulate(study, REPORTS / "sql")
-    with zipfile.ZipFile(out) as archive:
-        exported = pq.read_table(io.BytesIO(archive.read("tables/estimates.parquet")))
-    own = pq.read_table(study / "tables" / "estimates.parquet").drop_columns(["error_message"])
-    assert exported.drop_columns(["error_message"]).to_pylist() == own.to_pylist()
+    tabulate(elsewhere, REPORTS / "sql")
+
+    def table(folder, name, *less):
+        return pq.read_table(folder / "tables" / f"{name}.parquet").drop_columns([*less])
+
+    told = [table(folder, "estimates", "error_message") for folder in (exported, study)]
+    assert told[0].to_pylist() == told[1].to_pylist()
+    columns = ("layout", "world_size", "outcome", "step_time_s", "peak_memory_bytes")
+    own, imported = (
+        Counter(
+            tuple(row[name] for name in columns) for row in table(one, "measurements").to_pylist()
+        )
+        for one in (study, elsewhere)
+    )
+    assert own == imported
 
 
 def test_export_refuses_a_folder_without_a_study_and_a_wrong_output(tmp_path):
