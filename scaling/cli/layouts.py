@@ -71,14 +71,15 @@ def model_of(text: str, said: str = "--model") -> "ConfigModel":
     from scaling.predict.read.clusters import config_file, site_models
     from scaling.study.config_json import ConfigModel, model_named
 
-    file, models = config_file("models.yaml"), site_models()
+    models = site_models()
     if (found := model_named(text, models, Path(), said)) is not None:
         return found
-    if file is None or text not in models:
+    if text not in models:
         hint = did_you_mean(text[:60], models)
         raise InputError(
             f"{said} {shortened(text)}: not in config/models.yaml, and no config.json: {hint}"
         )
+    file = config_file("models.yaml")
     return ConfigModel(path=file, name=text, shape=models[text], left_out=())
 
 

@@ -1,13 +1,17 @@
 """Look up clusters by name, and say what is missing to predict on one."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from scaling.cluster.hardware import GPUS, Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.shapes import ModelShape
+from scaling.study.inputs import local_or_shipped
+from scaling.study.load import load_clusters, load_models
+from scaling.study.paths import CONFIG
 
 # Share of a GPU's memory left by the driver and the CUDA context before the first tensor:
 # torch.cuda.get_device_properties reports 79.15 GiB of an 80 GiB A100, 39.4 of 40, and 31.7 of a
@@ -18,39 +22,32 @@ USABLE_OF_CAPACITY = 0.9895
 _MOST_GPUS = 10_000_000
 
 
-def config_file(name: str) -> Path | None:
-    """config/<name> of the current folder, else the shipped one, else None."""
-    from scaling.study.inputs import local_or_shipped
-    from scaling.study.paths import CONFIG
+_T = TypeVar("_T")
 
-    path = local_or_shipped(CONFIG / name)
-    return path if path.is_file() else None
+
+def config_file(name: str) -> Path:
+    """config/<name> of the current folder, else the shipped one."""
+    return local_or_shipped(CONFIG / name)
 
 
 def site_clusters() -> dict[str, Cluster]:
     """The clusters of config/clusters.yaml, none if there is no such file."""
-    path = config_file("clusters.yaml")
-    return {} if path is None else _loaded(path.resolve(), path.stat().st_mtime_ns)
+    return _entries("clusters.yaml", load_clusters)
 
 
 def site_models() -> dict[str, ModelShape]:
     """The models of config/models.yaml, none if there is no such file."""
-    path = config_file("models.yaml")
-    return {} if path is None else _models(path.resolve(), path.stat().st_mtime_ns)
+    return _entries("models.yaml", load_models)
+
+
+def _entries(name: str, load: Callable[[Path], dict[str, _T]]) -> dict[str, _T]:
+    path = config_file(name)
+    return _loaded(load, path.resolve(), path.stat().st_mtime_ns) if path.is_file() else {}
 
 
 @cache
-def _models(path: Path, changed_ns: int) -> dict[str, ModelShape]:
-    from scaling.study.load import load_models
-
-    return load_models(path)
-
-
-@cache
-def _loaded(path: Path, changed_ns: int) -> dict[str, Cluster]:
-    from scaling.study.load import load_clusters
-
-    return load_clusters(path)
+def _loaded(load: Callable[[Path], dict[str, _T]], path: Path, changed_ns: int) -> dict[str, _T]:
+    return load(path)
 
 
 def cluster_names(clusters: Mapping[str, Cluster]) -> set[str]:
