@@ -1,6 +1,5 @@
 """`scaling expect`: whether a measured number is normal for a model, GPUs and a layout."""
 
-import dataclasses
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ from scaling.layout.layout import replica_size
 from scaling.layout.names import layout_name, name_of
 
 if TYPE_CHECKING:
-    from scaling.predict.advise.expectation import Expectation
+    from scaling.layout.layout import Layout
     from scaling.study.point import Point
 
 _WIDTH = 80
@@ -76,7 +75,6 @@ def expect(
     from scaling.predict.advise.expectation import search_around
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.clusters import site_clusters
-    from scaling.study.point import stored_fields
 
     parameters = read_calibration(calibration) if calibration else None
     work: dict[str, Any] = {
@@ -130,11 +128,10 @@ def expect(
     if work["global_batch_size"] is None and gradient_accumulation_steps is None:
         say_batch(point.layout)
     if as_json:
-        layout_facts = {"layout": stored_fields(found.layout), "label": found.layout.label}
-        print_json(dataclasses.asdict(found) | layout_facts | {"verdict": found.verdict})
+        print_json(found)
         return
-    print_assumptions(found.assumptions)
-    for line in screen(found):
+    print_assumptions(found["assumptions"])
+    for line in screen(found, point.layout):
         typer.echo(printable(line))
 
 
@@ -166,51 +163,54 @@ def _point_in_question(
     )
 
 
-def screen(told: "Expectation") -> list[str]:
+def screen(told: Mapping[str, Any], layout: "Layout") -> list[str]:
     """The answer, of lines of at most 80 characters."""
-    batch = f"{told.layout.global_batch_size:,} x {told.layout.seq_length:,} tokens a step"
-    head = f"{told.model} on {counted(told.gpus, 'GPU')} of {told.cluster}: "
-    lines = [
-        *_wrapped(f"{head}{name_of(told.layout)}, {batch}"),
-        *_wrapped(f"{'given':<10}{_rate(told.given, told.given_step_time_s, told.given_mfu)}"),
-        *_wrapped(f"{'expected':<10}{_rate(told.expected, told.step_time_s, told.mfu)}"),
-        *_wrapped(f"{'interval':<10}{told.low:,.0f} to {told.high:,.0f} tokens/s per GPU, 80 %"),
-        *_wrapped(f"{'from':<10}{told.source_words}"),
-        *_wrapped(f"{'so':<10}{told.verdict}"),
-        "",
-        "the expected step by parts",
-    ]
-    for part, taken in told.parts.items():
-        share = taken / told.step_time_s
+    batch = f"{layout.global_batch_size:,} x {layout.seq_length:,} tokens a step"
+    head = f"{told['model']} on {counted(told['gpus'], 'GPU')} of {told['cluster']}: "
+    step_s, given_s = told["step_time_s"], told["given_step_time_s"]
+    facts = {
+        "given": _rate(told["given"], given_s, told["given_mfu"]),
+        "expected": _rate(told["expected"], step_s, told["mfu"]),
+        "interval": f"{told['low']:,.0f} to {told['high']:,.0f} tokens/s per GPU, 80 %",
+        "from": told["source_words"],
+        "so": told["verdict"],
+    }
+    lines = _wrapped(f"{head}{name_of(layout)}, {batch}")
+    for name, fact in facts.items():
+        lines += _wrapped(f"{name:<10}{fact}")
+    lines += ["", "the expected step by parts"]
+    for part, taken in told["parts"].items():
+        share = taken / step_s
         if share >= 0.005:
             lines.append(f"  {part:<24}{_seconds(taken):>9} s{100 * share:>6.0f} %")
-    if told.gap_s > 0:
-        lines.append(f"  {'the given step has more':<24}{_seconds(told.gap_s):>9} s")
-    lines.append("")
-    if told.published:
-        rate = f"{told.given_model_flop_per_s / 1e12:,.0f}"
-        lines.append(f"published rows nearest to it, in model TFLOP/s of one GPU; given: {rate}")
-    else:
-        lines.append("published rows: none of such a model on this GPU")
-    for row in told.published:
+    if told["gap_s"] > 0:
+        lines.append(f"  {'the given step has more':<24}{_seconds(told['gap_s']):>9} s")
+    rate = f"{told['given_model_flop_per_s'] / 1e12:,.0f}"
+    near = f" nearest to it, in model TFLOP/s of one GPU; given: {rate}"
+    lines += [
+        "",
+        f"published rows{near if told['published'] else ': none of such a model on this GPU'}",
+    ]
+    for row in told["published"]:
         text = (
             f"{row['model_flop_per_s_per_gpu'] / 1e12:.0f}: {row['model']}, {row['world_size']} "
             f"GPUs, {row['layout']}, {row['precision']}, {row['tokens_per_s_per_gpu']:,.0f} "
             f"tokens/s per GPU ({row['source']}, {row['release']})"
         )
         lines += _wrapped(text, "  ")
-    lines.append("")
-    if told.faster:
-        lines.append("layouts that should be faster than this one, both as expected")
-    else:
-        lines += _wrapped(f"layouts that should be faster: {told.why_none_faster}")
-    for one in told.faster:
+    should = "layouts that should be faster"
+    none = f"{should}: {told['why_none_faster']}"
+    lines += [
+        "",
+        *_wrapped(f"{should} than this one, both as expected" if told["faster"] else none),
+    ]
+    for one in told["faster"]:
         text = (
             f"{layout_name(one)}: {100 * one['gain']:+.0f} % tokens/s ({100 * one['chance']:.0f} % "
             f"likely), {100 * (1 - one['memory_margin']):.0f} % of memory"
         )
         lines += _wrapped(text, "  ")
-    looks = (line for look in told.looks for line in _wrapped(f"- {look}", "  "))
+    looks = (line for look in told["looks"] for line in _wrapped(f"- {look}", "  "))
     return [*lines, "", "look first at", *looks]
 
 

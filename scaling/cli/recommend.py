@@ -40,7 +40,7 @@ from scaling.layout.names import layout_name
 
 if TYPE_CHECKING:
     from scaling.layout.layout import Layout
-    from scaling.predict.advise.recommendation import Recommendation
+    from scaling.predict.advise.recommendation import Ranked
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
@@ -96,7 +96,7 @@ def recommend(
     if engine is program is None and (reason := why_none(first)) and (able := programs_for(first)):
         shared["engine"] = program = able[0]
         warn(f"{reason}; {' and '.join(able)} can be told it: these are layouts of {program}")
-    best: dict[int, list[Recommendation]] = {}
+    best: dict[int, list[Ranked]] = {}
     without: list[search.NoLayoutError] = []
     with rehearser(warn if rehearse else None) as fullest_bytes:
 
@@ -122,14 +122,13 @@ def recommend(
             say_batch(one, "" if same else f"{one.world_size} GPUs: ")
     advised = _advised(best)
     records = []
-    for use in itertools.chain(*best.values()):
-        record = search.record_of(use) | {"advised": use is advised[use.gpus]}
+    for layout, facts in itertools.chain(*best.values()):
+        record = facts | {"advised": layout is advised[facts["gpus"]]}
         if whole_run is not None:
-            record |= _run_of(use, whole_run)
+            record |= _run_of(facts, whole_run)
         if program is not None:
-            point = point_of_layout(found.name, found.shape, use.layout, cluster)
-            start = start_of(point, program)
-            record["start"] = dataclasses.asdict(start)
+            point = point_of_layout(found.name, found.shape, layout, cluster)
+            record["start"] = dataclasses.asdict(start_of(point, program))
         records.append(record)
     if as_json:
         print_json(records)
@@ -156,11 +155,11 @@ def _token_count(text: str) -> float:
     raise InputError(f"--tokens {shortened(text)}: give a number such as 15T, 140G or 1e12")
 
 
-def _run_of(one: "Recommendation", tokens: float) -> dict[str, float | None]:
+def _run_of(facts: Mapping[str, Any], tokens: float) -> dict[str, float | None]:
     """Days, GPU-hours and price of a run of so many tokens."""
-    hours, usd = tokens / one.tokens_per_s / 3600, one.usd_per_million_tokens
+    hours, usd = tokens / facts["tokens_per_s"] / 3600, facts["usd_per_million_tokens"]
     cost = None if usd is None else usd * tokens / 1e6
-    return {"tokens": tokens, "days": hours / 24, "gpu_hours": hours * one.gpus, "usd": cost}
+    return {"tokens": tokens, "days": hours / 24, "gpu_hours": hours * facts["gpus"], "usd": cost}
 
 
 def _counts(text: str) -> list[int]:
@@ -184,24 +183,27 @@ def _fits(one: dict[str, Any]) -> str:
     return percent(one["fits_chance"], 0) + (" (may not)" if one["risky"] else "")
 
 
-def _advised(best: Mapping[int, list["Recommendation"]]) -> dict[int, "Recommendation"]:
+def _advised(best: Mapping[int, list["Ranked"]]) -> dict[int, "Layout"]:
     """The layout to use at each size, as reports decide it; the first if none likely fits."""
     import numpy as np
 
     from scaling.analyse.decision import LEAST_FIT, advise
     from scaling.analyse.posterior import Cells, Runs, posterior
+    from scaling.predict.read.calibration import PARTS
 
-    found = [one for several in best.values() for one in several]
-    size = np.unique([one.gpus for one in found], return_inverse=True)[1]
-    layout = np.unique([one.layout.label for one in found], return_inverse=True)[1]
-    sigmas = [(one.common_sigma, one.layout_sigma, one.size_sigma, one.rest_sigma) for one in found]
-    rates = np.log([one.tokens_per_s for one in found])
+    layouts, facts = zip(*itertools.chain(*best.values()), strict=True)
+    size = np.unique([one["gpus"] for one in facts], return_inverse=True)[1]
+    layout = np.unique([one["label"] for one in facts], return_inverse=True)[1]
+    sigmas = np.array([[one[f"{part}_sigma"] for part in PARTS] for one in facts])
+    rates = np.log([one["tokens_per_s"] for one in facts])
     none = np.empty(0, dtype=int)
     nothing = Runs(np.empty(0), np.empty(0), none, none)
-    drawn = posterior(nothing, Cells(layout, size, rates, np.array(sigmas))).rates
-    fits = np.array([one.fits_chance >= LEAST_FIT for one in found])
-    chosen = {found[cell].gpus: found[cell] for cell in advise(drawn, layout, size, fits).values()}
-    return {count: chosen.get(count, several[0]) for count, several in best.items()}
+    drawn = posterior(nothing, Cells(layout, size, rates, sigmas)).rates
+    fits = np.array([one["fits_chance"] >= LEAST_FIT for one in facts])
+    chosen = {
+        facts[cell]["gpus"]: layouts[cell] for cell in advise(drawn, layout, size, fits).values()
+    }
+    return {count: chosen.get(count, several[0].layout) for count, several in best.items()}
 
 
 def _show(records: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.predict.advise.candidates import Search
-from scaling.predict.advise.recommendation import recommend, record_of
+from scaling.predict.advise.recommendation import recommend
 from tests.shipped import CLUSTERS, MODELS
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def test_options_of_recommend_are_answered_or_refused():
                 precision=draw.choice(precisions),
             )
             best = recommend(search)
-            json.dumps([record_of(one) for one in best], allow_nan=False)
+            json.dumps([one.facts for one in best], allow_nan=False)
 
         answered += survives(asked)
     assert 5 < answered < 95

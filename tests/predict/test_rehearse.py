@@ -74,9 +74,9 @@ def test_layouts_that_a_rehearsal_excludes_make_room_for_others():
 
     found = recommend(search, rehearse=too_much)
     assert len(found) == 3
-    assert {one.memory_from for one in found} == {"predicted"}
+    assert {one.facts["memory_from"] for one in found} == {"predicted"}
     assert not {one.layout for one in found} & {*asked}
-    near = [one.layout for one in predicted if 0 < one.memory_margin < 0.2]
+    near = [one.layout for one in predicted if 0 < one.facts["memory_margin"] < 0.2]
     assert near
     assert {*near} <= {*asked}
 

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,43 +23,25 @@ RISKY_MARGIN = 0.07
 _RISKY_PENALTY = 0.10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """One layout for one GPU count; seconds, bytes, ratios in [0, 1], None where not known.
+class Ranked(NamedTuple):
+    """A layout of a search, and the facts of it as a JSON record.
 
-    `risky`: memory is within 7 % of the capacity, where an allocator may retry. `fits_chance` is
-    how likely the layout fits, `memory_from` whether its memory was `rehearsed` or `predicted`.
-    `beats_first`: the probability that it is faster than the layout ranked first, whose errors it
-    mostly shares; 0.5 for that one.
+    Facts are in seconds, bytes and ratios in [0, 1], None if not known. `risky`: memory is within
+    7 % of the capacity, where an allocator may retry. `fits_chance` is how likely the layout fits,
+    `memory_from` whether its memory was `rehearsed` or `predicted`. `beats_first`: the probability
+    that it is faster than the layout ranked first, whose errors it mostly shares; 0.5 for that one.
     """
 
-    gpus: int
-    rank: int
     layout: Layout
-    step_time_s: float
-    low: float
-    high: float
-    tokens_per_s: float
-    mfu: float
-    memory_bytes: float
-    memory_margin: float
-    memory_from: str
-    risky: bool
-    fits_chance: float
-    beats_first: float
-    common_sigma: float
-    layout_sigma: float
-    size_sigma: float
-    rest_sigma: float
-    usd_per_million_tokens: float | None
-    joules_per_token: float | None
+    facts: dict[str, Any]
 
 
-# Numbers that a recommendation takes from the prediction of its layout.
+# Facts that are numbers of the prediction, and of the layout.
 _PREDICTED = (
     "step_time_s", "low", "high", "memory_bytes", "memory_margin", "fits_chance", "common_sigma",
     "layout_sigma", "size_sigma", "rest_sigma",
 )  # fmt: skip
+_OF_LAYOUT = ("label", *AXES, "dp", "gradient_accumulation_steps", "global_batch_size")
 
 
 class NoLayoutError(InputError):
@@ -73,7 +54,7 @@ def recommend(
     *,
     top: int = 3,
     rehearse: Rehearse[Layout] = none_rehearsed,
-) -> list[Recommendation]:
+) -> list[Ranked]:
     """The best layouts, at most `top`, fastest first.
 
     Layouts are ordered by predicted time plus what stalls and a nearly full memory may cost.
@@ -127,38 +108,33 @@ def _check_setting(search: Search) -> None:
 
 def best_of(
     search: Search, layouts: Sequence[Layout], points: Points, prediction: Prediction, top: int
-) -> list[Recommendation]:
+) -> list[Ranked]:
     """The `top` layouts of a search that fit, fastest first."""
-    order = _fitting(prediction)[:top]
-    if not order:
-        return []
-    site, gpu = points.groups[0].cluster, points.groups[0].gpu
-    peak = gpu.peaks[layouts[0].precision] * search.gpus
+    gpu, price = points.groups[0].gpu, search.site.usd_per_gpu_hour
     flops_per_token = model_flops_per_token(search.shape, search.seq_length)
-    price, power = site.usd_per_gpu_hour, gpu.tdp_w
-    predicted = {name: getattr(prediction, name)[order] for name in _PREDICTED}
-    step_s = predicted["step_time_s"]
-    rates = points.tokens_per_step[order] / step_s
-    own = prediction.own_sigma[order]
-    beats_first = chance_faster(step_s, step_s[0], own, own[0])
-    return [
-        Recommendation(
-            gpus=search.gpus,
-            rank=place + 1,
-            layout=layouts[row],
-            tokens_per_s=float(rate),
-            mfu=float(rate * flops_per_token / peak),
-            memory_from="rehearsed" if prediction.rehearsed[row] else "predicted",
-            risky=bool(predicted["memory_margin"][place] < RISKY_MARGIN),
-            beats_first=float(beats_first[place]),
-            usd_per_million_tokens=(
-                None if price is None else float(price * search.gpus / 3600 / rate * 1e6)
-            ),
-            joules_per_token=None if power is None else float(power * search.gpus / rate),
-            **{name: float(values[place]) for name, values in predicted.items()},
-        )
-        for place, (row, rate) in enumerate(zip(order, rates, strict=True))
-    ]
+    own, rows = prediction.own_sigma, _fitting(prediction)[:top]
+    found = []
+    for rank, row in enumerate(rows, start=1):
+        layout, first = layouts[row], rows[0]
+        facts = {name: float(getattr(prediction, name)[row]) for name in _PREDICTED}
+        step_s = facts["step_time_s"]
+        rate = float(points.tokens_per_step[row]) / step_s
+        peak = gpu.peaks[layout.precision] * search.gpus
+        beats = chance_faster(step_s, prediction.step_time_s[first], own[row], own[first])
+        others = {
+            "gpus": search.gpus,
+            "rank": rank,
+            "tokens_per_s": rate,
+            "mfu": rate * flops_per_token / peak,
+            "memory_from": "rehearsed" if prediction.rehearsed[row] else "predicted",
+            "risky": facts["memory_margin"] < RISKY_MARGIN,
+            "beats_first": float(beats),
+            "usd_per_million_tokens": price and price * search.gpus / 3600 / rate * 1e6,
+            "joules_per_token": gpu.tdp_w and gpu.tdp_w * search.gpus / rate,
+        }
+        of_layout = {name: getattr(layout, name) for name in _OF_LAYOUT}
+        found.append(Ranked(layout, {**others, **facts, **of_layout}))
+    return found
 
 
 def _fitting(prediction: Prediction) -> list[int]:
@@ -168,12 +144,3 @@ def _fitting(prediction: Prediction) -> list[int]:
     order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
     rows: list[int] = order[: int(prediction.fits.sum())].tolist()
     return rows
-
-
-def record_of(recommendation: Recommendation) -> dict[str, Any]:
-    """A recommendation as a JSON record, the layout's axes and batch beside its own fields."""
-    layout = recommendation.layout
-    record = dataclasses.asdict(recommendation)
-    del record["layout"]
-    names = (*AXES, "dp", "gradient_accumulation_steps", "global_batch_size")
-    return {**record, "label": layout.label, **{name: getattr(layout, name) for name in names}}
