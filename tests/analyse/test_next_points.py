@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.replayed_sweep import Sweep, play
+from benchmarks.replayed_sweep import play
 from scaling.analyse.next_points import GAIN, Contest, Plan, estimate, next_points
 from scaling.analyse.posterior import Runs
 from scaling.importing.reader import read_rows
@@ -185,7 +185,7 @@ def test_what_is_chosen_never_costs_more_than_the_budget(seconds, budget, sigma)
 @pytest.mark.slow
 def test_on_published_rows_a_sixth_of_the_points_finds_the_best_layouts():
     names = ("llama_layouts_a100", "gpt_layouts_a100", "llama_layouts_h100")
-    tables = [play(read_rows(published_csv(name)), Sweep())[-1] for name in names]
+    tables = [play(read_rows(published_csv(name)))[-1] for name in names]
     points, measured_points = (
         sum(getattr(one, name) for one in tables) for name in ("points", "measured")
     )
