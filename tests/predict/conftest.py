@@ -10,6 +10,11 @@ import pytest
 
 from scaling.importing.reader import Table, read_table
 from scaling.predict.cost import communication, compute
+from scaling.predict.cost.communication import Traffic, traffic_of
+from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.own_memory import Memory
+from scaling.predict.cost.stages import stages_of
+from scaling.predict.cost.step import Step, step_of
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read import stacks
 from scaling.predict.read.calibration import Calibration, StackCalibration
@@ -52,6 +57,39 @@ def checked(*rows: dict[str, Any], **more: Any) -> Points:
 @pytest.fixture
 def points() -> Callable[..., Points]:
     return checked
+
+
+# Llama-7B: per layer 4 h^2 + 3 h f, two vocabulary matrices
+LAYER = 4 * 4096**2 + 3 * 4096 * 11008
+HEAD = 32000 * 4096
+PARAMS = 32 * LAYER + 2 * HEAD
+
+# A machine without overheads: every rate at the data sheet, every latency gone (`no_overheads`).
+IDEAL = {
+    "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_exposed": 1.0, "link_efficiency": 1.0,
+    "network_efficiency": 1.0, "dp_exposed": 1.0, "host_layer_s": 1e-12, "host_collective_s": 0.0,
+    "host_transport_s": 0.0, "norm_passes": 0.0, "norm_passes_fused": 0.0,
+}  # fmt: skip
+
+
+def memory(points: Points, **parameters: float) -> Memory:
+    """The memory of points of one group."""
+    (group,) = points.groups
+    return memory_of(group, group.features, {**group.start, **parameters})
+
+
+def ideal_step(points: Points, **parameters: float) -> Step:
+    """The step of points of one group on a machine without overheads."""
+    (group,) = points.groups
+    p = {**group.start, **IDEAL, **parameters}
+    return step_of(group, group.features, p, np.zeros(len(group.features)))
+
+
+def traffic(points: Points) -> Traffic:
+    """The traffic of points of one group on that machine."""
+    (group,) = points.groups
+    stages = stages_of(group.features, group.stack)
+    return traffic_of(group, group.features, {**group.start, **IDEAL}, stages)
 
 
 @pytest.fixture(scope="session", autouse=True)

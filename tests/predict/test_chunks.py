@@ -10,7 +10,7 @@ from torch.distributed.pipelining import schedules
 
 from scaling.predict.cost import communication
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from tests.predict.test_step_arithmetic import IDEAL
+from tests.predict.conftest import IDEAL
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 

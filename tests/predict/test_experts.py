@@ -1,16 +1,11 @@
 """Mixtures of experts: bytes and seconds worked by hand, of a machine without overheads."""
 
-import numpy as np
 import pytest
 
 from scaling.layout.layout import Layout, refusals
 from scaling.predict.cost import communication
-from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.stages import stages_of
-from scaling.predict.cost.step import step_of
-from tests.predict.test_memory_arithmetic import HEAD, memory
-from tests.predict.test_step_arithmetic import IDEAL
+from tests.predict.conftest import HEAD, ideal_step, memory, traffic
 from tests.shipped import MODELS
 
 # The shape of tests.predict.conftest with eight experts of 2,048, two a token, in all of 32 layers
@@ -19,15 +14,11 @@ ATTENTION = 4 * 4096**2
 EXPERT = 3 * 4096 * 2048
 HELD = 32 * ATTENTION + 2 * HEAD  # what no expert has
 
-QUIET = {"expert_half_size": 1e-9}
-
 pytestmark = pytest.mark.usefixtures("no_overheads")
 
 
 def quiet_step(points, **parameters):
-    (group,) = points.groups
-    p = {**group.start, **IDEAL, **QUIET, **parameters}
-    return step_of(group, group.features, p, np.zeros(len(group.features)))
+    return ideal_step(points, **{"expert_half_size": 1e-9, **parameters})
 
 
 FLOP_S = 6 * 4096 * 32 / 312e12  # seconds a weight of each layer
@@ -187,9 +178,7 @@ def test_a_second_copy_leaves_expert_state_spread_over_all(points):
     row = {**EXPERTS, "framework": "scaling", "dp": 16, "zero_stage": 3}
     second, whole = (quiet_step(points({**row, "zero_shard_size": n})).terms for n in (8, None))
     assert second["optimizer_s"] == pytest.approx(whole["optimizer_s"])
-    (group,) = points({**row, "zero_shard_size": 8}).groups
-    f, p = group.features, {**group.start, **IDEAL}
-    assert traffic_of(group, f, p, stages_of(f, group.stack)).gradients == 0
+    assert traffic(points({**row, "zero_shard_size": 8})).gradients == 0
 
 
 def test_an_all_to_all_waits_for_its_ranks_however_little_it_sends(points, monkeypatch):

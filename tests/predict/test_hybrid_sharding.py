@@ -2,23 +2,12 @@
 
 import pytest
 
-from scaling.predict.cost.communication import traffic_of
-from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.stages import stages_of
-from scaling.predict.cost.step import step_of
-from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, memory
-from tests.predict.test_step_arithmetic import IDEAL
+from tests.predict.conftest import HEAD, LAYER, PARAMS, ideal_step, memory, traffic
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 
 STATE = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
-
-
-def traffic(points):
-    (group,) = points.groups
-    f = group.features
-    return traffic_of(group, f, {**group.start, **IDEAL}, stages_of(f, group.stack))
 
 
 def state_bytes(points):
@@ -73,15 +62,10 @@ def test_a_group_of_one_is_plain_data_parallelism(points):
 
 
 def test_the_optimizer_updates_what_a_rank_holds(points):
-    def optimizer_s(row):
-        (group,) = points(row).groups
-        f = group.features
-        p = {**group.start, **IDEAL}
-        used = memory_of(group, f, p).total / group.capacity_bytes
-        return step_of(group, f, p, used).terms["optimizer_s"][0]
-
+    row = {"dp": 64, "zero_stage": 3}
     hybrid, whole = (
-        optimizer_s({"dp": 64, "zero_stage": 3, "zero_shard_size": size}) for size in (8, None)
+        ideal_step(points({**row, "zero_shard_size": size})).terms["optimizer_s"]
+        for size in (8, None)
     )
     assert hybrid == pytest.approx(8 * whole)
 
@@ -109,10 +93,9 @@ def test_a_stage_gathers_its_own_layers_and_torch_scatters_once(points):
 
 def test_deepspeeds_bf16_pipelines_shard_state_without_zero(points):
     row = {"dp": 4, "pp": 2, "framework": "scaling", "num_layers": 32}
-    (group,) = points(row, {**row, "precision": "fp16"}).groups
-    f, p = group.features, {**group.start, **IDEAL}
-    bf16, fp16 = traffic_of(group, f, p, stages_of(f, group.stack)).gradients
+    both = points(row, {**row, "precision": "fp16"})
+    bf16, fp16 = traffic(both).gradients
     # an all-reduce of 16-bit gradients is two passes, gathered weights are a third
     assert bf16 == pytest.approx(1.5 * fp16)
-    optimizer = step_of(group, f, p, memory_of(group, f, p).total).terms["optimizer_s"]
+    optimizer = ideal_step(both).terms["optimizer_s"]
     assert optimizer[0] == pytest.approx(optimizer[1] / 4)

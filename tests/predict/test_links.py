@@ -5,7 +5,7 @@ import pytest
 
 from scaling.cluster.hardware import GPUS
 from scaling.predict.cost.links import Ranks, link, ring_pass
-from tests.predict.test_step_arithmetic import ideal_step
+from tests.predict.conftest import ideal_step
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 

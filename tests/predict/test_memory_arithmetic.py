@@ -7,25 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
-from scaling.predict.read.features import Points
-from scaling.predict.read.points import points_of
-from tests.predict.conftest import as_table, table_of
+from tests.predict.conftest import HEAD, LAYER, PARAMS, checked, memory
 from tests.shipped import MODELS
 
 # A shared machine may pause at any moment: no test here is about time.
 UNHURRIED = settings(deadline=None, max_examples=25)
-
-# Llama-7B of conftest: per layer 4 h^2 + 3 h f, two vocabulary matrices
-LAYER = 4 * 4096**2 + 3 * 4096 * 11008
-HEAD = 32000 * 4096
-PARAMS = 32 * LAYER + 2 * HEAD
-
-
-def memory(points: Points, **parameters: float):
-    (group,) = points.groups
-    return memory_of(group, group.features, {**group.start, **parameters})
 
 
 @pytest.mark.parametrize(
@@ -159,7 +146,7 @@ layouts = st.fixed_dictionaries(
 
 
 def total(*rows) -> np.ndarray:
-    return memory(points_of(as_table(table_of(*rows), "t"))).total
+    return memory(checked(*rows)).total
 
 
 @UNHURRIED
@@ -181,7 +168,7 @@ def test_recomputing_everything_takes_less_memory_than_keeping_it(layout):
 def test_an_encoder_decoder_has_the_parameters_its_shape_counts():
     shape = MODELS["mt5_xl"]
     row = {**dataclasses.asdict(shape), "model": "mt5_xl", "dp": 1}
-    terms = memory(points_of(as_table(table_of(row), "t"))).terms
+    terms = memory(checked(row)).terms
     # norms and position biases are left out: below a thousandth
     assert terms["weights_bytes"] == pytest.approx(2 * shape.total_params, rel=1e-3)
 

@@ -10,9 +10,7 @@ from scaling.predict.cost.stages import in_flight
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.points import points_of
-from tests.predict.conftest import as_table, table_of
-from tests.predict.test_memory_arithmetic import LAYER, memory
-from tests.predict.test_step_arithmetic import IDEAL, ideal_step
+from tests.predict.conftest import IDEAL, LAYER, as_table, ideal_step, memory, table_of
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 

@@ -6,30 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.predict.cost import communication
-from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.parameters import PARAMETERS
-from scaling.predict.read.points import points_of
-from tests.predict.conftest import as_table, table_of
-from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, layouts
+from tests.predict.conftest import HEAD, IDEAL, LAYER, PARAMS, checked, ideal_step, traffic
+from tests.predict.test_memory_arithmetic import UNHURRIED, layouts
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_overheads")]
-
-# A machine without overheads: every rate at the data sheet, every latency gone (`no_overheads`).
-IDEAL = {
-    "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_exposed": 1.0, "link_efficiency": 1.0,
-    "network_efficiency": 1.0, "dp_exposed": 1.0, "host_layer_s": 1e-12, "host_collective_s": 0.0,
-    "host_transport_s": 0.0, "norm_passes": 0.0, "norm_passes_fused": 0.0,
-}  # fmt: skip
-
-
-def ideal_step(points):
-    (group,) = points.groups
-    p = {**group.start, **IDEAL}
-    return step_of(group, group.features, p, np.zeros(len(group.features)))
-
 
 SP = {"tp": 4, "sequence_parallel": True}
 PASS = 32 * 3 / 4 * 4096 * 4096 * 2 / 300e9  # of the activations of all layers around 4 tp ranks
@@ -95,12 +79,10 @@ def test_context_parallelism_shards_activations(points):
 
 def test_tensor_parallelism_over_nodes_shares_the_nics_of_its_software(points):
     # vTrain's nodes have 4 x 200 Gb/s
-    (group,) = points({"tp": 16, "framework": "Megatron-DeepSpeed"}).groups
-    f, p = group.features, {**group.start, **IDEAL}
-    traffic = traffic_of(group, f, p, stages_of(f, group.stack))
+    found = traffic(points({"tp": 16, "framework": "Megatron-DeepSpeed"}))
     ring = 2 * 15 / 16 * 4096 * 4096 * 2 / 100e9
     hops = 2 * (2 * 14e-6 + 14 * 3.4e-6)
-    assert traffic.per_layer == pytest.approx(4 * (ring + hops))
+    assert found.per_layer == pytest.approx(4 * (ring + hops))
 
 
 def test_equal_stages_lose_the_published_bubble_fraction(points):
@@ -120,9 +102,9 @@ def test_dp_groups_share_the_nics_of_their_nodes(points):
     assert shared / alone == pytest.approx((7 / 8) / (15 / 16), rel=0.02)
 
 
-def test_nanotron_deals_layers_by_cost_so_the_last_stage_has_fewer():
+def test_nanotron_deals_layers_by_cost_so_the_last_stage_has_fewer(points):
     rows = [{"pp": 4, "framework": name, "vocab_size": 128000} for name in ("nanotron 0.5", "x")]
-    by_cost, even = points_of(as_table(table_of(*rows), "t")).groups
+    by_cost, even = points(*rows).groups
     assert stages_of(even.features, even.stack).last.tolist() == [8]
     # the head weighs 2.6 layers: three stages take ceil(3 x 34.6 / 4) = 26 of 32
     assert stages_of(by_cost.features, by_cost.stack).last.tolist() == [6]
@@ -146,30 +128,19 @@ def test_a_slow_host_bounds_a_step_of_small_kernels(points):
     assert prediction.step_time_s[0] == pytest.approx(35 * 2.0e-3, rel=0.2)
 
 
-def test_a_pipeline_over_efa_stalls_without_zero_and_not_with_it():
-    base = {"cluster": "h100-80gb-efa", "pp": 4, "dp": 16, "gradient_accumulation_steps": 16}
-    rows = [
-        {**base, "framework": "nanotron", "zero_stage": 0},
-        {**base, "framework": "nanotron", "zero_stage": 1},
-        {**base, "framework": "nanotron", "zero_stage": 0, "cluster": "h100-80gb-dgx"},
-    ]
-    prediction = predict(points_of(as_table(table_of(*rows), "t")))
-    stalls = prediction.time_terms["stall_s"]
+def test_a_pipeline_over_efa_stalls_without_zero_and_not_with_it(points):
+    row = {"cluster": "h100-80gb-efa", "pp": 4, "dp": 16, "gradient_accumulation_steps": 16}
+    row |= {"framework": "nanotron", "zero_stage": 0}
+    rows = (row, {**row, "zero_stage": 1}, {**row, "cluster": "h100-80gb-dgx"})
+    stalls = predict(points(*rows)).time_terms["stall_s"]
     assert stalls[0] == pytest.approx(16 * 1.1, rel=0.01)
     assert (stalls[1:] < 0.1).all()
-
-
-def one_by_one(table):
-    for row in range(table.num_rows):
-        yield predict(points_of(as_table(table.slice(row, 1), "t")))
 
 
 @UNHURRIED
 @given(st.lists(layouts, min_size=2, max_size=4))
 def test_a_row_is_predicted_alike_alone_and_in_company(rows):
-    table = table_of(*rows)
-    together = predict(points_of(as_table(table, "t")))
-    alone = list(one_by_one(table))
+    together, alone = predict(checked(*rows)), [predict(checked(row)) for row in rows]
     assert together.step_time_s == pytest.approx([p.step_time_s[0] for p in alone])
     assert together.memory_bytes == pytest.approx([p.memory_bytes[0] for p in alone])
 
@@ -178,19 +149,17 @@ def test_a_row_is_predicted_alike_alone_and_in_company(rows):
 @given(layouts)
 def test_a_newer_gpu_is_faster(layout):
     rows = [{**layout, "cluster": name} for name in ("a100-80gb", "h100-80gb", "b200-180gb")]
-    slower, faster, fastest = predict(points_of(as_table(table_of(*rows), "t"))).step_time_s
+    slower, faster, fastest = predict(checked(*rows)).step_time_s
     assert slower >= faster >= fastest
 
 
 def test_a_cp_group_over_nodes_shares_the_nics_and_tp_stays_inside(points):
     held = 4096 / 4 * 2 * (4096 + 1024) / 4 * 2
-    (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
-    f = group.features
-    traffic = traffic_of(group, f, {**group.start, **IDEAL}, stages_of(f, group.stack))
+    found = traffic(points({"num_kv_heads": 8, "cp": 4, "tp": 4}))
     # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 200 GB/s
     across = 2 * 8 * held * 2 / 4 / 200e9
     rings = 4 * 2 * 3 / 4 * 1024 * 4096 * 2 / 300e9
-    assert traffic.per_layer == pytest.approx(across + rings)
+    assert found.per_layer == pytest.approx(across + rings)
 
 
 def test_an_encoder_decoder_takes_its_second_attention_and_both_streams(points):
@@ -217,7 +186,7 @@ def test_weak_scaling_of_zero_3_loses_to_tensor_parallelism_at_scale():
             "cluster": "h100-80gb-dgx", "zero_stage": 3, "tp": tp, "dp": world_size // tp,
             "micro_batch_size": 2 * tp, "fused_norm": True,
         }  # fmt: skip
-        points = points_of(as_table(table_of(row), "t"))
+        points = checked(row)
         return points.tokens_per_step[0] / predict(points).step_time_s[0] / world_size
 
     assert per_gpu(2048, tp=1) / per_gpu(128, tp=1) == pytest.approx(1 - 0.37, abs=0.08)
@@ -232,7 +201,7 @@ def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, deco
         "family": "t5", "num_encoder_layers": encoder, "num_layers": max(decoder, pp), "pp": pp,
         "dp": 8,
     }  # fmt: skip
-    found = points_of(as_table(table_of(row), "t"))
+    found = checked(row)
     (group,) = found.groups
     stages = stages_of(group.features, group.stack)
     ends = stages.first + stages.last if pp > 1 else stages.last
@@ -248,11 +217,8 @@ def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, deco
 def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, monkeypatch):
     # 8 nodes of 8 over EFA: twice around a ring of 64, and a bus of 100 GB/s
     row = {"tp": 64, "num_heads": 64, "seq_length": 64, "cluster": "h100-80gb-efa"}
-    (group,) = points(row, {**row, "sequence_parallel": True}).groups
     monkeypatch.setattr(communication, "_TP_NETWORK_LATENCY_S", 1e-3)
-    f, p = group.features, {**group.start, **IDEAL}
-    traffic = traffic_of(group, f, p, stages_of(f, group.stack))
+    reduced, scattered = traffic(points(row, {**row, "sequence_parallel": True})).per_layer
     ring = 2 * 63 / 64 * 64 * 4096 * 2 / 100e9
-    reduced, scattered = traffic.per_layer
     assert reduced == pytest.approx(4 * (ring + 128e-3))
     assert scattered == reduced  # a scatter and a gather go around once each
