@@ -72,16 +72,19 @@ def test_the_time_left_is_judged_by_points_of_the_same_size(points):
     assert progress_of(points, settled, two_at_once).seconds_left == (3 * 10 + 3 * 20) / 2
 
 
-def test_a_marker_whose_process_is_gone_is_not_running(points, tmp_path):
-    mark(tmp_path, points[0], pid=ended_pid())
-    assert Watcher(tmp_path, points).look().running == 0
-
-
-def test_a_marker_of_another_host_counts_until_its_limit_is_long_past(points, tmp_path):
-    mark(tmp_path, points[0], pid=1, host="elsewhere")
-    assert Watcher(tmp_path, points).look().running == 1
-    mark(tmp_path, points[0], pid=1, host="elsewhere", ago_s=3600.0)
-    assert Watcher(tmp_path, points).look().running == 0
+@pytest.mark.parametrize(
+    ("facts", "running"),
+    [
+        ({"pid": ended_pid()}, 0),
+        ({"pid": os.getpid(), "younger_s": 1.0}, 0),  # a reused number
+        # of another host: until its limit is long past
+        ({"pid": 1, "host": "elsewhere"}, 1),
+        ({"pid": 1, "host": "elsewhere", "ago_s": 3600.0}, 0),
+    ],
+)
+def test_a_marker_counts_while_its_process_may_live(points, tmp_path, facts, running):
+    mark(tmp_path, points[0], **facts)
+    assert Watcher(tmp_path, points).look().running == running
 
 
 def test_a_local_process_counts_beyond_its_limit(points, tmp_path):
@@ -91,11 +94,6 @@ def test_a_local_process_counts_beyond_its_limit(points, tmp_path):
         os.utime(marker, (time.time() - 3600,) * 2)
         assert Watcher(tmp_path, points).look().running == 1
         late.kill()
-
-
-def test_a_process_younger_than_the_marker_has_a_reused_number(points, tmp_path):
-    mark(tmp_path, points[0], pid=os.getpid(), younger_s=1.0)
-    assert Watcher(tmp_path, points).look().running == 0
 
 
 def test_who_ends_late_leaves_the_marker_of_the_restart_on_another_host(points, tmp_path):

@@ -22,11 +22,7 @@ from tests.rows import row_of
 DRAINED = (
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 )
-
-
 SINFO = "#!/bin/sh\necho 'node[1-2] is drained: bad fan'\n"
-
-
 SQUEUE = """\
 #!/bin/sh
 case "$SQUEUE_PARTITION$SLURM_TIME_FORMAT $*" in ' --all '*) ;; *) exit 1 ;; esac
@@ -42,15 +38,19 @@ def points_of(count):
     return [dataclasses.replace(plain, point_id=f"p{n}", seed=n) for n in range(count)]
 
 
-def test_who_waits_for_nodes_that_are_away_is_told_which_and_why(tmp_path, monkeypatch):
-    line = f"8|8|gpu|PENDING|2|50|{DRAINED}|N/A|{tmp_path}"
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [(DRAINED, f", {DRAINED}; node[1-2] is drained: bad fan"), ("None", "")],
+)
+def test_who_waits_for_nodes_is_told_why_once_slurm_has_looked(tmp_path, monkeypatch, reason, said):
+    line = f"8|8|gpu|PENDING|2|50|{reason}|N/A|{tmp_path}"
     write_program(tmp_path / "squeue", f"#!/bin/sh\necho '{line}'\n")
     write_program(tmp_path / "sinfo", SINFO)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     (job,) = ask_queue(tmp_path).jobs
 
-    assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes, {DRAINED}; node[1-2] is drained: bad fan"
+    assert job.line == f"job 8, 1 of 1 in gpu, 2 nodes{said}"
 
 
 @pytest.fixture
@@ -103,36 +103,24 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
 
 
 @pytest.mark.parametrize(
-    ("job", "slurm", "running"),
-    [("9", "lab", 1), ("6", "lab", 0), ("8", "lab", 0), ("6", "other", 1), (None, "lab", 1)],
-)
-def test_no_marker_counts_whose_job_is_over_or_waits_again(sweep, monkeypatch, job, slurm, running):
+    ("job", "slurm", "answers", "running"),
+    [
+        ("9", "lab", True, 1), ("6", "lab", True, 0), ("8", "lab", True, 0),
+        ("6", "other", True, 1), (None, "lab", True, 1), ("6", "lab", False, 1),
+    ],
+)  # fmt: skip
+def test_no_marker_counts_whose_job_is_over_or_waits_again(
+    sweep, monkeypatch, job, slurm, answers, running
+):
     write_program(Path("bin/scontrol"), "#!/bin/sh\necho 'ClusterName             = lab'\n")
+    if not answers:
+        write_program(Path("bin/squeue"), "#!/bin/sh\nexit 1\n")
     monkeypatch.setenv("SLURM_CLUSTER_NAME", slurm)
     if job is not None:
         monkeypatch.setenv("SLURM_JOB_ID", job)
     points = [dataclasses.replace(points_of(1)[0], point_id="p3")]
     with mark_running(StudyPaths(Path.cwd()).row("p3"), time_limit_s=100.0):
         assert status_of(Watcher(Path.cwd(), points)).progress.running == running
-
-
-def test_a_silent_slurm_ends_no_point(sweep, monkeypatch):
-    write_program(Path("bin/squeue"), "#!/bin/sh\nexit 1\n")
-    monkeypatch.setenv("SLURM_JOB_ID", "6")
-    points = [dataclasses.replace(points_of(1)[0], point_id="p3")]
-    with mark_running(StudyPaths(Path.cwd()).row("p3"), time_limit_s=100.0):
-        assert status_of(Watcher(Path.cwd(), points)).progress.running == 1
-
-
-def test_a_job_that_slurm_has_not_looked_at_waits_without_a_reason(tmp_path, monkeypatch):
-    write_program(
-        tmp_path / "squeue", f"#!/bin/sh\necho '8|8|gpu|PENDING|2|5|None|N/A|{tmp_path}'\n"
-    )
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    (job,) = ask_queue(tmp_path).jobs
-
-    assert job.line == "job 8, 1 of 1 in gpu, 2 nodes"
 
 
 def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):

@@ -63,59 +63,39 @@ def test_a_study_whose_file_name_is_unsafe_is_refused(name, config):
         load_study(path, config)
 
 
-MODEL_MISTAKES = {
-    "a missing size": ({"vocab_size": None}, "mini.vocab_size=null: must be a whole number"),
-    "an unknown key": (
-        {"layers": 3},
-        "mini.layers: unknown key 'layers': did you mean 'num_layers'?",
-    ),
-    "an unknown family": ({"family": "lllama"}, "mini.family='lllama': did you mean 'llama'?"),
-    "uneven heads": (
+MISTAKES = [
+    ("models", {"vocab_size": None}, "mini.vocab_size=null: must be a whole number"),
+    ("models", {"layers": 3}, "mini.layers: unknown key 'layers': did you mean 'num_layers'?"),
+    ("models", {"family": "lllama"}, "mini.family='lllama': did you mean 'llama'?"),
+    (
+        "models",
         {"num_heads": 3, "num_kv_heads": 3},
-        "hidden_size=64 is not divisible by num_heads=3",
+        "mini: hidden_size=64 is not divisible by num_heads=3",
     ),
-    "uneven kv heads": ({"num_kv_heads": 3}, "num_heads=4 is not divisible by num_kv_heads=3"),
-    "a t5 without an encoder": (
-        {"family": "t5"},
-        "num_encoder_layers=0: family t5 needs at least 1",
-    ),
-    "a gpt without positions": ({"family": "gpt"}, "max_positions=0: family gpt needs at least 1"),
-    "odd rotary heads": ({"head_dim": 5}, "rotary positions need an even head_dim"),
-    "no source": ({"source": ""}, "mini.source='': must not be empty"),
-}
+    ("models", {"num_kv_heads": 3}, "mini: num_heads=4 is not divisible by num_kv_heads=3"),
+    ("models", {"family": "t5"}, "mini: num_encoder_layers=0: family t5 needs at least 1"),
+    ("models", {"family": "gpt"}, "mini: max_positions=0: family gpt needs at least 1"),
+    ("models", {"head_dim": 5}, "mini: rotary positions need an even head_dim"),
+    ("models", {"source": ""}, "mini.source='': must not be empty"),
+    ("clusters", {"gpu": "h10-80gb"}, "here.gpu='h10-80gb': did you mean 'h100-80gb'?"),
+    ("clusters", {"gpu": None}, "here.gpu=null: allowed: a100-40gb"),
+    ("clusters", {"nodes": 0}, "here.nodes=0: must be at least 1"),
+    ("clusters", {"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
+    ("clusters", {"node_link_gbit_per_s": "fast"}, "here.node_link_gbit_per_s='fast': must be a"),
+]
 
 
-@pytest.mark.parametrize("name", MODEL_MISTAKES)
-def test_a_mistake_in_a_model_is_told_in_one_sentence(name, config):
-    changes, expected = MODEL_MISTAKES[name]
-    path = config / "models.yaml"
-    path.write_text(yaml.safe_dump({"mini": {**MODELS["mini"], **changes}}))
+@pytest.mark.parametrize(("file", "changes", "expected"), MISTAKES, ids=str)
+def test_a_mistake_in_a_model_or_cluster_is_told_in_one_sentence(file, changes, expected, config):
+    path = config / f"{file}.yaml"
+    name, entries, load = {
+        "models": ("mini", MODELS, load_models),
+        "clusters": ("here", CLUSTERS, load_clusters),
+    }[file]
+    path.write_text(yaml.safe_dump({name: {**entries[name], **changes}}))
     with pytest.raises(InputError) as told:
-        load_models(path)
-    assert str(told.value).startswith(f"{path}: mini")
-    assert expected in str(told.value)
-
-
-CLUSTER_MISTAKES = {
-    "an unknown gpu": ({"gpu": "h10-80gb"}, "here.gpu='h10-80gb': did you mean 'h100-80gb'?"),
-    "no gpu": ({"gpu": None}, "here.gpu=null: allowed: a100-40gb"),
-    "no nodes": ({"nodes": 0}, "here.nodes=0: must be at least 1"),
-    "a free gpu hour": ({"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
-    "a link of words": (
-        {"node_link_gbit_per_s": "fast"},
-        "here.node_link_gbit_per_s='fast': must be a number",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CLUSTER_MISTAKES)
-def test_a_mistake_in_a_cluster_is_told_in_one_sentence(name, config):
-    changes, expected = CLUSTER_MISTAKES[name]
-    path = config / "clusters.yaml"
-    path.write_text(yaml.safe_dump({"here": {**CLUSTERS["here"], **changes}}))
-    with pytest.raises(InputError) as told:
-        load_clusters(path)
-    assert expected in str(told.value)
+        load(path)
+    assert str(told.value).startswith(f"{path}: {expected}")
 
 
 @pytest.mark.parametrize("verb", ["plan", "status", "run"])
@@ -138,38 +118,23 @@ def test_every_shipped_study_is_in_order(path):
     assert grid.expand_grid(load_study(path, PROJECT / "config")).points
 
 
-def on_two_clusters(write_study, **changes):
-    return write_study(
-        axes={"cluster": ["here", "there"], "world_size": [2]},
-        mode="predict",
+def test_another_cluster_drops_the_blocks_about_other_gpus_unless_all_are(config, write_study):
+    path = write_study(
+        axes={"cluster": ["here", "there"], "world_size": [2]}, mode="predict",
         layouts=[{}, {"cluster": "there", "tp": 2}, {"cluster": "here", "pp": 2}],
-        **changes,
-    )
-
-
-def test_another_cluster_drops_the_blocks_about_other_gpus(config, write_study):
-    path = on_two_clusters(write_study)
+    )  # fmt: skip
     found = load_study(path, config, mode="measure", cluster="there")
-    assert found.mode == "measure"
-    assert found.axes["cluster"] == ("there",)
+    assert (found.mode, found.axes["cluster"]) == ("measure", ("there",))
     assert found.layouts == ({}, {"tp": (2,)})
-
-
-def test_another_cluster_keeps_all_blocks_if_none_would_be_left(config, write_study):
-    path = write_study(axes={"cluster": "here"}, layouts=[{"tp": 1}, {"tp": 2}])
-    found = load_study(path, config, cluster="there")
-    assert found.axes["cluster"] == ("there",)
-    assert len(found.layouts) == 2
-
-
-def test_a_cluster_or_mode_that_does_not_exist_is_said(config, write_study):
-    path = on_two_clusters(write_study)
     with pytest.raises(
         InputError, match=r"cluster='nowhere': unknown cluster: did you mean 'here'\?"
     ):
         load_study(path, config, cluster="nowhere")
     with pytest.raises(InputError, match=r"mode='measured': did you mean 'measure'\?"):
         load_study(path, config, mode="measured")
+    path = write_study(axes={"cluster": "here"}, layouts=[{"tp": 1}, {"tp": 2}])
+    found = load_study(path, config, cluster="there")
+    assert (found.axes["cluster"], len(found.layouts)) == (("there",), 2)
 
 
 def test_what_a_study_replicates_must_be_there(config, write_study, tmp_path):
