@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from scaling.cluster.hardware import GPUS
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
@@ -16,6 +17,7 @@ from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.given import SHAPE, SIZES
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of, points_of_layouts
+from scaling.predict.read.stacks import STACKS, stack_of
 from tests.predict.conftest import as_table, checked
 from tests.shipped import MODELS
 
@@ -150,3 +152,60 @@ def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
     assert seen.out_of_memory.tolist() == [False, True, False, False, False, False]
     assert seen.ambiguous.tolist() == [False, False, True, False, False, False]
     assert np.isnan(seen.peak_memory_bytes).all()
+
+
+H100 = {"cluster": "h100-80gb-dgx", "tp": 4, "pp": 2, "dp": 8, "micro_batch_size": 1}
+H100["gradient_accumulation_steps"] = 32
+
+
+def test_unknown_software_is_slower_than_what_nvidia_tuned() -> None:
+    names = ("NeMo 25.02", "trainer of tomorrow", "")
+    tuned, unknown, unnamed = predict(
+        checked(*({**H100, "framework": name, "source": "a blog"} for name in names))
+    ).step_time_s
+    assert unknown == unnamed
+    assert tuned < unknown < 2 * tuned
+
+
+def test_intervals_of_unknown_software_are_wider_by_what_all_layouts_share() -> None:
+    names = ("NeMo 25.02", "trainer of tomorrow")
+    found = predict(checked(*({**H100, "framework": name} for name in names)))
+    known, unknown = np.log(found.high / found.low)
+    assert unknown > 1.2 * known
+    assert found.common_sigma[1] > 1.5 * found.common_sigma[0]
+
+
+def test_unknown_software_may_fit_a_little_above_the_capacity() -> None:
+    layouts = [
+        {**H100, "framework": name, "tp": 1, "micro_batch_size": micro, "dp": 32}
+        | {"activation_checkpointing": "none"}
+        for name in ("NeMo 25.02", "trainer of tomorrow")
+        for micro in range(1, 40)
+    ]
+    found = predict(checked(*layouts))
+    used = (found.need_bytes / found.capacity_bytes).reshape(2, -1)
+    assert (found.fits.reshape(2, -1) == (used <= 1)).all()
+    above = (used > 1.1) & (used < 1.4)
+    chance = found.fits_chance.reshape(2, -1)
+    assert chance[1][above[1]].min() > 0.02
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        ("NVIDIA NeMo 2.0", "Megatron-Core"),
+        ("nemo-framework v25.04", "Megatron-Core"),
+        ("megatron_core r0.12", "Megatron-Core"),
+        ("ROCm Megatron-LM", "Megatron-Core"),
+        ("NeMo Automodel 0.2", "Automodel"),
+        ("AI-Hypercomputer/maxtext", ""),
+        ("TorchTitan nightly", "torchtitan"),
+        ("NeMo (MLPerf v5.1)", "Megatron-Core"),
+        ("Megatron-Bridge", "Megatron-Core"),
+        ("scaling torch nights", ""),
+        ("nemotron trainer", ""),
+    ],
+)
+def test_software_is_known_by_the_words_in_its_name(spelled: str, name: str) -> None:
+    assert stack_of(spelled, GPUS["h100-80gb"]).name == name
+    assert len({(s.name, s.generations) for s in STACKS}) == len(STACKS)

@@ -1,6 +1,8 @@
 """The layouts that are searched, and those that are recommended, with what they cost."""
 
 import dataclasses
+import json
+import random
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,7 @@ from scaling.predict.advise.recommendation import recommend
 from scaling.predict.cost.model import predict
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import as_table
-from tests.shipped import MODELS
+from tests.shipped import CLUSTERS, MODELS
 
 SITE = {
     "site": Cluster(gpu="h100-80gb", gpus_per_node=8, nodes=64, usd_per_gpu_hour=3.6, source="test")
@@ -139,6 +141,32 @@ def test_a_record_is_predicted_as_it_was_recommended():
     columns = as_table(pa.Table.from_pylist([row]), "t")
     again = predict(points_of(columns, clusters=SITE))
     assert again.step_time_s.tolist() == pytest.approx([record["step_time_s"]], rel=1e-12)
+
+
+@pytest.mark.slow
+def test_any_options_are_answered_or_refused_in_one_short_sentence():
+    draw, said = random.Random(20261122), []
+    for _ in range(100):
+        asked = {
+            "model": draw.choice(["llama3_1b", "tiny", "tiny_t5", "gpt2", "gpt_175b"]),
+            "cluster": draw.choice(
+                ["v100-32gb", "h100-80gb-efa", "mi300x-192gb", "local", "cpu", "x" * 5000]
+            ),
+            "clusters": CLUSTERS,
+            "gpus": [draw.choice([1, 3, 7, 8, 12, 16, 37, 10**6, 10**12])],
+            "seq_length": draw.choice([1, 7, 512, 10**7]),
+            "global_batch_size": draw.choice([None, 1, 3, 64, 10**7]),
+            "precision": draw.choice(["fp32", "bf16", "fp16", "fp8", None]),
+        }
+        try:
+            ((_, best),) = ask(**asked).items()
+        except InputError as error:
+            said.append(str(error))
+        else:
+            facts = [{**one, "layout": dataclasses.asdict(one["layout"])} for one in best]
+            json.dumps(facts, allow_nan=False)
+    assert 5 < len(said) < 95
+    assert not [one for one in said if not one.strip() or "\n" in one or len(one) >= 2500]
 
 
 def test_the_first_is_as_fast_as_itself_and_others_are_likely_slower():
