@@ -108,6 +108,11 @@ class Lab:
         """End a daemon by the pid that start.sh wrote down; `start` brings it back."""
         os.kill(int((self.folder / "pid" / f"{daemon}.pid").read_text()), number)
 
+    def submit(self, *options: str, command: str) -> str:
+        """The id of a job of another program that runs this."""
+        words = ("sbatch", "--parsable", "--account=lab", "--output=/dev/null", *options)
+        return self.ask(*words, "--wrap", command).strip()
+
     def queue(self) -> dict[str, str]:
         """State of every job that is not over, by id; array tasks apart."""
         lines = self.ask("squeue", "--noheader", "--array", "--format=%i|%T").splitlines()
@@ -196,9 +201,15 @@ class LabStudy(Study):
         self.runs.append(run)
         return run
 
-    def run(self, *options: str, timeout_s: float = 500) -> int:
+    def started(self, *points: str, options: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        """Snakemake, once it has started all of these points."""
+        run = self.start(*options)
+        self.wait_for_start(*points)
+        return run
+
+    def run(self, *options: str) -> int:
         """Snakemake to its end; its exit code."""
-        return self.start(*options).wait(timeout=timeout_s)
+        return self.start(*options).wait(timeout=500)
 
     def done(self) -> set[str]:
         """Points that left their file."""

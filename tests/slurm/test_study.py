@@ -107,9 +107,7 @@ def study(lab, tmp_path):
 def test_points_over_four_nodes_train_alike_in_shared_allocations(study):
     stand_in(study.root)
     before = study.lab.submissions()
-
     assert study.start().wait(timeout=500) == 0, study.said
-
     rows = study.rows()
     assert [row["outcome"] for row in rows] == ["ok"] * 4, [row["error_message"] for row in rows]
     assert {(row["world_size"], len(row["hosts"])) for row in rows} == {(2, 1), (4, 2)}
@@ -134,7 +132,6 @@ def test_a_point_that_waits_for_drained_nodes_says_which_and_why(study):
         ).stdout
     finally:
         study.lab.ask("scontrol", "update", nodes, "state=resume")
-
     assert "; node[1-4] is drained: fan broken\n" in shown
 
 
@@ -167,9 +164,7 @@ def test_a_killed_a_stopped_and_a_late_rank_are_rows(study):
     os.kill(rank_processes(two)[1], signal.SIGKILL)
     for pid in rank_processes(four).values():
         os.kill(pid, signal.SIGSTOP)
-
     assert run.wait(timeout=500) == 0, study.said
-
     outcomes = sorted(row["outcome"] for row in study.rows())
     assert outcomes == ["error", "hang", "timeout"], outcomes
     assert not list(rows.glob("*.running"))
@@ -188,7 +183,6 @@ def test_ranks_that_start_from_nothing_and_a_cancelled_point_leaves_no_row(study
     until("the allocation is over", lambda: not study.lab.queue())
     run.send_signal(signal.SIGINT)
     run.wait(timeout=500)
-
     (row,) = study.rows()
     assert (row["outcome"], row["error_message"]) == ("error", "rank 1 was killed by SIGKILL")
     assert not list((study.root / "results/real/rows").glob("*.running"))
@@ -204,9 +198,7 @@ def test_ranks_told_to_end_leave_no_row_and_run_again(study):
     (job,) = study.lab.submissions() - before
     until("a point trains", study.training)
     study.lab.ask("scancel", "--signal=TERM", job)  # all of its steps: ranks, or who forks them
-
     assert run.wait(timeout=400) == 0, study.said
-
     (row,) = study.rows()
     assert (row["outcome"], row["attempt"], row["job_id"]) == ("ok", 1, job), row["error_message"]
     assert "Restarts=1" in study.lab.ask("scontrol", "show", "job", job)
@@ -234,9 +226,7 @@ def test_contenders_run_once_more_on_other_nodes_and_nothing_runs_on_a_slow_one(
     excluded = study.root / "results/real/excluded.json"
     excluded.parent.mkdir(parents=True)
     excluded.write_text('{"node1": "its runs take 10% longer"}')
-
     assert study.start("--submitit-pack", "1").wait(timeout=500) == 0, study.said
-
     runs = {}  # by layout
     for row in sorted(study.rows(), key=lambda row: row["repeat"]):
         runs.setdefault(row["zero_stage"], []).append(row)
