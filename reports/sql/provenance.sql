@@ -14,21 +14,9 @@ with distinct_facts as (  -- equal rows first: sorting all rows once per fact ta
 select
     stack_fingerprint,
     sum(measurements)::bigint as measurements,
-    string_agg(distinct gpu_name, ', ' order by gpu_name) as gpu_name,
-    string_agg(distinct git_commit, ', ' order by git_commit) as git_commit,
-    string_agg(distinct scaling_version, ', ' order by scaling_version) as scaling_version,
-    string_agg(distinct python_version, ', ' order by python_version) as python_version,
-    string_agg(distinct torch_version, ', ' order by torch_version) as torch_version,
-    string_agg(distinct deepspeed_version, ', ' order by deepspeed_version) as deepspeed_version,
-    string_agg(distinct flash_attn_version, ', ' order by flash_attn_version)
-        as flash_attn_version,
-    string_agg(distinct liger_kernel_version, ', ' order by liger_kernel_version)
-        as liger_kernel_version,
-    string_agg(distinct driver_version, ', ' order by driver_version) as driver_version,
-    string_agg(distinct cuda_version, ', ' order by cuda_version) as cuda_version,
-    string_agg(distinct nccl_version, ', ' order by nccl_version) as nccl_version,
-    string_agg(distinct clock, ', ' order by clock) as clock,
-    string_agg(distinct memory_meter, ', ' order by memory_meter) as memory_meter,
+    array_to_string(list_sort(list(distinct columns(
+        * exclude (stack_fingerprint, measurements, hosts, seed, first_started_at, last_started_at)
+    ))), ', '),
     list_sort(list_distinct(flatten(list(hosts)))) as hosts,
     list_sort(list(distinct seed)) as seeds,
     min(first_started_at) as first_started_at,

@@ -227,11 +227,10 @@ def _plain(column: Sequence[Any]) -> Sequence[Any]:
             for value in column
         ]
     if kind is list:
-        column = [
-            None if cell is None else ", ".join(str(part) for part in cell if part is not None)
-            for cell in column
+        return [
+            cell and [page_text(str(part)) for part in cell if part is not None] for cell in column
         ]
-    if kind in (list, str):
+    if kind is str:
         texts = {text: None if text is None else page_text(text) for text in set(column)}
         return [texts[text] for text in column]
     return column

@@ -11,6 +11,7 @@ least => {
   for (const svg of document.querySelectorAll('figure svg')) {
     if (!svg.checkVisibility()) continue;
     const name = svg.closest('figure').dataset.chart, edge = svg.getBoundingClientRect();
+    const scale = edge.width / svg.viewBox.baseVal.width;
     const texts = [...svg.querySelectorAll('text')]
       .filter(at => at.textContent.trim() && getComputedStyle(at).opacity > 0 && seen(at))
       .map(at => ({ at, words: at.textContent, box: at.getBoundingClientRect() }));
@@ -18,7 +19,7 @@ least => {
       const out = Math.max(box.right - edge.right, edge.left - box.left,
         box.bottom - edge.bottom, edge.top - box.top);
       if (out > 6 || words.endsWith('…')) cut.add(`${name}: ${words}`);
-      if (size(at) < least) small.add(`${name}: ${words}`);
+      if (scale * size(at) < least) small.add(`${name}: ${words}`);
     }
     texts.forEach((one, i) => texts.slice(i + 1).forEach(two => {
       const a = one.box, b = two.box;

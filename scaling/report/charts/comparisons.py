@@ -119,7 +119,7 @@ def accuracy_rows(tables: Tables) -> list[Drawing]:
         middles.append({"size": size, "middle": middle, "number": digits(middle, 2)})
     half = percent(compared["median_error"], 1)
     points = "point is" if compared["compared"] == 1 else "points are"
-    fitted = compared["predicted_from"] not in ("data sheet", "prediction")
+    fitted = {*compared["predicted_from"]} - {"data sheet", "prediction"}
     calibrated = " after calibration" if fitted else ""
     title = (
         f"{compared['near']} of {compared['compared']} {points} predicted within "

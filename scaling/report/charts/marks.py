@@ -143,7 +143,7 @@ def parts(names: Sequence[str], ramp: str) -> alt.Color:
         symbolType="square",
         values=alt.ExprRef("parts"),
         columns=3,
-        columnPadding=34,
+        columnPadding=40,
     )
     scale = alt.Scale(domain=list(names), range=RAMPS[ramp][: len(names)])
     return alt.Color("part:N", scale=scale, legend=legend)

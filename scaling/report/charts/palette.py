@@ -71,14 +71,14 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {
         "labelColor": _SOFT, "titleColor": _SOFT, "tickColor": _LINE,
-        "domainColor": _LINE, "gridColor": variable("grid"), "labelFontSize": 12,
-        "titleFontSize": 12, "titleFontWeight": 400, "titlePadding": 14, "labelPadding": 5,
+        "domainColor": _LINE, "gridColor": variable("grid"), "labelFontSize": 13,
+        "titleFontSize": 13, "titleFontWeight": 400, "titlePadding": 14, "labelPadding": 5,
         "tickSize": 4,
     },
     "axisY": {"domain": False, "ticks": False, "grid": True},
     "axisX": {"grid": False},
-    "legend": {"labelColor": _SOFT, "labelFontSize": 12},
-    "text": {"font": FONT, "fontSize": 11},
+    "legend": {"labelColor": _SOFT, "labelFontSize": 13},
+    "text": {"font": FONT, "fontSize": 13},
 }  # fmt: skip
 
 # The palette of each theme as CSS declarations.

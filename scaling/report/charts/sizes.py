@@ -115,9 +115,7 @@ def throughput_per_gpu() -> alt.LayerChart:
             color=marks.SOFT, strokeDash=[4, 3], aria=False
         ),
         marks.points(base.encode(y=y)),
-        *marks.halo_text(
-            base.encode(y=alt.Y("high:Q")), "used", colour=marks.SOFT, dy=-12, fontSize=11
-        ),
+        *marks.halo_text(base.encode(y=alt.Y("high:Q")), "used", colour=marks.SOFT, dy=-12),
         names.mark_square(
             size=70, opacity=1, aria=False, xOffset=6, yOffset=alt.ExprRef(f"-8 - {over}")
         ).encode(color=alt.Color("colour:N", **marks.AS_STATED)),

@@ -93,6 +93,8 @@ def _join(parent: ElementTree.Element) -> None:
         is_text, painted = child.tag == f"{_SVG}text", {"fill", "stroke"} & child.attrib.keys()
         if not len(child) and (not painted or (is_text and not child.text)):
             continue
+        if child.get("opacity") == "0":  # a label that would overlap another
+            continue
         if kept and kept[-1].get("fill") == kept[-1].get("stroke") == marks.SURFACE:  # a halo
             halo = kept.pop().attrib
             shared = {name: halo[name] for name in ("stroke", "stroke-width", "stroke-linejoin")}

@@ -163,7 +163,8 @@ def _archive(tables: Tables) -> str:
 
 
 def _inert(cell: Any) -> Any:
-    """A cell that no spreadsheet runs as a formula."""
+    """A cell as text that no spreadsheet runs as a formula."""
+    cell = ", ".join(cell) if isinstance(cell, list) else cell
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 

@@ -232,13 +232,13 @@ def _disturbed(tables: Tables, size: int) -> Iterator[Item]:
             continue
         if not (row["advised"] or row["close"]):
             others += 1
-        elif ", " in points:
+        elif len(points) > 1:
             told = f"Repeats of {row['layout_name']} disagree, and which is right is unknown"
-            yield "warn", f"{told}: {points}"
+            yield "warn", f"{told}: {', '.join(points)}"
         else:
             yield (
                 "warn",
-                f"A run of {row['layout_name']} was disturbed and does not count: {points}",
+                f"A run of {row['layout_name']} was disturbed and does not count: {points[0]}",
             )
     if others:
         yield "good", f"Disturbed runs of {counted(others, 'slower layout')} change nothing else"
