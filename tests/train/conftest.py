@@ -1,13 +1,10 @@
 """Real ranks, forked from one process that has imported all they need."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +18,12 @@ from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.availability import require_kernels
 from tests.conftest import PROJECT
 from tests.points import tiny_point
-from tests.train.together import Curves
+from tests.train.reference import Curves
+from tests.warm import warm_python
 
 torch.set_num_threads(1)  # of tiny tensors two threads wait for each other more than they compute
 
+Ask = Callable[..., Any]
 Train = Callable[[Point], dict[int, RankResult]]
 Attempt = Callable[[Point], dict[int, RankFailure]]
 Learn = Callable[[Point], Curves]
@@ -47,64 +46,29 @@ def skip_if_lacking(point: Point) -> None:
         pytest.skip(reason)
 
 
-class ForkServer:
-    """The process that ranks are forked from (fork_server.py), started when first asked.
-
-    One that a test gave up waiting for is killed with its ranks: its late answer would be taken for
-    that to the next question.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, **question: object) -> Any:
-        """The answer to a question, both as JSON."""
-        self._process = self._process or self._started()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-            return json.loads(self._process.stdout.readline())
-        except BaseException:
-            self.kill()
-            raise
-
-    def kill(self) -> None:
-        """End the process and its ranks, if there are any."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            with self._process:  # closes its pipes and waits for it
-                self._process = None
-
-    @staticmethod
-    def _started() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.train.fork_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=rank_environment(tiny_point(), os.environ),
-            cwd=PROJECT,
-            start_new_session=True,
-        )
-
-
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    server.kill()
+def ask() -> Ask:
+    """The answer of a process that has imported all that ranks need (together.py)."""
+    python = warm_python("tests.train.together")
+
+    def asked(**question: object) -> Any:
+        ran = subprocess.run(
+            [python, "-c", "from tests.train.together import main; main()"],
+            input=json.dumps(question), stdout=subprocess.PIPE, text=True, check=True,
+            env=rank_environment(tiny_point(), os.environ), cwd=PROJECT,
+        )  # fmt: skip
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    return asked
 
 
 @pytest.fixture
-def run_ranks(fork_server: ForkServer, tmp_path: Path) -> Run:
+def run_ranks(ask: Ask, tmp_path: Path) -> Run:
     """Run a point on real ranks: their exit codes, what they left, and their logs."""
 
     def ran(point: Point) -> tuple[list[int], RankFiles, str]:
         directory = Path(tempfile.mkdtemp(dir=tmp_path))  # ranks must not meet an earlier store
-        codes = fork_server.ask(point=point.to_json(), directory=str(directory))
+        codes = ask(point=point.to_json(), directory=str(directory))
         logs = "\n".join(log.read_text() for log in directory.glob("rank*.log"))
         return codes, RankFiles(directory), logs
 
@@ -144,7 +108,7 @@ _TOGETHER = 16  # points a launch of ranks trains: each leaves groups and thread
 
 
 @pytest.fixture(scope="session")
-def learn(fork_server: ForkServer, request: pytest.FixtureRequest) -> Learn:
+def learn(ask: Ask, request: pytest.FixtureRequest) -> Learn:
     """The losses of the ranks of a point, nothing measured.
 
     The first that is asked for is trained together with all others that the selected tests have as
@@ -153,7 +117,7 @@ def learn(fork_server: ForkServer, request: pytest.FixtureRequest) -> Learn:
     curves: dict[str, Curves] = {}
 
     def train(points: list[Point]) -> None:
-        answers = fork_server.ask(points=[point.to_json() for point in points])
+        answers = ask(points=[point.to_json() for point in points])
         curves.update(zip((point.to_json() for point in points), answers, strict=True))
 
     def learned(point: Point) -> Curves:

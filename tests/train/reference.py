@@ -5,6 +5,7 @@ test_oracles holds the model to transformers'.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from scaling.train.parallel.tensor import TensorParallel
 # A hundred times the rate of a study: an update that is wrong shows in the second or third loss.
 LEARNING_RATE = 1e-3
 CPU = torch.device("cpu")
+Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or the reason
 
 
 @dataclass(frozen=True)

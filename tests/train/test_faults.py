@@ -22,12 +22,12 @@ def named(point_id, layout, precision):
 
 
 @pytest.fixture(scope="session")
-def right(fork_server):
+def right(ask):
     """The points of RIGHT and their curves, by precision."""
 
     def trained(precision):
         points = [named(str(n), layout, precision) for n, layout in enumerate(RIGHT)]
-        return points, fork_server.ask(points=[each.to_json() for each in points])
+        return points, ask(points=[each.to_json() for each in points])
 
     return {precision: trained(precision) for precision in ("fp32", "bf16")}
 
@@ -44,11 +44,9 @@ FAULTY = [
 
 
 @pytest.mark.parametrize(("precision", "fault", "layout"), FAULTY, ids=str)
-def test_only_the_layout_with_a_fault_is_marked(
-    right, fork_server, tmp_path, precision, fault, layout
-):
+def test_only_the_layout_with_a_fault_is_marked(right, ask, tmp_path, precision, fault, layout):
     wrong = named("wrong", layout, precision)
-    (curve,) = fork_server.ask(points=[wrong.to_json()], fault=fault)
+    (curve,) = ask(points=[wrong.to_json()], fault=fault)
     points, curves = right[precision]
     points, curves = [*points, wrong], [*curves, curve]
     write_points(tmp_path, Plan(points=tuple(points), refusals=()))

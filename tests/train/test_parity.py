@@ -18,8 +18,7 @@ from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, product
 from tests.train.farther import FARTHER
-from tests.train.reference import Curve, reference_curve
-from tests.train.together import Curves
+from tests.train.reference import Curve, Curves, reference_curve
 
 pytestmark = pytest.mark.ranks
 

@@ -1,8 +1,10 @@
-"""Many layouts, one after another, in one launch of ranks: what they learn, nothing measured.
+"""Ranks forked from a process that has imported all they need: the answer to a question.
 
-Starting ranks, meeting and the profiler's window take longer than ten steps of a tiny model. The
-ranks of a batch meet once; each layout makes its groups, its engine and its steps as a rank of its
-own would. A layout that fails ends the launch: the rest goes on in another.
+A question is JSON on stdin. `point` and `directory`: measure it as real ranks do; the answer is
+their exit codes. `points`: what the ranks of many layouts learn, one after another in one launch,
+nothing measured: starting, meeting and the profiler's window take longer than ten steps of a tiny
+model. Each layout makes its groups, its engine and its steps as a rank of its own would. One that
+fails ends the launch: the rest goes on in another.
 """
 
 import contextlib
@@ -10,9 +12,11 @@ import gc
 import json
 import os
 import signal
+import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,21 +27,40 @@ from scaling.cluster.node import RankId
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles
-from scaling.study.point import Point
+from scaling.study.point import Point, point_from_json
 from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import Feed
+from scaling.train.engines.deepspeed import engine as deepspeed_engine
+from scaling.train.engines.torch import optimizer_step
 from scaling.train.engines.trainer import build, make_blueprint, replicas_agree
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
+from scaling.train.program import run
 from tests.train.faults import FAULTS
+from tests.train.reference import LEARNING_RATE, Curves
 
 _CPU = torch.device("cpu")
 _TIMEOUT_S = 60.0
 
-Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or the reason
+
+def main() -> None:
+    """Answer the question on stdin."""
+    for module in (deepspeed_engine, optimizer_step):
+        vars(module)["LEARNING_RATE"] = LEARNING_RATE
+    torch.set_num_threads(1)
+    asked = json.load(sys.stdin)
+    if "points" in asked:
+        points = [point_from_json(each) for each in asked["points"]]
+        answer: Any = _trained_together(points, asked.get("fault"))
+    else:
+        point, directory = point_from_json(asked["point"]), Path(asked["directory"])
+        measured = partial(run, point, RankFiles(directory))
+        ranks = _fork(measured, point.layout.world_size, directory)
+        answer = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
-def trained_together(points: Sequence[Point], fault: str | None = None) -> list[Curves]:
+def _trained_together(points: Sequence[Point], fault: str | None = None) -> list[Curves]:
     """The curves of each point's ranks; all points have the same number of ranks.
 
     `fault`: of FAULTS, in every rank.
@@ -53,8 +76,7 @@ def _launched(points: Sequence[Point], directory: Path, fault: str | None) -> li
     """Up to the first point that fails, which is the last of the list then."""
     directory.mkdir()
     world_size = points[0].layout.world_size
-    ranks = [_fork(points, directory, rank, fault) for rank in range(world_size)]
-    waiting = set(ranks)
+    waiting = {*_fork(partial(_learn, points, directory, fault), world_size, directory)}
     while waiting:
         process, status = os.wait()
         if process not in waiting:  # of another test
@@ -73,33 +95,36 @@ def _launched(points: Sequence[Point], directory: Path, fault: str | None) -> li
     return done
 
 
-def _fork(points: Sequence[Point], directory: Path, rank: int, fault: str | None) -> int:
-    child = os.fork()
-    if not child:
-        _be(points, directory, rank, fault)
-    return child
+def _fork(be: Callable[[RankId], object], world_size: int, directory: Path) -> list[int]:
+    """Ranks that do this, each with a log in the folder: their pids."""
+    ranks = []
+    for rank in range(world_size):
+        if child := os.fork():
+            ranks.append(child)
+            continue
+        os.environ.update(rank_variables(rank, world_size))
+        with (directory / f"rank{rank}.log").open("wb") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        be(RankId(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1"))
+        os._exit(1)
+    return ranks
 
 
-def _be(points: Sequence[Point], directory: Path, rank: int, fault: str | None) -> NoReturn:
+def _learn(points: Sequence[Point], directory: Path, fault: str | None, own: RankId) -> NoReturn:
     index, code = 0, 1
-    world_size = points[0].layout.world_size
-    os.environ.update(rank_variables(rank, world_size))
-    with (directory / f"{rank}.log").open("wb") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    own = RankId(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
     try:
         if fault is not None:
             FAULTS[fault]()
         port = rendezvous(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S).port
         for index, point in enumerate(points):
-            _leave(directory / f"{index}.{rank}.json", _curve(point, rank, port))
+            _leave(directory / f"{index}.{own.rank}.json", _curve(point, own.rank, port))
             gc.collect()  # an engine is a ring of references, which keeps its threads and hooks
-            _level_groups(rank)
+            _level_groups(own.rank)
         dist.barrier()
         code = 0
     except BaseException:
-        _leave(directory / f"{index}.{rank}.json", {"error": traceback.format_exc()})
+        _leave(directory / f"{index}.{own.rank}.json", {"error": traceback.format_exc()})
     os._exit(code)
 
 
