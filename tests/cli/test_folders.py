@@ -55,5 +55,5 @@ def test_a_row_that_may_not_be_read_is_named_and_stays(tmp_path, monkeypatch, ca
 
 
 def test_a_scheduler_that_there_is_not_is_refused_before_anything_is_ended():
-    with pytest.raises(InputError, match="--scheduler pbs: allowed: local, slurm"):
+    with pytest.raises(InputError, match="--scheduler pbs: allowed: slurm"):
         folders.stop("quickstart", "pbs")
