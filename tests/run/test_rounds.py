@@ -147,8 +147,7 @@ def test_an_edited_study_starts_its_rounds_anew_and_keeps_what_was_measured(guid
 
 
 def test_all_repeats_of_a_layout_run_with_it_and_status_counts_them(guided, monkeypatch):
-    monkeypatch.setattr(rounds, "KEEP", 0.0)  # only the predicted best of a size
-    monkeypatch.setattr(rounds, "SPREAD", 1.0)
+    monkeypatch.setattr(rounds, "KEEP", 0.0)
     odd = guided(repeats=2)
     waiting = odd.progress()
     assert (waiting.total, waiting.undecided, waiting.finished) == (16, 1, False)
