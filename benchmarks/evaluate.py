@@ -274,7 +274,11 @@ MECHANISMS: Mapping[str, Without] = {
     "gradients reduced late": Without(stack={"reduces_late": False}),
     "gradient overlap": Without(start={"dp_exposed": 1.0}),
     "measured bus bandwidth": Without(
-        code=((communication, "tp_bus", _data_sheet), (communication, "ring_bus", _data_sheet))
+        code=(
+            (communication, "tp_bus", _data_sheet),
+            (communication, "ring_bus", _data_sheet),
+            (links, "ring_bus", _data_sheet),
+        )
     ),
     "pipeline stalls over EFA": _constant(risk, _EXPECTED=2.0),
     "stalls near full memory": Without(code=((step, "_allocator_stall_s", _none),)),

@@ -91,7 +91,8 @@ def test_tp_ranks_cast_what_they_hold(points):
     f = group.features
     none = f.but(cast_bytes=np.zeros(1))
     p = {**group.start, **IDEAL}
-    casts_s = layer_time(group, f, p).elementwise - layer_time(group, none, p).elementwise
+    with_casts, without = (layer_time(group, one, p)[0] for one in (f, none))
+    casts_s = with_casts["elementwise_s"] - without["elementwise_s"]
     # h, h of inputs and of outputs; q twice, k and v, gate and up, ffn over the ranks; weights for
     # each product
     elements = 4096 * (4 * 4096 + (4 * 4096 + 3 * 11008) / 4) + LAYER / 4

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scaling.cluster.hardware import GPUS
 from scaling.predict.cost import communication
-from scaling.predict.cost.links import Ranks, link, ring_pass
+from scaling.predict.cost.links import link, ring_s
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
 from scaling.predict.cost.step import step_of
@@ -229,23 +229,20 @@ def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points, 
 GB = 1e9
 
 
-def ranks(nodes, here=8):
-    nodes = np.atleast_1d(np.asarray(nodes, dtype=np.float64))
-    return Ranks(nodes * here, nodes, 300 * GB, np.full(len(nodes), 200 * GB))
-
-
 @pytest.mark.parametrize(
-    ("message", "nodes", "here", "seconds"),
+    ("message", "ranks", "seconds"),
     [
         # 8 ranks: 7/8 x 1.2 GB / 300 GB/s and 7 hops of 3.4 us
-        (1.2 * GB, 1, 8, 3.5e-3 + 23.8e-6),
+        (1.2 * GB, 8, 3.5e-3 + 23.8e-6),
         # 32 ranks on 4 nodes: 31/32 x 3.2 GB / 200 GB/s, 4 hops of 14 us and 28 of 3.4 us
-        (3.2 * GB, 4, 8, 15.5e-3 + 56e-6 + 95.2e-6),
-        (GB, 1, 1, 0),
+        (3.2 * GB, 32, 15.5e-3 + 56e-6 + 95.2e-6),
+        (GB, 1, 0),
     ],
 )
-def test_a_ring_sends_its_part_and_enters_each_node_once_a_pass(message, nodes, here, seconds):
-    assert ring_pass(np.array([message]), ranks(nodes, here)) == pytest.approx(seconds)
+def test_a_ring_sends_its_part_and_enters_each_node_once_a_pass(points, message, ranks, seconds):
+    (group,) = points({}).groups
+    found = ring_s(group, group.features, IDEAL, np.array([message]), np.array([ranks]), 1)
+    assert found == pytest.approx(seconds)
 
 
 def test_mesh_ranks_have_their_own_links_and_switch_ranks_all():

@@ -176,7 +176,7 @@ def predicted_bytes(*, compiled: bool) -> float:
     layout = Layout(seq_length=TOKENS, precision="bf16", attention="flash2", compile=compiled)
     where = {"models": ["llama2_7b"], "clusters": ["h100-80gb-dgx"], "gpus_per_node": [8.0]}
     (group,) = points_of_layouts([layout], [LLAMA_7B], CLUSTERS, **where).groups
-    (seconds,) = layer_time(group, group.features, group.start).elementwise
+    (seconds,) = layer_time(group, group.features, group.start)[0]["elementwise_s"]
     return seconds * hbm_bytes_per_s(group)
 
 

@@ -4,7 +4,6 @@ The factor of a pass is 1 for forward, 2 for backward, and what is recomputed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,35 +29,27 @@ _HOST_BYTES_PER_S = 150e9
 _RANK_HOST_BYTES_PER_S = 30e9  # a rank's share of the cores: measured on an H100's 16
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTime:
-    """Seconds of one layer for one micro-batch, forward, backward and recomputation, (n,)."""
+def layer_time(
+    group: Group, f: Features, p: Mapping[str, float]
+) -> tuple[dict[str, Floats], Floats]:
+    """Seconds of one layer for one micro-batch, forward, backward and recomputation, (n,).
 
-    gemm: Floats
-    attention: Floats
-    elementwise: Floats
-    host: Floats  # to launch its kernels, without collectives
-
-
-def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
-    """Time GEMMs by shape, attention by kernel, element-wise operators by the bytes they move."""
+    Of its kernels, by the names of TIME_TERMS: GEMMs by shape, attention by kernel, element-wise
+    operators by the bytes they move. And of the host to launch them, without collectives.
+    """
     # full checkpointing runs a whole forward pass again
     recomputed = f.full * 1.0
     scores_recomputed = (f.full | f.selective) * 1.0
     hbm = hbm_bytes_per_s(group)
-    hooks = np.where(f.zero_stage >= 3, group.stack.zero_3_hooks, 0.0)
-    host = p["host_layer_s"] * (1 + hooks)
     gemm = _gemm_s(f, p, recomputed)
     elementwise = _elementwise_s(f, p, recomputed, hbm)
     if has_experts(f):
         expert_gemm, expert_elementwise = _expert_s(f, p, hbm)
         gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
-    return LayerTime(
-        gemm=gemm,
-        attention=_attention_s(f, p, scores_recomputed, hbm),
-        elementwise=elementwise,
-        host=host * (1 + recomputed / 3),
-    )
+    attention = _attention_s(f, p, scores_recomputed, hbm)
+    hooks = np.where(f.zero_stage >= 3, group.stack.zero_3_hooks, 0.0)
+    host = p["host_layer_s"] * (1 + hooks) * (1 + recomputed / 3)
+    return {"gemm_s": gemm, "attention_s": attention, "elementwise_s": elementwise}, host
 
 
 def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:

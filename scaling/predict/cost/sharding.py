@@ -12,13 +12,15 @@ from scaling.predict.read.features import Features, Group
 class Sharding:
     """Numbers of ranks, (n,), with cp ranks: to ZeRO they are replicas too (DeepSpeed, FSDP).
 
-    `state` ranks share one copy of optimizer state, gradients and weights, as far as the stage
-    shards them; 1 at stage 0. `updates` ranks divide a copy's update among them; more than `state`
-    only where a pipeline deals optimizer state without ZeRO. `second` marks layouts that keep a
-    second copy of the weights, shared by `inside` ranks (1: whole); elsewhere `inside` equals
-    `state`.
+    `replicas` ranks, `stride` apart, hold the same weights. `state` ranks share one copy of
+    optimizer state, gradients and weights, as far as the stage shards them; 1 at stage 0. `updates`
+    ranks divide a copy's update among them; more than `state` only where a pipeline deals optimizer
+    state without ZeRO. `second` marks layouts that keep a second copy of the weights, shared by
+    `inside` ranks (1: whole); elsewhere `inside` equals `state`.
     """
 
+    replicas: Floats
+    stride: Floats
     state: Floats
     updates: Floats
     inside: Floats
@@ -38,28 +40,30 @@ def sharding_of(group: Group, f: Features) -> Sharding:
     spreads the state over all ranks, and at zero_stage 3 keeps a second copy of the weights in each
     group.
     """
-    return _sharded(group, f, f.dp * f.cp, f.shard * f.cp)
-
-
-def expert_replicas(f: Features) -> Floats:
-    """Ranks of a stage that hold the same experts, (n,): all of its ranks over ep * etp."""
-    return np.asarray(f.dp * f.cp * f.tp / (f.ep * f.etp))
+    return _sharded(group, f, f.dp * f.cp, f.shard * f.cp, f.tp)
 
 
 def expert_sharding_of(group: Group, f: Features) -> Sharding:
-    """Sharding of routed experts, over the ranks that hold the same ones among those of `shard`."""
-    replicas = expert_replicas(f)
-    return _sharded(group, f, replicas, np.maximum(replicas * f.shard / f.dp, 1.0))
+    """Sharding of routed experts, over the ranks that hold the same ones among those of `shard`.
+
+    These are all ranks of a stage over ep * etp.
+    """
+    replicas = f.dp * f.cp * f.tp / (f.ep * f.etp)
+    return _sharded(group, f, replicas, np.maximum(replicas * f.shard / f.dp, 1.0), f.ep * f.etp)
 
 
-def _sharded(group: Group, f: Features, everyone: Floats, inside: Floats) -> Sharding:
-    """Sharding over `inside` ranks, or with a second copy over `everyone`."""
+def _sharded(
+    group: Group, f: Features, replicas: Floats, inside: Floats, stride: Floats
+) -> Sharding:
+    """Sharding over `inside` ranks, or with a second copy over all `replicas`."""
     hpz = (f.zero_stage >= 3) & (f.shard < f.dp) & group.stack.second_copy
-    state = np.where(f.zero_stage >= 1, np.where(hpz, everyone, inside), 1.0)
+    state = np.where(f.zero_stage >= 1, np.where(hpz, replicas, inside), 1.0)
     dealt = (f.zero_stage == 0) & (f.pp > 1) & f.bf16 & group.stack.deals_bf16_pipelines
     return Sharding(
+        replicas=replicas,
+        stride=stride,
         state=state,
-        updates=np.where(dealt, everyone, state),
+        updates=np.where(dealt, replicas, state),
         inside=np.where(f.zero_stage >= 1, inside, 1.0),
         second=hpz,
     )

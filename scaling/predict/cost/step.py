@@ -8,20 +8,16 @@ import numpy as np
 from scaling.arrays import Flags, Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import (
-    LayerTime,
     head_time,
     layer_time,
     offloaded_seconds,
     optimizer_seconds,
 )
 from scaling.predict.cost.risk import STALL_S, stalls_of
-from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import (
     DUALPIPEV,
     ZBV,
     ZERO_BUBBLE,
-    Stages,
-    has_experts,
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
@@ -66,23 +62,31 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     its instructions.
     """
     stages = stages_of(f, group.stack)
-    layer = layer_time(group, f, p)
-    traffic = traffic_of(group, f, p, stages, layer.attention, layer.gemm)
-    head = head_time(group, f, p)
-    first, one_layer, last = _slots(stages, layer, traffic, head)
+    kernels, host = layer_time(group, f, p)
+    gemm = kernels["gemm_s"]
+    traffic = traffic_of(group, f, p, stages, kernels["attention_s"], gemm)
+    kernels |= {"tp_comm_s": traffic.per_layer, "ep_comm_s": traffic.all_to_all}
+    gpu, host = np.asarray(sum(kernels.values())), host + traffic.host_per_layer
+    # Computation of the GPU and launches of the host alternate within a layer, so neither hides the
+    # other in full: their p-norm counts. Embedding and head each launch about as much as one and a
+    # half layers.
+    head, ends = head_time(group, f, p), 1.5 * host
+    first = _p_norm(stages.first * gpu, stages.first * host + ends)
+    one_layer = _p_norm(gpu, host)  # k layers take k times as long
+    ends_of_last = np.where(stages.piped, ends, 2 * ends)
+    last = _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last)
     middle = stages.middle * one_layer
     between = (f.num_layers - stages.first - stages.last) * one_layer  # all middle stages
-    last_counts = ~stages.piped | (last > first)
-    slot = np.where(last_counts, last, first)  # of the slowest stage
-    middle_counts = (f.pp > 2) & (middle > slot)
-    slot = np.where(middle_counts, middle, slot)
-    layers = np.where(last_counts, stages.last, stages.first)
-    layers = np.where(middle_counts, stages.middle, layers)
+    # the slowest stage
+    is_middle = (f.pp > 2) & (middle > np.maximum(first, last))
+    is_last = ~is_middle & (~stages.piped | (last > first))
+    slot = np.select([is_middle, is_last], [middle, last], first)
+    layers = np.select([is_middle, is_last], [stages.middle, stages.last], stages.first)
     m, message = f.accumulation, traffic.message
     busy = m * slot
     chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)
     in_parts = (f.schedule >= ZERO_BUBBLE) & group.stack.splits_backward
-    later = in_parts * layers * layer.gemm / (3 + f.full) / slot  # of a slot, weights' gradients
+    later = in_parts * layers * gemm / (3 + f.full) / slot  # of a slot, weights' gradients
     others = first + between + last - slot
     spared = later * (1 - 1 / chunks) + (m - 1) * (1 - (1 - later) / chunks)  # slots
     fill = np.maximum(others * (1 - 2 * later) / chunks, others * (1 - later) - slot * spared)
@@ -95,53 +99,24 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _dp_comm_s(group, f, p, traffic, pipeline)
-    optimizer = _optimizer_s(group, f, p, traffic)
-    nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
+    offloaded = offloaded_seconds(f, p, traffic.updated)
+    optimizer = np.where(f.offload, offloaded, optimizer_seconds(group, f, traffic.updated))
     working = pipeline + dp_comm + optimizer
-    jitter = working * _NODE_JITTER * np.log2(nodes)
+    jitter = working * _NODE_JITTER * np.log2(np.maximum(f.world_size / f.gpus_per_node, 1.0))
     stall = _allocator_stall_s(group, f, memory_used) + stalls_of(group, f, p).expected_s
-    layers = layers * m
-    on_gpu = {
-        "gemm_s": layers * layer.gemm,
-        "attention_s": layers * layer.attention,
-        "elementwise_s": layers * layer.elementwise,
-        "head_s": m * np.where(last_counts & ~middle_counts, head, 0.0),
-        "tp_comm_s": layers * traffic.per_layer,
-        "ep_comm_s": layers * traffic.all_to_all,
+    on_gpu = {name: layers * m * seconds for name, seconds in kernels.items()}
+    on_gpu["head_s"] = np.where(is_last, m * head, 0.0)
+    terms = {
+        # what the slowest stage takes beyond its GPU work is the host's
+        "host_s": busy - sum(on_gpu.values()),
+        "pp_comm_s": pp_comm,
+        "bubble_s": bubble,
+        "dp_comm_s": dp_comm,
+        "optimizer_s": optimizer,
+        "jitter_s": jitter,
+        "stall_s": stall,
     }
-    return Step(
-        working + jitter + stall,
-        {
-            **on_gpu,
-            # what the slowest stage takes beyond its GPU work is the host's
-            "host_s": busy - sum(on_gpu.values()),
-            "pp_comm_s": pp_comm,
-            "bubble_s": bubble,
-            "dp_comm_s": dp_comm,
-            "optimizer_s": optimizer,
-            "jitter_s": jitter,
-            "stall_s": stall,
-        },
-    )
-
-
-def _slots(
-    stages: Stages, layer: LayerTime, traffic: Traffic, head: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Seconds of the first stage, a layer between and the last stage for a micro-batch, (n,) each.
-
-    Computation of the GPU and launches of the host alternate within a layer, so neither hides the
-    other in full: their p-norm counts.
-    """
-    gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer + traffic.all_to_all
-    host = layer.host + traffic.host_per_layer
-    ends = 1.5 * host  # embedding and head each launch about as much as one and a half layers
-    ends_of_last = np.where(stages.piped, ends, 2 * ends)
-    return (
-        _p_norm(stages.first * gpu, stages.first * host + ends),
-        _p_norm(gpu, host),  # k layers take k times as long
-        _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last),
-    )
+    return Step(working + jitter + stall, on_gpu | terms)
 
 
 def bound_by_host(terms: Mapping[str, Floats]) -> Flags:
@@ -174,16 +149,6 @@ def _dp_comm_s(
     once_a_step = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     gathering = _p_norm(traffic.gathering * f.accumulation, pipeline) - pipeline
     return np.asarray(once_a_step + gathering)
-
-
-def _optimizer_s(group: Group, f: Features, p: Mapping[str, float], traffic: Traffic) -> Floats:
-    """Seconds of the update of a rank's share of the weights, on the GPU or offloaded, (n,)."""
-    updated = traffic.stage_weights / sharding_of(group, f).updates
-    if has_experts(f):
-        updated = updated + traffic.expert_weights / expert_sharding_of(group, f).updates
-    return np.where(
-        f.offload, offloaded_seconds(f, p, updated), optimizer_seconds(group, f, updated)
-    )
 
 
 def _allocator_stall_s(group: Group, f: Features, memory_used: Floats) -> Floats:
