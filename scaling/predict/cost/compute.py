@@ -34,8 +34,8 @@ def layer_time(
 ) -> tuple[dict[str, Floats], Floats]:
     """Seconds of one layer for one micro-batch, forward, backward and recomputation, (n,).
 
-    Of its kernels, by the names of TIME_TERMS: GEMMs by shape, attention by kernel, element-wise
-    operators by the bytes they move. And of the host to launch them, without collectives.
+    Kernels come by the names of TIME_TERMS: GEMMs by shape, attention by kernel, element-wise
+    operators by the bytes they move. The host's time is that of launches, without collectives.
     """
     # full checkpointing runs a whole forward pass again
     recomputed = f.full * 1.0
