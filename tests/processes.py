@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def write_program(path: Path, text: str) -> Path:
@@ -14,6 +15,12 @@ def write_program(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+def ended(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, and what it has printed."""
+    usual = {"capture_output": True, "text": True, "check": False}
+    return subprocess.run([str(word) for word in words], **{**usual, **how})
 
 
 def until(what: str, condition: Callable[[], object], timeout_s: float = 300) -> None:
@@ -46,19 +53,14 @@ def writers_of(folder: Path) -> dict[Path, int]:
 
 def ended_pid() -> int:
     """The pid of a process that has ended."""
-    ended = subprocess.Popen(["/bin/true"])
-    ended.wait()
-    return ended.pid
+    process = subprocess.Popen(["/bin/true"])
+    process.wait()
+    return process.pid
 
 
 def modules_after(code: str) -> set[str]:
     """The modules of a new Python once it has run this code."""
-    said = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said = ended(sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)", check=True)
     return set(said.stdout.splitlines()[-1].split())
 
 

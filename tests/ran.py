@@ -1,13 +1,13 @@
 """Run studies in a checkout, and look at their output and results."""
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from tests.processes import ended
 from tests.warm import warm_python
 
 
@@ -37,15 +37,8 @@ def rows_of(results):
 
 def scaling(root, *words, python=sys.executable, timeout=1800):
     """Run a verb of `scaling` in a checkout."""
-    return subprocess.run(
-        [python, "-m", "scaling", *words],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    how = {"cwd": root, "timeout": timeout, "env": {**os.environ, "COLUMNS": "200"}}
+    return ended(python, "-m", "scaling", *words, **how)
 
 
 def scaling_warm(root, *words):

@@ -24,14 +24,14 @@ from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.study.schema import Axes
 from tests.conftest import PROJECT
+from tests.processes import ended
 
 DOCUMENTS = sorted(
     PROJECT / name
-    for name in subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=PROJECT, capture_output=True, text=True, check=True,
+    for name in ended(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", cwd=PROJECT
     ).stdout.splitlines()
-)  # fmt: skip
+)
 EXECUTOR = PROJECT / "workflow" / "executor"
 SCALING, PLUGIN = (
     tomllib.loads((folder / "pyproject.toml").read_text())["project"]
@@ -66,9 +66,7 @@ def test_the_tree_of_sources_is_the_real_one():
     for line in tree.splitlines():
         assert (PROJECT / line.split()[0]).exists(), line
     named = {line.split()[0].rstrip("/").split("/")[0] for line in tree.splitlines()}
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    tracked = ended("git", "ls-files", cwd=PROJECT).stdout.splitlines()
     folders = {path.split("/")[0] for path in tracked if "/" in path} - {".ci", ".github"}
     assert folders <= named
 

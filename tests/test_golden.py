@@ -1,22 +1,16 @@
 """Whole texts that other people read, so that they change only on purpose."""
 
-import subprocess
 import sys
 
 from scaling.record.row import Row, fields_of
 from scaling.study import grid
 from scaling.study.load import load_study
 from tests.conftest import PROJECT
+from tests.processes import ended
 
 
 def test_the_plan_as_the_terminal_shows_it(golden, project):
-    asked = subprocess.run(
-        [sys.executable, "-m", "scaling", "plan", "quickstart"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    asked = ended(sys.executable, "-m", "scaling", "plan", "quickstart", cwd=project, check=True)
     golden("plan_quickstart.txt", asked.stdout)
 
 

@@ -2,17 +2,17 @@
 
 import itertools
 import re
-import subprocess
 from pathlib import Path
 
 from tests.conftest import PROJECT
+from tests.processes import ended
 
 TESTS = PROJECT / "tests"
 
 
 def test_make_test_torch_tests_that_torch_beside_the_locks_other_packages():
     words = ["make", "--dry-run", "--always-make", "test-torch", "VERSION=2.12.0", "ARGS=-k one"]
-    recipe = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    recipe = ended(*words, cwd=PROJECT, check=True).stdout
     venv = ".venv/torch-2.12.0"
     assert f'echo "torch==2.12.0" > {venv}.lock' in recipe
     installed = re.findall(
@@ -24,7 +24,7 @@ def test_make_test_torch_tests_that_torch_beside_the_locks_other_packages():
 
 def test_make_test_runs_every_test_once():
     words = ["make", "--dry-run", "--assume-old=.venv/installed", "test", "ARGS="]
-    recipe = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    recipe = ended(*words, cwd=PROJECT, check=True).stdout
     asked = re.findall(r'pytest -m "([^"]+)"([^;&]*)', recipe)
     # two parts ask for the same marks, in folders that the other leaves out
     (one, named), (other, left_out) = asked[-2:]

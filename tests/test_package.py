@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT
-from tests.processes import write_program
+from tests.processes import ended, write_program
 from tests.ran import rows_of
 
 pytestmark = pytest.mark.slow
@@ -25,33 +24,31 @@ def wheels(tmp_path_factory):
     """The wheels of the project and of its executor plugin."""
     folder = tmp_path_factory.mktemp("wheels")
     for source in (PROJECT / "workflow" / "executor", PROJECT):
-        subprocess.run(
-            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-            check=True, cwd=source, capture_output=True,
-        )  # fmt: skip
+        built = ("hatchling", "build", "-t", "wheel", "-d", folder)
+        ended(sys.executable, "-m", *built, cwd=source, check=True)
     return sorted(folder.glob("*.whl"))
 
 
-@pytest.fixture(scope="module")
-def installed(wheels, tmp_path_factory):
+def environment(folder, wheels):
     """An environment that holds these wheels, and reaches what they depend on; its bin folder."""
-    folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--no-index", *wheels], check=True)
+    pip = ("pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", *wheels)
+    ended(sys.executable, "-m", *pip, check=True)
     # a line of a .pth is a folder whose own .pth files count for nothing: no editable checkout
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(f"{DEPENDENCIES}\n")
     return folder / "bin"
 
 
+@pytest.fixture(scope="module")
+def installed(wheels, tmp_path_factory):
+    return environment(tmp_path_factory.mktemp("environment"), wheels)
+
+
 def ran(installed, folder, *words):
-    environment = {**os.environ, "PATH": f"{installed}:{os.environ['PATH']}", "PYTHONPATH": ""}
-    return subprocess.run(
-        [installed / "scaling", *words], cwd=folder, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    variables = {**os.environ, "PATH": f"{installed}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    return ended(installed / "scaling", *words, cwd=folder, env=variables)
 
 
 def test_the_wheel_holds_the_workflow_its_tables_its_page_and_its_studies(wheels):
@@ -72,11 +69,8 @@ def test_an_installed_wheel_measures_a_study_in_a_folder_of_its_own(installed, t
     asked = ran(installed, tmp_path, "new", "sweeps")
     assert asked.returncode == 0, asked.stderr
     folder = tmp_path / "sweeps"
-    where = subprocess.run(
-        [installed / "python", "-c", "import scaling; print(scaling.__file__)"],
-        cwd=folder, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert Path(where).is_relative_to(installed.parent)
+    where = ended(installed / "python", "-c", "import scaling; print(scaling.__file__)", cwd=folder)
+    assert Path(where.stdout).is_relative_to(installed.parent)
     study = ran(installed, folder, "run", "first")
     assert study.returncode == 0, study.stdout + study.stderr
     results = folder / "results" / "first"
@@ -95,17 +89,9 @@ def test_a_published_study_can_be_predicted_from_an_installed_wheel(installed, t
 
 @pytest.mark.snakemake
 def test_the_executor_alone_runs_a_workflow_of_others(wheels, tmp_path_factory, tmp_path):
-    folder = tmp_path_factory.mktemp("plugin_alone")
-    venv.create(folder, with_pip=False)
     (plugin,) = [path for path in wheels if path.name.startswith("snakemake_executor_plugin")]
-    (site,) = folder.glob("lib/python*/site-packages")
-    zipfile.ZipFile(plugin).extractall(site)
-    (site / "dependencies.pth").write_text(f"{DEPENDENCIES}\n")
-    python = folder / "bin" / "python"
-    alone = subprocess.run(
-        [python, "-c", "import scaling"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert alone.returncode == 1
+    python = environment(tmp_path_factory.mktemp("plugin_alone"), [plugin]) / "python"
+    assert ended(python, "-c", "import scaling", cwd=tmp_path).returncode == 1
     (tmp_path / "Snakefile").write_text(
         'rule all:\n    input: expand("out/{n}.txt", n=range(10))\n\n'
         'rule one:\n    output: "out/{n}.txt"\n    resources: runtime=5\n'
@@ -115,14 +101,11 @@ def test_the_executor_alone_runs_a_workflow_of_others(wheels, tmp_path_factory, 
     run_here = 'SLURM_JOB_ID=$$ bash "$1" > /dev/null 2>&1 &\necho Submitted batch job $$'
     for name, lines in {"sbatch": run_here, "squeue": "", "scancel": "", "sinfo": ""}.items():
         write_program(tmp_path / "bin" / name, f"#!/bin/sh\n{lines}\n")
-    ran = subprocess.run(
-        [
-            *(python, "-m", "snakemake", "--executor", "submitit", "--submitit-pack", "5"),
-            *("--jobs", "10", "--seconds-between-status-checks", "1"),
-            *("--latency-wait", "1", "--default-resources", "mem=None", "disk=None"),
-        ],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+    variables = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    ran = ended(
+        *(python, "-m", "snakemake", "--executor", "submitit", "--submitit-pack", "5"),
+        *("--jobs", "10", "--seconds-between-status-checks", "1", "--latency-wait", "1"),
+        *("--default-resources", "mem=None", "disk=None"), cwd=tmp_path, env=variables,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     written = [(tmp_path / "out" / f"{n}.txt").read_text().strip() for n in range(10)]
@@ -144,10 +127,8 @@ def test_a_container_is_made_of_files_that_are_here_and_of_the_lock(recipe):
 
 
 def test_the_documentation_builds_as_a_site_without_a_broken_link(tmp_path):
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
-        cwd=PROJECT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ("mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path)
+    built = ended(sys.executable, "-m", *words, cwd=PROJECT)
     assert built.returncode == 0, built.stderr
     for document in (PROJECT / "docs").glob("*.md"):
         assert (tmp_path / document.stem / "index.html").exists(), document

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from scaling.trainers.entries import trainer_named
 from scaling.trainers.logs import read_log
 from tests.conftest import PROJECT
 from tests.points import tiny_point
+from tests.processes import ended
 from tests.study.released import RELEASED
 
 QWEN = RELEASED["qwen3-8b"][0]
@@ -79,10 +79,7 @@ def test_the_printed_command_of_hf_trains_on_two_ranks(say, tmp_path):
         "PET_MASTER_PORT": str(free_port()),  # of torchrun; others may hold its default
         "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    done = subprocess.run(
-        ["bash", "-c", out.splitlines()[-1]],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = ended("bash", "-c", out.splitlines()[-1], env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     reader = read_log(trainer_named("hf", PROJECT / "config"), done.stdout.splitlines())
     assert [step.number for step in reader.steps] == [1, 2, 3, 4]

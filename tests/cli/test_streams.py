@@ -2,7 +2,6 @@
 
 import os
 import resource
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,57 +9,50 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT
+from tests.processes import ended
+
+MAIN = "from scaling.cli.verbs import main\nmain()\n"
+GONE = f"import os, sys\nos.rmdir(os.getcwd())\n{MAIN}"
+# the user id of a container that has no line for it in /etc/passwd
+NAMELESS = f"""
+import os, pwd
+os.environ.pop("HOME", None)
+pwd.getpwuid = pwd.getpwnam = {{}}.__getitem__
+{MAIN}"""
 
 
-def said(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "scaling", *words],
-        stdout=stdout, stderr=stderr, cwd=cwd, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
-    )  # fmt: skip
+def said(*words, code=MAIN, cwd=PROJECT, variables=(), **how):
+    """The verb's end, of a Python that runs this code."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), **dict(variables)}
+    return ended(sys.executable, "-c", code, *words, cwd=cwd, env=environment, **how)
 
 
 def test_a_full_device_as_standard_output_is_one_sentence():
     with Path("/dev/full").open("w") as full:
-        done = said("--version", stdout=full)
-        both = said("--version", stdout=full, stderr=full)
+        done = said("--version", capture_output=False, stdout=full, stderr=-1)
+        both = said("--version", capture_output=False, stdout=full, stderr=full)
     assert done.returncode == both.returncode == 2
     assert done.stderr == "the output, or a file: No space left on device\n"
 
 
 def test_a_terminal_of_few_letters_shows_a_plan():
-    done = said("plan", "quickstart", "--no-write", PYTHONIOENCODING="ascii")
+    done = said("plan", "quickstart", "--no-write", variables={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "24 points" in done.stdout
 
 
 def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path):
-    code = "import os, sys; os.rmdir(os.getcwd()); from scaling.cli.verbs import main; main()"
     (tmp_path / "gone").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", code, "plan", "quickstart"], cwd=tmp_path / "gone", text=True,
-        capture_output=True, check=False, env={**os.environ, "PYTHONPATH": str(PROJECT)},
-    )  # fmt: skip
+    done = said("plan", "quickstart", code=GONE, cwd=tmp_path / "gone")
     assert done.returncode == 2
     assert done.stderr == "the working directory: No such file or directory\n"
-
-
-# the user id of a container that has no line for it in /etc/passwd
-NAMELESS = """
-import os, pwd
-os.environ.pop("HOME", None)
-pwd.getpwuid = pwd.getpwnam = {}.__getitem__
-from scaling.cli.verbs import main
-main()
-"""
 
 
 def test_snakemake_is_given_a_name_for_a_user_without_one(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):  # where getpass looks first
         monkeypatch.delenv(name, raising=False)
     asks = "import atexit, getpass\natexit.register(lambda: print(getpass.getuser()))\n"
-    command = [sys.executable, "-c", asks + NAMELESS, "--version"]
-    told = subprocess.run(command, cwd=PROJECT, text=True, capture_output=True, check=True).stdout
+    told = said("--version", code=asks + NAMELESS, check=True).stdout
     assert told.splitlines()[-1] == str(os.getuid())
 
 
@@ -72,11 +64,7 @@ def test_snakemake_is_given_a_name_for_a_user_without_one(monkeypatch):
     ],
 )
 def test_a_user_without_a_name_and_a_home_is_answered(tmp_path, words, code, sentence):
-    asked = [word.replace("STUDY", str(tmp_path)) for word in words]
-    done = subprocess.run(
-        [sys.executable, "-c", NAMELESS, *asked],
-        cwd=PROJECT, text=True, capture_output=True, check=False,
-    )  # fmt: skip
+    done = said(*(word.replace("STUDY", str(tmp_path)) for word in words), code=NAMELESS)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(sentence.replace("STUDY", str(tmp_path)))
     assert len(done.stderr.splitlines()) == bool(sentence)
@@ -94,10 +82,7 @@ def test_a_user_without_a_name_and_a_home_is_answered(tmp_path, words, code, sen
 def test_little_address_space_ends_in_one_sentence(tmp_path, verb, gb, sentence):
     most = int(gb * 10**9)
     limit = partial(resource.setrlimit, resource.RLIMIT_AS, (most, most))
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling", verb, str(tmp_path)], preexec_fn=limit,
-        cwd=PROJECT, text=True, capture_output=True, check=False,
-    )  # fmt: skip
+    done = ended(sys.executable, "-m", "scaling", verb, tmp_path, preexec_fn=limit, cwd=PROJECT)
     assert done.returncode == 2
     assert done.stderr.startswith(sentence)
     assert len(done.stderr.splitlines()) == 1

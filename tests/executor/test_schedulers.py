@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 from snakemake_interface_common.exceptions import WorkflowError
 
 from tests.conftest import PROJECT
-from tests.processes import write_program
+from tests.processes import ended, write_program
 
 EXECUTOR = Path(executor_module.__file__).parent
 VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
@@ -201,9 +200,9 @@ def test_the_words_of_slurm_stand_in_one_place(room, words, where):
 
 
 @pytest.mark.parametrize(
-    ("uid", "ended"), [(None, (0, "run\n")), (65534, (1, "not run: it is another user's\n"))]
+    ("uid", "told"), [(None, (0, "run\n")), (65534, (1, "not run: it is another user's\n"))]
 )
-def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, ended):
+def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, told):
     if os.getuid() != 0:
         pytest.skip("only root can give a folder to another user")
     batch = tmp_path / "it"
@@ -211,5 +210,5 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, ended)
     if uid is not None:
         os.chown(batch, uid, uid)
     script = f"{owner_check(batch)}\necho run"
-    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == ended
+    ran = ended("bash", "-c", script)
+    assert (ran.returncode, ran.stdout) == told

@@ -4,10 +4,9 @@ import pytest
 
 from scaling.predict.cost.model import predict
 from tests.predict.conftest import HEAD, LAYER, PARAMS, ideal_step, memory, traffic
+from tests.predict.test_memory_arithmetic import STATE
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
-
-STATE = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 
 
 def state_bytes(points):

@@ -11,6 +11,8 @@ from scaling.predict.cost.model import predict
 from tests.predict.conftest import HEAD, LAYER, PARAMS, checked, memory
 from tests.shipped import MODELS
 
+STATE = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+
 # A shared machine may pause at any moment: no test here is about time.
 UNHURRIED = settings(deadline=None, max_examples=25)
 
@@ -27,7 +29,7 @@ UNHURRIED = settings(deadline=None, max_examples=25)
 def test_each_zero_stage_divides_one_more_term_by_dp(points, zero_stage, bytes_per_parameter):
     for ranks in ({"dp": 8}, {"dp": 64, "zero_shard_size": 8} if zero_stage else {"dp": 64}):
         terms = memory(points({**ranks, "zero_stage": zero_stage})).terms
-        state = terms["weights_bytes"] + terms["gradients_bytes"] + terms["optimizer_bytes"]
+        state = sum(terms[name] for name in STATE)
         gathered = 2 * LAYER * (zero_stage == 3)  # the layer that is computed
         assert state == pytest.approx(PARAMS * bytes_per_parameter + gathered)
 
@@ -36,9 +38,8 @@ def test_each_zero_stage_divides_one_more_term_by_dp(points, zero_stage, bytes_p
 def test_gradients_and_moments_are_as_wide_as_fp32_weights_in_any_software(points, framework):
     row = {"dp": 1, "precision": "fp32", "framework": framework, "cluster": "h100-80gb-dgx"}
     terms = memory(points({**row, "zero_stage": 0})).terms
-    assert terms["weights_bytes"] == pytest.approx(4 * PARAMS)  # no second copy
-    assert terms["gradients_bytes"] == pytest.approx(4 * PARAMS)
-    assert terms["optimizer_bytes"] == pytest.approx(8 * PARAMS)
+    found = [terms[name] / PARAMS for name in STATE]
+    assert found == pytest.approx([4, 4, 8])  # no second copy of weights
 
 
 @pytest.mark.parametrize("framework", ["scaling", "scaling torch"])
@@ -78,18 +79,20 @@ def test_a_v_has_embedding_head_and_loss_on_its_first_rank(points, schedule, pas
     assert found.terms["logits_bytes"] > 0
 
 
-def test_tensor_parallelism_divides_weights_and_logits(points):
-    one, four = (memory(points({"tp": tp})).terms for tp in (1, 4))
-    for term in ("weights_bytes", "optimizer_bytes", "logits_bytes"):
-        assert one[term] == pytest.approx(4 * four[term])
-
-
-def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages(points):
-    few, many = (
-        memory(points({"pp": 4, "gradient_accumulation_steps": m})).terms["activations_bytes"]
-        for m in (1, 16)
-    )
-    assert many == pytest.approx(4 * few)
+@pytest.mark.parametrize(
+    ("row", "fourfold", "names"),
+    [
+        ({"tp": 4}, {"tp": 1}, ("weights_bytes", "optimizer_bytes", "logits_bytes")),
+        # the first stage holds as many micro-batches as there are stages
+        ({"pp": 4}, {"pp": 4, "gradient_accumulation_steps": 16}, ("activations_bytes",)),
+    ],
+)
+def test_a_fourth_of_the_ranks_or_micro_batches_is_a_fourth_of_the_bytes(
+    points, row, fourfold, names
+):
+    found, more = memory(points(row)).terms, memory(points(fourfold)).terms
+    for name in names:
+        assert more[name] == pytest.approx(4 * found[name])
 
 
 def test_the_loss_and_the_recomputed_layer_never_share_the_peak(points):
@@ -124,9 +127,10 @@ def test_a_gpt_layer_without_flash_keeps_what_korthikanti_counts(points):
 
 def test_sequence_parallelism_shards_what_tensor_parallelism_replicates(points):
     without, with_it = (
-        memory(points({"tp": 4, "sequence_parallel": sp}), late_release=0.2) for sp in (False, True)
+        memory(points({"tp": 4, "sequence_parallel": sp}), late_release=0.2).terms
+        for sp in (False, True)
     )
-    assert with_it.terms["activations_bytes"] < 0.7 * without.terms["activations_bytes"]
+    assert with_it["activations_bytes"] < 0.7 * without["activations_bytes"]
 
 
 layouts = st.fixed_dictionaries(

@@ -35,6 +35,9 @@ CHUNKS = {
 FP8 = "precision=fp8 has no published peak on gpu=a100-80gb, which has fp32, fp16, bf16"
 NVFP4 = "precision=nvfp4 has no published peak on gpu=h100-80gb, which has fp32, fp16, bf16, fp8"
 H100 = {"dp": 8, "cluster": "h100-80gb"}
+LACKING = "experts_per_token and expert_ffn_hidden_size"
+MULTIPLE = "a multiple of micro_batch_size x dp"
+TOO_MANY = "a pipeline of more model chunks than num_layers"
 
 
 @pytest.mark.parametrize(
@@ -45,31 +48,16 @@ H100 = {"dp": 8, "cluster": "h100-80gb"}
         ({"dp": 8, "precision": "fp8"}, FP8),
         ({**H100, "precision": "fp8"}, None),
         ({**H100, "precision": "nvfp4"}, NVFP4),
-        (
-            {"dp": 8, "num_experts": 8},
-            "num_experts without experts_per_token and expert_ffn_hidden_size",
-        ),
-        (
-            {"world_size": 8, "tp": 2, "pp": 1, "cp": 1, "dp": 2},
-            "world_size is not tp x pp x cp x dp",
-        ),
+        ({"dp": 8, "num_experts": 8}, f"num_experts without {LACKING}"),
+        ({"world_size": 8, "tp": 2, "dp": 2}, "world_size is not tp x pp x cp x dp"),
         ({"world_size": 8, "tp": 3}, "world_size is not a multiple of tp x pp x cp"),
         ({"pp": 64, "dp": 1}, "pp is larger than num_layers"),
-        (
-            {"dp": 8, "global_batch_size": 12},
-            "global_batch_size is not a multiple of micro_batch_size x dp",
-        ),
+        ({"dp": 8, "global_batch_size": 12}, f"global_batch_size is not {MULTIPLE}"),
         ({"dp": 8, "ep": 4}, "ep is more than 1, and the model has no experts"),
         ({**EXPERTS, "dp": 24, "ep": 3}, "ep does not divide num_experts"),
         ({**EXPERTS, "dp": 4, "ep": 8}, "ep x etp does not divide dp x cp x tp"),
-        (
-            {**CHUNKS, "virtual_stages": 4, "pipeline_schedule": "interleaved"},
-            "a pipeline of more model chunks than num_layers",
-        ),
-        (
-            {**CHUNKS, "pipeline_schedule": "zbv"},
-            "a pipeline of more model chunks than num_layers",
-        ),
+        ({**CHUNKS, "virtual_stages": 4, "pipeline_schedule": "interleaved"}, TOO_MANY),
+        ({**CHUNKS, "pipeline_schedule": "zbv"}, TOO_MANY),
         (CHUNKS, None),
         ({"dp": 16, "zero_stage": 3, "zero_shard_size": 6}, "zero_shard_size does not divide dp"),
         ({"dp": 8, "zero_stage": 3, "zero_shard_size": 16}, "zero_shard_size does not divide dp"),
@@ -89,9 +77,8 @@ def test_validation_counts_the_rows_set_aside_for_each_reason() -> None:
     found = trial(as_table(table_of(*rows), "rows.csv"))
     assert (found.tested_rows, found.overall.rows) == (4, 1)
     assert found.notes[1:] == [
-        "2 rows are set aside: num_experts without experts_per_token and expert_ffn_hidden_size",
-        "1 rows are set aside: precision=fp8 has no published peak on gpu=a100-80gb, "
-        "which has fp32, fp16, bf16",
+        f"2 rows are set aside: num_experts without {LACKING}",
+        f"1 rows are set aside: {FP8}",
     ]
 
 
@@ -161,19 +148,11 @@ def test_what_decides_a_step_and_is_not_stated_is_said() -> None:
     [
         (9.0, {"test_where": "false"}, "no row is left to test; widen --test-where"),
         (9.0, {"calibrate_where": "true"}, "no row is left to test; narrow --calibrate-where"),
-        (
-            9.0,
-            {"calibrate_where": "dp > 8"},
-            "--calibrate-where leaves no row to calibrate on; widen",
-        ),
-        (
-            1e-9,
-            {},
-            "no row is left to test; 1 rows are set aside because they cannot be, the first: "
-            ".*step_time_s=1e-09: would take more FLOP/s",
-        ),
+        (9.0, {"calibrate_where": "dp > 8"}, "--calibrate-where leaves no row to calibrate on; w"),
+        (1e-9, {}, "no row is left to test; 1 rows are set aside because they cannot be, the "
+            "first: .*step_time_s=1e-09: would take more FLOP/s"),
     ],
-)
+)  # fmt: skip
 def test_conditions_that_leave_nothing_say_which_one_did(
     step_time_s: float, conditions: dict[str, str], sentence: str
 ) -> None:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from scaling.cluster.slurm_site import query_slurm
 from scaling.launch.start.slurm import ask_queue
 from scaling.run.new_folder import clusters_text
-from tests.processes import until
+from tests.processes import ended, until
 from tests.slurm.lab import LabStudy, end
 
 pytestmark = pytest.mark.slurm
@@ -33,9 +32,7 @@ def idle(study):
 def stop(study):
     """Stop the study for good; the output."""
     command = [sys.executable, "-m", "snakemake_executor_plugin_submitit.stop", "out/"]
-    told = subprocess.run(
-        command, cwd=study.folder, env=study.lab.environment, capture_output=True, text=True
-    )
+    told = ended(*command, cwd=study.folder, env=study.lab.environment)
     assert told.returncode == 0, told.stderr
     return told.stdout
 

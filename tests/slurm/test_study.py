@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import MODELS, copy_project
-from tests.processes import until
+from tests.processes import ended, until
 from tests.slurm.lab import end
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
@@ -127,9 +127,7 @@ def test_a_point_that_waits_for_drained_nodes_says_which_and_why(study):
     try:
         study.start()
         until("Slurm says why it waits", lambda: "DRAINED" in "".join(study.lab.reasons()))
-        shown = subprocess.run(
-            status, cwd=study.root, env=study.lab.environment, capture_output=True, text=True
-        ).stdout
+        shown = ended(*status, cwd=study.root, env=study.lab.environment).stdout
     finally:
         study.lab.ask("scontrol", "update", nodes, "state=resume")
     assert "; node[1-4] is drained: fan broken\n" in shown

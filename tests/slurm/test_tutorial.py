@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import PROJECT
+from tests.processes import ended
 from tests.slurm.lab import Lab
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
@@ -30,10 +31,9 @@ def test_the_tutorials_commands_run_where_jobs_get_little_memory(small_memory, t
     assert scaling is not None
     path = f"{Path(scaling).parent}:{os.environ['PATH']}"
     script = "\n".join(["set -e", *(step for step, number in steps.items() if number in "345")])
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env={**small_memory.environment, "PATH": path},
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=900,
-    )  # fmt: skip
+    environment = {**small_memory.environment, "PATH": path}
+    how = {"cwd": tmp_path, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 900}
+    done = ended("bash", "-c", script, **how)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = sorted((tmp_path / "my-sweeps/results/first/rows").glob("*.parquet"))
     found = [row for path in rows for row in pq.read_table(path).to_pylist()]

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import subprocess
 import time
 
 import pytest
@@ -14,7 +13,7 @@ from scaling.study import grid
 from scaling.study.load import load_study
 from tests.conftest import PROJECT
 from tests.plans import fitting_plan
-from tests.processes import write_program
+from tests.processes import ended, write_program
 from tests.warm import warm_python
 
 pytestmark = pytest.mark.snakemake
@@ -22,8 +21,7 @@ pytestmark = pytest.mark.snakemake
 
 def snakemake(project, *options):
     profile = ["--profile", "config/profiles/local"]
-    command = [warm_python(), "-m", "snakemake", *profile, *options]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    return ended(warm_python(), "-m", "snakemake", *profile, *options, cwd=project)
 
 
 def planned_jobs(project, study):

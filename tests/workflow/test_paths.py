@@ -1,13 +1,13 @@
 """Paths of any kind reach the verbs as they are: no shell takes them apart, or runs them."""
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import copy_project
+from tests.processes import ended
 
 pytestmark = pytest.mark.snakemake
 
@@ -29,9 +29,7 @@ def checkout(tmp_path):
 
 def snakemake(root, python, study, *options):
     command = [python, "-m", "snakemake", "--profile", "config/profiles/local", "--config"]
-    ran = subprocess.run(
-        [*command, f"study={study}", *options], cwd=root, capture_output=True, text=True
-    )
+    ran = ended(*command, f"study={study}", *options, cwd=root)
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     return said
@@ -53,7 +51,7 @@ def test_every_rule_quotes_what_it_is_given(checkout):
 
 def test_a_study_in_a_folder_of_such_a_name_is_planned_and_predicted(checkout):
     root, study, python = checkout
-    subprocess.run([python, "-m", "scaling", "plan", study], cwd=root, check=True)
+    ended(python, "-m", "scaling", "plan", study, cwd=root, check=True)
 
     snakemake(root, python, study, "--", "results/own/predictions.parquet")
 

@@ -13,7 +13,7 @@ from scaling.cli.verbs import app
 from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 from tests.conftest import PROJECT
-from tests.processes import largest_file
+from tests.processes import ended, largest_file
 from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
 
 pytestmark = pytest.mark.snakemake
@@ -183,6 +183,6 @@ def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
 def test_a_full_disk_is_one_sentence_instead_of_snakemakes_traceback(planned):
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "study=quickstart"]
     with largest_file(500_000):
-        done = subprocess.run(command, cwd=planned, capture_output=True, text=True, check=False)
+        done = ended(*command, cwd=planned)
     assert done.returncode == 2
     assert done.stderr.endswith("of-this-run: cannot be written: File too large\n")
