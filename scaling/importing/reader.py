@@ -1,20 +1,17 @@
 """Read a table of our columns, whoever wrote it, as our types: CSV, JSON lines or Parquet."""
 
-import csv
 import difflib
-import itertools
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from scaling.arrays import Flags
@@ -140,44 +137,32 @@ def _raw(path: Path) -> pa.Table:
         raise InputError(f"{path}: is larger than {_MOST_BYTES // 2**30} GiB; split it")
     try:
         return readers[path.suffix](path)
-    except (duckdb.Error, pa.ArrowException, OSError, ValueError, csv.Error) as error:
+    except (duckdb.Error, pa.ArrowException, OSError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = printable(shortened(" ".join(lines[:2]) or type(error).__name__, 200))
         raise InputError(f"{path}: cannot be read as a table: {reason}") from error
 
 
 def _read_csv(path: Path) -> pa.Table:
-    with path.open(newline="", encoding="utf-8-sig") as text:
-        headers = next(csv.reader(itertools.takewhile(bool, _lines(text))), [])
-    if not headers:
-        raise ValueError("its first line must name the columns")
-    names = ", ".join(f"c{place}: 'varchar'" for place in range(len(headers)))
-    with duckdb.connect() as connection:
-        table = connection.sql(
-            f"from read_csv({row_files.quoted(str(path))}, columns={{{names}}}, header=true, "
-            f"auto_detect=false, delim=',', quote='\"', escape='\"', max_line_size={_LONGEST_LINE})"
-        ).to_arrow_table()
-    return table.rename_columns(headers)
-
-
-def _lines(text: Any) -> Iterator[str]:
-    while True:
-        yield text.readline(_LONGEST_LINE)
+    """Cells as text: beside the header, which is read as a row, no column looks like numbers."""
+    table = pyarrow.csv.read_csv(
+        path,
+        pyarrow.csv.ReadOptions(autogenerate_column_names=True, block_size=_LONGEST_LINE),
+        pyarrow.csv.ParseOptions(newlines_in_values=True),
+    )
+    if any(map(pa.types.is_binary, table.schema.types)):
+        raise ValueError("it is no UTF-8 text")
+    (header,) = table.slice(0, 1).to_pylist()
+    return table.slice(1).rename_columns([str(cell or "") for cell in header.values()])
 
 
 def _read_json(path: Path) -> pa.Table:
     with duckdb.connect() as connection:
-        connection.execute(
-            "create table lines as select json from read_json_objects("
-            f"{row_files.quoted(str(path))}, maximum_object_size={_LONGEST_LINE})"
-        )
-        keys = "select distinct unnest(json_keys(json)) as key from lines order by key"
-        names = [name for (name,) in connection.sql(keys).fetchall()]
-        quoted = [row_files.quoted(f"$.{json.dumps(name, ensure_ascii=False)}") for name in names]
-        cells = ", ".join(f"json ->> {name} as c{place}" for place, name in enumerate(quoted))
-        if not names:
-            raise ValueError("each line must be an object with our columns, {...}")
-        return connection.sql(f"select {cells} from lines").to_arrow_table().rename_columns(names)
+        return connection.sql(
+            f"select columns(*) ->> '$' from read_json({row_files.quoted(str(path))}, "
+            "format='newline_delimited', records=true, maximum_depth=1, sample_size=-1, "
+            f"maximum_object_size={_LONGEST_LINE})"
+        ).to_arrow_table()
 
 
 def _near_names(headers: tuple[str, ...], missing: set[str]) -> Iterator[str]:
@@ -233,7 +218,7 @@ def _typed(
 
 def _cell(name: str, given: str, wanted: str) -> str:
     """SQL for a cell as the wanted type; null if it is empty or not of it."""
-    if given.lower() == wanted or given.endswith("[]") or wanted.endswith("[]"):
+    if given.lower() == wanted != "varchar" or given.endswith("[]") or wanted.endswith("[]"):
         return f"try_cast({name} as {wanted})"
     text = f"nullif(trim({name}::varchar), '')"
     number = f"if(regexp_full_match({text}, '{_NUMBER}'), try_cast({text} as double), null)"
