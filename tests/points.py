@@ -1,5 +1,6 @@
 """A small point that tests change only in what they are about."""
 
+import dataclasses
 from typing import Any
 
 from scaling.layout.layout import Layout
@@ -7,40 +8,18 @@ from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 
 TINY = ModelShape(
-    num_layers=4,
-    hidden_size=64,
-    num_heads=8,
-    num_kv_heads=4,
-    head_dim=8,
-    ffn_hidden_size=96,
+    num_layers=4, hidden_size=64, num_heads=8, num_kv_heads=4, head_dim=8, ffn_hidden_size=96,
     vocab_size=256,
+)  # fmt: skip
+TINY_GPT = dataclasses.replace(
+    TINY, family="gpt", num_kv_heads=8, gated_mlp=False, max_positions=32
+)
+TINY_T5 = dataclasses.replace(
+    TINY, family="t5", num_layers=2, num_encoder_layers=3, num_kv_heads=8, head_dim=16
 )
 
-TINY_GPT = ModelShape(
-    family="gpt",
-    num_layers=4,
-    hidden_size=64,
-    num_heads=8,
-    num_kv_heads=8,
-    head_dim=8,
-    ffn_hidden_size=96,
-    gated_mlp=False,
-    vocab_size=256,
-    max_positions=32,
-)
-
-TINY_T5 = ModelShape(
-    family="t5",
-    num_layers=2,
-    num_encoder_layers=3,
-    hidden_size=64,
-    num_heads=8,
-    num_kv_heads=8,
-    head_dim=16,
-    ffn_hidden_size=96,
-    vocab_size=256,
-)
-
+# A hundred times the rate of a study: an update that is wrong shows in the second or third loss.
+LEARNING_RATE = 1e-3
 WALKED_STEPS = 2  # of a rehearsal: only the second starts with optimizer states
 
 

@@ -7,22 +7,22 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import scaling
-from scaling.check.facts import fact_lines, machine_facts
+from scaling.check.facts import energy_line, fact_lines, machine_facts
 from scaling.check.kernel_checks import LARGE, SMALL, kernel_lines
 from scaling.check.lines import Line, chosen_sections, not_here, pass_or_fail, to_json, to_text
-from scaling.check.meters import energy_line
-from scaling.check.outcomes import outcome_lines
 from scaling.check.training import (
     ALONE,
     TOGETHER,
     Machine,
     host_lines,
     memory_lines,
+    outcome_lines,
     trace_line,
     training_lines,
     warm_server,
@@ -76,20 +76,22 @@ def main() -> None:
 
 def checked(parts: Iterable[Part], *, is_late: Callable[[], bool]) -> Iterator[Line]:
     """The lines of these parts until it is late; a part that raises ends with a failed line."""
-    for name, lines_of in parts:
+    late = "the nine minutes were over"
+    for section, lines_of in parts:
+        of_section = partial(dataclasses.replace, section=section)
         if is_late():
-            yield not_here(name, "all of it", "the nine minutes were over")
+            yield of_section(not_here("all of it", late))
             continue
         try:
             for line in lines_of():
-                yield line
+                yield of_section(line)
                 if is_late():
-                    yield not_here(name, "what follows", "the nine minutes were over")
+                    yield of_section(not_here("what follows", late))
                     break
         except Exception as error:
             why = f"{type(error).__name__}: {printable(str(error))}"[:300]
-            line = pass_or_fail(name, "this part of the check", passes=False, said=why)
-            yield dataclasses.replace(line, log=traceback.format_exc())
+            line = pass_or_fail("this part of the check", passes=False, said=why)
+            yield of_section(line, log=traceback.format_exc())
         if torch.cuda.is_available():
             with contextlib.suppress(RuntimeError):  # a broken device: the part has said so
                 torch.cuda.empty_cache()  # the points that follow need the whole device
@@ -139,22 +141,19 @@ def _training(device: torch.device, folder: Path) -> Iterator[Part]:
         section, place = "one rank on the GPU", device
     elif device.type == "cuda":
         why = f"the catalogue of GPUs has no {torch.cuda.get_device_name(device)}"
-        yield "training", lambda: [not_here("training", "on the GPU", why)]
+        yield "training", lambda: [not_here("on the GPU", why)]
     with warm_server(machine) as server:
-        yield section, lambda: training_lines(machine, ALONE, place, section)
+        yield section, lambda: training_lines(machine, ALONE, place)
         if gpus > 1:
-            yield (
-                "several ranks",
-                lambda: training_lines(machine, TOGETHER, device, "several ranks"),
-            )
+            yield "several ranks", lambda: training_lines(machine, TOGETHER, device)
         yield "memory", lambda: memory_lines(machine)
         yield "memory", lambda: [trace_line(machine)]
         yield "warm hosts", lambda: host_lines(machine, server)
         yield "outcomes", lambda: outcome_lines(machine)
     if gpus < 2:
-        section = "several ranks (gloo, on the CPU)"
         with warm_server(on_cpu):
-            yield section, lambda: training_lines(on_cpu, TOGETHER, cpu, section)
+            section = "several ranks (gloo, on the CPU)"
+            yield section, lambda: training_lines(on_cpu, TOGETHER, cpu)
 
 
 def _gpu_here(device: torch.device) -> str | None:

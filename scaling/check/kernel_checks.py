@@ -13,13 +13,14 @@ from torch.nn import functional
 from scaling.check.lines import Line, not_here, pass_or_fail
 from scaling.layout.axes import Attention, Precision
 from scaling.layout.kernels import ATTENTION, FUSED
+from scaling.layout.shapes import ModelShape
 from scaling.probe.devices import time_samples
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing, plain_attention
 from scaling.train.kernels.availability import require_attention, require_package
+from scaling.train.model.blocks import rotate
 
-_SECTION = "kernels"
 _TIMED_S = 0.2
 _EPSILON = 1e-5
 # Tolerated difference over the largest element of each result: several roundings of the precision
@@ -31,16 +32,11 @@ Call = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(ModelShape):
     """The sizes at which kernels are checked, with a batch of one sequence."""
 
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    num_layers: int = 1
     seq_length: int
-    hidden_size: int
-    ffn_hidden_size: int
-    vocab_size: int
 
 
 SMALL = Sizes(
@@ -77,11 +73,11 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
         try:
             line = _compared(name, kernel, precision, device)
         except KernelUnavailable as error:
-            line = not_here(_SECTION, name, str(error))
+            line = not_here(name, str(error))
         except Exception as error:  # a compiler of kernels raises its own
             message = " ".join(str(error).split())[:200]
             reason = "out of memory" if is_out_of_memory(error) else message
-            line = pass_or_fail(_SECTION, name, passes=False, said=reason)
+            line = pass_or_fail(name, passes=False, said=reason)
             line = dataclasses.replace(line, log=traceback.format_exc())
         yield line
 
@@ -119,17 +115,13 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
     # rounds to whole numbers and every kernel's softmax would be another one.
     near_one = hidden**-0.5
 
-    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, (hidden,), weight, _EPSILON)
-
     def rotated(x: torch.Tensor) -> torch.Tensor:
-        first, second = x.chunk(2, -1)
-        c, s = (table.to(x.dtype).unsqueeze(1) for table in (cosine, sine))
-        return torch.cat((first * c - second * s, second * c + first * s), -1)
+        return rotate(x, cosine.to(x.dtype), sine.to(x.dtype))
 
     yield Kernel(
         axis="fused_norm", name="fused_norm",
-        call=lambda x, w: fused.rms_norm(x, w, _EPSILON), reference=norm,
+        call=lambda x, w: fused.rms_norm(x, w, _EPSILON),
+        reference=lambda x, w: functional.rms_norm(x, (hidden,), w, _EPSILON),
         shapes=[rows, (hidden,)],
     )  # fmt: skip
     yield Kernel(
@@ -176,10 +168,8 @@ def _compared(name: str, kernel: Kernel, precision: Precision, device: torch.dev
     if kernel.flops is not None:
         rate = f"{kernel.flops / seconds:.3g} FLOP/s"
     limit = TOLERANCE[precision]
-    return pass_or_fail(
-        _SECTION, name, worst, passes=worst <= limit,
-        said=f"of the largest element, at most {limit:g}; forward and backward {rate}",
-    )  # fmt: skip
+    said = f"of the largest element, at most {limit:g}; forward and backward {rate}"
+    return pass_or_fail(name, worst, passes=worst <= limit, said=said)
 
 
 def forward_and_backward(

@@ -29,31 +29,30 @@ def chosen_sections(only: str) -> list[str]:
     return [name for name in SECTIONS if not named or name in named]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One thing that was checked.
 
     `value` is in `unit`, None where nothing was measured. `said` is a sentence: what the value was
-    compared with, or why it is not here. `log` of a failure: a
-    traceback or the ranks' last words.
+    compared with, or why it is not here. `log` of a failure: a traceback or the ranks' last words.
+    `section`: the part of the check that made the line.
     """
 
-    section: str
     name: str
     state: State
     value: float | None = None
     unit: str | None = None
     said: str = ""
     log: str | None = None
+    section: str = ""
 
 
-def not_here(section: str, name: str, why: str) -> Line:
+def not_here(name: str, why: str) -> Line:
     """A line for something that this machine does not have."""
-    return Line(section=section, name=name, state="not here", said=why)
+    return Line(name, "not here", said=why)
 
 
 def pass_or_fail(
-    section: str,
     name: str,
     value: float | None = None,
     unit: str | None = None,
@@ -62,14 +61,17 @@ def pass_or_fail(
     said: str,
 ) -> Line:
     """A line for something that was checked, with or without a number."""
-    state: State = "pass" if passes else "fail"
-    return Line(section=section, name=name, state=state, value=value, unit=unit, said=said)
+    return Line(name, "pass" if passes else "fail", value, unit, said)
 
 
-def failed_point(section: str, name: str, row: Row) -> Line:
+def failed_point(name: str, row: Row) -> Line:
     """A line for a point that should have run and did not."""
-    sentence = f"{row.outcome}: {printable(row.error_message or '')}"
-    return pass_or_fail(section, name, passes=False, said=sentence[:300])
+    return pass_or_fail(name, passes=False, said=ending(row))
+
+
+def ending(row: Row) -> str:
+    """How a point ended, with the beginning of its message."""
+    return f"{row.outcome}: {printable(row.error_message or '')}"[:300]
 
 
 def to_text(lines: Sequence[Line]) -> str:

@@ -1,7 +1,10 @@
-"""Train points as a study does: losses against plain code, rehearsed memory, warm hosts."""
+"""Train points as a study does: losses, memory and warm hosts, and failures on purpose."""
 
 import contextlib
+import dataclasses
+import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +13,20 @@ from unittest import mock
 
 import psutil
 import torch
+from torch.nn.utils import clip_grad_norm_
 
 from scaling import launch
-from scaling.check.lines import Line, failed_point, not_here, pass_or_fail
+from scaling.check.lines import Line, ending, failed_point, not_here, pass_or_fail
 from scaling.check.oracle import rank_memories
 from scaling.errors import printable
 from scaling.launch.start.forked import local_fork_server
-from scaling.layout.layout import Layout, refusals
+from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.record.row import Row
+from scaling.record.row import Outcome, Row
 from scaling.study.point import Point
 from scaling.train.data import Feed
-from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY, whole_model
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.model.decoder import Decoder
 from scaling.train.parallel.groups import Place
 from scaling.train.parallel.tensor import TensorParallel
 
@@ -40,6 +43,8 @@ _LIMIT_S = 120.0
 _COMPILED_LIMIT_S = 300.0
 _LEFT_BYTES = 64 * 2**20  # tolerated after a point that was ended
 _MEMORY_TOLERANCE = 0.02  # ratio
+_SILENT_S = 30.0  # longer than imports take
+_PROVOKED = (sys.executable, "-m", "scaling.check.provoked")
 # Columns that every row must have, and columns for each degree above 1.
 _SPLIT = ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s")
 _BY_DEGREE = {"tp": "tp_comm_s", "cp": "cp_comm_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}
@@ -105,29 +110,16 @@ class Machine:
     def point(self, layout: Mapping[str, Any], **facts: Any) -> Point:
         """A tiny model in this layout with a global batch of 8 sequences."""
         shares = layout.get("gradient_accumulation_steps", 1) * layout.get("dp", 1)
-        defaults = {
-            "seq_length": 32, "attention": "math", "precision": "fp32",
-            "micro_batch_size": _BATCH // shares,
+        plain = {"seq_length": 32, "precision": "fp32", "micro_batch_size": _BATCH // shares}
+        asked = Layout(**({"attention": "math"} | plain | dict(layout)))
+        usual: dict[str, Any] = {
+            "study": "check", "study_kind": "strong", "point_id": "point", "repeat": 0,
+            "model": "check", "shape": SHAPE, "cluster": self.cluster, "gpu": self.gpu,
+            "gpus_per_node": max(self.ranks, asked.world_size), "peak_flop_per_s": None,
+            "layout": asked, "seed": 1, "warmup_steps": 1, "measured_steps": _STEPS - 1,
+            "time_limit_s": _COMPILED_LIMIT_S if asked.compile else _LIMIT_S,
         }  # fmt: skip
-        full_layout = Layout(**(defaults | dict(layout)))
-        default_facts: dict[str, Any] = {
-            "shape": SHAPE, "warmup_steps": 1, "measured_steps": _STEPS - 1,
-            "time_limit_s": _COMPILED_LIMIT_S if full_layout.compile else _LIMIT_S,
-        }  # fmt: skip
-        return Point(
-            study="check",
-            study_kind="strong",
-            point_id="point",
-            repeat=0,
-            model="check",
-            cluster=self.cluster,
-            gpu=self.gpu,
-            gpus_per_node=max(self.ranks, full_layout.world_size),
-            peak_flop_per_s=None,
-            layout=full_layout,
-            seed=1,
-            **(default_facts | facts),
-        )
+        return Point(**(usual | facts))
 
     def measure(self, name: str, point: Point, **options: Any) -> Row:
         """Run the point in a folder of that name and return its row."""
@@ -157,58 +149,57 @@ class Curve:
     grad_norms: Sequence[float]
 
 
-def reference_curve(point: Point, device: torch.device) -> Curve:
-    """The curve that every layout must reproduce: one process, no engine, fp32.
+def reference_curve(
+    point: Point, device: torch.device, learning_rate: float = LEARNING_RATE
+) -> Curve:
+    """The curve that every layout must reproduce: one process, whole batches, no engine.
 
     Weights are drawn on `device`, as ranks on such a device draw them.
     """
     plan = Blueprint(
         shape=point.shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=device
     )
-    model = Decoder(plan)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
-    )
+    model = whole_model(plan)
+    weights = [*model.parameters()]
+    optimizer = torch.optim.AdamW(weights, lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    steps = point.warmup_steps + point.measured_steps
+    feed = Feed(point, Place.of(0, point.layout), [1] * steps, first=0, device=device)
     losses, grad_norms = [], []
-    feed = Feed(point, Place.of(0, point.layout), [1] * _STEPS, first=0, device=device)
-    for step in range(_STEPS):
-        ids, labels = feed(step)[0]
+    for step in range(steps):
+        ((ids, labels),) = feed(step)
         optimizer.zero_grad()
         loss = model(ids, labels)
         loss.backward()
-        gradients = [w.grad for w in model.parameters() if w.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        grad_norms.append(clip_grad_norm_(weights, point.gradient_clipping or math.inf).item())
         optimizer.step()
         losses.append(loss.item())
-        grad_norms.append(norm.item())
     return Curve(losses, grad_norms)
 
 
 def training_lines(
-    machine: Machine, layouts: Sequence[Mapping[str, Any]], device: torch.device, section: str
+    machine: Machine, layouts: Sequence[Mapping[str, Any]], device: torch.device
 ) -> Iterator[Line]:
     """A line for each layout that compares what it learns with what plain code learns."""
     reference = reference_curve(machine.point({}), device)
-    for number, layout in enumerate(layouts):
+    for layout in layouts:
         point = machine.point(layout)
         name, needed = point.layout.label, point.world_size
         if needed > machine.ranks:
-            yield not_here(section, name, f"{needed} ranks, and here are {machine.ranks}")
-            continue
-        assert not list(refusals(SHAPE, point.layout)), name
-        row = machine.measure(f"{section}{number}".replace(" ", "-"), point)
-        yield training_line(section, name, row, reference)
+            yield not_here(name, f"{needed} ranks, and here are {machine.ranks}")
+        else:
+            row = machine.measure(point.layout.file_name, point)
+            yield training_line(name, row, reference)
 
 
-def training_line(section: str, name: str, row: Row, reference: Curve) -> Line:
+def training_line(name: str, row: Row, reference: Curve) -> Line:
     """Compare a row's curve with the reference, and check that its time is fully split.
 
     A row without gradient norms, which some engines do not keep, is compared by its losses.
     """
     if row.outcome == "kernel_unavailable":
-        return not_here(section, name, printable(row.error_message or ""))
+        return not_here(name, printable(row.error_message or ""))
     if row.outcome != "ok" or row.losses is None:
-        return failed_point(section, name, row)
+        return failed_point(name, row)
     losses = zip(row.losses, reference.losses, strict=True)
     norms = zip(row.grad_norms or [], reference.grad_norms, strict=bool(row.grad_norms))
     worst = max(abs(loss - exact) for loss, exact in losses)
@@ -221,7 +212,7 @@ def training_line(section: str, name: str, row: Row, reference: Curve) -> Line:
     missing = [column for column in columns if getattr(row, column) is None]
     split = f"; null: {', '.join(missing)}" if missing else "; every part of the step's time known"
     return pass_or_fail(
-        section, name, worst,
+        name, worst,
         passes=worst <= limit and (worst_norm or 0.0) <= norm_limit and not missing,
         said=f"from the losses of plain fp32 code, at most {limit:g}; {gradients}{split}",
     )  # fmt: skip
@@ -230,7 +221,7 @@ def training_line(section: str, name: str, row: Row, reference: Curve) -> Line:
 def memory_lines(machine: Machine) -> Iterator[Line]:
     """Compare the allocator's peak with `scaling memory`'s for six layouts on one GPU."""
     if machine.gpu == "cpu":
-        yield not_here("memory", "allocated memory of six layouts", "a CPU has no allocator to ask")
+        yield not_here("allocated memory of six layouts", "a CPU has no allocator to ask")
         return
     points = [machine.point(_USUAL | dict(layout), shape=_WIDE) for layout in _COUNTED]
     exact = rank_memories((point, [0]) for point in points)
@@ -242,10 +233,10 @@ def memory_lines(machine: Machine) -> Iterator[Line]:
 def memory_line(name: str, row: Row, exact_bytes: int) -> Line:
     """Compare a row's peak memory with the rehearsed bytes."""
     if row.outcome != "ok" or row.peak_memory_bytes is None:
-        return failed_point("memory", name, row)
+        return failed_point(name, row)
     apart = abs(row.peak_memory_bytes / exact_bytes - 1)
     return pass_or_fail(
-        "memory", name, apart, passes=apart <= _MEMORY_TOLERANCE,
+        name, apart, passes=apart <= _MEMORY_TOLERANCE,
         said=f"apart, at most {_MEMORY_TOLERANCE:g}: {row.peak_memory_bytes:,} bytes allocated, "
         f"{exact_bytes:,} told",
     )  # fmt: skip
@@ -258,32 +249,27 @@ def trace_line(machine: Machine) -> Line:
     traces = list((machine.folder / "trace").rglob("*.trace.json.gz"))
     size = sum(trace.stat().st_size for trace in traces)
     passes = row.outcome == "ok" and size > 0
-    return pass_or_fail(
-        "memory", name, size, "bytes", passes=passes, said="of one step, compressed"
-    )
+    return pass_or_fail(name, size, "bytes", passes=passes, said="of one step, compressed")
 
 
 def host_lines(machine: Machine, server: psutil.Process) -> Iterator[Line]:
     """Run two points in a row, then one that its time limit ends, and check the memory after it."""
-    section = "warm hosts"
     first = machine.measure("order0", machine.point({}))
     before = _held_bytes(server)
     second = machine.measure("order1", machine.point({}))
     outcomes = [row.outcome for row in (first, second)]
     yield pass_or_fail(
-        section, "two orders in a row", passes=outcomes == ["ok", "ok"],
+        "two orders in a row", passes=outcomes == ["ok", "ok"],
         said=f"{outcomes[0]}, {outcomes[1]}: {first.startup_s or 0:.1f} and "
         f"{second.startup_s or 0:.1f} s to the first step",
     )  # fmt: skip
     late = machine.measure("order2", machine.point({}, measured_steps=10**6, time_limit_s=8.0))
-    yield pass_or_fail(
-        section, "ranks ended in mid-step", passes=late.outcome == "timeout",
-        said=f"{late.outcome}: {printable(late.error_message or '')}"[:200],
-    )  # fmt: skip
+    ended = late.outcome == "timeout"
+    yield pass_or_fail("ranks ended in mid-step", passes=ended, said=ending(late))
     after = machine.measure("order3", machine.point({}))
     left = _held_bytes(server) - before
     yield pass_or_fail(
-        section, "memory after it", left / 2**20, "MiB",
+        "memory after it", left / 2**20, "MiB",
         passes=after.outcome == "ok" and left < _LEFT_BYTES,
         said=f"more than before, at most {_LEFT_BYTES // 2**20}; the next order: {after.outcome}",
     )  # fmt: skip
@@ -295,3 +281,32 @@ def _held_bytes(server: psutil.Process) -> int:
         free, total = torch.cuda.mem_get_info()
         return total - free
     return sum(process.memory_info().rss for process in (server, *server.children(recursive=True)))
+
+
+def outcome_lines(machine: Machine) -> Iterator[Line]:
+    """A line for each point that must fail, followed by a point that must be ok."""
+    huge = dataclasses.replace(
+        SHAPE, hidden_size=10**6, num_heads=10, num_kv_heads=10, head_dim=10**5
+    )
+    replicas, stage_full = {"dp": min(2, machine.ranks)}, "a pipeline's stage out of memory"
+    silent = {"rank_command": [*_PROVOKED, "silent"], "hang_after_s": _SILENT_S}
+    cases: list[tuple[str, Outcome, str, Point, dict[str, Any]]] = [
+        ("a model beyond all memory", "oom", "", machine.point({}, shape=huge), {}),
+        ("a rank that falls silent", "hang", ": step ", machine.point(replicas), silent),
+    ]
+    if machine.ranks > 1:
+        stages = machine.point({"pp": 2, "engine": "torch", "gradient_accumulation_steps": 4})
+        cases.append((stage_full, "oom", "", stages, {"rank_command": [*_PROVOKED, "full_stage"]}))
+    else:
+        yield not_here(stage_full, "2 ranks, and here is 1")
+    for number, (name, expected, words, point, options) in enumerate(cases):
+        row = machine.measure(f"fails{number}", point, **options)
+        after = machine.measure(f"after{number}", machine.point({}))
+        yield outcome_line(name, expected, words, row, after.outcome)
+
+
+def outcome_line(name: str, expected: Outcome, words: str, row: Row, after: Outcome) -> Line:
+    """Whether a point failed with this outcome and these words, and the next was ok."""
+    right = row.outcome == expected and words in (row.error_message or "")
+    said = f"{row.outcome if right else ending(row)}, and the next point: {after}"
+    return pass_or_fail(name, passes=right and after == "ok", said=said)

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from scaling.check import __main__ as check
-from scaling.check.lines import Line, not_here, pass_or_fail, to_text
+from scaling.check.lines import Line, pass_or_fail, to_text
 from scaling.check.training import Machine
 
 
 def passed(name: str) -> Line:
-    return pass_or_fail("facts", name, passes=True, said="")
+    return pass_or_fail(name, passes=True, said="")
 
 
 def test_a_part_that_raises_leaves_its_traceback_and_the_next_part_runs() -> None:
@@ -52,9 +52,9 @@ def test_a_machine_trains_on_the_devices_that_it_has(
 ) -> None:
     trained = []
 
-    def lines(machine: Machine, _: object, where: torch.device, section: str) -> list[Line]:
+    def lines(machine: Machine, _: object, where: torch.device) -> list[Line]:
         trained.append((machine.gpu, where.type))
-        return [pass_or_fail(section, "", passes=True, said="")]
+        return [passed("training")]
 
     monkeypatch.setattr(check, "warm_server", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(check, "training_lines", lines)
@@ -64,8 +64,8 @@ def test_a_machine_trains_on_the_devices_that_it_has(
         monkeypatch.setattr(check, name, lambda *_: [])
     monkeypatch.setattr(check, "trace_line", lambda _: passed("trace"))
     parts = check._training(torch.device(device), tmp_path)
-    found = [line.section for line in check.checked(parts, is_late=lambda: False)]
-    assert [section for section in found if section != "facts"] == named
+    lines_of = check.checked(parts, is_late=lambda: False)
+    assert [line.section for line in lines_of if line.name == "training"] == named
     on_gpu = ("h100-80gb", "cuda")
     assert trained == [on_gpu if "CPU" not in name and gpus else ("cpu", "cpu") for name in named]
 
@@ -90,9 +90,9 @@ def test_each_line_is_in_the_file_before_the_next_is_looked_for(
 
 
 LINES = [
-    pass_or_fail("facts", "cores", 1024, None, passes=True, said="that this process may use"),
-    pass_or_fail("facts", "shared memory", 0.0625, "GiB", passes=False, said="at least 1 GiB"),
-    not_here("meters", "energy", "this machine has no GPU"),
+    Line("cores", "pass", 1024, said="that this process may use", section="facts"),
+    Line("shared memory", "fail", 0.0625, "GiB", "at least 1 GiB", section="facts"),
+    Line("energy", "not here", said="this machine has no GPU", section="meters"),
 ]
 
 

@@ -15,14 +15,17 @@ from scaling.check.training import (
     Machine,
     memory_line,
     memory_lines,
+    outcome_line,
+    outcome_lines,
     reference_curve,
     trace_line,
     training_line,
     training_lines,
     warm_server,
 )
+from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
-from scaling.record.row import Row
+from scaling.record.row import Outcome, Row
 from tests.rows import row_of
 
 CPU = torch.device("cpu")
@@ -45,7 +48,8 @@ def row(machine: Machine, **facts: object) -> Row:
 
 def test_every_layout_of_the_check_can_run(machine: Machine) -> None:
     for layout in (*ALONE, *TOGETHER):
-        assert not list(refusals(SHAPE, machine.point(layout).layout)), layout
+        asked = machine.point(layout).layout
+        assert not [*refusals(SHAPE, asked), *engine_refusals(SHAPE, asked)], layout
         assert machine.point(layout).layout.global_batch_size == 8
 
 
@@ -71,7 +75,7 @@ def test_the_reference_starts_from_the_loss_of_a_model_that_knows_nothing(
 def test_what_is_wrong_with_a_layout_is_said(
     machine: Machine, facts: dict[str, object], state: str, said: str
 ) -> None:
-    line = training_line("training", "tp2", row(machine, **facts), EXACT)
+    line = training_line("tp2", row(machine, **facts), EXACT)
     assert (line.state, said in line.said) == (state, True)
 
 
@@ -91,9 +95,37 @@ def test_this_machine_trains_and_names_what_fails(machine: Machine) -> None:
     """The short form: one rank, two ranks, and a trace."""
     with warm_server(machine):
         lines = [
-            *training_lines(machine, ALONE[:1], CPU, "one rank"),
-            *training_lines(machine, (TOGETHER[1], TOGETHER[-1]), CPU, "several ranks"),
+            *training_lines(machine, ALONE[:1], CPU),
+            *training_lines(machine, (TOGETHER[1], TOGETHER[-1]), CPU),
             trace_line(machine),
         ]
     states = [line.state for line in lines]
     assert states == ["pass", "pass", "not here", "pass"], lines
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message", "after", "state"),
+    [
+        ("hang", "no rank got further: step 3", "ok", "pass"),
+        ("hang", "no rank got further: step 3", "oom", "fail"),  # memory was never given back
+        ("error", "rank 0: some other words", "ok", "fail"),
+        ("hang", "no rank got further: importing", "ok", "fail"),
+    ],
+)
+def test_a_point_fails_as_it_should_and_the_next_one_runs(
+    machine: Machine, outcome: Outcome, message: str, after: Outcome, state: str
+) -> None:
+    failed = row(machine, outcome=outcome, error_message=message, losses=None)
+    line = outcome_line("a silent rank", "hang", ": step ", failed, after)
+    assert line.state == state
+    assert (": step " in message) != (message in line.said)
+    assert line.said.endswith(f", and the next point: {after}")
+
+
+@pytest.mark.ranks
+def test_provoked_failures_of_ranks_leave_their_outcomes(machine: Machine) -> None:
+    """A model beyond all memory, a silent rank, and a stage without memory."""
+    with warm_server(machine):
+        lines = [*outcome_lines(machine)]
+    assert [line.state for line in lines] == ["pass"] * 3, lines
+    assert "stage" in lines[-1].name

@@ -1,20 +1,16 @@
 """The bytes of tensors without numbers are those of real ones."""
 
 import dataclasses
-import json
-import os
-import subprocess
 from typing import Any
 
 import pytest
 import torch
 
-from scaling.launch.start.environment import rank_environment
 from scaling.study.point import Point
 from scaling.train.rehearsal.memory_record import MemoryRecord
 from tests.points import TINY, WALKED_STEPS, tiny_point
+from tests.train.conftest import Ask
 from tests.train.test_rehearsal import rehearse
-from tests.warm import warm_rank
 
 Memory = dict[str, Any]
 
@@ -58,25 +54,10 @@ def told() -> list[list[Memory]]:
     return [[next(answers)["memory"] for _ in ends(point)] for point in POINTS]
 
 
-@pytest.fixture(scope="module")
-def taken() -> list[list[Memory]]:
-    """The bytes that it takes."""
-    done = subprocess.run(
-        [warm_rank(), "-m", "tests.train.real_walk"],
-        input="".join(json.dumps(json.loads(point.to_json())) + "\n" for point in POINTS),
-        capture_output=True,
-        text=True,
-        env=rank_environment(POINTS[0], os.environ),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @pytest.mark.ranks
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in CASES])
 def test_a_rank_takes_the_bytes_that_were_told(
-    told: list[list[Memory]], taken: list[list[Memory]], case: int
+    told: list[list[Memory]], ask: Ask, case: int
 ) -> None:
     """To the byte, but for what only a CPU's ranks hold: gloo's copies, as long as its threads do.
 
@@ -85,7 +66,8 @@ def test_a_rank_takes_the_bytes_that_were_told(
     together hangs on how busy the machine is: 10.3 % were seen.
     """
     layout = POINTS[case].layout
-    of_ends = [taken[case][rank] for rank in ends(POINTS[case])]
+    (taken,) = ask(points=[POINTS[case].to_json()], act="hold")
+    of_ends = [taken[rank] for rank in ends(POINTS[case])]
     for one, other in zip(told[case], of_ends, strict=True):
         assert one["phases"].keys() == other["phases"].keys()
         for phase in one["phases"]:

@@ -47,55 +47,62 @@ def logits_of(model: Decoder) -> torch.Tensor:
     return model.head(model.norm(x))
 
 
-def as_llama(ours: Weights, shape: ModelShape) -> Weights:
-    theirs = {
-        "model.embed_tokens.weight": ours["embedding.weight"],
-        "model.norm.weight": ours["norm.weight"],
-        "lm_head.weight": ours.get("head.weight", ours["embedding.weight"]),
+def renamed(ours: Weights, names: dict[str, str], layers: int = 0) -> Weights:
+    """Our weights by the names of theirs; `{}` stands for the number of a layer."""
+    return {
+        theirs.format(index): ours[name.format(index)]
+        for theirs, name in names.items()
+        for index in range(layers if "{}" in name else 1)
     }
-    for i in range(shape.num_layers):
-        a, b = f"layers.{i}.", f"model.layers.{i}."
-        theirs |= {
-            f"{b}self_attn.q_proj.weight": ours[f"{a}attention.query"],
-            f"{b}self_attn.k_proj.weight": ours[f"{a}attention.key"],
-            f"{b}self_attn.v_proj.weight": ours[f"{a}attention.value"],
-            f"{b}self_attn.o_proj.weight": ours[f"{a}attention.output"],
-            f"{b}mlp.gate_proj.weight": ours[f"{a}feed_forward.gate"],
-            f"{b}mlp.up_proj.weight": ours[f"{a}feed_forward.up"],
-            f"{b}mlp.down_proj.weight": ours[f"{a}feed_forward.down"],
-            f"{b}input_layernorm.weight": ours[f"{a}attention_norm.weight"],
-            f"{b}post_attention_layernorm.weight": ours[f"{a}feed_forward_norm.weight"],
-        }
-    return theirs
+
+
+def as_llama(ours: Weights, shape: ModelShape) -> Weights:
+    layer = "model.layers.{}."
+    names = {
+        "model.embed_tokens.weight": "embedding.weight",
+        "model.norm.weight": "norm.weight",
+        "lm_head.weight": "embedding.weight" if shape.tied_embeddings else "head.weight",
+        f"{layer}input_layernorm.weight": "layers.{}.attention_norm.weight",
+        f"{layer}post_attention_layernorm.weight": "layers.{}.feed_forward_norm.weight",
+    }
+    for part in ("query", "key", "value", "output"):
+        names[f"{layer}self_attn.{part[0]}_proj.weight"] = f"layers.{{}}.attention.{part}"
+    for part in ("gate", "up", "down"):
+        names[f"{layer}mlp.{part}_proj.weight"] = f"layers.{{}}.feed_forward.{part}"
+    return renamed(ours, names, shape.num_layers)
 
 
 def as_gpt2(ours: Weights, shape: ModelShape) -> Weights:
-    theirs = {
-        "transformer.wte.weight": ours["embedding.weight"],
-        "transformer.wpe.weight": ours["embedding.positions"],
-        "transformer.ln_f.weight": ours["norm.weight"],
-        "transformer.ln_f.bias": ours["norm.bias"],
-        "lm_head.weight": ours.get("head.weight", ours["embedding.weight"]),
-    }
-    parts = ("query", "key", "value")
-    for i in range(shape.num_layers):
-        a, b = f"layers.{i}.", f"transformer.h.{i}."
-        joined = [ours[f"{a}attention.{part}"] for part in parts]
-        biases = [ours[f"{a}attention.{part}_bias"] for part in parts]
-        theirs |= {
-            f"{b}attn.c_attn.weight": torch.cat(joined).T,
-            f"{b}attn.c_attn.bias": torch.cat(biases),
-            f"{b}attn.c_proj.weight": ours[f"{a}attention.output"].T,
-            f"{b}attn.c_proj.bias": ours[f"{a}attention_bias"],
-            f"{b}mlp.c_fc.weight": ours[f"{a}feed_forward.up"].T,
-            f"{b}mlp.c_fc.bias": ours[f"{a}feed_forward.up_bias"],
-            f"{b}mlp.c_proj.weight": ours[f"{a}feed_forward.down"].T,
-            f"{b}mlp.c_proj.bias": ours[f"{a}feed_forward_bias"],
+    layer, parts = "transformer.h.{}.", ("query", "key", "value")
+    for i in range(shape.num_layers):  # its matrices of attention are one
+        attention = f"layers.{i}.attention"
+        ours |= {
+            f"{attention}.joined": torch.cat([ours[f"{attention}.{part}"] for part in parts]),
+            f"{attention}.joined_bias": torch.cat(
+                [ours[f"{attention}.{part}_bias"] for part in parts]
+            ),
         }
-        for norm, theirs_named in (("attention_norm", "ln_1"), ("feed_forward_norm", "ln_2")):
-            theirs[f"{b}{theirs_named}.weight"] = ours[f"{a}{norm}.weight"]
-            theirs[f"{b}{theirs_named}.bias"] = ours[f"{a}{norm}.bias"]
-    return theirs
+    names = {
+        "transformer.wte.weight": "embedding.weight",
+        "transformer.wpe.weight": "embedding.positions",
+        "lm_head.weight": "embedding.weight" if shape.tied_embeddings else "head.weight",
+        f"{layer}attn.c_attn.weight": "layers.{}.attention.joined",
+        f"{layer}attn.c_attn.bias": "layers.{}.attention.joined_bias",
+        f"{layer}attn.c_proj.weight": "layers.{}.attention.output",
+        f"{layer}attn.c_proj.bias": "layers.{}.attention_bias",
+        f"{layer}mlp.c_fc.weight": "layers.{}.feed_forward.up",
+        f"{layer}mlp.c_fc.bias": "layers.{}.feed_forward.up_bias",
+        f"{layer}mlp.c_proj.weight": "layers.{}.feed_forward.down",
+        f"{layer}mlp.c_proj.bias": "layers.{}.feed_forward_bias",
+    }
+    for kind in ("weight", "bias"):
+        names |= {
+            f"transformer.ln_f.{kind}": f"norm.{kind}",
+            f"{layer}ln_1.{kind}": f"layers.{{}}.attention_norm.{kind}",
+            f"{layer}ln_2.{kind}": f"layers.{{}}.feed_forward_norm.{kind}",
+        }
+    theirs = renamed(ours, names, shape.num_layers)
+    return {name: w.T if ".c_" in name and w.ndim == 2 else w for name, w in theirs.items()}
 
 
 def compare_gradients(
@@ -123,19 +130,13 @@ def test_a_llama_gives_the_logits_and_gradients_of_transformers(tied: bool) -> N
     from transformers import LlamaConfig, LlamaForCausalLM  # late: seconds, of every collection
 
     shape = dataclasses.replace(TINY, tied_embeddings=tied)
-    theirs = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.ffn_hidden_size,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=tied,
-        )
-    )
-    compare(shape, theirs, as_llama)
+    config = LlamaConfig(
+        vocab_size=shape.vocab_size, hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size, num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads, num_key_value_heads=shape.num_kv_heads,
+        rms_norm_eps=1e-5, tie_word_embeddings=tied,
+    )  # fmt: skip
+    compare(shape, LlamaForCausalLM(config), as_llama)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -143,19 +144,12 @@ def test_a_gpt_gives_the_logits_and_gradients_of_transformers(tied: bool) -> Non
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = dataclasses.replace(TINY_GPT, tied_embeddings=tied)
-    theirs = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=shape.vocab_size,
-            n_positions=shape.max_positions,
-            n_embd=shape.hidden_size,
-            n_layer=shape.num_layers,
-            n_head=shape.num_heads,
-            n_inner=shape.ffn_hidden_size,
-            activation_function="gelu",
-            tie_word_embeddings=tied,
-        )
-    ).eval()  # GPT-2 trains with dropout
-    compare(shape, theirs, as_gpt2)
+    config = GPT2Config(
+        vocab_size=shape.vocab_size, n_positions=shape.max_positions, n_embd=shape.hidden_size,
+        n_layer=shape.num_layers, n_head=shape.num_heads, n_inner=shape.ffn_hidden_size,
+        activation_function="gelu", tie_word_embeddings=tied,
+    )  # fmt: skip
+    compare(shape, GPT2LMHeadModel(config).eval(), as_gpt2)  # GPT-2 trains with dropout
 
 
 SHAPES = {
@@ -169,68 +163,52 @@ FAR = 160  # tokens: beyond the last bucket's 128
 def transformers_model(shape: ModelShape) -> "MT5ForConditionalGeneration":
     from transformers import MT5Config, MT5ForConditionalGeneration  # late: it takes seconds
 
-    model = MT5ForConditionalGeneration(
-        MT5Config(
-            vocab_size=shape.vocab_size,
-            d_model=shape.hidden_size,
-            d_kv=shape.head_dim,
-            d_ff=shape.ffn_hidden_size,
-            num_layers=shape.num_encoder_layers,
-            num_decoder_layers=shape.num_layers,
-            num_heads=shape.num_heads,
-            feed_forward_proj="gated-gelu" if shape.gated_mlp else "relu",
-        )
-    ).eval()
+    config = MT5Config(
+        vocab_size=shape.vocab_size, d_model=shape.hidden_size, d_kv=shape.head_dim,
+        d_ff=shape.ffn_hidden_size, num_layers=shape.num_encoder_layers,
+        num_decoder_layers=shape.num_layers, num_heads=shape.num_heads,
+        feed_forward_proj="gated-gelu" if shape.gated_mlp else "relu",
+    )  # fmt: skip
+    model = MT5ForConditionalGeneration(config).eval()
     # its configuration ties the head whatever it is told; the released mT5 has one of its own
     model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
     return model
 
 
 def as_mt5(ours: Weights, shape: ModelShape) -> Weights:
-    vocabulary = ours["embedding.weight"]
-    theirs = {
-        "shared.weight": vocabulary,
-        "encoder.embed_tokens.weight": vocabulary,
-        "decoder.embed_tokens.weight": vocabulary,
-        "encoder.final_layer_norm.weight": ours["encoder_norm.weight"],
-        "decoder.final_layer_norm.weight": ours["norm.weight"],
-        "lm_head.weight": ours["head.weight"],
-    }
-    table = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    theirs |= {
-        f"{stack}.{table}": ours[f"{stack}_bias.table"].T for stack in ("encoder", "decoder")
-    }
-    for i in range(shape.num_encoder_layers):
-        names = {"attention": "0.SelfAttention", "feed_forward": "1.DenseReluDense"}
-        theirs |= _t5_layer(ours, shape, f"encoder.{i}.", f"encoder.block.{i}.layer.", names)
-    for i in range(shape.num_layers):
-        names = {
-            "attention": "0.SelfAttention",
-            "cross_attention": "1.EncDecAttention",
-            "feed_forward": "2.DenseReluDense",
-        }
-        theirs |= _t5_layer(ours, shape, f"decoder.{i}.", f"decoder.block.{i}.layer.", names)
-    return theirs
-
-
-def _t5_layer(ours: Weights, shape: ModelShape, a: str, b: str, names: dict[str, str]) -> Weights:
-    shared = shape.num_heads // shape.num_kv_heads
+    theirs = renamed(
+        ours,
+        {
+            "shared.weight": "embedding.weight",
+            "encoder.embed_tokens.weight": "embedding.weight",
+            "decoder.embed_tokens.weight": "embedding.weight",
+            "encoder.final_layer_norm.weight": "encoder_norm.weight",
+            "decoder.final_layer_norm.weight": "norm.weight",
+            "lm_head.weight": "head.weight",
+        },
+    )
     inner = {"gate": "wi_0", "up": "wi_1"} if shape.gated_mlp else {"up": "wi"}
-    theirs = {}
-    for part, named in names.items():
-        norm = part.removesuffix("_attention") if part == "cross_attention" else part
-        theirs[f"{b}{named[0]}.layer_norm.weight"] = ours[f"{a}{norm}_norm.weight"]
-        if part == "feed_forward":
-            for our_name, their_name in (inner | {"down": "wo"}).items():
-                theirs[f"{b}{named}.{their_name}.weight"] = ours[f"{a}{part}.{our_name}"]
-            continue
-        for name in ("query", "output"):
-            theirs[f"{b}{named}.{name[0]}.weight"] = ours[f"{a}{part}.{name}"]
-        for name in ("key", "value"):  # theirs has one for every query head
-            heads = ours[f"{a}{part}.{name}"].unflatten(0, (-1, shape.head_dim))
-            theirs[f"{b}{named}.{name[0]}.weight"] = heads.repeat_interleave(shared, 0).flatten(
-                0, 1
-            )
+    blocks = {"attention": "SelfAttention", "cross_attention": "EncDecAttention",
+              "feed_forward": "DenseReluDense"}  # fmt: skip
+    shared = shape.num_heads // shape.num_kv_heads
+    for stack, layers in (("encoder", shape.num_encoder_layers), ("decoder", shape.num_layers)):
+        table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        theirs[table] = ours[f"{stack}_bias.table"].T
+        parts = [part for part in blocks if stack == "decoder" or part != "cross_attention"]
+        for number, part in enumerate(parts):
+            block = f"{stack}.block.{{}}.layer.{number}."
+            norm = "cross" if part == "cross_attention" else part
+            names = {f"{block}layer_norm.weight": f"{stack}.{{}}.{norm}_norm.weight"}
+            words = {"query": "q", "key": "k", "value": "v", "output": "o"}
+            for name, word in (
+                (inner | {"down": "wo"}) if part == "feed_forward" else words
+            ).items():
+                names[f"{block}{blocks[part]}.{word}.weight"] = f"{stack}.{{}}.{part}.{name}"
+            theirs |= renamed(ours, names, layers)
+    for name, weight in theirs.items():  # theirs has a key and a value for every query head
+        if name.endswith((".k.weight", ".v.weight")):
+            heads = weight.unflatten(0, (-1, shape.head_dim))
+            theirs[name] = heads.repeat_interleave(shared, 0).flatten(0, 1)
     return theirs
 
 

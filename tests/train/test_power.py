@@ -1,6 +1,5 @@
 """NVML stands in here as an object with its functions: its units and answers, no GPU."""
 
-import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,42 +15,39 @@ class NvmlError(Exception):
     pass
 
 
-class NotSupported(NvmlError):
-    pass
-
-
 def nvml(**answers: Any) -> types.SimpleNamespace:
-    """A pynvml of one device: an exception among the answers is raised."""
+    """A pynvml of one device: of a list each call gets the next, and an exception is raised."""
+    usual: dict[str, Any] = {
+        "nvmlDeviceGetTotalEnergyConsumption": 5_000, "nvmlDeviceGetPowerUsage": 300_000,
+        "nvmlDeviceGetClockInfo": 1_980, "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
+        "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(used=0),
+    }  # fmt: skip
 
     def answering(answer: Any) -> Callable[..., Any]:
-        def answered(*_: Any) -> Any:
-            if isinstance(answer, Exception):
-                raise answer
-            return answer() if callable(answer) else answer
+        def answered(*_: Any, **__: Any) -> Any:
+            found = answer.pop(0) if isinstance(answer, list) else answer
+            if isinstance(found, Exception):
+                raise found
+            return found
 
         return answered
 
-    usual = {"energy": 5_000, "power": 300_000, "clock": 1_980, "reasons": 0, "memory": 0}
-    answers = usual | answers
+    calls = {name: answering(answer) for name, answer in (usual | answers).items()}
+    reasons = {"SwPowerCap": 4, "HwSlowdown": 8, "SwThermalSlowdown": 32,
+               "HwThermalSlowdown": 64, "HwPowerBrakeSlowdown": 128}  # fmt: skip
     return types.SimpleNamespace(
-        NVML_CLOCK_SM=1,
-        nvmlClocksThrottleReasonSwPowerCap=4,
-        nvmlClocksThrottleReasonHwSlowdown=8,
-        nvmlClocksThrottleReasonSwThermalSlowdown=32,
-        nvmlClocksThrottleReasonHwThermalSlowdown=64,
-        nvmlClocksThrottleReasonHwPowerBrakeSlowdown=128,
-        nvmlMemory_v2=2,
-        NVMLError=NvmlError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetTotalEnergyConsumption=answering(answers["energy"]),
-        nvmlDeviceGetMemoryInfo=lambda _, version: types.SimpleNamespace(
-            used=answering(answers["memory"])()
-        ),
-        nvmlDeviceGetPowerUsage=answering(answers["power"]),
-        nvmlDeviceGetClockInfo=answering(answers["clock"]),
-        nvmlDeviceGetCurrentClocksThrottleReasons=answering(answers["reasons"]),
-    )
+        NVML_CLOCK_SM=1, nvmlMemory_v2=2, NVMLError=NvmlError, nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid, **calls,
+        **{f"nvmlClocksThrottleReason{name}": bit for name, bit in reasons.items()},
+    )  # fmt: skip
+
+
+def use_of(seconds: float, **answers: Any) -> dict[str, float | None]:
+    """The columns of so many seconds."""
+    clock = iter([10.0, 10.0 + seconds]).__next__
+    log = PowerLog(NvmlMeter(nvml(**answers), "GPU-1"), clock=clock, every_s=3600)
+    log.start()
+    return log.stop()
 
 
 @pytest.mark.parametrize(
@@ -67,40 +63,44 @@ def nvml(**answers: Any) -> types.SimpleNamespace:
 def test_only_heat_and_hardware_count_as_a_slow_down(
     reasons: int, throttled: bool, slowed_down: bool
 ) -> None:
-    meter = NvmlMeter(nvml(reasons=reasons), "GPU-1")
-    sample = meter.sample()
+    told = {"nvmlDeviceGetCurrentClocksThrottleReasons": reasons}
+    sample = NvmlMeter(nvml(**told), "GPU-1").sample()
     assert (sample["throttled_share"], sample["slowdown_share"]) == (throttled, slowed_down)
 
 
-@pytest.mark.parametrize("error", [NotSupported("Not Supported"), NvmlError("GPU is lost")])
+@pytest.mark.parametrize("error", [NvmlError("Not Supported"), NvmlError("GPU is lost")])
 def test_no_error_of_nvml_costs_a_row_and_its_reason_is_logged_once(
     error: NvmlError, caplog: pytest.LogCaptureFixture
 ) -> None:
-    missing = dict.fromkeys(("energy", "power", "clock", "reasons", "memory"), error)
+    calls = ("TotalEnergyConsumption", "PowerUsage", "ClockInfo", "MemoryInfo")
+    calls += ("CurrentClocksThrottleReasons",)
+    missing = {f"nvmlDeviceGet{call}": error for call in calls}
     meter = NvmlMeter(nvml(**missing), "GPU-1")
     for _ in range(2):
         assert (meter.energy_j(), meter.memory_used()) == (None, None)
         assert meter.sample() == dict.fromkeys(SAMPLED)
-    log = PowerLog(meter, clock=iter([0.0, 2.0]).__next__, every_s=3600)
-    log.start()
-    assert set(log.stop().values()) == {None}
     assert len(caplog.messages) == 5
+    assert set(use_of(2.0, **missing).values()) == {None}
     assert all(str(error) in message for message in caplog.messages)
 
 
-def test_a_counter_that_fails_in_the_end_leaves_the_power_readings() -> None:
-    answers = iter([1_000, NvmlError("Unknown Error")])
+@pytest.mark.parametrize(
+    ("counter", "energy_j", "mean_power_w"),
+    [
+        ([1_000_000, 1_500_000], 500.0, 200.0),
+        ([1_000, NvmlError("Unknown Error")], 750.0, 300.0),  # the power readings are left
+    ],
+)
+def test_energy_is_what_the_counter_rose_by(
+    counter: list[Any], energy_j: float, mean_power_w: float
+) -> None:
+    found = use_of(2.5, nvmlDeviceGetTotalEnergyConsumption=counter)
+    assert (found["energy_j"], found["mean_power_w"]) == (energy_j, mean_power_w)
 
-    def counter() -> Any:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
-    log = PowerLog(NvmlMeter(nvml(energy=counter), "GPU-1"), clock=iter([0.0, 2.0]).__next__)
-    log.start()
-    found = log.stop()
-    assert (found["energy_j"], found["mean_power_w"]) == (600.0, 300.0)
+def test_too_short_steps_have_no_energy(caplog: pytest.LogCaptureFixture) -> None:
+    assert use_of(1.9) == {}
+    assert caplog.messages == ["no energy or clocks: 1.9 s are too few for NVML's readings"]
 
 
 def drawn(readings: list[tuple[float, float]]) -> list[tuple[float, Sample]]:
@@ -127,24 +127,3 @@ def test_mean_power_lies_between_the_readings(
     assert mean is not None
     assert min(watts) - 1e-6 <= mean <= max(watts) + 1e-6
     assert found["energy_j"] == pytest.approx(mean * seconds)
-
-
-def test_the_log_subtracts_two_readings_of_the_counter() -> None:
-    counter = itertools.count(1_000_000, 500_000)
-    meter = NvmlMeter(nvml(energy=lambda: next(counter)), "GPU-1")
-    clock = iter([10.0, 12.5])
-    log = PowerLog(meter, clock=lambda: next(clock), every_s=3600)
-    log.start()
-    found = log.stop()
-    assert (found["energy_j"], found["mean_power_w"]) == (500.0, 200.0)
-
-
-def test_too_short_steps_have_no_energy(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    counter = itertools.count(1_000_000, 500_000)
-    meter = NvmlMeter(nvml(energy=lambda: next(counter)), "GPU-1")
-    log = PowerLog(meter, clock=iter([10.0, 11.9]).__next__, every_s=3600)
-    log.start()
-    assert log.stop() == {}
-    assert caplog.messages == ["no energy or clocks: 1.9 s are too few for NVML's readings"]

@@ -1,10 +1,10 @@
 """Ranks forked from a process that has imported all they need: the answer to a question.
 
 A question is JSON on stdin. `point` and `directory`: measure it as real ranks do; the answer is
-their exit codes. `points`: what the ranks of many layouts learn, one after another in one launch,
-nothing measured: starting, meeting and the profiler's window take longer than ten steps of a tiny
-model. Each layout makes its groups, its engine and its steps as a rank of its own would. One that
-fails ends the launch: the rest goes on in another.
+their exit codes. `points`: an act (acts.py) of the ranks of many layouts, one after another in one
+launch, nothing measured: starting, meeting and the profiler's window take longer than ten steps of
+a tiny model. Each layout makes its groups, its engine and its steps as a rank of its own would. One
+that fails ends the launch: the rest goes on in another.
 """
 
 import contextlib
@@ -25,22 +25,16 @@ import torch.distributed as dist
 
 from scaling.cluster.node import RankId
 from scaling.launch.start.local import rank_variables
-from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point, point_from_json
-from scaling.study.short_steps import short_step_sizes
-from scaling.train.data import Feed
 from scaling.train.engines.deepspeed import engine as deepspeed_engine
 from scaling.train.engines.torch import optimizer_step
-from scaling.train.engines.trainer import build, make_blueprint, replicas_agree
-from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.rendezvous import rendezvous
 from scaling.train.program import run
+from tests.points import LEARNING_RATE
+from tests.train.acts import ACTS, CPU, TIMEOUT_S, Act
 from tests.train.faults import FAULTS
-from tests.train.reference import LEARNING_RATE, Curves
-
-_CPU = torch.device("cpu")
-_TIMEOUT_S = 60.0
+from tests.train.reference import Curves
 
 
 def main() -> None:
@@ -51,7 +45,8 @@ def main() -> None:
     asked = json.load(sys.stdin)
     if "points" in asked:
         points = [point_from_json(each) for each in asked["points"]]
-        answer: Any = _trained_together(points, asked.get("fault"))
+        act = ACTS[asked.get("act", "learn")]
+        answer: Any = _acted_together(points, act, asked.get("fault"))
     else:
         point, directory = point_from_json(asked["point"]), Path(asked["directory"])
         measured = partial(run, point, RankFiles(directory))
@@ -60,23 +55,26 @@ def main() -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
-def _trained_together(points: Sequence[Point], fault: str | None = None) -> list[Curves]:
-    """The curves of each point's ranks; all points have the same number of ranks.
+def _acted_together(points: Sequence[Point], act: Act, fault: str | None) -> list[Curves]:
+    """The finds of each point's ranks; all points have the same number of ranks.
 
     `fault`: of FAULTS, in every rank.
     """
     curves: list[Curves] = []
     with tempfile.TemporaryDirectory() as directory:
         while len(curves) < len(points):
-            curves += _launched(points[len(curves) :], Path(directory) / str(len(curves)), fault)
+            left, place = points[len(curves) :], Path(directory) / str(len(curves))
+            curves += _launched(left, act, place, fault)
     return curves
 
 
-def _launched(points: Sequence[Point], directory: Path, fault: str | None) -> list[Curves]:
+def _launched(
+    points: Sequence[Point], act: Act, directory: Path, fault: str | None
+) -> list[Curves]:
     """Up to the first point that fails, which is the last of the list then."""
     directory.mkdir()
     world_size = points[0].layout.world_size
-    waiting = {*_fork(partial(_learn, points, directory, fault), world_size, directory)}
+    waiting = {*_fork(partial(_act, points, act, directory, fault), world_size, directory)}
     while waiting:
         process, status = os.wait()
         if process not in waiting:  # of another test
@@ -90,7 +88,7 @@ def _launched(points: Sequence[Point], directory: Path, fault: str | None) -> li
     for index in range(len(points)):
         files = [directory / f"{index}.{rank}.json" for rank in range(world_size)]
         done.append([json.loads(f.read_text()) if f.exists() else {} for f in files])
-        if not all("losses" in rank for rank in done[-1]):
+        if any(not rank or "error" in rank for rank in done[-1]):
             break
     return done
 
@@ -111,14 +109,16 @@ def _fork(be: Callable[[RankId], object], world_size: int, directory: Path) -> l
     return ranks
 
 
-def _learn(points: Sequence[Point], directory: Path, fault: str | None, own: RankId) -> NoReturn:
+def _act(
+    points: Sequence[Point], act: Act, directory: Path, fault: str | None, own: RankId
+) -> NoReturn:
     index, code = 0, 1
     try:
         if fault is not None:
             FAULTS[fault]()
-        port = rendezvous(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S).port
+        port = rendezvous(own, RankFiles(directory), CPU, timeout_s=TIMEOUT_S).port
         for index, point in enumerate(points):
-            _leave(directory / f"{index}.{own.rank}.json", _curve(point, own.rank, port))
+            _leave(directory / f"{index}.{own.rank}.json", act(point, own.rank, port))
             gc.collect()  # an engine is a ring of references, which keeps its threads and hooks
             _level_groups(own.rank)
         dist.barrier()
@@ -142,26 +142,3 @@ def _level_groups(rank: int) -> None:
 def _leave(path: Path, curve: dict[str, Any]) -> None:
     path.with_suffix(".part").write_text(json.dumps(curve))
     path.with_suffix(".part").rename(path)
-
-
-def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
-    engine_module(point.layout.engine, "engine").join(port)
-    groups = Groups(rank, point.layout, timeout_s=_TIMEOUT_S)
-    plan = make_blueprint(point, groups, _CPU)
-    trainer = build(plan, groups)
-    whole = point.layout.gradient_accumulation_steps
-    short = () if point.accumulation == "full" else short_step_sizes(point.layout)
-    counts = (*short, whole)  # in turns
-    losses, norms = [], []
-    steps = point.warmup_steps + point.measured_steps
-    turns = [counts[step % len(counts)] for step in range(steps)]
-    feed = Feed(point, groups.place, turns, first=0, device=_CPU)
-    for step in range(steps):
-        trainer.step(feed(step))
-        losses.append(trainer.loss())
-        norms.append(trainer.grad_norm())
-    return {
-        "losses": losses,
-        "grad_norms": None if None in norms else norms,
-        "replicas_agree": replicas_agree(trainer, groups, _CPU),
-    }
