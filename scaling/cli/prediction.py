@@ -86,15 +86,13 @@ def calibrate(
     probes: Annotated[Path | None, opt("Rates that the cluster's probes reached.")] = None,
 ) -> None:
     """Fit the model's parameters, with intervals, to measured rows."""
-    import numpy as np
-
     from scaling.importing.reader import read_rows, read_table
     from scaling.predict.fit.calibrate import calibrate as fit
     from scaling.predict.fit.calibrate import of_commonest_fingerprints, one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
     from scaling.predict.read.calibration import Calibration, write_calibration
     from scaling.predict.read.clusters import site_clusters, site_models
-    from scaling.predict.read.observed import impossible_rows, impossible_sentence, observed_of
+    from scaling.predict.read.observed import impossible_rows, observed_of
     from scaling.predict.read.points import points_of
     from scaling.record.conditions import rows_where
     from scaling.record.row_checks import PROBE_COLUMNS
@@ -107,26 +105,22 @@ def calibrate(
     if points is not None:
         wanted &= _of_points(table, points)
     table = table.filter(wanted)
-    models, measurements = site_models(), observed_of(table)
-    measured = points_of(table, models=models)
-    impossible = impossible_rows(table, measured, measurements)
-    kept = ~np.isin(np.arange(len(measured)), list(impossible))
+    measured, observed = points_of(table, models=site_models()), observed_of(table)
+    impossible, why_impossible = impossible_rows(table, measured, observed)
+    observed = observed.only(~impossible)
     if points is None:
-        one_fingerprint_per_stack(table, measured, measurements)
+        one_fingerprint_per_stack(table, measured, observed)
     else:  # of a study, which nobody asks to choose
-        commonest = of_commonest_fingerprints(table, measured, measurements)
+        commonest = of_commonest_fingerprints(table, measured, observed)
         if not commonest.all():
             warn(f"left out {(~commonest).sum()} rows of other software")
-        kept &= commonest
-    if not kept.all():
-        table = table.filter(kept)
-        measured = points_of(table, models=models)
+        observed = observed.only(commonest)
     source = f"{rows.name}" + (f" where {where}" if where else "")
     probed = None
     if probes is not None:
         probed = probed_parameters(read_table(probes, columns=PROBE_COLUMNS), site_clusters())
     try:
-        calibration = fit(measured, observed_of(table), source=source, probes=probed)
+        calibration = fit(measured, observed, source=source, probes=probed)
     except Exception as error:
         if points is None:
             raise
@@ -148,8 +142,8 @@ def calibrate(
         typer.echo(f"{rows}: the fit failed ({calibration.failure}); the calibration is empty")
     elif not calibration.stacks:
         typer.echo(f"{rows}: no row of a GPU ran or ran out of memory; the calibration is empty")
-    if impossible:
-        warn(impossible_sentence(impossible))
+    if why_impossible:
+        warn(why_impossible)
     typer.echo(f"-> {out}")
     print_assumptions(measured.assumptions)
 

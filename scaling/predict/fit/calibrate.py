@@ -88,6 +88,7 @@ def _rows_by_fingerprint(
 def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
     # sums differ by the order of rows, so it follows from the rows themselves
     order = np.lexsort((observed.step_time_s, *group.features.places()))
+    order = order[observed.tells[order]]
     group = dataclasses.replace(group, rows=group.rows[order], features=group.features.take(order))
     observed = observed.take(order)
     memory = fit_memory(group, observed, group.start)

@@ -17,12 +17,7 @@ from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points, places_among
-from scaling.predict.read.observed import (
-    Observed,
-    impossible_rows,
-    impossible_sentence,
-    observed_of,
-)
+from scaling.predict.read.observed import Observed, impossible_rows, observed_of
 from scaling.predict.read.points import points_of
 from scaling.record.conditions import rows_where
 
@@ -106,37 +101,32 @@ def trial(
     if not rows.num_rows:
         raise InputError(f"{source}: holds no row under its header")
     points, observed = points_of(table, models=models, clusters=clusters), observed_of(table)
-    impossible = impossible_rows(table, points, observed)
-    possible = np.ones(len(points), dtype=bool)
-    possible[list(impossible)] = False
+    impossible, why_impossible = impossible_rows(table, points, observed)
     fitted = np.zeros(len(points), dtype=bool)
     if calibrate_where is not None:
         fitted = rows_where(rows, calibrate_where, source, "--calibrate-where")
     tested = ~fitted
     if test_where is not None:
         tested = rows_where(rows, test_where, source, "--test-where")
-    fitted, tested = fitted & possible, tested & possible
-    set_aside = [impossible_sentence(impossible)] if impossible else []
-    if calibrate_where is not None and not fitted.any():
-        told = "; ".join(["--calibrate-where leaves no row to calibrate on; widen it", *set_aside])
-        raise InputError(f"{source}: {told}")
-    if not tested.any():
-        option = "widen --test-where"
-        if test_where is None:
-            option = "narrow --calibrate-where" if fitted.any() else ""
-        told = "; ".join(filter(None, ["no row is left to test", option, *set_aside]))
-        raise InputError(f"{source}: {told}")
+    fitted, tested = fitted & ~impossible, tested & ~impossible
     known = observed.ran | observed.out_of_memory | observed.ambiguous
-    if not (tested & known).any():
-        raise InputError(
-            f"{source}: none of the {int(tested.sum())} rows to test ran or ran out of memory "
+    wrong = None
+    if calibrate_where is not None and not fitted.any():
+        wrong = "--calibrate-where leaves no row to calibrate on; widen it"
+    elif not tested.any():
+        narrow = "; narrow --calibrate-where" if fitted.any() else ""
+        hint = narrow if test_where is None else "; widen --test-where"
+        wrong = f"no row is left to test{hint}"
+    elif not (tested & known).any():
+        wrong = (
+            f"none of the {int(tested.sum())} rows to test ran or ran out of memory "
             "(step_time_s, outcome): nothing can be compared with predictions"
         )
+    if wrong is not None:
+        raise InputError(f"{source}: {'; '.join(filter(None, [wrong, why_impossible]))}")
     calibration = None
     if fitted.any():
-        part = table.filter(fitted)
-        part_points = points_of(part, models=models, clusters=clusters)
-        calibration = calibrate(part_points, observed_of(part), source=source)
+        calibration = calibrate(points, observed.only(fitted), source=source)
     prediction = predict(points, calibration)
     overall, groups = validate(points, observed, prediction, tested)
     return Validation(
@@ -148,7 +138,7 @@ def trial(
         groups=groups,
         notes=[
             *_notes(fitted, tested, observed, calibration, points.note),
-            *set_aside,
+            *filter(None, [why_impossible]),
         ],
         assumptions=tuple(dict.fromkeys(points.assumptions)),
     )

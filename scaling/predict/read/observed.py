@@ -38,6 +38,16 @@ class Observed:
         """Rows that tell a fit something: they ran, were out of memory, or state a peak."""
         return self.ran | self.out_of_memory | np.isfinite(self.peak_memory_bytes)
 
+    def only(self, rows: Flags) -> "Observed":
+        """The same rows, where those that are not in the mask, (n,), measured nothing."""
+        return Observed(
+            step_time_s=np.where(rows, self.step_time_s, np.nan),
+            peak_memory_bytes=np.where(rows, self.peak_memory_bytes, np.nan),
+            ran=self.ran & rows,
+            out_of_memory=self.out_of_memory & rows,
+            ambiguous=self.ambiguous & rows,
+        )
+
     def take(self, rows: npt.NDArray[np.int64] | Flags) -> "Observed":
         """These rows only."""
         return Observed(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
@@ -62,25 +72,25 @@ def observed_of(table: "Table") -> Observed:
     )
 
 
-def impossible_rows(table: "Table", points: Points, observed: Observed) -> dict[int, str]:
-    """Timed rows that took more FLOP/s than their GPUs' peak: why, by row number."""
+def impossible_rows(table: "Table", points: Points, observed: Observed) -> tuple[Flags, str]:
+    """Mask of timed rows that took more FLOP/s than their GPUs' peak, (n,), and a sentence on them.
+
+    The sentence is empty if there is none.
+    """
     rate = np.full(len(points), np.nan)
     for group in points.groups:
         flops = _matmul_flops(group) * points.tokens_per_step[group.rows]
         peak = group.features.world_size * group.features.stated_peak
         rate[group.rows] = flops / peak / observed.step_time_s[group.rows]
-    rows = np.flatnonzero(observed.timed & (rate > 1)).tolist()
-    return {
-        row: f"{table.place(row)}: step_time_s={observed.step_time_s[row]:g}: would take more "
+    impossible = observed.timed & (rate > 1)
+    if not impossible.any():
+        return impossible, ""
+    first = int(np.argmax(impossible))
+    return impossible, (
+        f"{int(impossible.sum())} rows are set aside because they cannot be, the first: "
+        f"{table.place(first)}: step_time_s={observed.step_time_s[first]:g}: would take more "
         "FLOP/s than peak"
-        for row in rows
-    }
-
-
-def impossible_sentence(impossible: dict[int, str]) -> str:
-    """A sentence on the rows left out because they are impossible."""
-    first = next(iter(impossible.values()))
-    return f"{len(impossible)} rows are set aside because they cannot be, the first: {first}"
+    )
 
 
 def _matmul_flops(group: Group) -> Floats:
