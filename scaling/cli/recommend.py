@@ -33,8 +33,8 @@ from scaling.cli.options import (
     say_batch,
     warn,
 )
-from scaling.errors import InputError, shortened
-from scaling.layout.axes import DEFAULTS, Precision
+from scaling.errors import InputError, did_you_mean, shortened
+from scaling.layout.axes import DEFAULTS, SETTING_AXES, Precision
 from scaling.layout.engines import programs
 from scaling.layout.names import layout_name
 
@@ -85,12 +85,15 @@ def recommend(
     for option, named in (("--as", program), ("--engine", engine)):
         if named is not None:
             check_choice(option, named, programs())
+    settings = axis_values(pairs_of(",".join(setting or [])))
+    for name in settings.keys() - {*SETTING_AXES}:
+        raise InputError(f"--setting {name}: {did_you_mean(name, SETTING_AXES)}")
     shared: dict[str, Any] = {
         "model": found.name, "shape": found.shape, "cluster": cluster,
         "clusters": clusters, "seq_length": seq_length,
         "global_batch_size": global_batch_size, "precision": cast("Precision | None", precision),
         "engine": engine or program or DEFAULTS["engine"],
-        "setting": axis_values(pairs_of(",".join(setting or []))),
+        "setting": settings,
     }  # fmt: skip
     first = Search(gpus=counts[0], **shared)
     if engine is program is None and (reason := why_none(first)) and (able := programs_for(first)):

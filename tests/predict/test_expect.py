@@ -130,7 +130,7 @@ def test_a_slow_number_names_its_first_cause(tokens, asked_of, look):
         "peak_memory_bytes" in asked_of
     )
     if told["fits_chance"] < 0.5:
-        assert told["why_none_faster"] == "no layout is expected to fit into memory"
+        assert "layouts of llama3_405b fits: the smallest needs" in told["why_none_faster"]
 
 
 def test_a_fast_number_may_be_of_a_whole_node_and_one_inside_needs_no_look():

@@ -208,6 +208,7 @@ ON_8 = ("recommend", "--cluster", "h100-80gb", "--gpus", "8", "--model")
         ((*ON_8, "llama2_7b", "--gpus", "٨"), "give GPU counts"),
         ((*ON_8, "llama2_7b", "--cluster", "tpu"), "unknown cluster 'tpu'"),
         ((*ON_8, "tiny", "--setting", "routing=learnt"), "'learnt': did you mean 'learned'"),
+        ((*ON_8, "tiny", "--setting", "tp=2"), "--setting tp: "),
         (("predict", "t.csv", "./t.csv"), r"t\.csv: would be replaced by what is made from it"),
         (("calibrate", "t.csv", "./t.csv"), r"t\.csv: would be replaced by what is made from it"),
         (("predict", "t.csv", "p.csv"), r"p\.csv: a prediction is Parquet; name it .*p\.parquet"),

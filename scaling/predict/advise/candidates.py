@@ -46,7 +46,7 @@ class Search:
     global_batch_size: sequences of a step; `usual_batch` if None.
     precision: if None, bf16, or fp16 on a GPU that has no bf16.
     engine: whose layouts to search, or the program's that can be told them.
-    setting: choices that are the same in all layouts, where not the default (routing).
+    setting: choices on axes that are the same in all layouts, where not the default.
     framework: the software; if None, the engine's own.
     """
 
@@ -121,14 +121,9 @@ class Search:
         """The plainest layout."""
         precision = self.precision or gpu_named(self.site.gpu).usual_precision
         compiled = precision == "fp8" and self.engine in ENGINES  # which refuse it otherwise
-        stated: dict[str, Any] = {"compile": compiled, **self.setting}
-        return Layout(
-            seq_length=self.seq_length,
-            attention="math" if self.shape.family == "t5" else "flash2",
-            precision=precision,
-            engine=self.engine,
-            **stated,
-        )
+        attention = "math" if self.shape.family == "t5" else "flash2"
+        stated: dict[str, Any] = {"compile": compiled, "attention": attention, **self.setting}
+        return Layout(seq_length=self.seq_length, precision=precision, engine=self.engine, **stated)
 
 
 def candidates(search: Search) -> Iterator[Layout]:

@@ -1,6 +1,5 @@
 """Whether a measured throughput is normal for a model, a cluster and a layout, and what if not."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,8 +9,8 @@ import numpy as np
 from scaling.layout.axes import AXES, SETTING_AXES
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import model_flops_per_token
-from scaling.predict.advise.candidates import Search, candidates, why_none
-from scaling.predict.advise.recommendation import RISKY_MARGIN, best_of
+from scaling.predict.advise.candidates import Search, why_none
+from scaling.predict.advise.recommendation import RISKY_MARGIN, NoLayoutError, recommend
 from scaling.predict.cost.interval import Z_80, chance_faster, normal_cdf
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration
@@ -33,7 +32,7 @@ PARTS = {
 _TRAFFIC = tuple(name for name in PARTS if name.endswith("traffic"))
 # Choices that the search for faster layouts leaves as they are, beside those that are on or off.
 _ON_OFF = (name for name, axis in AXES.items() if axis.kind is bool and name != "sequence_parallel")
-_KEPT = ("optimizer_precision", "fp8_scaling", *SETTING_AXES, *_ON_OFF)
+_KEPT = ("attention", "optimizer_precision", "fp8_scaling", *SETTING_AXES, *_ON_OFF)
 _FASTER = 3  # layouts at most
 _WORTH = 0.01  # the least gain that is told
 _PUBLISHED = 2  # rows at most
@@ -99,7 +98,7 @@ def expect(
     share = max(percentile, 1 - percentile)
     often = "more than 99" if share > 0.995 else f"{100 * share:.0f}"
     than = "faster" if percentile > 0.5 else "slower"
-    faster, why_none_faster = _faster(search, layout, calibration)
+    faster, why_none_faster = _faster(search, layout, prediction, calibration)
     used = peak_memory_bytes or float(prediction.need_bytes[0])
     facts: dict[str, Any] = {
         "model": search.model,
@@ -171,28 +170,23 @@ def _published(search: Search, layout: Layout) -> list[dict[str, Any]]:
 
 
 def _faster(
-    search: Search, layout: Layout, calibration: Calibration | None
+    search: Search, layout: Layout, prediction: Prediction, calibration: Calibration | None
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Layouts of the same work that should be faster, fastest first, or why the list is empty."""
-    others = [dataclasses.replace(one, attention=layout.attention) for one in candidates(search)]
-    if not others:
-        return [], why_none(search) or "no layout divides the GPUs and the batch"
-    layouts = [layout, *(one for one in others if one != layout)]
-    points = search.points(layouts)
-    prediction = predict(points, calibration)
+    try:
+        best = recommend(search, calibration, top=_FASTER)
+    except NoLayoutError as none:
+        return [], why_none(search) or str(none)
     step_s, own = float(prediction.step_time_s[0]), float(prediction.own_sigma[0])
-    if not prediction.fits.any():
-        return [], "no layout is expected to fit into memory"
     faster = []
-    for one in best_of(search, layouts, points, prediction, _FASTER):
-        if one.layout == layout:
+    for other, facts in best:
+        if other == layout:
             break  # the rest ranks below it
-        seconds = one.facts["step_time_s"]
-        gain = step_s / seconds - 1
+        gain = step_s / facts["step_time_s"] - 1
         if gain >= _WORTH:
-            own_of_one = math.hypot(one.facts["layout_sigma"], one.facts["rest_sigma"])
-            chance = float(chance_faster(seconds, step_s, own_of_one, own))
-            faster.append({**one.facts, "gain": gain, "chance": chance})
+            own_of_other = math.hypot(facts["layout_sigma"], facts["rest_sigma"])
+            chance = float(chance_faster(facts["step_time_s"], step_s, own_of_other, own))
+            faster.append({**facts, "gain": gain, "chance": chance})
     return faster, None if faster else "no other layout is expected to be faster"
 
 

@@ -1,14 +1,13 @@
 """Search every layout of a model on so many GPUs and rank what fits."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.errors import InputError, did_you_mean, shortened
-from scaling.layout.axes import AXES, SETTING_AXES
-from scaling.layout.layout import Layout, refusals
+from scaling.errors import InputError
+from scaling.layout.axes import AXES
+from scaling.layout.layout import Layout
 from scaling.layout.shapes import model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates, programs_for, why_none
 from scaling.predict.advise.rehearse import Rehearse, none_rehearsed, predict_rehearsed
@@ -61,18 +60,17 @@ def recommend(
     Without a calibration data sheets are the source.
 
     Raises:
-        NoLayoutError: no layout runs on so many GPUs, or none fits into memory.
+        NoLayoutError: no layout of the model runs on so many GPUs, or none fits into memory.
         InputError: the cluster cannot give so many GPUs or has no rate for the precision.
     """
     search.check_size()
-    _check_setting(search)
     search = search.with_software(calibration)
     model, gpus = search.model, search.gpus
     layouts = list(candidates(search))
     if not layouts:
         if reason := why_none(search):
             able = " or ".join(f"--engine {name}" for name in programs_for(search))
-            raise InputError(f"--model {model}: {reason}" + (f"; give {able}" if able else ""))
+            raise NoLayoutError(f"--model {model}: {reason}" + (f"; give {able}" if able else ""))
         raise NoLayoutError(
             f"--gpus {gpus}: no layout of {model} runs on {gpus} GPUs with "
             f"global_batch_size={search.batch}; try a batch divisible by more GPUs or another "
@@ -93,17 +91,6 @@ def recommend(
             f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
         )
     return best
-
-
-def _check_setting(search: Search) -> None:
-    """Refuse choices on axes that are not of the work, or that the model cannot have."""
-    for name in search.setting.keys() - {*SETTING_AXES}:
-        raise InputError(f"--setting {shortened(name)}: {did_you_mean(name[:60], SETTING_AXES)}")
-    smallest = Layout(seq_length=1)
-    without = set(refusals(search.shape, smallest))
-    for reason in refusals(search.shape, dataclasses.replace(smallest, **search.setting)):
-        if reason not in without:
-            raise InputError(f"--setting: {reason}")
 
 
 def best_of(

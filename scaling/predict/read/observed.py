@@ -75,7 +75,7 @@ def observed_of(table: "Table") -> Observed:
 def impossible_rows(table: "Table", points: Points, observed: Observed) -> tuple[Flags, str]:
     """Mask of timed rows that took more FLOP/s than their GPUs' peak, (n,), and a sentence on them.
 
-    The sentence is empty if there is none.
+    The sentence is empty without such rows.
     """
     rate = np.full(len(points), np.nan)
     for group in points.groups:
