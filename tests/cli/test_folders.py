@@ -36,14 +36,14 @@ def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, m
     assert waited == [folders.LOOK_EVERY_S]
 
 
-def test_an_export_that_cannot_be_written_is_refused_before_it_is_made(tmp_path, say):
+def test_an_export_that_cannot_be_written_is_refused_before_it_is_made(tmp_path, refusal):
     (tmp_path / "results" / "one").mkdir(parents=True)
     (tmp_path / "out.zip").mkdir()
-    code, _, said = say("export", "results/one", "out.zip")  # before its lack of a study
-    assert (code, said) == (2, "out.zip: cannot be written: Is a directory\n")
+    told = refusal("export", "results/one", "out.zip")  # before its lack of a study
+    assert told == "out.zip: cannot be written: Is a directory\n"
     with largest_file(1000):
-        code, _, said = say("export", "results/one", "other.zip")
-    assert (code, said) == (2, "other.zip: cannot be written: File too large\n")
+        told = refusal("export", "results/one", "other.zip")
+    assert told == "other.zip: cannot be written: File too large\n"
 
 
 def test_a_row_that_may_not_be_read_is_named_and_stays(tmp_path, monkeypatch, capsys):

@@ -86,47 +86,34 @@ def test_the_printed_command_of_hf_trains_on_two_ranks(say, tmp_path):
     assert all(4 < step.values["loss"] < 8 for step in reader.steps)
 
 
-def test_a_point_of_a_study_may_be_given_and_json_asked_for(say, tmp_path):
+def test_a_point_of_a_study_may_be_given_and_json_asked_for(facts, tmp_path):
     (tmp_path / "p.json").write_text(tiny_point(dp=2, zero_stage=3).to_json())
-    code, out, _ = say("command", "p.json", "--as", "torchtitan", "--json")
-    facts = json.loads(out)
-    assert code == 0
-    assert facts["command"][:3] == ["python", "-m", "torchtitan.train"]
-    assert facts["environment"] == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    assert "torchtitan's --module and --config" in facts["notes"][0]
+    told = facts("command", "p.json", "--as", "torchtitan")
+    assert told["command"][:3] == ["python", "-m", "torchtitan.train"]
+    assert told["environment"] == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert "torchtitan's --module and --config" in told["notes"][0]
+
+
+TINY = ("--model", "tiny", "--as", "torch", "--gpus", "2")
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("command", "foo=1", "--model", "tiny", "--gpus", "2"), "foo=1: no axis=value"),
-        (("command", "tp=1,tp=2", "--model", "tiny", "--gpus", "2"), "tp is given twice"),
-        (("command", "tp=2"), "tp=2: a layout needs --model and --gpus"),
-        (("command", "tp=x", "--model", "tiny", "--gpus", "2"), "tp[0]='x': must be a whole"),
-        (("command", "zero_stage=7", "--model", "tiny", "--gpus", "2"), "zero_stage[0]=7"),
-        (("command", "tp=3", "--model", "tiny", "--gpus", "2"), "do not divide by 3 ranks"),
-        (("command", "tp=16", "--model", "tiny", "--gpus", "16"), "not divisible by tp=16"),
+        (("foo=1", *TINY), "foo=1: no axis=value"),
+        (("tp=1,tp=2", *TINY), "tp is given twice"),
+        (("tp=2", "--as", "torch"), "tp=2: a layout needs --model and --gpus"),
+        (("tp=x", *TINY), "tp[0]='x': must be a whole"),
+        (("zero_stage=7", *TINY), "zero_stage[0]=7"),
+        (("tp=3", *TINY), "do not divide by 3 ranks"),
+        (("tp=16", *TINY[:-1], "16"), "not divisible by tp=16"),
+        (("tp=1", *TINY, "--out", "."), "point.json: cannot be written: Is a directory\n"),
+        ((*ASKED[1:], "--as", "megatrn"), "did you mean 'megatron'?"),
     ],
 )
-def test_a_wrong_layout_is_one_sentence(say, arguments, sentence):
-    code, out, err = say(*arguments, "--as", "torch")
-    assert (code, out) == (2, "")
-    assert sentence in err
-    assert err.count("\n") == 1
-
-
-def test_a_file_of_a_command_that_cannot_be_written_is_named(say, tmp_path):
+def test_a_wrong_layout_is_one_sentence(refusal, tmp_path, arguments, sentence):
     (tmp_path / "point.json").mkdir()
-    code, _, err = say(
-        "command", "tp=1", "--model", "tiny", "--gpus", "2", "--as", "torch", "--out", str(tmp_path)
-    )
-    assert (code, err) == (2, f"{tmp_path}/point.json: cannot be written: Is a directory\n")
-
-
-def test_an_unknown_program_is_told_with_the_nearest(say):
-    code, _, err = say(*ASKED, "--as", "megatrn")
-    assert code == 2
-    assert "did you mean 'megatron'?" in err
+    assert sentence in refusal("command", *arguments)
 
 
 def test_recommend_prints_how_the_best_of_each_size_starts(say):
@@ -143,10 +130,9 @@ BEST = ("recommend", "--cluster", "h100-80gb-dgx", "--no-rehearse", "--model")
 
 
 @pytest.mark.parametrize("program", programs())
-def test_the_best_layouts_of_a_program_are_those_that_it_can_be_told(say, program):
-    code, out, err = say(*BEST, "llama3_8b", "--gpus", "16", "--as", program, "--json")
-    best = json.loads(out)
-    assert (code, len(best)) == (0, 3), err
+def test_the_best_layouts_of_a_program_are_those_that_it_can_be_told(facts, program):
+    best = facts(*BEST, "llama3_8b", "--gpus", "16", "--as", program)
+    assert len(best) == 3
     for one in best:
         assert one["engine"] == one["start"]["program"] == program
         assert one["start"]["refused"] == []
@@ -154,7 +140,7 @@ def test_the_best_layouts_of_a_program_are_those_that_it_can_be_told(say, progra
         assert one["low"] < one["step_time_s"] < one["high"]
 
 
-def test_a_model_that_no_engine_trains_gets_layouts_of_a_program_that_can(say):
+def test_a_model_that_no_engine_trains_gets_layouts_of_a_program_that_can(say, refusal):
     code, out, err = say(*BEST, "deepseek_v3", "--gpus", "512")
     assert code == 0
     assert err.splitlines()[0] == (
@@ -162,9 +148,8 @@ def test_a_model_that_no_engine_trains_gets_layouts_of_a_program_that_can(say):
         " it; megatron and torchtitan can be told it: these are layouts of megatron"
     )
     assert re.search(r"^512 GPUs: .*--multi-latent-attention --kv-lora-rank 512", out, re.MULTILINE)
-    code, out, err = say(*BEST, "gpt_oss_20b", "--gpus", "8", "--as", "megatron")
-    assert (code, out) == (2, "")
-    assert err.endswith("; give --engine torchtitan\n")
+    told = refusal(*BEST, "gpt_oss_20b", "--gpus", "8", "--as", "megatron")
+    assert told.endswith("; give --engine torchtitan\n")
 
 
 OWN = """
@@ -178,14 +163,14 @@ OWN = """
 """
 
 
-def test_programs_of_a_folder_are_searched_and_planned_by_their_names(say, tmp_path):
+def test_programs_of_a_folder_are_searched_and_planned_by_their_names(
+    say, facts, refusal, tmp_path
+):
     (tmp_path / "config" / "studies").mkdir(parents=True)
     entries = [OWN.format(name="first", stages=""), OWN.format(name="second", stages="3: [--fsdp]")]
     (tmp_path / "config" / "trainers.yaml").write_text("".join(entries))
     for program, stages in (("first", {0}), ("second", {0, 3})):
-        code, out, err = say(*BEST, "llama3_8b", "--gpus", "64", "--as", program, "--json")
-        assert code == 0, err
-        best = json.loads(out)
+        best = facts(*BEST, "llama3_8b", "--gpus", "64", "--as", program)
         assert {one["zero_stage"] for one in best} <= stages
         assert all(one["tp"] > 1 for one in best if one["zero_stage"] == 0)
         assert {(one["pp"], one["cp"], one["activation_checkpointing"]) for one in best} == {
@@ -206,9 +191,8 @@ def test_programs_of_a_folder_are_searched_and_planned_by_their_names(say, tmp_p
     assert "first cannot be told zero_stage=3: config/trainers.yaml has no words for it" in out
     assert "3 points" in out
     study.write_text(study.read_text().replace("first", "1st"))
-    code, _, err = say("plan", "all", "--no-write")
-    assert code == 2
-    assert "config/studies/all.yaml: axes.engine: unknown engine '1st': " in err
+    told = refusal("plan", "all", "--no-write")
+    assert "config/studies/all.yaml: axes.engine: unknown engine '1st': " in told
 
 
 @pytest.fixture
@@ -230,26 +214,20 @@ def test_the_shape_the_parameters_and_the_flops_are_printed(say, mine):
     assert "predict only" not in out
 
 
-def test_the_json_says_what_is_left_out_and_what_is_only_predicted(say, mine, tmp_path):
+def test_the_json_says_what_is_left_out_and_what_is_only_predicted(facts, tmp_path):
     (tmp_path / "v3.json").write_text(json.dumps(RELEASED["deepseek-v3"][0]))
-    code, out, _ = say("model", "v3.json", "--json", "--seq-length", "8192")
-    facts = json.loads(out)
-    assert code == 0
-    assert facts["total_params"] == 671_026_419_200
-    assert facts["seq_length"] == 8192
-    assert facts["shape"]["key_value_rank"] == 512
-    assert facts["left_out"] == [
-        "num_nextn_predict_layers=1: the heads that predict further tokens"
-    ]
-    assert "no engine trains latent attention" in facts["predict_only"][0]
+    told = facts("model", "v3.json", "--seq-length", "8192")
+    assert told["total_params"] == 671_026_419_200
+    assert told["seq_length"] == 8192
+    assert told["shape"]["key_value_rank"] == 512
+    assert told["left_out"] == ["num_nextn_predict_layers=1: the heads that predict further tokens"]
+    assert "no engine trains latent attention" in told["predict_only"][0]
 
 
-def test_a_refused_model_is_one_sentence_and_exit_code_2(say, mine, tmp_path):
+def test_a_refused_model_is_one_sentence_and_exit_code_2(refusal, mine, tmp_path):
     (tmp_path / "mine" / "config.json").write_text('{"model_type": "nemotron_h"}')
-    code, out, err = say("model", "mine")
-    assert (code, out) == (2, "")
-    assert err.startswith("mine/config.json: model_type='nemotron_h': state-space layers")
-    assert err.count("\n") == 1
+    told = refusal("model", "mine")
+    assert told.startswith("mine/config.json: model_type='nemotron_h': state-space layers")
 
 
 def test_a_new_folders_first_study_is_about_the_model_given(say, mine, tmp_path, monkeypatch):
@@ -261,7 +239,6 @@ def test_a_new_folders_first_study_is_about_the_model_given(say, mine, tmp_path,
     assert say("plan", "first", "--no-write")[0] == 0
 
 
-def test_a_point_states_its_model_so_memory_takes_another_for_a_study_only(say, mine):
-    code, _, err = say("memory", "p.json", "--model", "mine")
-    assert code == 2
-    assert "p.json states its model; give a study" in err
+def test_a_point_states_its_model_so_memory_takes_another_for_a_study_only(refusal, mine):
+    told = refusal("memory", "p.json", "--model", "mine")
+    assert "p.json states its model; give a study" in told

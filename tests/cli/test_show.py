@@ -4,12 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from scaling import __version__
 from scaling.cli import show
 from scaling.cli.options import print_table
-from scaling.cli.verbs import app, main
 from scaling.errors import grouped_reasons
 from scaling.run.price import Price
 from scaling.study.load import load_study
@@ -17,12 +15,8 @@ from tests.plans import fitting_plan
 from tests.run.test_planning import study_of
 
 
-def test_a_folder_that_is_nowhere_is_named_as_it_was_given(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["scaling", "tabulate", ".", "--sql", "nowhere"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert capsys.readouterr().err.startswith("nowhere: holds no .sql file")
+def test_a_folder_that_is_nowhere_is_named_as_it_was_given(refusal):
+    assert refusal("tabulate", ".", "--sql", "nowhere").startswith("nowhere: holds no .sql file")
 
 
 @pytest.mark.parametrize(("exclusive", "hours"), [(False, "0.5"), (True, "2.0 GPU-hours of whole")])
@@ -106,6 +100,5 @@ def test_a_plan_says_why_points_cannot_be_predicted(config, write_study, capsys)
     assert "[2J" in shown
 
 
-def test_the_version_is_said():
-    result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"scaling {__version__}\n")
+def test_the_version_is_said(say):
+    assert say("--version") == (0, f"scaling {__version__}\n", "")
