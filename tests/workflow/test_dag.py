@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import time
 
 import pytest
 import yaml
@@ -24,20 +23,15 @@ def snakemake(project, *options):
     return ended(warm_python(), "-m", "snakemake", *profile, *options, cwd=project)
 
 
-def planned_jobs(project, study):
+def planned_jobs(project, study="quickstart"):
     """Rule -> number of jobs a dry run would start."""
     asked = snakemake(project, "--dry-run", "--config", f"study={study}")
-    assert asked.returncode == 0, asked.stdout + asked.stderr
-    if "Nothing to be done" in asked.stdout + asked.stderr:
+    said = asked.stdout + asked.stderr
+    assert asked.returncode == 0, said
+    if "Nothing to be done" in said:
         return {}
-    lines = (asked.stdout + asked.stderr).split("Job stats:")[-1].splitlines()[3:]
-    counts = {}
-    for line in lines:
-        if not line.strip():
-            break
-        rule, count = line.split()
-        counts[rule] = int(count)
-    return counts
+    table = said.split("Job stats:")[-1].strip().split("\n\n")[0]
+    return {rule: int(count) for rule, count in map(str.split, table.splitlines()[2:])}
 
 
 @pytest.mark.parametrize("study", ["engines_small", "zero_stages"])  # measured, only predicted
@@ -49,110 +43,84 @@ def test_a_study_has_a_dag_with_one_job_per_point_it_measures(study, project):
     assert {"tabulate", "report"} <= set(jobs)
 
 
-def plan(project, study):
+def plan(project, study="quickstart"):
     """The files of `scaling plan` in that checkout, by this process."""
     with contextlib.chdir(project):
         plan_writer.write_plan(planning.plan_study(study))
 
 
-def pretend_it_ran(project, study):
-    """Lay down what a finished study leaves, in the order it would."""
-    plan(project, study)
-    results = project / "results" / study
-    found = grid.expand_grid(
+def grid_of(project, study="quickstart"):
+    return grid.expand_grid(
         load_study(project / "config" / "studies" / f"{study}.yaml", project / "config")
     )
+
+
+def pretend_it_ran(project, study="quickstart"):
+    """Lay down what a finished study leaves, in the order it would."""
+    plan(project, study)
+    results, found = project / "results" / study, grid_of(project, study)
     stamp = (results / "points.parquet").stat().st_mtime - 60
     made_from = (project / "reports").rglob("*.*")  # however new this checkout is
     for path in (*results.glob("*.*"), *made_from):
         os.utime(path, (stamp, stamp))
-    (results / "rows").mkdir(exist_ok=True)
-    files = [results / "rows" / f"{point.point_id}.parquet" for point in found.points]
-    (results / "tables").mkdir(exist_ok=True)
-    tables = [
-        results / "tables" / f"{sql.stem}.parquet"
-        for sql in (project / "reports" / "sql").glob("*.sql")
-    ]
-    for age, group in enumerate((files, tables, [results / "report.html"]), start=1):
-        for path in group:
+    rows = [f"rows/{point.point_id}.parquet" for point in found.points]
+    tables = [f"tables/{sql.stem}.parquet" for sql in (project / "reports/sql").glob("*.sql")]
+    for age, group in enumerate((rows, tables, ["report.html"]), start=1):
+        for path in (results / name for name in group):
+            path.parent.mkdir(exist_ok=True)
             path.touch()
             os.utime(path, (stamp + age, stamp + age))
     return found
 
 
-def edit(project, study, change):
-    path = project / "config" / "studies" / f"{study}.yaml"
+def edit(project, change):
+    """Change the quickstart."""
+    path = project / "config" / "studies" / "quickstart.yaml"
     content = yaml.safe_load(path.read_text())
     change(content)
     path.write_text(yaml.safe_dump(content))
 
 
+FEW = {"layouts": [{"zero_stage": [1, 3]}]}
+
+
 def test_one_more_world_size_plans_only_the_new_points_and_the_report(project):
-    edit(project, "quickstart", lambda study: study.update(layouts=[{"zero_stage": [1, 3]}]))
-    before = pretend_it_ran(project, "quickstart")
-    edit(project, "quickstart", lambda study: study["axes"]["world_size"].append(8))
-    path = project / "config" / "studies" / "quickstart.yaml"
-    after = grid.expand_grid(load_study(path, project / "config"))
-    new = {p.point_id for p in after.points} - {p.point_id for p in before.points}
+    edit(project, lambda study: study.update(FEW))
+    before = pretend_it_ran(project)
+    edit(project, lambda study: study["axes"]["world_size"].append(8))
+    new = {p.point_id for p in grid_of(project).points} - {p.point_id for p in before.points}
     assert new
-    jobs = planned_jobs(project, "quickstart")
+    jobs = planned_jobs(project)
     assert jobs["measure"] == len(new)
     assert jobs["tabulate"] == jobs["report"] == 1
 
 
-def touch_probes(project, study, after):
-    """Lay down the probes of a study, as old as its rows, and what Snakemake knows of them."""
-    results = project / "results" / study
-    for name in ("probes.parquet", "hosts.json"):
-        (results / name).touch()
-        os.utime(results / name, (after, after))
-
-
 def test_new_points_add_probes_and_new_probes_repeat_no_point(project):
-    probed = {"layouts": [{"zero_stage": [1, 3]}], "probe": True}
-    edit(project, "quickstart", lambda study: study.update(probed))
-    found = pretend_it_ran(project, "quickstart")
-    # a study that was measured without probes is left alone
-    assert planned_jobs(project, "quickstart") == {}
-    row = project / "results" / "quickstart" / "rows" / f"{found.points[0].point_id}.parquet"
-    row.unlink()
-    jobs = planned_jobs(project, "quickstart")
-    assert (jobs["probe"], jobs["measure"]) == (1, 1)
-    touch_probes(project, "quickstart", time.time())
-    jobs = planned_jobs(project, "quickstart")
-    assert (jobs.get("probe"), jobs["measure"]) == (None, 1)
-
-
-def test_a_probe_of_an_earlier_plan_that_ended_unwatched_is_made_anew(project):
-    probed = {"layouts": [{"zero_stage": [1, 3]}], "probe": True}
-    edit(project, "quickstart", lambda study: study.update(probed))
-    found = pretend_it_ran(project, "quickstart")
+    edit(project, lambda study: study.update({**FEW, "probe": True}))
+    found = pretend_it_ran(project)
     results = project / "results" / "quickstart"
+    # a study that was measured without probes is left alone
+    assert planned_jobs(project) == {}
     (results / "rows" / f"{found.points[0].point_id}.parquet").unlink()
+    jobs = planned_jobs(project)
+    assert (jobs["probe"], jobs["measure"]) == (1, 1)
+    # a probe of an earlier plan that ended unwatched is made anew
+    (results / "probes.parquet").touch()
     planned = json.loads((results / "plan.json").read_text())["probe_asked"]
-    for asked, probes in ((planned, None), ("of another plan", 1)):
-        touch_probes(project, "quickstart", time.time() + 60)
-        (results / "hosts.json").write_text(json.dumps({"asked": asked, "hosts": {}}))
-        jobs = planned_jobs(project, "quickstart")
+    hosts = [json.dumps({"asked": asked, "hosts": {}}) for asked in (planned, "of another plan")]
+    for text, probes in zip(("", *hosts), (None, None, 1), strict=True):
+        (results / "hosts.json").write_text(text)
+        jobs = planned_jobs(project)
         assert (jobs.get("probe"), jobs["measure"]) == (probes, 1)
 
 
 def two_nodes_asked(project):
     """The output of a dry run of one point on two nodes of a cluster of the shipped ones."""
-    study = {
-        "title": "Two nodes",
-        "kind": "strong",
-        "axes": {
-            "model": "llama2_7b",
-            "cluster": "h100-80gb-dgx",
-            "world_size": 16,
-            "global_batch_size": 64,
-            "seq_length": 4096,
-            "tp": 2,
-            "zero_stage": 1,
-        },
-        "measure": {"time_limit_s": 300.0},
-    }
+    axes = {
+        "model": "llama2_7b", "cluster": "h100-80gb-dgx", "world_size": 16, "zero_stage": 1,
+        "global_batch_size": 64, "seq_length": 4096, "tp": 2,
+    }  # fmt: skip
+    study = {"title": "Two", "kind": "strong", "axes": axes, "measure": {"time_limit_s": 300.0}}
     (project / "config" / "studies" / "two_nodes.yaml").write_text(yaml.safe_dump(study))
     asked = snakemake(project, "--dry-run", "--config", "study=two_nodes")
     assert asked.returncode == 0, asked.stdout + asked.stderr

@@ -14,20 +14,18 @@ from scaling.errors import InputError
 from scaling.study import inputs, paths, plan_file
 from tests.conftest import PROJECT
 from tests.processes import ended, largest_file
-from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
+from tests.workflow.test_dag import FEW, edit, plan, planned_jobs, pretend_it_ran, snakemake
 
 pytestmark = pytest.mark.snakemake
-
-FEW = {"layouts": [{"zero_stage": [1, 3]}]}
 
 
 @pytest.fixture
 def planned(project, monkeypatch):
     """The quickstart, planned on the command line; monkeypatched into its checkout."""
-    edit(project, "quickstart", lambda study: study.update(FEW))
+    edit(project, lambda study: study.update(FEW))
     monkeypatch.chdir(project)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    plan(project, "quickstart")
+    plan(project)
     return project
 
 
@@ -50,11 +48,11 @@ def times_of(project):
     ids=["title", "knee_share", "refusal"],
 )
 def test_report_only_changes_measure_nothing(planned, change):
-    pretend_it_ran(planned, "quickstart")
-    assert "measure" not in planned_jobs(planned, "quickstart")
-    edit(planned, "quickstart", change)
-    plan(planned, "quickstart")
-    jobs = planned_jobs(planned, "quickstart")
+    pretend_it_ran(planned)
+    assert "measure" not in planned_jobs(planned)
+    edit(planned, change)
+    plan(planned)
+    jobs = planned_jobs(planned)
     assert "measure" not in jobs
     assert jobs["tabulate"] == jobs["report"] == 1
 
@@ -79,7 +77,7 @@ def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
             else:
                 (results / damaged).unlink(missing_ok=True)
             assert plan_file.read_plan(results, made_from()) is None
-        plan(planned, "quickstart")
+        plan(planned)
         assert {name: (results / name).read_bytes() for name in names} == whole
     assert plan_file.read_plan(results, made_from()) is not None
 
@@ -122,14 +120,14 @@ def test_a_misspelt_configuration_runs_no_other_study(config, sentence):
 def test_planning_again_touches_nothing_and_two_plans_agree(planned):
     before = times_of(planned)
     command = [sys.executable, "-m", "scaling", "plan", "quickstart"]
-    edit(planned, "quickstart", lambda study: study["measure"].update(repeats=2))
+    edit(planned, lambda study: study["measure"].update(repeats=2))
     both = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [one.wait() for one in both] == [0, 0]
     made = plan_file.read_plan(planned / "results" / "quickstart", made_from())
     assert made is not None
     assert len(made.points) == 2 * len([path for path in before if path.parent.name == "points"])
-    edit(planned, "quickstart", lambda study: study["measure"].update(repeats=1))
-    plan(planned, "quickstart")
+    edit(planned, lambda study: study["measure"].update(repeats=1))
+    plan(planned)
     after = times_of(planned)
     old_points = [path for path in before if path.parent.name == "points"]
     assert {path: after[path] for path in old_points} == {p: before[p] for p in old_points}
@@ -167,17 +165,17 @@ def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
     content = yaml.safe_load(clusters.read_text())
     content["local"]["gpus_per_node"] *= 2
     clusters.write_text(yaml.safe_dump(content))
-    plan(planned, "quickstart")  # nothing was measured: only the points' files change
+    plan(planned)  # nothing was measured: only the points' files change
     rows = planned / "results" / "quickstart" / "rows"
     rows.mkdir()
     point = next(iter(plan_of(planned)["points"]))
     (rows / f"{point}.parquet").touch()
-    edit(planned, "quickstart", lambda study: study["measure"].update(time_limit_s=77.0))
-    plan(planned, "quickstart")  # another limit is the same point
+    edit(planned, lambda study: study["measure"].update(time_limit_s=77.0))
+    plan(planned)  # another limit is the same point
     content["local"]["gpus_per_node"] *= 2
     clusters.write_text(yaml.safe_dump(content))
     with pytest.raises(InputError, match=r"was measured with gpus_per_node=.* give the cluster an"):
-        plan(planned, "quickstart")
+        plan(planned)
 
 
 def test_a_full_disk_is_one_sentence_instead_of_snakemakes_traceback(planned):
