@@ -24,7 +24,7 @@ def say(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def facts(say):
-    """What a verb answers with --json."""
+    """The answer of a verb with --json."""
 
     def run(*arguments):
         code, out, err = say(*arguments, "--json")
