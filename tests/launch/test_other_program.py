@@ -21,6 +21,7 @@ pytestmark = pytest.mark.ranks
 STAND_IN = """
 import os, signal, sys, time
 rank, steps = int(os.environ["RANK"]), int(sys.argv[2])
+signal.signal(signal.SIGUSR1, lambda *_: print("asked for stacks", flush=True))
 print("[titan] - Building device mesh with parallelism: pp=1, dp_shard=2, cp=1, tp=1", flush=True)
 for n in range(1, steps + 1):
     if sys.argv[1] == "oom" and rank == 1 and n == 3:
@@ -38,6 +39,7 @@ for n in range(1, steps + 1):
     print(f"[titan] 2026 - root - INFO - step: {n:2}  loss: {loss}  grad_norm:  1.0000  "
           f"memory:  1.50GiB(2.00%)  tps: {tps}  tflops: 1.00  mfu: 1.00%", flush=True)
     time.sleep(0.05)
+time.sleep(1.5 * rank * (sys.argv[1] == "well"))
 """
 
 
@@ -86,8 +88,9 @@ def test_the_log_of_another_program_becomes_a_row(measured):
         ("hang", "hang", "no rank got further for"),
     ],
 )
-def test_the_end_of_another_program_is_judged(measured, ends, outcome, message):
+def test_the_end_of_another_program_is_judged(measured, study, ends, outcome, message):
     row = measured(ends)
+    assert "asked for stacks" not in study.log(0)
     assert row.outcome == outcome
     assert message in row.error_message
     assert row.step_times_s is None
