@@ -185,7 +185,7 @@ def validate(
 ) -> None:
     """Calibrate on some of the rows, and report the prediction errors on the others."""
     from scaling.importing.reader import read_rows
-    from scaling.predict.fit.validation import trial
+    from scaling.predict.fit.validation import MEMORY_RATES, trial
     from scaling.predict.read.clusters import site_clusters, site_models
 
     found = trial(
@@ -199,35 +199,22 @@ def validate(
         print_json(found.to_dict())
         return
     heads = (
-        "software", "model", "cluster", "GPUs", "rows", "MAPE", "median", "max", "RMS", "bias",
-        "rank", "regret", "max", "covered", "fit/OOM accuracy", "false fits", "false OOM",
+        "software", "model", "cluster", "GPUs", "rows", "MAPE", "bias", "regret", "covered",
+        "fit/OOM accuracy", "false fits", "false OOM",
     )  # fmt: skip
-    keys = ("framework", "model", "cluster", "world_size")
-    whole: dict[str, str | int] = {**dict.fromkeys(keys, ""), "framework": "all"}
-    body = []
-    for key, scores in [*found.groups, (whole, found.overall)]:
-        step, memory, regret = scores.step_time, scores.memory, scores.regret
-        correlation = step["rank_correlation"]
-        body.append(
-            [
-                *(key[name] for name in keys),
-                f"{step['rows']:.0f}",
-                *(percent(step[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
-                "–" if correlation is None else f"{correlation:.2f}",
-                percent(regret["mean"]),
-                percent(regret["max"]),
-                percent(scores.coverage_80, 0),
-                percent(memory["balanced_accuracy"]),
-                percent(memory["false_fit_rate"]),
-                percent(memory["false_oom_rate"]),
-            ]
+    overall: dict[str, str | int] = {"framework": "all"}
+    body = [
+        (
+            *(key.get(name, "") for name in ("framework", "model", "cluster", "world_size")),
+            f"{scores.step_time['rows']:.0f}",
+            *(percent(scores.step_time[name]) for name in ("mape", "bias")),
+            percent(scores.regret["mean"]),
+            percent(scores.coverage_80, 0),
+            *(percent(scores.memory[name]) for name in MEMORY_RATES),
         )
+        for key, scores in [*found.groups, (overall, found.overall)]
+    ]
     print_table(heads, body)
-    m = found.overall.memory
-    typer.echo(
-        f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
-        f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
-    )
     typer.echo(f"calibrated on {found.calibrated_rows} rows, tested on {found.tested_rows}")
     for note in found.notes:
         typer.echo(f"note: {printable(note)}")

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from scaling.arrays import Flags, Floats, Strings
+from scaling.arrays import Flags, Floats
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, grouped_reasons
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.interval import Z_80
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
-from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points, places_among
 from scaling.predict.read.observed import Observed, impossible_rows, observed_of
 from scaling.predict.read.points import points_of
@@ -29,6 +28,7 @@ Rows = npt.NDArray[np.int64]  # row numbers
 Setting = tuple[Rows, Floats]
 # Layouts of a setting whose ratios are counted, evenly chosen of more.
 _MOST_LAYOUTS = 1000
+MEMORY_RATES = ("balanced_accuracy", "false_fit_rate", "false_oom_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +60,18 @@ class Validation:
     the table leaves open and the predictions assume.
     """
 
-    observed: Observed
-    prediction: Prediction
+    overall: Scores
     calibrated_rows: int
     tested_rows: int  # including those that cannot be predicted
-    overall: Scores
-    groups: list[tuple[dict[str, str | int], Scores]]
     notes: list[str]
-    assumptions: tuple[str, ...]
+    assumptions: list[str]
+    groups: list[tuple[dict[str, str | int], Scores]]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `scaling validate --json`."""
-        return {
-            **asdict(self.overall),
-            "calibrated_rows": self.calibrated_rows,
-            "tested_rows": self.tested_rows,
-            "notes": self.notes,
-            "assumptions": list(self.assumptions),
-            "groups": [{**key, **asdict(scores)} for key, scores in self.groups],
-        }
+        record = asdict(self)
+        groups = [key | scores for key, scores in record.pop("groups")]
+        return {**record.pop("overall"), **record, "groups": groups}
 
 
 def trial(
@@ -127,42 +120,27 @@ def trial(
     calibration = None
     if fitted.any():
         calibration = calibrate(points, observed.only(fitted), source=source)
-    prediction = predict(points, calibration)
-    overall, groups = validate(points, observed, prediction, tested)
+    overall, groups = validate(points, observed, predict(points, calibration), tested)
+    notes = {
+        "nothing was calibrated: data-sheet numbers": not (calibration and calibration.stacks),
+        "{} rows are in both parts: their errors flatter the model": (fitted & tested).sum(),
+        "{} rows failed by memory or crash, counted as out of memory": (
+            tested & observed.ambiguous
+        ).sum(),
+    }
+    reasons = (reason for reason in points.note[tested].tolist() if reason is not None)
     return Validation(
-        observed=observed,
-        prediction=prediction,
+        overall=overall,
         calibrated_rows=int(fitted.sum()),
         tested_rows=int(tested.sum()),
-        overall=overall,
-        groups=groups,
         notes=[
-            *_notes(fitted, tested, observed, calibration, points.note),
+            *(note.format(int(count)) for note, count in notes.items() if count),
+            *(f"{n} rows are set aside: {reason}" for n, reason in grouped_reasons(reasons)),
             *filter(None, [why_impossible]),
         ],
-        assumptions=tuple(dict.fromkeys(points.assumptions)),
+        assumptions=[*dict.fromkeys(points.assumptions)],
+        groups=groups,
     )
-
-
-def _notes(
-    fitted: Flags,
-    tested: Flags,
-    observed: Observed,
-    calibration: Calibration | None,
-    reasons: Strings,
-) -> list[str]:
-    notes = []
-    if calibration is None or not calibration.stacks:
-        notes.append("nothing was calibrated: data-sheet numbers")
-    both = int((fitted & tested).sum())
-    if both:
-        notes.append(f"{both} rows are in both parts: their errors flatter the model")
-    ambiguous = int((tested & observed.ambiguous).sum())
-    if ambiguous:
-        notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
-    why = grouped_reasons(reason for reason in reasons[tested].tolist() if reason is not None)
-    notes += [f"{rows} rows are set aside: {reason}" for rows, reason in why]
-    return notes
 
 
 def validate(
