@@ -32,6 +32,7 @@ _PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
 # Tables made at a time: Python functions and the last stage of a query use a single thread, so
 # another table can use the other processors.
 _AT_ONCE = 2
+_ASKED = "asked"  # the name of a query's own table
 _ERRNO = re.compile(r'"errno":"(\d+)"')
 
 # Tables that Python computes: the tables they need, and the function that makes them. Those of the
@@ -76,16 +77,7 @@ def tabulate(
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
     needs = all_needs(queries)
     about, paths = read_study_info(study_dir), StudyPaths(study_dir)
-    with duckdb.connect() as connection:
-        connection.execute("set preserve_insertion_order = false")
-        # reuse the memory of dropped tables instead of asking the system for it page by page
-        connection.execute("set block_allocator_memory = '2GiB'")
-        attach_catalogue(connection, clusters or {})
-        unusable = attach(connection, paths)
-        connection.execute(
-            "create table study.options as select ?::varchar as mode, ?::double as knee_share",
-            [about.mode, about.knee_share],
-        )
+    with _attached(study_dir, clusters or {}) as (connection, unusable):
         # keep the old replication table until `replicate` writes a new one: a page may read it now
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
         try:
@@ -102,6 +94,40 @@ def tabulate(
                 "is kept"
             ) from error
     return unusable
+
+
+def ask(study_dir: Path, sql_dir: Path, query: str) -> list[dict[str, Any]]:
+    """The records of a query to a study's tables; only what it needs is made, nothing written."""
+    queries = _read(sql_dir) | _read(sql_dir / "inner") | {_ASKED: query}
+    needs, wanted, left = all_needs(queries), dict[str, list[str]](), [_ASKED]
+    while left:
+        if (table := left.pop()) not in wanted:
+            wanted[table] = needs[table]
+            left += needs[table]
+    with _attached(study_dir, {}) as (connection, _):
+        _make_all(connection, wanted, queries, sql_dir, {})
+        set_variables(connection)
+        records: list[dict[str, Any]] = connection.table(_ASKED).to_arrow_table().to_pylist()
+        return records
+
+
+@contextlib.contextmanager
+def _attached(
+    study_dir: Path, clusters: Mapping[str, Cluster]
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[Unusable]]]:
+    """A connection to a study's files and the catalogue, and what is not valid of the files."""
+    about = read_study_info(study_dir)
+    with duckdb.connect() as connection:
+        connection.execute("set preserve_insertion_order = false")
+        # reuse the memory of dropped tables instead of asking the system for it page by page
+        connection.execute("set block_allocator_memory = '2GiB'")
+        attach_catalogue(connection, clusters)
+        unusable = attach(connection, StudyPaths(study_dir))
+        connection.execute(
+            "create table study.options as select ?::varchar as mode, ?::double as knee_share",
+            [about.mode, about.knee_share],
+        )
+        yield connection, unusable
 
 
 def _read(folder: Path) -> dict[str, str]:

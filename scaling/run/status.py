@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from scaling.analyse.decision import advise
-from scaling.analyse.posterior import Cells, Runs, posterior
+from scaling.analyse.warehouse import ask
 from scaling.errors import InputError, first_few, shortened
 from scaling.launch.start.slurm import Queue, Queued, ask_queue
 from scaling.layout.names import name_of
-from scaling.record.files import point_columns, read_round
+from scaling.record.files import read_round
 from scaling.record.row_files import attempts_set_aside, read_rows, row_files_in
 from scaling.record.running import Runner, live_runner
-from scaling.run.sweep import COLUMNS, Sweep, step_time
+from scaling.run.sweep import COLUMNS, Sweep
+from scaling.study.inputs import local_or_shipped
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
@@ -210,6 +208,16 @@ class Best:
     of: int  # layouts that ran
 
 
+_BEST = """
+select
+    model, seq_length, global_batch_size, world_size, layout, layout_name, tokens_per_s,
+    source as kind, tried - failed as "of"
+from sizes join comparison_groups using (group_id)
+where source in ('measured', 'extended')
+order by group_id, world_size
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The status of a sweep; None: unknown, or no budget."""
@@ -292,59 +300,17 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         queue=queue.jobs,
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
-        best=tuple(_best(watcher.points, watcher.rows)),
+        best=tuple(_best(watcher.paths)) if watcher.rows else (),
         hours_of="rank-hours" if all(p.gpu == "cpu" for p in watcher.points) else "GPU-hours",
     )
 
 
-def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
-    """The layout to use at each size of each comparison group, as the report decides it."""
-    groups: dict[Any, dict[tuple[int, str, str], list[Point]]] = {}
-    for point in points:
-        row, layout = rows.get(point.point_id), point.layout
-        if row is not None and row["outcome"] == "ok":
-            batch = layout.global_batch_size / (
-                point.world_size if point.study_kind == "weak" else 1
-            )
-            group = (point.model, layout.seq_length, batch, layout.setting_values)
-            cell = (point.world_size, layout.label, row["step_time_kind"] or "measured")
-            groups.setdefault(group, {}).setdefault(cell, []).append(point)
-    return [best for _, cells in sorted(groups.items()) for best in _advised(cells, rows)]
-
-
-def _advised(
-    cells: Mapping[tuple[int, str, str], Sequence[Point]], rows: Mapping[str, Mapping[str, Any]]
-) -> list[Best]:
-    """The advised layout of each size, with its mean rate; draws and candidates as in a report."""
-    keys, runs = sorted(cells), []
-    for cell, key in enumerate(keys):
-        for point in cells[key]:
-            seconds, own = step_time(rows[point.point_id], extended=key[2] == "extended")
-            rate = math.log(point_columns(point)["tokens_per_step"] / seconds)
-            runs.append((rate, own, cell, bool(rows[point.point_id]["num_alloc_retries"])))
-    rates, own_sigmas, cell_of_run, retried = np.array(runs, dtype=float).T
-    cell_of_run = cell_of_run.astype(int)
-    found = Runs(rates, own_sigmas, cell_of_run, np.full(len(runs), -1))
-    drawn = posterior(found, Cells.without_predictions(len(keys))).rates
-    sizes, size = np.unique([key[0] for key in keys], return_inverse=True)
-    layout = np.unique([" ".join(key[1:]) for key in keys], return_inverse=True)[1]
-    may = np.bincount(cell_of_run, retried) == 0
-    advised = advise(drawn, layout, size, may)
-    return [
-        Best(
-            model=point.model,
-            seq_length=point.layout.seq_length,
-            global_batch_size=point.layout.global_batch_size,
-            world_size=point.world_size,
-            layout=point.layout.label,
-            layout_name=name_of(point.layout, point.gpus_per_node),
-            tokens_per_s=math.exp(drawn[cell].mean()),
-            kind=keys[cell][2],
-            of=len({name for world_size, name, _ in keys if world_size == sizes[number]}),
-        )
-        for number, cell in advised.items()
-        for point in cells[keys[cell]][:1]
-    ]
+def _best(paths: StudyPaths) -> list[Best]:
+    """The advised layout at each size of each comparison group, as the report has it."""
+    if not paths.points_table.exists():
+        return []
+    records = ask(paths.folder, local_or_shipped("reports") / "sql", _BEST)
+    return [Best(**record) for record in records]
 
 
 def _clock(seconds: float) -> str:

@@ -39,9 +39,9 @@ Ids = npt.NDArray[np.int64]
 
 # Read of a row while its study runs.
 COLUMNS = [
-    "file", "outcome", "duration_s", "world_size", "startup_s", "step_time_kind", "step_time_s",
-    "step_time_low_s", "step_time_high_s", "extended_step_time_s", "extended_low_s",
-    "extended_high_s", "hosts", "num_alloc_retries", "stack_fingerprint",
+    "file", "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
+    "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
+    "stack_fingerprint",
 ]  # fmt: skip
 # A guided sweep never measures a point predicted slower than the best of its size by this ratio.
 KEEP = 0.3

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.start.slurm import Queue, ask_queue
-from scaling.record.files import write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.record.running import mark_running
 from scaling.run import snakemake
-from scaling.run.status import Watcher, _best, status_of
+from scaling.run.status import Watcher, status_of
+from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
-from tests.analyse.conftest import read, tabulate_only
-from tests.analyse.simulated_study import simulate, write_simulated
 from tests.points import tiny_point
 from tests.processes import write_program
 from tests.rows import row_of
@@ -64,6 +63,9 @@ def sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     monkeypatch.chdir(tmp_path)
     points = points_of(4)
+    sharded = dataclasses.replace(points[0].layout, zero_stage=1)
+    points[0] = dataclasses.replace(points[0], layout=sharded)
+    write_points(tmp_path, Plan(points=tuple(points), refusals=()))
     paths = StudyPaths(tmp_path)
     write_rows(paths.row("p0"), [row_of(points[0], duration_s=1800.0, step_time_s=2.0)])
     extended = {
@@ -92,7 +94,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
     assert snakemake._describe_queue(Queue(jobs=sweep.queue)) == f" · waits: {why}"
-    assert "advised so far at 2, 1 ran: " in text
+    assert "advised so far at 2, 2 ran: " in text
     assert text.endswith(
         "tokens/s, extended\n    plain data parallelism, micro-batch 4, math attention, fp32"
     )
@@ -140,18 +142,3 @@ def test_only_the_first_of_many_points_are_shown(sweep):
     shown = [line for line in lines if line.startswith("  waits: ")]
     assert [line.split()[2] for line in shown] == [f"j{n}," for n in range(1, 9)]
     assert "    and 22 more" in lines
-
-
-def test_the_best_so_far_is_what_the_report_advises(tmp_path):
-    studies = simulate(2, noise=0.02)
-    write_simulated(tmp_path, studies)
-    tabulate_only(tmp_path, tmp_path / "sql", "sizes", "hosts")
-    tables = {name: read(tmp_path / "tables" / f"{name}.parquet") for name in ("sizes", "hosts")}
-    assert tables["hosts"] == []
-    rows = {row.point_id: dataclasses.asdict(row) for row in studies.rows}
-    found = _best(studies.points, rows)
-    assert len(found) == 8
-    assert [(one.world_size, one.layout, one.tokens_per_s) for one in found] == [
-        (one["world_size"], one["layout"], pytest.approx(one["tokens_per_s"]))
-        for one in tables["sizes"]
-    ]
