@@ -1,7 +1,6 @@
 """Verbs that predict, calibrate and validate. Heavy imports stay inside the functions."""
 
 import dataclasses
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,9 +87,9 @@ def calibrate(
     """Fit the model's parameters, with intervals, to measured rows."""
     from scaling.importing.reader import read_rows, read_table
     from scaling.predict.fit.calibrate import calibrate as fit
-    from scaling.predict.fit.calibrate import of_commonest_fingerprints, one_fingerprint_per_stack
+    from scaling.predict.fit.calibrate import calibrate_study, one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
-    from scaling.predict.read.calibration import Calibration, write_calibration
+    from scaling.predict.read.calibration import write_calibration
     from scaling.predict.read.clusters import site_clusters, site_models
     from scaling.predict.read.observed import impossible_rows, observed_of
     from scaling.predict.read.points import points_of
@@ -108,25 +107,19 @@ def calibrate(
     measured, observed = points_of(table, models=site_models()), observed_of(table)
     impossible, why_impossible = impossible_rows(table, measured, observed)
     observed = observed.only(~impossible)
-    if points is None:
-        one_fingerprint_per_stack(table, measured, observed)
-    else:  # of a study, which nobody asks to choose
-        commonest = of_commonest_fingerprints(table, measured, observed)
-        if not commonest.all():
-            warn(f"left out {(~commonest).sum()} rows of other software")
-        observed = observed.only(commonest)
     source = f"{rows.name}" + (f" where {where}" if where else "")
     probed = None
     if probes is not None:
         probed = probed_parameters(read_table(probes, columns=PROBE_COLUMNS), site_clusters())
-    try:
+    if points is None:
+        one_fingerprint_per_stack(table, measured, observed)
         calibration = fit(measured, observed, source=source, probes=probed)
-    except Exception as error:
-        if points is None:
-            raise
-        traceback.print_exc()  # a study still gets its report, from data sheets
-        failure = f"{type(error).__name__}: {error}"
-        calibration = Calibration(source=source, stacks={}, failure=failure)
+    else:
+        calibration, others = calibrate_study(
+            table, measured, observed, source=source, probes=probed
+        )
+        if others:
+            warn(f"left out {others} rows of other software")
     starts = table.rows["started_at"].to_pylist() if "started_at" in table.rows.schema.names else []
     until = max(filter(None, map(str, filter(None, starts))), default=None)
     write_calibration(out, dataclasses.replace(calibration, rows_until=until))

@@ -23,7 +23,7 @@ from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
-from scaling.predict.read.observed import observed_of
+from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_of
 from scaling.record.files import (
     POINTS,
@@ -261,7 +261,7 @@ def _reason(cell: int, chosen: Next, prediction: Prediction, *, ran: bool) -> st
 
 def _calibrated(sweep: Sweep) -> tuple[Calibration | None, str]:
     """A calibration on all rows so far, of the commonest software, and a phrase about it."""
-    from scaling.predict.fit.calibrate import calibrate, of_commonest_fingerprints  # loads scipy
+    from scaling.predict.fit.calibrate import calibrate_study  # loads scipy
 
     if not sweep.rows:
         return None, "nothing has been measured: predicted from data-sheet numbers"
@@ -270,13 +270,13 @@ def _calibrated(sweep: Sweep) -> tuple[Calibration | None, str]:
     numbers = np.arange(1, rows.table.num_rows + 1)
     table = Table(rows.table.drop_columns(["file"]), str(paths.rows), numbers)
     points, observed = points_of(table, clusters=clusters), observed_of(table)
-    kept = of_commonest_fingerprints(table, points, observed)
-    if not kept.all():
-        table = table.filter(kept)
-        points, observed = points_of(table, clusters=clusters), observed_of(table)
+    observed = observed.only(~impossible_rows(table, points, observed)[0])
     if paths.probes.exists():
-        probes = read_table(paths.probes, columns=PROBE_COLUMNS)
-        probed = probed_parameters(probes, clusters)
-    calibration = calibrate(points, observed, source=str(paths.rows), probes=probed)
-    others = f"; {(~kept).sum()} have other software" if not kept.all() else ""
-    return calibration, f"calibrated on {kept.sum()} rows{others}"
+        probed = probed_parameters(read_table(paths.probes, columns=PROBE_COLUMNS), clusters)
+    calibration, others = calibrate_study(
+        table, points, observed, source=str(paths.rows), probes=probed
+    )
+    if calibration.failure:
+        return None, f"predicted from data-sheet numbers: the fit failed ({calibration.failure})"
+    others_said = f"; {others} have other software" if others else ""
+    return calibration, f"calibrated on {len(points) - others} rows{others_said}"

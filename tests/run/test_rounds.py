@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.errors import InputError
+from scaling.predict.fit import calibrate
 from scaling.record.files import read_round, write_rows
 from scaling.run import plan_writer, rounds
 from scaling.run.plan_writer import StudyPlan
@@ -100,6 +101,16 @@ def test_each_engine_is_calibrated_on_the_commonest_software_of_its_own(guided):
     measured = len(both.of_size(8))
     text = both.choose()[1]
     assert f"calibrated on {measured - 1} rows; 1 have other software" in text
+
+
+def test_after_a_fit_that_fails_a_round_goes_by_data_sheets(guided, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("odd")
+
+    odd = guided()
+    odd.measure(odd.choose()[0])
+    monkeypatch.setattr(calibrate, "calibrate", fail)
+    assert "from data-sheet numbers: the fit failed (ValueError: odd)" in odd.choose(2)[1]
 
 
 def test_rounds_spend_no_more_than_is_left_of_the_budget(guided):

@@ -1,6 +1,7 @@
 """Calibrate on measured rows: fit each stack, then learn from what the fit leaves."""
 
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,28 @@ def calibrate(
             with threadpool_limits(1, "blas"):
                 stacks[group.key] = _calibrate_stack(group, rows)
     return Calibration(source=source, stacks=stacks)
+
+
+def calibrate_study(
+    table: "Table",
+    points: Points,
+    observed: Observed,
+    *,
+    source: str,
+    probes: Mapping[str, Mapping[str, float]] | None = None,
+) -> tuple[Calibration, int]:
+    """A calibration on rows of the commonest software, and how many are of other.
+
+    No user is there to choose. A fit that fails leaves an empty calibration, which says why: what
+    follows goes by data sheets.
+    """
+    commonest = of_commonest_fingerprints(table, points, observed)
+    try:
+        found = calibrate(points, observed.only(commonest), source=source, probes=probes)
+    except Exception as error:
+        traceback.print_exc()
+        found = Calibration(source=source, stacks={}, failure=f"{type(error).__name__}: {error}")
+    return found, int((~commonest).sum())
 
 
 def one_fingerprint_per_stack(table: "Table", points: Points, observed: Observed) -> None:
