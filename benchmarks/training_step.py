@@ -1,9 +1,7 @@
 """Compare our engines with transformers' Llama (with DDP), same shape and batch.
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
-    python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0
-    python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0 1 \
-        --ranks 2
+    python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --ranks 2
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
         --micro-batch-size 1 2 4 --gradient-accumulation-steps 1 8 --zero-stage 0 1 --compile \
         --fused-cross-entropy --beside liger
@@ -18,6 +16,7 @@ each, and the slowest one counts. `transformers_loop.py` describes the other sid
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import multiprocessing
@@ -55,6 +54,7 @@ GRID = {
     "zero_stage": [1],
     "activation_checkpointing": ["none"],
     "engine": ["deepspeed"],
+    "optimizer_precision": ["fp32"],  # ours
 }
 # Llamas with steps of seconds on a CPU, large enough that matmuls dominate.
 SHAPES = {
@@ -68,47 +68,26 @@ Turn = dict[str, Any]  # outcome, message, and what was measured if the outcome 
 
 
 def main() -> None:
+    """Print a line for each case."""
     asked = _asked()
-    shapes = SHAPES | load_models(Path(__file__).parents[1] / "config" / "models.yaml")
-    for model in asked.model:
-        compare(model, shapes[model], asked)
-
-
-def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
-    """Print a line for each case of a model."""
     if asked.ranks > 1 and asked.beside == "liger":
         raise SystemExit("--ranks 2 with --beside liger: its loss goes around the model DDP wraps")
-    if shape.family != "llama":
-        raise SystemExit(f"--model {model}: only llama is compared, not {shape.family}")
-    for layout in _layouts(asked):
-        layout = dataclasses.replace(layout, dp=asked.ranks)
-        point = _point(model, shape, layout, asked.gpu, asked.steps)
-        refused = [*refusals(shape, layout), *engine_refusals(shape, layout)]
-        if refused:
-            print(json.dumps(_case(point) | {"refused": refused}), flush=True)
-            continue
-        ours, theirs = in_turns(
-            lambda point=point: ranks_of(_ours, point),
-            lambda point=point: ranks_of(_theirs, point, asked.beside == "liger"),
-            turns=asked.turns,
-        )
-        found = _case(point) | {"beside": asked.beside} | compared(point, ours, theirs)
-        print(json.dumps(found), flush=True)
+    theirs = functools.partial(transformers_loop.trained, liger=asked.beside == "liger")
+    for point in _points(asked):
+        case = {"model": point.model, "gpu": point.gpu, "layout": point.layout.label}
+        case |= {name: getattr(point.layout, name) for name in (*GRID, *FLAGS)}
+        refused = [
+            *refusals(point.shape, point.layout), *engine_refusals(point.shape, point.layout)
+        ]  # fmt: skip
+        turns: dict[Callable[..., Turn], list[Turn]] = {_ours: [], theirs: []}
+        for run, done in [] if refused else [*turns.items()] * asked.turns:
+            if not done or done[-1]["outcome"] == "ok":  # else it does not run again
+                done.append(ranks_of(run, point))
+        found = {"refused": refused} if refused else compared(point, *turns.values())
+        print(json.dumps(case | {"beside": asked.beside} | found), flush=True)
 
 
-def in_turns(
-    ours: Callable[[], Turn], theirs: Callable[[], Turn], *, turns: int
-) -> tuple[list[Turn], list[Turn]]:
-    """The turns of both sides; a side that has failed does not run again."""
-    done: tuple[list[Turn], list[Turn]] = ([], [])
-    for _ in range(turns):
-        for side, run in zip(done, (ours, theirs), strict=True):
-            if not side or side[-1]["outcome"] == "ok":
-                side.append(run())
-    return done
-
-
-def ranks_of(run: Callable[..., Turn], point: Point, *given: object) -> Turn:
+def ranks_of(run: Callable[..., Turn], point: Point) -> Turn:
     """One turn, one process per rank: the first rank's result with the slowest times of all.
 
     The outcome of a failed rank wins.
@@ -119,8 +98,7 @@ def ranks_of(run: Callable[..., Turn], point: Point, *given: object) -> Turn:
         ProcessPoolExecutor(max_workers=count, mp_context=context) as executor,
     ):
         running = [
-            executor.submit(_outcome_of, run, (point, rank, Path(directory), *given))
-            for rank in range(count)
+            executor.submit(_outcome_of, run, point, rank, Path(directory)) for rank in range(count)
         ]
         try:
             turns = [each.result() for each in running]
@@ -176,7 +154,7 @@ def _mean(values: list[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
+def _outcome_of(run: Callable[..., Turn], *given: object) -> Turn:
     try:
         turn = {"outcome": "ok", **run(*given)}
         import torch.distributed as dist  # after the environment of ranks is set
@@ -202,48 +180,25 @@ def _ours(point: Point, rank: int, directory: Path) -> Turn:
     return dataclasses.asdict(measure_point(point, RankFiles(directory), rank_id_of(os.environ)))
 
 
-def _theirs(point: Point, rank: int, directory: Path, liger: bool) -> Turn:
-    return transformers_loop.trained(point, rank, directory, liger=liger)
-
-
-def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
-    chosen = {name: getattr(asked, name) for name in (*FLAGS, "optimizer_precision")}
-    for values in itertools.product(*(getattr(asked, name) for name in GRID)):
-        yield Layout(
-            **dict(zip(GRID, values, strict=True)),
-            **chosen,
-            attention=asked.attention,
-            precision="fp32" if asked.gpu == "cpu" else "bf16",
-        )
-
-
-def _case(point: Point) -> dict[str, object]:
-    return {
-        "model": point.model,
-        "gpu": point.gpu,
-        "layout": point.layout.label,
-        **{name: getattr(point.layout, name) for name in (*GRID, *FLAGS, "optimizer_precision")},
-    }
-
-
-def _point(model: str, shape: ModelShape, layout: Layout, gpu: str, steps: int) -> Point:
-    return Point(
-        study="benchmark",
-        study_kind="strong",
-        point_id="benchmark",
-        repeat=0,
-        model=model,
-        shape=shape,
-        cluster="here",
-        gpu=gpu,
-        gpus_per_node=layout.world_size,
-        peak_flop_per_s=gpu_named(gpu).peaks.get(layout.precision),
-        layout=layout,
-        seed=0,
-        warmup_steps=WARMUP_STEPS,
-        measured_steps=steps,
-        time_limit_s=3600.0,
-    )
+def _points(asked: argparse.Namespace) -> Iterator[Point]:
+    shapes = SHAPES | load_models(Path(__file__).parents[1] / "config" / "models.yaml")
+    flags = {name: getattr(asked, name) for name in FLAGS}
+    precision = "fp32" if asked.gpu == "cpu" else "bf16"
+    for model in asked.model:
+        if (shape := shapes[model]).family != "llama":
+            raise SystemExit(f"--model {model}: only llama is compared, not {shape.family}")
+        for values in itertools.product(*(getattr(asked, name) for name in GRID)):
+            layout = Layout(
+                **dict(zip(GRID, values, strict=True)), **flags, dp=asked.ranks,
+                attention=asked.attention, precision=precision,
+            )  # fmt: skip
+            yield Point(
+                study="benchmark", study_kind="strong", point_id="benchmark", repeat=0,
+                model=model, shape=shape, cluster="here", gpu=asked.gpu,
+                gpus_per_node=layout.world_size,
+                peak_flop_per_s=gpu_named(asked.gpu).peaks.get(precision), layout=layout, seed=0,
+                warmup_steps=WARMUP_STEPS, measured_steps=asked.steps, time_limit_s=3600.0,
+            )  # fmt: skip
 
 
 def _asked() -> argparse.Namespace:
@@ -262,10 +217,6 @@ def _asked() -> argparse.Namespace:
     for flag in FLAGS:
         both = "both, theirs with its loss" if flag == "compile" else "ours"
         parser.add_argument("--" + flag.replace("_", "-"), action="store_true", help=both)
-    parser.add_argument(
-        "--optimizer-precision", choices=AXES["optimizer_precision"].values, default="fp32",
-        help="ours",
-    )  # fmt: skip
     parser.add_argument("--beside", choices=["plain", "liger"], default="plain")
     parser.add_argument("--attention", default="flash2", help="ours; theirs is torch's choice")
     parser.add_argument("--steps", type=int, default=10, help="measured, of a turn")
