@@ -143,49 +143,29 @@ class Tables:
         return validate(points, observed, prediction, tested)[0]
 
 
-HEADS = (
-    "task", "rows", "MAPE", "median", "RMS", "bias", "rank", "regret", "regret median",
-    "false fits", "false OOM", "fit accuracy", "steps covered", "ratios covered",
-)  # fmt: skip
+COLUMNS: Mapping[str, Callable[[Scores], float | int | None]] = {
+    "MAPE": lambda s: s.step_time["mape"],
+    "median": lambda s: s.step_time["median_ape"],
+    "RMS": lambda s: s.step_time["rms"],
+    "bias": lambda s: s.step_time["bias"],
+    "rank": lambda s: s.step_time["rank_correlation"],
+    "regret": lambda s: s.regret["mean"],
+    "regret median": lambda s: s.regret["median"],
+    "false fits": lambda s: s.memory["false_fit_rate"],
+    "false OOM": lambda s: s.memory["false_oom_rate"],
+    "fit accuracy": lambda s: s.memory["balanced_accuracy"],
+    "steps covered": lambda s: s.coverage_80,
+    "ratios covered": lambda s: s.coverage_80_ratios,
+}
 
 
-def cells_of(name: str, s: Scores) -> list[str]:
-    """A line of the table."""
-    t, m, r = s.step_time, s.memory, s.regret
-    rank = t["rank_correlation"]
-    return [
-        name,
-        f"{t['rows']:.0f}",
-        *(_percent(t[key]) for key in ("mape", "median_ape", "rms", "bias")),
-        "–" if rank is None else f"{rank:.2f}",
-        *(_percent(r[key]) for key in ("mean", "median")),
-        *(_percent(m[key]) for key in ("false_fit_rate", "false_oom_rate", "balanced_accuracy")),
-        _percent(s.coverage_80),
-        _percent(s.coverage_80_ratios),
-    ]
-
-
-def _percent(value: float | int | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def mean_of(scored: Sequence[Scores]) -> list[str]:
-    """The means over all tasks, each with the same weight."""
-
-    def mean(values: Iterator[float | int | None]) -> str:
-        known = [value for value in values if value is not None]
-        return _percent(float(np.mean(known))) if known else "–"
-
-    times = [
-        mean(s.step_time[key] for s in scored) for key in ("mape", "median_ape", "rms", "bias")
-    ]
-    regrets = [mean(s.regret[key] for s in scored) for key in ("mean", "median")]
-    memory = ("false_fit_rate", "false_oom_rate", "balanced_accuracy")
-    return [
-        "mean", str(sum(int(s.step_time["rows"] or 0) for s in scored)), *times, "", *regrets,
-        *(mean(s.memory[key] for s in scored) for key in memory),
-        mean(s.coverage_80 for s in scored), mean(s.coverage_80_ratios for s in scored),
-    ]  # fmt: skip
+def cells_of(name: str, *scored: Scores) -> list[str]:
+    """A line of the table: the means over these tasks, each with the same weight, in per cent."""
+    cells = [name, str(sum(int(s.step_time["rows"] or 0) for s in scored))]
+    for value_of in COLUMNS.values():
+        known = [value for value in map(value_of, scored) if value is not None]
+        cells.append(f"{100 * np.mean(known):.1f}" if known else "–")
+    return cells
 
 
 def markdown_of(cells: Sequence[Sequence[str]]) -> str:
@@ -377,13 +357,13 @@ def _squares(tables: Tables, task: Task) -> list[float]:
 
 def evaluated(tables: Tables, tasks: Sequence[Task], *, show: bool = True) -> str:
     """The table of all tasks and their mean, as Markdown."""
-    scored, lines = [], [list(HEADS)]
+    scored, lines = [], [["task", "rows", *COLUMNS]]
     for task in tasks:
         scored.append(tables.scores(task))
         lines.append(cells_of(task.name, scored[-1]))
         if show:
             print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
-    lines.append(mean_of(scored))
+    lines.append(cells_of("mean", *scored))
     return markdown_of(lines)
 
 
