@@ -1,5 +1,6 @@
 """`scaling expect`: whether a measured number is normal for a model, GPUs and a layout."""
 
+import dataclasses
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +14,8 @@ from scaling.cli.layouts import (
     PROGRAM_HELP,
     SEQ_LENGTH,
     axis_values,
+    layout_asked,
     pairs_of,
-    point_of_axes,
 )
 from scaling.cli.options import (
     AsJson,
@@ -32,7 +33,6 @@ from scaling.layout.names import layout_name, name_of
 
 if TYPE_CHECKING:
     from scaling.layout.layout import Layout
-    from scaling.study.point import Point
 
 _WIDTH = 80
 
@@ -72,9 +72,7 @@ def expect(
     """Say whether a throughput is normal: what is expected, by parts, and what to look at first."""
     from scaling.cli.trainer_log import row_of_log
     from scaling.predict.advise.expectation import expect as expected
-    from scaling.predict.advise.expectation import search_around
     from scaling.predict.read.calibration import read_calibration
-    from scaling.predict.read.clusters import site_clusters
 
     parameters = read_calibration(calibration) if calibration else None
     work: dict[str, Any] = {
@@ -100,67 +98,55 @@ def expect(
         raise InputError("--trainer and --column say how to read a --log; none is given")
     given = {name: value for name, value in stated.items() if value is not None}
     axes = axis_values({name: row[name] for name in AXES if name in row} | given)
-    point = _point_in_question(axes, work, gradient_accumulation_steps)
-    if row:
-        for name in ("num_layers", "hidden_size", "num_heads"):
-            ours, theirs = getattr(point.shape, name), row.get(name)
-            if theirs not in (None, ours):
-                raise InputError(
-                    f"{log}: says {name}={shortened(theirs)}, but {point.model} has {ours}"
-                )
-        # encoder-decoders count both sides, as everywhere here
-        sides = 2 if point.shape.num_encoder_layers else 1
-        tokens = point.layout.global_batch_size * point.layout.seq_length * sides
-        tokens_per_s_per_gpu = tokens / float(row["step_time_s"]) / point.world_size
-    if tokens_per_s_per_gpu is None:
+    for name, option in (("model", "--model"), ("cluster", "--cluster"), ("world_size", "--gpus")):
+        if work[name] is None:
+            raise InputError(f"{option}: missing; say the model, the cluster and the GPUs")
+    tokens, ranks = int(work["seq_length"] or SEQ_LENGTH), int(work["world_size"])
+    batch = work["global_batch_size"]
+    if batch is None:
+        batch = _usual_batch(axes, ranks, tokens, gradient_accumulation_steps)
+    elif gradient_accumulation_steps is not None:
+        raise InputError("--gradient-accumulation-steps: --global-batch-size is given; leave one")
+    where = str(work["model"]), str(work["cluster"]), ranks, tokens, int(batch)
+    search, asked = layout_asked(axes, *where)
+    for name in ("num_layers", "hidden_size", "num_heads"):
+        ours, theirs = getattr(search.shape, name), row.get(name)
+        if theirs not in (None, ours):
+            raise InputError(
+                f"{log}: says {name}={shortened(theirs)}, but {search.model} has {ours}"
+            )
+    if tokens_per_s_per_gpu is None and not row:
         raise InputError("--tokens-per-s-per-gpu: give the number in question, or --log")
+    if "engine" not in row:
+        search = dataclasses.replace(search, framework=row.get("framework"))
     peak = row.get("peak_memory_bytes")
     found = expected(
-        search_around(
-            point.layout, model=point.model, shape=point.shape, cluster=point.cluster,
-            clusters=site_clusters(), framework=None if "engine" in row else row.get("framework"),
-        ),
-        point.layout,
+        search,
+        asked,
         tokens_per_s_per_gpu,
         parameters,
+        step_time_s=row.get("step_time_s"),
         peak_memory_bytes=peak if isinstance(peak, int) else None,
-    )  # fmt: skip
+    )
     if work["global_batch_size"] is None and gradient_accumulation_steps is None:
-        say_batch(point.layout)
+        say_batch(asked)
     if as_json:
         print_json(found)
         return
     print_assumptions(found["assumptions"])
-    for line in screen(found, point.layout):
+    for line in screen(found, asked):
         typer.echo(printable(line))
 
 
-def _point_in_question(
-    axes: Mapping[str, Any], work: Mapping[str, Any], accumulation: int | None
-) -> "Point":
-    """The point in question; a batch that nobody states is assumed.
-
-    Raises:
-        InputError: something is missing or wrong.
-    """
+def _usual_batch(axes: Mapping[str, Any], gpus: int, tokens: int, steps: int | None) -> int:
+    """Sequences of a step that nobody stated; `steps` of accumulation may be."""
     from scaling.predict.advise.candidates import usual_batch
 
-    for name, option in (("model", "--model"), ("cluster", "--cluster"), ("world_size", "--gpus")):
-        if work[name] is None:
-            raise InputError(f"{option}: missing; say the model, the cluster and the GPUs")
-    batch, gpus = work["global_batch_size"], int(work["world_size"])
-    seq_length = int(work["seq_length"] or SEQ_LENGTH)
-    if batch is None:
-        values = {**DEFAULTS, **axes}
-        once = max(gpus // replica_size(values), 1) * values["micro_batch_size"]
-        # whole rounds of the pipeline, which interleaving needs
-        rounds = max(round(usual_batch(seq_length, gpus) / (once * values["pp"])), 1)
-        batch = once * (accumulation or rounds * values["pp"])
-    elif accumulation is not None:
-        raise InputError("--gradient-accumulation-steps: --global-batch-size is given; leave one")
-    return point_of_axes(
-        axes, str(work["model"]), str(work["cluster"]), gpus, seq_length, int(batch)
-    )
+    values = {**DEFAULTS, **axes}
+    once = max(gpus // replica_size(values), 1) * values["micro_batch_size"]
+    # whole rounds of the pipeline, which interleaving needs
+    rounds = max(round(usual_batch(tokens, gpus) / (once * values["pp"])), 1)
+    return int(once * (steps or rounds * values["pp"]))
 
 
 def screen(told: Mapping[str, Any], layout: "Layout") -> list[str]:

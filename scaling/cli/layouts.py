@@ -14,9 +14,8 @@ from scaling.layout.engines import ENGINES, programs
 from scaling.layout.layout import Layout, refusals, replica_size
 
 if TYPE_CHECKING:
-    from scaling.layout.shapes import ModelShape
+    from scaling.predict.advise.candidates import Search
     from scaling.study.config_json import ConfigModel
-    from scaling.study.point import Point
 
 PROGRAM_HELP = f"{', '.join(ENGINES)}, or a program of config/trainers.yaml: megatron, hf ..."
 MODEL_HELP = "A model of config/models.yaml, a config.json, its folder, a cached hub name."
@@ -109,7 +108,8 @@ def command(
         raise InputError(f"{shortened(what)}: a layout needs --model and --gpus")
     else:
         axes = axis_values(pairs_of(what))
-        point = point_of_axes(axes, model, cluster, gpus, seq_length, global_batch_size)
+        search, layout = layout_asked(axes, model, cluster, gpus, seq_length, global_batch_size)
+        point = search.point(layout)
     start = start_of(point, program, out)
     for name, text in start.files.items():
         write_text(out / name, text)
@@ -166,19 +166,22 @@ def axis_values(stated: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def point_of_axes(
+def layout_asked(
     axes: Mapping[str, Any],
     model: str,
     cluster: str,
     gpus: int,
     seq_length: int,
     global_batch_size: int | None,
-) -> "Point":
-    """The point of a layout; without a batch each replica has one micro-batch a step.
+) -> "tuple[Search, Layout]":
+    """A model on GPUs, and the layout; without a batch a replica has one micro-batch a step.
 
     Raises:
         InputError: the ranks do not divide, or the model cannot have the layout.
     """
+    from scaling.predict.advise.candidates import Search
+    from scaling.predict.read.clusters import site_clusters
+
     replica, micro = replica_size({**DEFAULTS, **axes}), axes.get("micro_batch_size", 1)
     dp, rest = divmod(gpus, replica)
     accumulation, left = divmod(global_batch_size or micro * dp, max(micro * dp, 1))
@@ -195,21 +198,7 @@ def point_of_axes(
     found = model_of(model)
     if reasons := list(refusals(found.shape, layout)):
         raise InputError(f"{shortened(said)}: {reasons[0]}")
-    return point_of_layout(found.name, found.shape, layout, cluster)
-
-
-def point_of_layout(model: str, shape: "ModelShape", layout: Layout, cluster_name: str) -> "Point":
-    """The point of a layout on a cluster, as a study would have it.
-
-    Raises:
-        InputError: there is no such cluster.
-    """
-    from scaling.predict.read.clusters import cluster_named, site_clusters
-    from scaling.trainers.render import point_to_start
-
-    clusters = site_clusters()
-    cluster = clusters.get(cluster_name) or cluster_named(cluster_name, clusters)
-    return point_to_start(
-        model, shape, layout, cluster=cluster_name, gpu=cluster.gpu,
-        gpus_per_node=cluster.gpus_per_node,
-    )  # fmt: skip
+    where = Search(
+        model=found.name, shape=found.shape, cluster=cluster, clusters=site_clusters(), gpus=gpus
+    )
+    return where, layout

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
@@ -18,7 +18,6 @@ from scaling.cli.layouts import (
     axis_values,
     model_of,
     pairs_of,
-    point_of_layout,
 )
 from scaling.cli.options import (
     REHEARSE,
@@ -102,16 +101,10 @@ def recommend(
     best: dict[int, list[Ranked]] = {}
     without: list[search.NoLayoutError] = []
     with rehearser(warn if rehearse else None) as fullest_bytes:
-
-        def counted_bytes(layouts: "Sequence[Layout]") -> Sequence[float | None]:
-            return fullest_bytes(
-                [point_of_layout(found.name, found.shape, one, cluster) for one in layouts]
-            )
-
         for each in counts:
             try:
                 asked = Search(gpus=each, **shared)
-                best[each] = search.recommend(asked, parameters, rehearse=counted_bytes)
+                best[each] = search.recommend(asked, parameters, rehearse=fullest_bytes)
             except search.NoLayoutError as error:
                 without.append(error)
     if not best:
@@ -130,8 +123,7 @@ def recommend(
         if whole_run is not None:
             record |= _run_of(facts, whole_run)
         if program is not None:
-            point = point_of_layout(found.name, found.shape, layout, cluster)
-            record["start"] = dataclasses.asdict(start_of(point, program))
+            record["start"] = dataclasses.asdict(start_of(first.point(layout), program))
         records.append(record)
     if as_json:
         print_json(records)

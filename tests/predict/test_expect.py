@@ -7,7 +7,8 @@ import pytest
 
 from scaling.layout.axes import AXES
 from scaling.layout.layout import Layout
-from scaling.predict.advise.expectation import PARTS, expect, search_around
+from scaling.predict.advise.candidates import Search
+from scaling.predict.advise.expectation import PARTS, expect
 from scaling.predict.cost.step import TIME_TERMS
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import config_file, site_clusters
@@ -30,7 +31,7 @@ def asked(tokens, *, model="llama3_8b", cluster="h100-80gb-dgx", gpus=64, batch=
 
 def search(layout, model="llama3_8b", cluster="h100-80gb-dgx"):
     where = {"model": model, "shape": MODELS[model], "cluster": cluster}
-    return search_around(layout, **where, clusters=site_clusters())
+    return Search(**where, clusters=site_clusters(), gpus=layout.world_size)
 
 
 def test_the_percentile_is_that_of_a_normal_error_worked_by_hand():

@@ -68,9 +68,9 @@ def test_layouts_that_a_rehearsal_excludes_make_room_for_others():
     predicted = recommend(search)
     asked: list[Layout] = []
 
-    def too_much(layouts):
-        asked.extend(layouts)
-        return [100.0 * GIB] * len(layouts)
+    def too_much(points):
+        asked.extend(point.layout for point in points)
+        return [100.0 * GIB] * len(points)
 
     found = recommend(search, rehearse=too_much)
     assert len(found) == 3

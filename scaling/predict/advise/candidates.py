@@ -18,6 +18,8 @@ from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
 from scaling.predict.read.points import points_of_layouts
 from scaling.predict.read.stacks import own_framework
+from scaling.study.point import Point
+from scaling.trainers.render import point_to_start
 
 _CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "selective", "full")
 _ZERO: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -68,6 +70,11 @@ class Search:
         return cluster_named(self.cluster, self.clusters)
 
     @cached_property
+    def hosts(self) -> Cluster:
+        """The cluster as it is described: links of GPUs may join several of its hosts to a node."""
+        return self.clusters.get(self.cluster, self.site)
+
+    @cached_property
     def batch(self) -> int:
         """Sequences of a step."""
         return self.global_batch_size or usual_batch(self.seq_length, self.gpus)
@@ -78,9 +85,7 @@ class Search:
         Raises:
             InputError: it has fewer, or these are no whole nodes.
         """
-        # of hosts, where the links of GPUs join several of them to a node
-        hosts = self.clusters.get(self.cluster, self.site)
-        per_node, most = hosts.gpus_per_node, hosts.gpus_per_node * hosts.nodes
+        per_node, most = self.hosts.gpus_per_node, self.hosts.gpus_per_node * self.hosts.nodes
         said = f"--gpus {self.gpus}: cluster {self.cluster} has"
         if self.gpus > most:
             raise InputError(f"{said} {most} GPUs")
@@ -99,6 +104,13 @@ class Search:
         if self.framework is None and self.engine not in ENGINES and not is_known:
             name = self.engine  # as rows of its logs have it
         return dataclasses.replace(self, framework=name)
+
+    def point(self, layout: Layout) -> Point:
+        """The layout as a study would have it."""
+        return point_to_start(
+            self.model, self.shape, layout, cluster=self.cluster, gpu=self.hosts.gpu,
+            gpus_per_node=self.hosts.gpus_per_node,
+        )  # fmt: skip
 
     def points(self, layouts: Sequence[Layout]) -> Points:
         """The layouts as points.

@@ -1,5 +1,6 @@
 """Whether a measured throughput is normal for a model, a cluster and a layout, and what if not."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -40,21 +41,13 @@ _PUBLISHED = 2  # rows at most
 _LARGE_TRAFFIC, _LARGE_HOST, _LARGE_ELEMENTWISE = 0.05, 0.05, 0.03
 
 
-def search_around(layout: Layout, **where: Any) -> Search:
-    """The search for layouts that do the work of this one, its other choices kept."""
-    return Search(
-        gpus=layout.world_size, seq_length=layout.seq_length, precision=layout.precision,
-        global_batch_size=layout.global_batch_size, engine=layout.engine,
-        setting={name: getattr(layout, name) for name in _KEPT}, **where,
-    )  # fmt: skip
-
-
 def expect(
     search: Search,
     layout: Layout,
-    given: float,
+    given: float | None,
     calibration: Calibration | None = None,
     *,
+    step_time_s: float | None = None,
     peak_memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The facts of the expectation of a layout, and where a given number lies in it.
@@ -66,22 +59,28 @@ def expect(
     tokens/s (0.1 is 10 %) and the `chance` that they are faster. `looks`: what to look at first.
 
     Args:
-        search: by `search_around`; without a framework it is that of the layout's engine.
-        layout: how it was trained.
+        search: of the model on the cluster; without a framework it is that of the layout's engine.
+        layout: how it was trained, whose work and choices the search takes over.
         given: tokens/s per GPU.
         calibration: rows of yours; if None, data sheets.
+        step_time_s: given instead of tokens/s.
         peak_memory_bytes: of a GPU, as a log tells it.
 
     Raises:
         InputError: the cluster has fewer GPUs, or nothing can be predicted.
     """
+    search = dataclasses.replace(
+        search, gpus=layout.world_size, seq_length=layout.seq_length, precision=layout.precision,
+        global_batch_size=layout.global_batch_size, engine=layout.engine,
+        setting={name: getattr(layout, name) for name in _KEPT},
+    ).with_software(calibration)  # fmt: skip
     search.check_size()
-    search = search.with_software(calibration)
     points = search.points([layout])
     (group,) = points.groups
     prediction = predict(points, calibration)
     step_s = float(prediction.step_time_s[0])
     tokens = float(points.tokens_per_step[0]) / layout.world_size  # a GPU's in a step
+    given = given or tokens / (step_time_s or math.nan)
     low, high = tokens / float(prediction.high[0]), tokens / float(prediction.low[0])
     flops = model_flops_per_token(search.shape, layout.seq_length)
     peak = group.gpu.peaks[layout.precision]

@@ -15,6 +15,7 @@ from scaling.predict.cost.interval import chance_faster
 from scaling.predict.cost.model import Prediction
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.features import Points
+from scaling.study.point import Point
 
 # A layout with less of its memory left may not start: it must be clearly faster than one that
 # surely does.
@@ -52,7 +53,7 @@ def recommend(
     calibration: Calibration | None = None,
     *,
     top: int = 3,
-    rehearse: Rehearse[Layout] = none_rehearsed,
+    rehearse: Rehearse[Point] = none_rehearsed,
 ) -> list[Ranked]:
     """The best layouts, at most `top`, fastest first.
 
@@ -81,7 +82,7 @@ def recommend(
         points,
         calibration,
         shown=lambda found: _fitting(found)[:top],
-        rehearse=lambda rows: rehearse([layouts[row] for row in rows]),
+        rehearse=lambda rows: rehearse([search.point(layouts[row]) for row in rows]),
     )
     best = best_of(search, layouts, points, prediction, top)
     if not best:
