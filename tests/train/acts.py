@@ -1,6 +1,5 @@
 """The acts of a rank beside its full life: what it learns, holds, calls or skips."""
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -67,7 +66,8 @@ def hold(point: Point, rank: int, port: int) -> dict[str, Any]:
         mock.patch.object(torch.Tensor, "record_stream", return_value=None),
         mock.patch.object(functional, "rms_norm", rms_norm),
     ):
-        return dataclasses.asdict(run_steps(point, groups, waits, steps=WALKED_STEPS).memory)
+        memory: dict[str, Any] = run_steps(point, groups, waits, steps=WALKED_STEPS)["memory"]
+        return memory
 
 
 def call(point: Point, rank: int, port: int) -> dict[str, Any]:

@@ -7,9 +7,8 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -31,37 +30,12 @@ _EXPLAINING = ({"scaling", *ENGINES} - {"torch"}, {"optim", "fsdp", "pipelining"
 _WRAPPERS = ("memory_record", "rehearsal", "standins", "waits")  # modules that explain nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The bytes that one line of code, run in one phase, holds at the peak."""
+class Allocation(NamedTuple):
+    """A storage: the code and the phase that made it, and its bytes."""
 
     made_by: str
     phase: str
-    tensors: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """Bytes at the peak of a phase, and when it last ended."""
-
-    peak_bytes: int
-    live_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes of one rank as torch's allocator would count them; the largest of `owners` first.
-
-    `spans` has the peak bytes of each phase, and of three parts of backward: the head, the layers
-    but the first, and the first layer, which is the last one. A span's peak is a line in the number
-    of layers.
-    """
-
-    peak_bytes: int
-    phases: dict[str, Phase]
-    spans: dict[str, int]
-    owners: list[Owner]
+    size: int
 
 
 class MemoryRecord(TorchDispatchMode):
@@ -76,9 +50,9 @@ class MemoryRecord(TorchDispatchMode):
         self.phase = PHASES[0]
         self.part = ""  # of a backward
         self._paused = False
-        self._live: dict[int, tuple[int, int]] = {}  # storage: entry, bytes
-        self._made: dict[int, tuple[str, str]] = {}  # entry: code and phase
-        self._entries: list[tuple[str, str, int, int]] = []  # phase, part, entry, bytes or -bytes
+        self._live: dict[int, Allocation] = {}  # by storage
+        # phase, part, and an allocation that was made (1) or freed (-1)
+        self._entries: list[tuple[str, str, Allocation, int]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -93,7 +67,10 @@ class MemoryRecord(TorchDispatchMode):
             return out
         for leaf in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(leaf, Tensor) and _device_of(leaf).type != "meta":
-                self._record_new(leaf.untyped_storage(), func.overloadpacket.__name__)
+                storage = leaf.untyped_storage()
+                if storage._cdata not in self._live and storage.nbytes():
+                    self._record(storage, func.overloadpacket.__name__)
+                    weakref.finalize(storage, self._record_freed, storage._cdata)
         return out
 
     @contextlib.contextmanager
@@ -135,64 +112,57 @@ class MemoryRecord(TorchDispatchMode):
 
         return called
 
-    def memory(self) -> Memory:
-        """The peaks until now."""
-        live = peak = peak_index = 0
+    def memory(self) -> dict[str, Any]:
+        """Bytes as torch's allocator would count them, until now.
+
+        `spans` has the peak bytes of each phase, and of three parts of backward: the head, the
+        layers but the first, and the first layer, which is the last one. A span's peak is a line in
+        the number of layers. `owners` are the lines of code that hold most at the peak.
+        """
+        live = peak = 0
         peaks, live_at_end, spans = Counter[str](), Counter[str](), Counter[str]()
-        for index, (phase, part, _, size) in enumerate(self._entries):
-            live += size
+        at_peak, peak_index = Counter[Allocation](), 0
+        for index, (phase, part, allocation, number) in enumerate(self._entries):
+            live += number * allocation.size
             live_at_end[phase] = live
             peaks[phase] = max(peaks[phase], live)
             spans[part + phase] = max(spans[part + phase], live)
             if live > peak:
                 peak, peak_index = live, index
-        return Memory(
-            peak_bytes=peak,
-            phases={
-                phase: Phase(peak_bytes=peaks[phase], live_bytes=live_at_end[phase])
+        for _, _, allocation, number in self._entries[: peak_index + 1]:
+            at_peak[allocation] += number
+        owners: dict[tuple[str, str], dict[str, Any]] = {}
+        for (made_by, phase, size), count in at_peak.items():
+            owner = {"made_by": made_by, "phase": phase, "tensors": 0, "bytes": 0}
+            owner = owners.setdefault((made_by, phase), owner)
+            owner["tensors"] += count
+            owner["bytes"] += count * size
+        return {
+            "peak_bytes": peak,
+            "phases": {
+                phase: {"peak_bytes": peaks[phase], "live_bytes": live_at_end[phase]}
                 for phase in PHASES
                 if phase in peaks
             },
-            spans=dict(spans),
-            owners=self._owners(peak_index),
-        )
-
-    def _record_new(self, storage: torch.UntypedStorage, operator: str) -> None:
-        if storage._cdata not in self._live and storage.nbytes():
-            self._record(storage, operator)
-            weakref.finalize(storage, self._record_freed, storage._cdata)
+            "spans": dict(spans),
+            "owners": sorted(
+                (owner for owner in owners.values() if owner["tensors"]),
+                key=lambda owner: -owner["bytes"],
+            ),
+        }
 
     def _record(self, storage: torch.UntypedStorage, operator: str) -> None:
-        entry = len(self._entries)
         size = math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
-        self._live[storage._cdata] = entry, size
-        self._made[entry] = (f"{_calling_line()} {operator}", self.phase)
-        self._entries.append((self.phase, self._part, entry, size))
+        allocation = Allocation(f"{_calling_line()} {operator}", self.phase, size)
+        self._live[storage._cdata] = allocation
+        self._note(allocation, 1)
 
     def _record_freed(self, key: int) -> None:
-        entry, size = self._live.pop(key)
-        self._entries.append((self.phase, self._part, entry, -size))
+        self._note(self._live.pop(key), -1)
 
-    @property
-    def _part(self) -> str:
-        return self.part if self.phase == "backward" else ""
-
-    def _owners(self, until: int) -> list[Owner]:
-        """The living tensors after entry `until`, by code and phase, the largest first."""
-        held: dict[int, int] = {}
-        for *_, entry, size in self._entries[: until + 1]:
-            if size < 0:
-                del held[entry]
-            elif size:
-                held[entry] = size
-        tensors, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        for entry, size in held.items():
-            tensors[self._made[entry]] += 1
-            sizes[self._made[entry]] += size
-        return [
-            Owner(made_by=made_by, phase=phase, tensors=tensors[made_by, phase], bytes=size)
-            for (made_by, phase), size in sizes.most_common()
-        ]
+    def _note(self, allocation: Allocation, number: int) -> None:
+        part = self.part if self.phase == "backward" else ""
+        self._entries.append((self.phase, part, allocation, number))
 
 
 def _device_of(tensor: Tensor) -> torch.device:
@@ -202,7 +172,7 @@ def _device_of(tensor: Tensor) -> torch.device:
 
 def _calling_line() -> str:
     """The nearest line of the project's or an engine's code, as folder/file:line."""
-    frame = sys._getframe(3)
+    frame = sys._getframe(2)
     while frame is not None:
         if _explains(frame.f_globals["__name__"]):
             path = Path(frame.f_code.co_filename)

@@ -16,7 +16,6 @@ them.
 """
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import json
@@ -42,7 +41,7 @@ from scaling.train.data import MicroBatch
 from scaling.train.engines.trainer import LAYERS, Trainer, build, make_blueprint
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.limits import rehearsal_refusal
-from scaling.train.rehearsal.memory_record import Memory, MemoryRecord
+from scaling.train.rehearsal.memory_record import MemoryRecord
 from scaling.train.rehearsal.standins import stand_ins
 from scaling.train.rehearsal.waits import Waits, known_expert_counts
 
@@ -51,22 +50,8 @@ _AT_ONCE = 16  # rehearsals at most: each needs about half a GiB
 _STEPS = 3  # ZeRO-3 prefetches from the second on, and timers may begin with the third
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
-    """The work of one rank.
-
-    `waits` counts the host's waits for the device in the last step, by kind: draining it
-    (`synchronize`) or reading a tensor (`item`, `bool`, ...). `beats` are the messages while
-    building, `memory` covers the build and all steps.
-    """
-
-    beats: list[str]
-    waits: dict[str, int]
-    memory: Memory
-
-
-def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
-    """Build the engine of this rank and train a few steps.
+def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> dict[str, Any]:
+    """Build the engine of this rank and train a few steps; see `run_steps`.
 
     The process stays this rank and cannot rehearse another. Memory needs two steps: the second has
     the optimizer's states from its beginning.
@@ -94,8 +79,14 @@ def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
         return run_steps(point, groups, waits, steps=steps)
 
 
-def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
-    """Build and train on tensors of any kind, in this process's process group."""
+def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> dict[str, Any]:
+    """Build and train on tensors of any kind, in this process's process group.
+
+    Returns:
+        `waits`: the host's waits for the device in the last step, by kind: draining it
+        (`synchronize`) or reading a tensor (`item`, `bool`, ...). `beats`: the messages while
+        building. `memory`: of the build and all steps (`MemoryRecord.memory`).
+    """
     beats: list[str] = []
     record = MemoryRecord()
     with record.watching():
@@ -105,7 +96,7 @@ def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS
             for _ in range(steps):
                 waits.clear()
                 trainer.step(_batches(point))
-    return Rehearsal(beats=beats, waits=dict(waits), memory=record.memory())
+    return {"beats": beats, "waits": dict(waits), "memory": record.memory()}
 
 
 @contextlib.contextmanager
@@ -195,8 +186,7 @@ def _answer(request: dict[str, Any], text: TextIO) -> NoReturn:
     code = 1
     try:
         point = point_from_json(json.dumps(request["point"]))
-        answer = rehearse(point, request["rank"], steps=request.get("steps", _STEPS))
-        json.dump(dataclasses.asdict(answer), text)
+        json.dump(rehearse(point, request["rank"], steps=request.get("steps", _STEPS)), text)
         text.flush()
         code = 0
     except BaseException:
