@@ -14,7 +14,7 @@ from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.compiled import require_compiler
 from scaling.train.model.decoder import Layer, loss_function
-from scaling.train.model.encoder_decoder import EncoderLayer
+from scaling.train.model.encoder_decoder import StackLayer
 from scaling.train.parallel.groups import Groups
 from tests.points import TINY, TINY_T5, tiny_point
 from tests.train.conftest import Attempt, Train
@@ -46,18 +46,19 @@ def two_ranks() -> Iterator[None]:
         (Layer, {"tp": 2, "sequence_parallel": True}),
         (Layer, {"cp": 2}),
         (Layer, {"precision": "fp8", "attention": "flash2"}),
-        (EncoderLayer, {"tp": 2, "sequence_parallel": True}),
+        (StackLayer, {"tp": 2, "sequence_parallel": True}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
 )
 def test_a_layer_is_one_graph_whatever_crosses_its_ranks_and_in_8_bits(
-    two_ranks: None, kind: type[Layer | EncoderLayer], layout: dict[str, Any]
+    two_ranks: None, kind: type[Layer | StackLayer], layout: dict[str, Any]
 ) -> None:
     shape = TINY if kind is Layer else TINY_T5
     point = tiny_point(shape=shape, **layout)
     groups = Groups(0, point.layout, timeout_s=60)
     plan = blueprint(point, groups.tensor_parallel)
-    layer = kind(dataclasses.replace(plan, cp=groups.context_parallel), 0)
+    plan = dataclasses.replace(plan, cp=groups.context_parallel)
+    layer = Layer(plan, 0) if kind is Layer else StackLayer(plan, "encoder.0", crosses=False)
     shares = "cp" in layout or "sequence_parallel" in layout
     tokens = 16 if shares else 32  # where the other rank has as many
     bias = [] if kind is Layer else [torch.zeros(1, shape.num_heads // 2, 32, 32)]

@@ -13,7 +13,7 @@ from scaling.study.point import Point
 from scaling.train.data import MicroBatch
 from scaling.train.model.blueprint import TP_MARK, Blueprint
 from scaling.train.model.decoder import Decoder, Layer
-from scaling.train.model.encoder_decoder import DecoderLayer, EncoderDecoder, EncoderLayer
+from scaling.train.model.encoder_decoder import EncoderDecoder, StackLayer
 from scaling.train.parallel.groups import Groups
 
 Beat = Callable[[str], None]  # hears what is being done: with a large model each part takes minutes
@@ -25,7 +25,7 @@ LEARNING_RATE = 1e-5
 BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 
-LAYERS = (Layer, EncoderLayer, DecoderLayer)
+LAYERS = (Layer, StackLayer)
 
 
 class Trainer(Protocol):

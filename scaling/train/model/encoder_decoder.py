@@ -9,8 +9,7 @@ Shapes at the boundaries. There are b pairs of an input and a target, s = seq_le
 each on a rank, and hidden size h:
 
     embed_pair    ids [b, 2, s]                    -> source, target [b, s', h]
-    EncoderLayer  source [b, s', h]                -> [b, s', h]
-    DecoderLayer  target [b, s', h], memory [b, s, h] -> [b, s', h]
+    StackLayer    [b, s', h]; the decoder's also memory [b, s, h] -> [b, s', h]
 
 s' is s / tp under `sequence_parallel`, else s. The memory is the encoder's output, gathered over tp
 once for all layers.
@@ -102,40 +101,28 @@ class Attention(Projections):
         return self.linear(self.attend(*heads, bias).flatten(2), self.output, None)
 
 
-class EncoderLayer(nn.Module):
-    """Bidirectional attention and feed-forward, each with a norm before and a residual around."""
+class StackLayer(nn.Module):
+    """Attention and feed-forward, each with a norm before and a residual around.
 
-    def __init__(self, plan: Blueprint, index: int) -> None:
+    A layer that `crosses` also attends to the encoder's output, in between.
+    """
+
+    def __init__(self, plan: Blueprint, name: str, *, crosses: bool) -> None:
         super().__init__()
         self.tp = plan.tp
         self.attention_norm, self.feed_forward_norm = Norm(plan), Norm(plan)
-        self.attention = Attention(plan, f"encoder.{index}.attention")
-        self.feed_forward = FeedForward(plan, f"encoder.{index}.feed_forward")
+        self.attention = Attention(plan, f"{name}.attention")
+        self.cross_norm = Norm(plan) if crosses else None
+        self.cross_attention = Attention(plan, f"{name}.cross_attention") if crosses else None
+        self.feed_forward = FeedForward(plan, f"{name}.feed_forward")
 
-    def forward(self, source: Tensor, bias: Tensor) -> Tensor:
-        """[b, s', h] -> [b, s', h]."""
+    def forward(self, x: Tensor, bias: Tensor, memory: Tensor | None = None) -> Tensor:
+        """X [b, s', h] and, if it crosses, memory [b, s, h] -> [b, s', h]."""
         tp = self.tp
-        source = source + tp.leave(self.attention(self.attention_norm(source), None, bias))
-        return source + tp.leave(self.feed_forward(self.feed_forward_norm(source)))
-
-
-class DecoderLayer(nn.Module):
-    """Causal attention, attention to the encoder, and feed-forward."""
-
-    def __init__(self, plan: Blueprint, index: int) -> None:
-        super().__init__()
-        self.tp = plan.tp
-        self.attention_norm, self.cross_norm, self.feed_forward_norm = (Norm(plan) for _ in "123")
-        self.attention = Attention(plan, f"decoder.{index}.attention")
-        self.cross_attention = Attention(plan, f"decoder.{index}.cross_attention")
-        self.feed_forward = FeedForward(plan, f"decoder.{index}.feed_forward")
-
-    def forward(self, target: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """Target [b, s', h] and memory [b, s, h] -> [b, s', h]."""
-        tp = self.tp
-        target = target + tp.leave(self.attention(self.attention_norm(target), None, bias))
-        target = target + tp.leave(self.cross_attention(self.cross_norm(target), memory, None))
-        return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
+        x = x + tp.leave(self.attention(self.attention_norm(x), None, bias))
+        if self.cross_norm is not None and self.cross_attention is not None:
+            x = x + tp.leave(self.cross_attention(self.cross_norm(x), memory, None))
+        return x + tp.leave(self.feed_forward(self.feed_forward_norm(x)))
 
 
 class EncoderDecoder(nn.Module):
@@ -147,10 +134,14 @@ class EncoderDecoder(nn.Module):
         self.tp = plan.tp
         self.embedding = Embedding(plan)
         self.encoder_bias = RelativePositionBias(plan, "encoder.position_bias", causal=False)
-        self.encoder = nn.ModuleList(EncoderLayer(plan, i) for i in range(shape.num_encoder_layers))
+        self.encoder = nn.ModuleList(
+            StackLayer(plan, f"encoder.{i}", crosses=False) for i in range(shape.num_encoder_layers)
+        )
         self.encoder_norm = FinalNorm(plan)
         self.decoder_bias = RelativePositionBias(plan, "decoder.position_bias", causal=True)
-        self.decoder = nn.ModuleList(DecoderLayer(plan, i) for i in range(shape.num_layers))
+        self.decoder = nn.ModuleList(
+            StackLayer(plan, f"decoder.{i}", crosses=True) for i in range(shape.num_layers)
+        )
         self.norm = FinalNorm(plan)
         self.head = Head(plan)
         self.loss = loss_function(plan)
@@ -166,7 +157,7 @@ class EncoderDecoder(nn.Module):
             source = run(layer, source, bias)
         memory, bias = self.tp.enter(self.encoder_norm(source)), self.decoder_bias()
         for layer in self.decoder:
-            target = run(layer, target, memory, bias)
+            target = run(layer, target, bias, memory)
         logits: Tensor = self.head(self.norm(target))
         return logits
 
