@@ -12,17 +12,14 @@ import torch
 import torch.distributed as dist
 
 from scaling.record.probe_row import Collective
-
-# torch 2.13 renamed both and warns about the old names; 2.11 has only the old ones
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from scaling.train.parallel.tensor import all_gather, reduce_scatter
 
 ELEMENT_BYTES = 4
 _PERIOD = 7
 _PIECE = 2**24  # elements that are filled or checked together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RankGroup:
     """The ranks of one group in order, and this rank's place among them."""
 
@@ -84,10 +81,10 @@ def exchange(kind: Collective, ring: RankGroup, elements: int) -> Exchange:
         send = partial(dist.broadcast, whole, src=ranks[0], group=group)
         return make(send=send, expected=[(whole, factors[0], 0)])
     if kind == "reduce_scatter":  # in place: this rank's part of the sum replaces its input
-        send = partial(_reduce_scatter, part, whole, group=group)
+        send = partial(reduce_scatter, part, whole, group=group)
         return make(send=send, expected=[(part, total, start)])
     if kind == "all_gather":  # in place: each rank sends its part of the whole
-        send = partial(_all_gather, whole, part, group=group)
+        send = partial(all_gather, whole, part, group=group)
         places = range(0, elements, size)
         gathered = list(zip(parts, factors, places, strict=True))
         return make(source=part, start=start, zeroed=whole, send=send, expected=gathered)

@@ -29,14 +29,13 @@ def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
         KernelUnavailable: a kernel is not available.
         torch.OutOfMemoryError: the buffers do not fit.
     """
+    size = task.message_bytes or 0
     if task.kind == "memory_copy":
-        assert task.message_bytes is not None
-        source = torch.zeros(task.message_bytes, dtype=torch.uint8, device=device)
+        source = torch.zeros(size, dtype=torch.uint8, device=device)
         target = torch.ones_like(source)
         return lambda: target.copy_(source)
     if task.kind == "host_update":  # on the cores of this rank, as an offloaded optimizer
-        assert task.message_bytes is not None
-        weight = torch.ones(task.message_bytes // 4, requires_grad=True)
+        weight = torch.ones(size // 4, requires_grad=True)
         weight.grad = torch.ones_like(weight)
         return torch.optim.AdamW([weight], fused=True).step
     dtype = DTYPES[task.precision]
@@ -44,13 +43,10 @@ def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
 
 
 def _gemm(task: Task, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    assert task.m is not None
-    assert task.n is not None
-    assert task.k is not None
-    left = torch.randn(task.m, task.k, device=device, dtype=dtype)
-    # laid out as in functional.linear
-    weight = torch.randn(task.n, task.k, device=device, dtype=dtype)
-    out = torch.empty(task.m, task.n, device=device, dtype=dtype)
+    m, n, k = (size or 0 for size in (task.m, task.n, task.k))
+    left = torch.randn(m, k, device=device, dtype=dtype)
+    weight = torch.randn(n, k, device=device, dtype=dtype)  # laid out as in functional.linear
+    out = torch.empty(m, n, device=device, dtype=dtype)
     return lambda: torch.mm(left, weight.t(), out=out)
 
 

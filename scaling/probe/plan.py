@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scaling.layout.axes import Attention, Precision
 from scaling.layout.layout import Layout
@@ -35,8 +35,7 @@ _USED_IN: dict[str, tuple[Collective, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """The sizes to probe. They are small on a CPU, where ranks share one machine."""
 
     messages: tuple[int, ...]  # bytes
@@ -157,21 +156,16 @@ def probe_plan(points: Sequence[Point], *, world_size: int, time_limit_s: float)
     first = points[0]
     limits = _CPU if first.gpu == "cpu" else _GPU
     per_node = min(first.gpus_per_node, world_size)
-    layouts = [point.layout for point in points]
     messages = [
         Task(kind=kind, group=group, message_bytes=size)
-        for group in _groups(layouts, world_size, per_node)
+        for group in _groups((point.layout for point in points), world_size, per_node)
         for kind in _USED_IN[group.name]
         for size in limits.messages
     ]
     return ProbePlan(
-        cluster=first.cluster,
-        gpu=first.gpu,
-        gpus_per_node=per_node,
-        world_size=world_size,
-        time_limit_s=time_limit_s,
-        tasks=(*dict.fromkeys(_device_tasks(points, limits)), *messages),
-    )
+        cluster=first.cluster, gpu=first.gpu, gpus_per_node=per_node, world_size=world_size,
+        time_limit_s=time_limit_s, tasks=(*dict.fromkeys(_device_tasks(points, limits)), *messages),
+    )  # fmt: skip
 
 
 def _device_tasks(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
@@ -209,53 +203,46 @@ def _gemm_tasks(shape: ModelShape, layout: Layout) -> Iterator[Task]:
     """The forward GEMMs of a layer and of the head on one rank, weights split by tp."""
     tokens = layout.micro_batch_size * layout.seq_length // layout.cp
     hidden, inner = shape.hidden_size, shape.ffn_hidden_size // layout.tp
-    queries = shape.num_heads * shape.head_dim // layout.tp
-    keys = shape.num_kv_heads * shape.head_dim // layout.tp
-    vocabulary = shape.vocab_size // layout.tp
-    for n, k in (
-        (queries, hidden),
-        (keys, hidden),
-        (hidden, queries),
-        (inner, hidden),
-        (hidden, inner),
-        (vocabulary, hidden),
-    ):
+    queries, keys = (n * shape.head_dim // layout.tp for n in (shape.num_heads, shape.num_kv_heads))
+    head = shape.vocab_size // layout.tp
+    into = [(width, hidden) for width in (queries, keys, inner, head)]
+    for n, k in (*into, (hidden, queries), (hidden, inner)):
         yield Task(kind="gemm", precision=layout.model_precision, m=tokens, n=n, k=k)
 
 
 def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[Group]:
-    """Each shape once: whole nodes, all ranks, pairs of nodes, then the layouts' groups."""
-    shapes: dict[tuple[GroupName, int, int, int], None] = {}
-    nodes = world_size // per_node
-    shapes["node", per_node, 1, 0] = None
-    if nodes > 1:
-        shapes["world", world_size, 1, 0] = None
-        shapes["node_pair", 2, per_node, 0] = None
-        if nodes > 2:  # so that every node is paired with both neighbours
-            shapes["node_pair", 2, per_node, per_node] = None
+    """Each shape once: whole nodes, all ranks, pairs of nodes, then the layouts' groups.
+
+    Shapes with the same ranks follow each other, so that their groups are made once.
+    """
+    shapes: dict[tuple[int, int, int], dict[GroupName, None]] = {}
+
+    def add(name: GroupName, ranks: int, stride: int, first: int = 0) -> None:
+        if ranks > 1 and ranks * stride <= world_size:
+            shapes.setdefault((ranks, stride, first), {})[name] = None
+
+    add("node", per_node, 1)
+    if world_size > per_node:
+        add("world", world_size, 1)
+        add("node_pair", 2, per_node)
+    if world_size > 2 * per_node:  # so that every node is paired with both neighbours
+        add("node_pair", 2, per_node, per_node)
     for layout in layouts:
-        of_layout: tuple[tuple[GroupName, int, int], ...] = (
-            ("tp", layout.tp, 1),
-            ("cp", layout.cp, layout.tp),
-            ("data", layout.cp * layout.dp, layout.tp),
-            ("shard", layout.cp * (layout.zero_shard_size or 1), layout.tp),
-            ("pp", layout.pp, layout.tp * layout.cp * layout.dp),
-        )
-        for name, ranks, stride in of_layout:
-            unsharded = name == "shard" and layout.zero_shard_size in (None, layout.dp)
-            if ranks * stride <= world_size and not unsharded:
-                shapes[name, ranks, stride, 0] = None
+        tp, data = layout.tp, layout.cp * layout.dp
+        add("tp", tp, 1)
+        add("cp", layout.cp, tp)
+        add("data", data, tp)
+        if layout.zero_shard_size not in (None, layout.dp):
+            add("shard", layout.cp * (layout.zero_shard_size or 1), tp)
+        add("pp", layout.pp, tp * data)
     groups = []
-    # shapes with the same ranks follow each other, so that their groups are made once
-    first_seen = {shape[1:]: index for index, shape in reversed([*enumerate(shapes)])}
-    for name, ranks, stride, first in sorted(shapes, key=lambda shape: first_seen[shape[1:]]):
-        if ranks < 2:
-            continue
-        all_groups = Group(name=name, ranks=ranks, stride=stride, first=first, at_once=True)
-        count = len(all_groups.members(world_size))
-        # all nodes at once show each node's own rate, and all pairs each pair's
-        if count == 1 or name not in ("node", "node_pair"):
-            groups.append(dataclasses.replace(all_groups, at_once=False))
-        if count > 1:
-            groups.append(all_groups)
+    for (ranks, stride, first), names in shapes.items():
+        for name in names:
+            every = Group(name=name, ranks=ranks, stride=stride, first=first, at_once=True)
+            count = len(every.members(world_size))
+            # all nodes at once show each node's own rate, and all pairs each pair's
+            if count == 1 or name not in ("node", "node_pair"):
+                groups.append(dataclasses.replace(every, at_once=False))
+            if count > 1:
+                groups.append(every)
     return groups

@@ -6,6 +6,7 @@ through the store at which they met, so that a probe does not depend on what it 
 
 import dataclasses
 import time
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -42,33 +43,35 @@ class Prober:
     """Runs the tasks of one rank."""
 
     def __init__(self, plan: ProbePlan, files: RankFiles, rank_id: RankId) -> None:
-        self.plan, self.files, self.rank_id = plan, files, rank_id
+        self.plan, self.files, self.rank = plan, files, rank_id.rank
         self.device = take_device(plan.gpu, rank_id.local_rank)
-        first = rank_id.local_rank == 0
-        files.beat(rank_id.rank, "asking what the host is")
-        self.facts = host_facts(self.device, first_on_host=first) | {
-            "local_rank": rank_id.local_rank
-        }
-        self._meter = meter_of(self.device)
+        files.beat(self.rank, "asking what the host is")
+        facts = host_facts(self.device, first_on_host=rank_id.local_rank == 0)
+        self.facts = facts | {"local_rank": rank_id.local_rank}
         self.records: list[dict[str, Any]] = []
+        self._meter = meter_of(self.device)
+        on_gpu = self.device.type == "cuda"
+        self._drain = partial(torch.cuda.synchronize, self.device) if on_gpu else lambda: None
+        # of a GPU's products the largest draw the most power
+        largest = max(map(_products, plan.tasks))
+        self._large = {task for task in plan.tasks if on_gpu and 2 * _products(task) > largest}
         self._saved_at = time.monotonic()
-        files.beat(rank_id.rank, "meeting the other ranks")
+        files.beat(self.rank, "meeting the other ranks")
         timeout_s = plan.time_limit_s + _COLLECTIVE_MARGIN_S
         store = rendezvous(rank_id, files, self.device, timeout_s=timeout_s)
         own = store.clone()  # type: ignore[attr-defined] # torch's stubs lack it
-        self._council = Council(own, rank_id.world_size)
+        self._largest = Council(own, rank_id.world_size).largest
+        self._align = partial(self._largest, 0.0)
 
     def probe(self) -> ProbeEnd:
         """Run the tasks until the time is up; tasks not reached have no record."""
         started = time.monotonic()
         made_for: Group | None = None  # the task's group for which `own` was made
         own: RankGroup | None = None
-        world_size = self.plan.world_size
         for index, task in enumerate(self.plan.tasks):
             share = _DEVICES_SHARE if task.group is None else 1.0
-            elapsed = time.monotonic() - started
-            late = elapsed > share * self.plan.time_limit_s
-            if self._largest(float(late and self.rank_id.rank == 0)):
+            late = time.monotonic() - started > share * self.plan.time_limit_s
+            if self._largest(float(late and self.rank == 0)):
                 continue
             self._save(f"task {index + 1} of {len(self.plan.tasks)}: {task.kind}")
             if task.group is None:
@@ -77,10 +80,10 @@ class Prober:
             if made_for is None or not task.group.has_same_ranks(made_for):
                 self._destroy(own)
                 made_for, own = task.group, self._make_groups(task.group)
-            takes_part = own is not None and own.ranks in task.group.members(world_size)
-            self._in_groups(index, task, own if takes_part else None)
+            members = task.group.members(self.plan.world_size)
+            self._in_groups(index, task, own if own and own.ranks in members else None)
         self._destroy(own)
-        self.files.write(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
+        self.files.write(self.rank, ProbeRecords(facts=self.facts, records=self.records))
         return ProbeEnd()
 
     def _on_device(self, index: int, task: Task) -> None:
@@ -92,31 +95,24 @@ class Prober:
         except (KernelUnavailable, MemoryError, RuntimeError) as error:
             record |= _outcome_and_message(error)
         self._align()
+        large = task in self._large
         try:
             if work is not None:
-                samples = time_samples(
-                    work,
-                    drain=self._drain,
-                    budget_s=_DEVICE_TASK_S,
-                    warm_s=_SUSTAINED_S if self._is_large(task) else 0.0,
+                warm_s = _SUSTAINED_S if large else 0.0
+                record["samples"] = time_samples(
+                    work, drain=self._drain, budget_s=_DEVICE_TASK_S, warm_s=warm_s
                 )
-                record["samples"] = samples
-                if self._meter is not None and self._is_large(task):
+                if self._meter is not None and large:
                     record |= read_under_load(work, self._meter)
                     self._drain()
         except (MemoryError, RuntimeError) as error:
             record |= _outcome_and_message(error)
         self.records.append(record)
 
-    def _is_large(self, task: Task) -> bool:
-        """Whether a GPU's product is among the largest, which draw the most power."""
-        largest = max(map(_products, self.plan.tasks))
-        return self.device.type == "cuda" and 2 * _products(task) > largest
-
     def _in_groups(self, index: int, task: Task, group: RankGroup | None) -> None:
         """Run a collective in its groups; `group` is this rank's, None if it only waits."""
         assert task.message_bytes is not None
-        collective, failure = None, {}
+        collective, failure, wrong = None, {}, False
         if group is not None:
             elements = message_elements(task.message_bytes, len(group.ranks))
             try:
@@ -125,12 +121,10 @@ class Prober:
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                collective, failure = None, _outcome_and_message(error)
+                failure = {"task": index, **_outcome_and_message(error)}
         if self._largest(float(bool(failure))):  # no rank may wait for one that cannot send
-            if failure:
-                self.records.append({"task": index, **failure})
+            self.records += [failure] if failure else []
             return
-        wrong = False
         if collective is not None:
             collective.send()
             self._drain()
@@ -150,23 +144,18 @@ class Prober:
         if group.index == 0 or wrong:
             self.records.append(
                 {
-                    "task": index,
-                    "ranks": list(group.ranks),
-                    "message_bytes": elements * ELEMENT_BYTES,
-                    "samples": slowest.tolist(),
-                    "wrong": wrong,
+                    "task": index, "ranks": list(group.ranks), "samples": slowest.tolist(),
+                    "message_bytes": elements * ELEMENT_BYTES, "wrong": wrong,
                 }
-            )
+            )  # fmt: skip
 
     def _make_groups(self, shape: Group) -> RankGroup | None:
         """Make all groups of this shape, which is collective over all ranks; return this rank's."""
         own = None
-        all_groups = dataclasses.replace(shape, at_once=True)
-        for ranks in all_groups.members(self.plan.world_size):
+        for ranks in dataclasses.replace(shape, at_once=True).members(self.plan.world_size):
             group = dist.new_group(list(ranks))
-            if self.rank_id.rank in ranks:
-                index = ranks.index(self.rank_id.rank)
-                own = RankGroup(ranks=ranks, index=index, group=group, device=self.device)
+            if self.rank in ranks:
+                own = RankGroup(ranks, ranks.index(self.rank), group, self.device)
         return own
 
     def _destroy(self, group: RankGroup | None) -> None:
@@ -175,24 +164,12 @@ class Prober:
         if group is not None:
             dist.destroy_process_group(group.group)
 
-    def _largest(self, value: float) -> float:
-        """The largest over all ranks."""
-        return self._council.largest(value)
-
-    def _align(self) -> None:
-        self._council.largest(0.0)
-
-    def _drain(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
     def _save(self, doing: str) -> None:
         """Save the records now and then. The parent ends silent ranks and keeps what they saved."""
         now = time.monotonic()
         if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
-            self.files.beat(self.rank_id.rank, doing)
-            records = ProbeRecords(facts=self.facts, records=self.records)
-            self.files.write(self.rank_id.rank, records)
+            self.files.beat(self.rank, doing)
+            self.files.write(self.rank, ProbeRecords(facts=self.facts, records=self.records))
             self._saved_at = now
 
 

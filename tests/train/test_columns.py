@@ -52,8 +52,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         whole.copy_(part.repeat(2, 1))
 
     monkeypatch.setattr(dist, "all_reduce", begin)
-    monkeypatch.setattr(tensor, "_reduce_scatter", scatter)
-    monkeypatch.setattr(tensor, "_all_gather", gather)
+    monkeypatch.setattr(tensor, "reduce_scatter", scatter)
+    monkeypatch.setattr(tensor, "all_gather", gather)
     return events
 
 

@@ -25,8 +25,8 @@ from torch.nn import functional
 from scaling.train.parallel.conjugate import conjugate, identity
 
 # torch 2.13 renamed both collectives and warns about the old names; 2.11 has only those.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def _gather(x: Tensor, tp: TensorParallel) -> Tensor:
     batch, tokens, width = x.shape
     part, whole = x.contiguous(), x.new_empty(batch, tokens * tp.size, width)
     for sequence in range(batch):
-        _all_gather(whole[sequence], part[sequence], group=tp.group)
+        all_gather(whole[sequence], part[sequence], group=tp.group)
     return whole
 
 
@@ -118,7 +118,7 @@ def _begin_scatter_sum(x: Tensor, tp: TensorParallel) -> tuple[Tensor, list[dist
     part = x.new_empty(batch, tokens // tp.size, width)
     async_op = not torch.compiler.is_compiling()
     works = [
-        _reduce_scatter(own, whole, group=tp.group, async_op=async_op)
+        reduce_scatter(own, whole, group=tp.group, async_op=async_op)
         for own, whole in zip(part, x, strict=True)
     ]
     return part, works if async_op else []
