@@ -54,42 +54,17 @@ class AxisText:
     needs_degree: str | None = None  # the choice has no effect where this degree is 1
 
 
-def _axis(
-    default: Any,
-    title: str,
-    *,
-    values: tuple[str, ...] | None = None,
-    added_later: bool = False,
-    multiplies_ranks: bool = False,
-    setting: bool = False,
-    other_names: bool = False,
-    **text: Any,
-) -> Any:
-    """A field of `LayoutAxes`.
+def _axis(default: Any, title: str, **stated: Any) -> Any:
+    """A field of `LayoutAxes`; `stated` are fields of `Axis` and of `AxisText`.
 
-    Args:
-        default: the value for studies that do not name the axis.
-        title: field of `AxisText`, from which its other fields are derived unless given.
-        values: allowed values, if another table lists them; by default the annotation does.
-        added_later: points had been measured before the axis existed. Their files and ids name it
-            only where it is not at its default, so that they need not be measured again.
-        multiplies_ranks: the axis multiplies the ranks of one replica.
-        setting: the axis is part of the task, like the sequence length: layouts that differ in it
-            do not compete.
-        other_names: other names are allowed beside `values`; a plan knows which.
-        text: more fields of `AxisText`.
+    Texts that are not stated follow from the title.
     """
-    name = text.get("name", f"{title} {{}}")
-    derived = {"name": name, "label": name.replace(" ", ""), "column": title}
-    metadata = {
-        "values": values,
-        "added_later": added_later,
-        "multiplies_ranks": multiplies_ranks,
-        "setting": setting,
-        "other_names": other_names,
-        "text": AxisText(title=title, **derived | text),
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+    name = stated.get("name", f"{title} {{}}")
+    text = {"title": title, "name": name, "label": name.replace(" ", ""), "column": title}
+    for field in dataclasses.fields(AxisText):
+        if field.name in stated:
+            text[field.name] = stated.pop(field.name)
+    return dataclasses.field(default=default, metadata={**stated, "text": AxisText(**text)})
 
 
 def _flag(name: str, label: str, **other: Any) -> Any:
@@ -204,11 +179,14 @@ class Axis:
     kind: type  # of its values: int, bool or str
     values: tuple[Any, ...] | None  # the allowed ones; None: any count from 1
     optional: bool  # whether null is allowed too
-    default: Any
-    added_later: bool
-    multiplies_ranks: bool
-    setting: bool
-    other_names: bool  # whether names beside `values` are allowed
+    default: Any  # for studies that do not name the axis
+    # Points had been measured before the axis existed. Their files and ids name it only where it is
+    # not at its default, so that they need not be measured again.
+    added_later: bool = False
+    multiplies_ranks: bool = False  # of one replica
+    # part of the task, like the sequence length: layouts that differ in it do not compete
+    setting: bool = False
+    other_names: bool = False  # whether names beside `values` are allowed; a plan knows which
     text: AxisText
 
 
@@ -216,17 +194,12 @@ def _axis_from_field(field: "dataclasses.Field[Any]", annotation: Any) -> Axis:
     optional = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     if optional:
         (annotation,) = (t for t in typing.get_args(annotation) if t is not types.NoneType)
-    metadata = dict(field.metadata)
-    values: tuple[Any, ...] | None = metadata.pop("values") or typing.get_args(annotation) or None
+    values = field.metadata.get("values") or typing.get_args(annotation) or None
     kind = type(values[0]) if values else annotation
-    return Axis(
-        name=field.name,
-        kind=kind,
-        values=(False, True) if kind is bool else values,
-        optional=optional,
-        default=field.default,
-        **metadata,
-    )
+    facts = {"values": values, "kind": kind, "optional": optional, "default": field.default}
+    if kind is bool:
+        facts["values"] = (False, True)
+    return Axis(name=field.name, **{**field.metadata, **facts})
 
 
 def axes_of(table: type) -> dict[str, Axis]:

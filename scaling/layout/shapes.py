@@ -241,17 +241,13 @@ def hardware_flops_per_token(
     model = model_flops_per_token(shape, seq_length)
     if activation_checkpointing == "none":
         return model
-    width = shape.attention_width
-    dense = shape.num_layers - shape.expert_layers
-    layers = dense * shape.decoder_layer_params + shape.expert_layers * shape.expert_layer_params
-    keys = shape.attended_keys(seq_length)
-    tokens_per_pair = 1
+    keys, tokens_per_pair = shape.attended_keys(seq_length), 1
     if shape.family == "t5":  # each layer sees either the input or the target token of a pair
-        layers += shape.num_encoder_layers * shape.encoder_layer_params
         keys = (shape.num_encoder_layers + 2 * shape.num_layers) * seq_length
         tokens_per_pair = 2
-    core = 4 * width * keys
-    recomputed = core if activation_checkpointing == "selective" else 2 * layers + core
+    recomputed = 4 * shape.attention_width * keys
+    if activation_checkpointing == "full":
+        recomputed += 2 * (shape.matmul_params - shape.embedding_params)
     return model + recomputed // tokens_per_pair
 
 

@@ -6,6 +6,7 @@ through the store at which they met, so that a probe does not depend on what it 
 
 import dataclasses
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -51,7 +52,8 @@ class Prober:
         self.records: list[dict[str, Any]] = []
         self._meter = meter_of(self.device)
         on_gpu = self.device.type == "cuda"
-        self._drain = partial(torch.cuda.synchronize, self.device) if on_gpu else lambda: None
+        synchronize: Callable[[], object] = partial(torch.cuda.synchronize, self.device)
+        self._drain = synchronize if on_gpu else (lambda: None)
         # of a GPU's products the largest draw the most power
         largest = max(map(_products, plan.tasks))
         self._large = {task for task in plan.tasks if on_gpu and 2 * _products(task) > largest}

@@ -133,8 +133,8 @@ class MemoryRecord(TorchDispatchMode):
             at_peak[allocation] += number
         owners: dict[tuple[str, str], dict[str, Any]] = {}
         for (made_by, phase, size), count in at_peak.items():
-            owner = {"made_by": made_by, "phase": phase, "tensors": 0, "bytes": 0}
-            owner = owners.setdefault((made_by, phase), owner)
+            new: dict[str, Any] = {"made_by": made_by, "phase": phase, "tensors": 0, "bytes": 0}
+            owner = owners.setdefault((made_by, phase), new)
             owner["tensors"] += count
             owner["bytes"] += count * size
         return {
