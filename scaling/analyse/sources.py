@@ -69,19 +69,30 @@ def attach(connection: duckdb.DuckDBPyConnection, paths: StudyPaths) -> list[Unu
     planned = [points] if points.exists() else []
     connection.execute("create schema study")
     unusable = _create_rows(connection, paths, imported)
-    _create_points_and_refusals(
-        connection, [*planned, *imported], [refused] if planned else [], paths.rounds()
-    )
-    _create_latest_rows(connection)
-    predictions = [paths.predictions] if paths.predictions.exists() else []
-    make_view(connection, "study.predictions", _PREDICTION, predictions)
-    unusable += _create_probes(connection, paths.probes)
+    files = {
+        "listed": (_POINT, [*planned, *imported]),
+        "impossible": (_REFUSAL, [refused] if planned else []),
+        "rounds": (_ROUND, paths.rounds()),
+        "predictions": (_PREDICTION, [paths.predictions] if paths.predictions.exists() else []),
+        "every_probe": (PROBE_COLUMNS, [paths.probes] if paths.probes.exists() else []),
+    }
+    for name, (types, of) in files.items():
+        make_view(connection, f"study.{name}", types, of)
+    try:
+        connection.execute(_views())
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        read = [file for _, of in files.values() for file in of]
+        raise unreadable_error(read, error) from error
+    reasons = connection.sql(
+        "select distinct reason from study.judged_probe where reason is not null order by reason"
+    ).fetchall()
+    unusable += [Unusable(paths.probes, f"a probe's {reason}") for (reason,) in reasons]
     sentences = [str(one).removeprefix(f"{paths.folder}/") for one in unusable]
     failure = read_json_object(paths.calibration).get("failure")
     if failure:
         sentences.append(f"calibration.json: the fit failed ({failure}); data sheets stand in")
-    reasons = pa.table({"reason": pa.array(sentences, pa.string())})
-    make_table(connection, "study.unusable", reasons)
+    told = pa.table({"reason": pa.array(sentences, pa.string())})
+    make_table(connection, "study.unusable", told)
     return unusable
 
 
@@ -102,91 +113,54 @@ def _create_rows(
     return unusable
 
 
-def _create_latest_rows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create study.latest_rows: without attempts that a later one replaced."""
-    connection.execute("""
-        create table study.replaced as
-        select point_id, source, attempt, started_at
-        from study.rows
-        qualify rank() over (
-            partition by point_id, source order by attempt desc, started_at desc
-        ) > 1
-    """)
-    connection.execute(
-        "create view study.latest_rows as from study.rows "
-        "anti join study.replaced using (point_id, source, attempt, started_at)"
-    )
+def _views() -> str:
+    """SQL for what follows from the files: study.points, .refused, .latest_rows, .probes, ...
 
-
-def _create_probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
-    """Create study.probes without its invalid rows."""
-    make_view(connection, "study.every_probe", PROBE_COLUMNS, [path] if path.exists() else [])
-    try:
-        connection.execute(
-            f"create table study.judged_probe as select *, {invalid_probe_reason_sql()} as reason "
-            "from study.every_probe"
-        )
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise unreadable_error([path], error) from error
-    connection.execute(
-        "create view study.probes as select * exclude (reason) from study.judged_probe "
-        "where reason is null"
-    )
-    reasons = connection.execute(
-        "select distinct reason from study.judged_probe where reason is not null order by reason"
-    ).fetchall()
-    return [Unusable(path, f"a probe's {reason}") for (reason,) in reasons]
-
-
-def _create_points_and_refusals(
-    connection: duckdb.DuckDBPyConnection,
-    point_files: Sequence[Path],
-    refused: Sequence[Path],
-    rounds: Sequence[Path],
-) -> None:
-    """Create study.points and study.refused, to which points that a guided sweep skips belong too.
-
+    To study.refused the points belong too that a guided sweep skips.
     kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: choices on the axes that belong to the comparison group.
     """
-    make_view(connection, "study.listed", _POINT, point_files)
-    make_view(connection, "study.impossible", _REFUSAL, refused)
-    make_view(connection, "study.rounds", _ROUND, rounds)
-    connection.execute(  # a point left out by one round may be taken by a later one
-        "create view study.skipped as from study.rounds where not chosen "
-        "and point_id not in (select point_id from study.rounds where chosen) "
-        "qualify row_number() over (partition by point_id order by round desc) = 1"
-    )
-    added = ""  # points that no plan has
-    if rounds:
-        names = ", ".join(f'"{name}"' for name in _POINT)
-        added = f" union all select {names} from study.rounds where chosen "
-        added += "and point_id not in (select point_id from study.listed)"
-    connection.execute(f"create view study.every_point as from study.listed{added}")
     kept = (
         "if(study_kind = 'strong', global_batch_size, global_batch_size // world_size) "
         f"as kept_batch_size, {_kept_choices_sql()} as kept_choices"
     )
-    columns = ", ".join(_REFUSAL)
-    measured, skipped = "", ""
-    if rounds:
-        measured = " anti join study.skipped using (point_id)"
-        skipped = f" union all select {columns}, true from study.skipped where repeat = 0"
-    try:
-        connection.execute(  # an enum: grouping and joining a million rows by it is faster
-            "create type study.layout as enum (select distinct layout from study.every_point "
-            "where layout is not null order by layout)"
-        )
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise unreadable_error(point_files, error) from error
-    connection.execute(
-        f"create view study.points as select * replace (layout::study.layout as layout), {kept} "
-        f"from study.every_point{measured}"
-    )
-    connection.execute(
-        f"create view study.refused as select *, {kept} "
-        f"from (select {columns}, false as skipped from study.impossible{skipped})"
-    )
+    point, refusal = ", ".join(f'"{name}"' for name in _POINT), ", ".join(_REFUSAL)
+    return f"""
+    -- a point left out by one round may be taken by a later one
+    create view study.skipped as from study.rounds where not chosen
+        and point_id not in (select point_id from study.rounds where chosen)
+        qualify row_number() over (partition by point_id order by round desc) = 1;
+    -- rounds choose points that no plan has, too
+    create view study.every_point as
+        from study.listed union all
+        select {point} from study.rounds anti join study.listed using (point_id) where chosen;
+    -- grouping and joining a million rows by an enum is faster
+    create type study.layout as enum (
+        select distinct layout from study.every_point where layout is not null order by layout
+    );
+    create view study.points as
+        select * replace (layout::study.layout as layout), {kept}
+        from study.every_point anti join study.skipped using (point_id);
+    create view study.refused as select *, {kept} from (
+        select {refusal}, false as skipped from study.impossible union all
+        select {refusal}, true from study.skipped where repeat = 0
+    );
+    create table study.replaced as
+        select point_id, source, attempt, started_at from study.rows
+        semi join (
+            select point_id from study.rows group by point_id having count(*) > 1
+        ) using (point_id)
+        qualify rank() over (
+            partition by point_id, source order by attempt desc, started_at desc
+        ) > 1;
+    -- without attempts that a later one replaced
+    create view study.latest_rows as
+        from study.rows anti join study.replaced using (point_id, source, attempt, started_at);
+    create table study.judged_probe as
+        select *, {invalid_probe_reason_sql()} as reason from study.every_probe;
+    create view study.probes as
+        select * exclude (reason) from study.judged_probe where reason is null;
+    """
 
 
 def _kept_choices_sql() -> str:
