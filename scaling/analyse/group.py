@@ -58,7 +58,7 @@ def groups_of(
 ) -> Iterator["Group"]:
     """The comparison groups of the tables `cells` and `runs`; `probes` name slow hosts too."""
     cells, runs = (connection.sql(query).to_arrow_table() for query in (_CELLS, _RUNS))
-    named, runs_of = _named_hosts(runs, probes), by_group(runs)
+    named, runs_of = named_hosts(runs, probes), by_group(runs)
     for group_id, of_group in by_group(cells).items():
         yield Group(group_id, of_group, runs_of.get(group_id, runs.slice(0, 0)), named)
 
@@ -69,7 +69,7 @@ def by_group(table: pa.Table) -> dict[int, pa.Table]:
     return {number: table.slice(at, rows) for number, at, rows in np.transpose(found).tolist()}
 
 
-def _named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:
+def named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:
     """By cluster the hosts that are slow by their runs, then those that are by probes alone."""
     named: dict[str, list[SlowHost]] = {}
     for cluster in sorted(runs["cluster"].unique().to_pylist()):

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import Z80, Z95
-from scaling.analyse.hosts import SlowHost, slow_in_probes, slow_in_runs
-from scaling.arrays import Floats
+from scaling.analyse.group import named_hosts
+from scaling.analyse.hosts import SlowHost, slow_in_probes
 from scaling.cluster.hardware import gpu_named
 from scaling.record.files import retried_rows, write_text_if_changed
 from scaling.record.probe_row import Probe
@@ -148,9 +148,7 @@ class Sweep:
     def slow_hosts(self) -> dict[str, str]:
         """The nodes that rows show to be slow, with reasons.
 
-        Updates excluded.json; empty if the study turns this off. Repeats are compared with other
-        runs of their layout, single runs by their predictions with others of their size
-        (`scaling.analyse.hosts`), each in one software stack. A node once listed stays listed.
+        Updates excluded.json; empty if the study turns this off. A node once listed stays listed.
         """
         if not self.study.measure.exclude_slow_nodes:
             return {}
@@ -166,38 +164,31 @@ class Sweep:
 
     @cached_property
     def slow_in_runs(self) -> list[SlowHost]:
-        """The hosts whose runs are slower than others of their layout, or of their size."""
-        runs = [point for point in self.all_points if point.point_id in self.step_times]
-        found: list[SlowHost] = []
-        for logs, groups in self._compared(runs):
-            used = np.flatnonzero(np.isfinite(logs))
-            hosts = [list(self.rows[runs[row].point_id]["hosts"]) for row in used.tolist()]
-            if hosts:
-                found += slow_in_runs(-logs[used], groups[used], pa.array(hosts))
-        return found
+        """The hosts whose runs are slower than others of their layout, as the report names them.
 
-    def _compared(self, points: Sequence[Point]) -> list[tuple[Floats, Ids]]:
-        """The compared facts of the points, and their groups, each (points,).
-
-        ln step time of repeats, in groups of a layout; ln of its ratio to the prediction of single
-        runs, in groups of a size. NaN elsewhere. The two are tested separately, as predictions err
-        far more.
+        Without any repeat, of their size by the ratio to their prediction.
         """
-        logs = np.log([self.step_times[point.point_id][0] for point in points])
-        stacks = [self.rows[point.point_id]["stack_fingerprint"] for point in points]
-        size_keys = [
-            (point.setting_key, point.world_size, stack)
-            for point, stack in zip(points, stacks, strict=True)
-        ]
-        sizes = _numbered(size_keys)
-        layouts = _numbered(zip([point.layout_key for point in points], stacks, strict=True))
-        single = np.bincount(layouts)[layouts] == 1
-        errors = np.full(len(points), np.nan)
-        if single.any() and self.study.is_predictable:
-            prediction = predictions.predict_points(self.study, points)[1]
-            predicted = single & prediction.predicted
-            errors[predicted] = logs[predicted] - np.log(prediction.step_time_s[predicted])
-        return [(np.where(single, np.nan, logs), layouts), (errors, sizes)]
+        runs = [point for point in self.all_points if point.point_id in self.step_times]
+        if not runs:
+            return []
+        rows = [self.rows[point.point_id] for point in runs]
+        stacks = [row["stack_fingerprint"] for row in rows]
+        rates = -np.log([self.step_times[point.point_id][0] for point in runs])
+        gaps = np.full(len(runs), np.nan)
+        if self.study.is_predictable:
+            prediction = predictions.predict_points(self.study, runs)[1]
+            known = prediction.predicted
+            gaps[known] = rates[known] + np.log(prediction.step_time_s[known])
+        sizes = [(point.setting_key, point.world_size) for point in runs]
+        columns = {
+            "cluster": [point.cluster for point in runs],
+            "log_rate": rates,
+            "cell_id": _numbered(zip([point.layout_key for point in runs], stacks, strict=True)),
+            "gap": pa.array(gaps, from_pandas=True),
+            "size_id": _numbered(zip(sizes, stacks, strict=True)),
+            "hosts": [row["hosts"] for row in rows],
+        }
+        return named_hosts(pa.table(columns), ())[runs[0].cluster]
 
 
 def _numbered(keys: Iterable[object]) -> Ids:
