@@ -6,12 +6,11 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from scipy.sparse import csr_array
 
 from scaling.analyse.catalogue import Z80
 from scaling.analyse.decision import LEAST_FIT, advise
-from scaling.analyse.hosts import SlowHost, slow_in_probes, slow_in_runs
+from scaling.analyse.hosts import SlowHost, named_hosts
 from scaling.analyse.next_points import Estimates, Plan, next_points
 from scaling.analyse.posterior import (
     CLOSE,
@@ -67,29 +66,6 @@ def by_group(table: pa.Table) -> dict[int, pa.Table]:
     """The rows of each comparison group of a table that is sorted by them."""
     found = np.unique(table["group_id"].to_numpy(), return_index=True, return_counts=True)
     return {number: table.slice(at, rows) for number, at, rows in np.transpose(found).tolist()}
-
-
-def named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:
-    """By cluster the hosts that are slow by their runs, then those that are by probes alone."""
-    named: dict[str, list[SlowHost]] = {}
-    for cluster in sorted(runs["cluster"].unique().to_pylist()):
-        of_cluster = runs.filter(pc.equal(runs["cluster"], cluster))
-        rate, group = "log_rate", "cell_id"
-        if pc.count_distinct(of_cluster[group]).as_py() == len(of_cluster):  # no repeats
-            rate, group = "gap", "size_id"
-            of_cluster = of_cluster.filter(pc.is_valid(of_cluster[rate]))
-        groups = np.unique(of_cluster[group].to_numpy(), return_inverse=True)[1]
-        hosts = of_cluster["hosts"].combine_chunks()
-        named[cluster] = slow_in_runs(of_cluster[rate].to_numpy(), groups, hosts)
-    of_clusters: dict[str, list[Probe]] = {}
-    for probe in probes:
-        of_clusters.setdefault(probe.cluster, []).append(probe)
-    for cluster, of in of_clusters.items():
-        known = named.setdefault(cluster, [])
-        for one in slow_in_probes(of):
-            if one.host not in {other.host for other in known}:
-                known.append(one)
-    return named
 
 
 class Group:

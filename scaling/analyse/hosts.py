@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scaling.analyse.posterior import USUAL_NOISE, Integers
 from scaling.arrays import Floats
@@ -41,6 +42,29 @@ class SlowHost:
     def effect(self) -> float:
         """Its part of ln tokens/s, below 0."""
         return -math.log(self.slowdown)
+
+
+def named_hosts(runs: pa.Table, probes: Iterable[Probe]) -> dict[str, list[SlowHost]]:
+    """By cluster the hosts that are slow by their runs, then those that are by probes alone."""
+    named: dict[str, list[SlowHost]] = {}
+    for cluster in sorted(runs["cluster"].unique().to_pylist()):
+        of_cluster = runs.filter(pc.equal(runs["cluster"], cluster))
+        rate, group = "log_rate", "cell_id"
+        if pc.count_distinct(of_cluster[group]).as_py() == len(of_cluster):  # no repeats
+            rate, group = "gap", "size_id"
+            of_cluster = of_cluster.filter(pc.is_valid(of_cluster[rate]))
+        groups = np.unique(of_cluster[group].to_numpy(), return_inverse=True)[1]
+        hosts = of_cluster["hosts"].combine_chunks()
+        named[cluster] = slow_in_runs(of_cluster[rate].to_numpy(), groups, hosts)
+    of_clusters: dict[str, list[Probe]] = {}
+    for probe in probes:
+        of_clusters.setdefault(probe.cluster, []).append(probe)
+    for cluster, of in of_clusters.items():
+        known = named.setdefault(cluster, [])
+        for one in slow_in_probes(of):
+            if one.host not in {other.host for other in known}:
+                known.append(one)
+    return named
 
 
 def slow_in_probes(probes: Iterable[Probe]) -> list[SlowHost]:

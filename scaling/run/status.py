@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.analyse.warehouse import ask
 from scaling.errors import InputError, first_few, shortened
 from scaling.launch.start.slurm import Queue, Queued, ask_queue
 from scaling.layout.names import name_of
@@ -307,6 +306,8 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 def _best(paths: StudyPaths) -> list[Best]:
     """The advised layout at each size of each comparison group, as the report has it."""
+    from scaling.analyse.warehouse import ask  # loads scipy
+
     if not paths.points_table.exists():
         return []
     records = ask(paths.folder, local_or_shipped("reports") / "sql", _BEST)

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.catalogue import Z80, Z95
-from scaling.analyse.group import named_hosts
-from scaling.analyse.hosts import SlowHost, slow_in_probes
+from scaling.analyse.hosts import SlowHost, named_hosts, slow_in_probes
 from scaling.cluster.hardware import gpu_named
 from scaling.record.files import retried_rows, write_text_if_changed
 from scaling.record.probe_row import Probe
