@@ -25,103 +25,72 @@ def told_by(*rows, clusters=None):
     return told
 
 
-def gemm(size):
+def gemms(**more):
     # 70 % of 312 TFLOP/s for a large one, every dimension at half of that at 100 elements
-    return {
-        "kind": "gemm", "m": size, "n": size, "k": size,
-        "seconds": 2 * (size + 100) ** 3 / (0.7 * 312e12),
-    }  # fmt: skip
+    return [
+        {"kind": "gemm", "m": 2**k, "n": 2**k, "k": 2**k,
+         "seconds": 2 * (2**k + 100) ** 3 / (0.7 * 312e12), **more}
+        for k in range(8, 14)
+    ]  # fmt: skip
 
 
-def all_reduce(size, nodes, seconds):
-    return {
-        "kind": "all_reduce", "ranks": 8 * nodes, "nodes": nodes, "message_bytes": size,
-        "seconds": seconds,
-    }  # fmt: skip
+def all_reduce(gb_per_s, ranks=8, nodes=1, **more):
+    seconds = 2 * (ranks - 1) / ranks * 2**30 / (gb_per_s * 1e9)
+    sent = {"kind": "all_reduce", "ranks": ranks, "nodes": nodes, "message_bytes": 2**30}
+    return {**sent, "seconds": seconds, **more}
 
 
-def test_gemms_of_several_sizes_tell_efficiency_and_half_size():
-    told = told_by(*(gemm(2**k) for k in range(8, 14)))
-    assert told["gemm_efficiency"] == pytest.approx(0.7, rel=0.02)
-    assert told["gemm_half_size"] == pytest.approx(100, rel=0.06)
+def attention(cluster, whole):
+    row = {"kind": "attention", "attention": "flash2", "precision": "bf16", "seconds": 1.0}
+    return [{**row, "cluster": cluster, "flop_per_s": s * whole} for s in (0.1, 0.5, 0.5)]
 
 
-def test_gemms_of_all_precisions_count_alike():
-    wide = [{**gemm(2**k), "precision": "bf16"} for k in range(8, 14)]
-    # fp32 at half the efficiency: the mean of the logarithms lies between
-    slow = [{**one, "precision": "fp32", "seconds": 2 * one["seconds"] * 312 / 19.5}
-            for one in wide]  # fmt: skip
-    told = told_by(*wide, *slow)
-    assert told["gemm_efficiency"] == pytest.approx(0.7 / 2**0.5, rel=0.02)
-
-
-def test_two_gpus_of_a_mesh_are_held_against_the_link_between_them():
-    gib = 2**30
-    pair = {"kind": "all_reduce", "ranks": 2, "nodes": 1, "message_bytes": gib}
-    told = told_by({**pair, "cluster": "mi300x-192gb", "seconds": gib / 48e9})
-    assert told["link_efficiency"] == pytest.approx(48 / 64)
-
-
-def test_collectives_tell_bandwidth_inside_and_between_nodes():
-    gib = 2**30
-    inside = 2 * 7 / 8 * gib / 240e9  # 240 GB/s on links of 300
-    between = 2 * 15 / 16 * gib / 120e9  # 120 GB/s on nodes of 200
-    rows = [all_reduce(gib, 1, inside), all_reduce(gib, 2, between)]
-    told = told_by(*rows)
-    assert told == {
-        "link_efficiency": pytest.approx(0.8),
-        "network_efficiency": pytest.approx(0.6),
-    }
-
-
-def test_groups_that_share_a_nodes_links_are_counted_together():
-    gib = 2**30
-    seconds = 2 * 1 / 2 * gib / 15e9  # each of 8 pairs over two nodes moves 15 GB/s
-    pairs = {"kind": "all_reduce", "ranks": 2, "nodes": 2, "message_bytes": gib}
-    together = told_by({**pairs, "groups": 8, "seconds": seconds})
-    assert together["network_efficiency"] == pytest.approx(8 * 15 / 200)
-    # alone it cannot fill the node's links, so it says nothing of them
-    alone = told_by({**pairs, "groups": 1, "seconds": seconds})
-    assert alone == {}
-
-
-def test_hosts_that_gpu_links_join_are_one_node():
-    sent = {"cluster": "rack", "kind": "all_reduce", "message_bytes": 2**30, "groups": 1}
-    pairs = {**sent, "ranks": 2, "stride": 4, "nodes": 2, "groups": 4, "seconds": 2**30 / 720e9}
-    rack = {**sent, "ranks": 72, "stride": 1, "nodes": 18}
-    rack["seconds"] = 2 * 71 / 72 * 2**30 / 720e9
-    racks = {**pairs, "stride": 72, "nodes": 2, "groups": 72, "seconds": 2**30 / 25e9}
-    described = Cluster(
-        gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=200e9, source="test"
-    )
-    told = told_by(pairs, rack, racks, clusters={"rack": described})
-    assert told == {
-        "link_efficiency": pytest.approx(0.8),
-        "network_efficiency": pytest.approx(0.5),
-    }
+SLOW = [{**one, "precision": "fp32", "seconds": 2 * one["seconds"] * 312 / 19.5} for one in gemms()]
+RACK = {"cluster": "rack", "groups": 1, "stride": 1}  # of hosts that GPU links join
+HOSTS = {"rack": Cluster(
+    gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=200e9, source="test"
+)}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("cluster", "whole"),
-    [("a100-80gb-dgx", 312e12), ("h100-80gb-dgx", 0.7 * 781.6e12)],  # 0.7: made before Hopper
-)
-def test_attention_tells_what_its_kernel_reaches(cluster, whole):
-    rows = [
-        {"kind": "attention", "attention": "flash2", "precision": "bf16", "seconds": 1.0,
-         "flop_per_s": share * whole, "cluster": cluster}
-        for share in (0.1, 0.5, 0.5)
-    ]  # fmt: skip
-    told = told_by(*rows)
-    assert told == {"flash2_efficiency": pytest.approx(0.5, rel=1e-3)}
+    ("rows", "told"),
+    [
+        (gemms(), {"gemm_efficiency": 0.7, "gemm_half_size": 100}),
+        # fp32 at half the efficiency: the mean of the logarithms lies between
+        ([*gemms(precision="bf16"), *SLOW], {"gemm_efficiency": 0.7 / 2**0.5}),
+        # two GPUs of a mesh are held against the link between them
+        ([all_reduce(48, 2, cluster="mi300x-192gb")], {"link_efficiency": 48 / 64}),
+        # 240 GB/s on links of 300, 120 GB/s on nodes of 200
+        ([all_reduce(240), all_reduce(120, 16, 2)],
+            {"link_efficiency": 0.8, "network_efficiency": 0.6}),
+        # each of 8 pairs over two nodes moves 15 GB/s; alone it cannot fill the node's links
+        ([all_reduce(15, 2, 2, groups=8)], {"network_efficiency": 8 * 15 / 200}),
+        ([all_reduce(15, 2, 2, groups=1)], {}),
+        ([all_reduce(720, 2, 2, **RACK | {"stride": 4, "groups": 4}),
+            all_reduce(720, 72, 18, **RACK),
+            all_reduce(25, 2, 2, **RACK | {"stride": 72, "groups": 72})],
+            {"link_efficiency": 0.8, "network_efficiency": 0.5}),
+        (attention("a100-80gb-dgx", 312e12), {"flash2_efficiency": 0.5}),
+        # 0.7: made before Hopper
+        (attention("h100-80gb-dgx", 0.7 * 781.6e12), {"flash2_efficiency": 0.5}),
+        # an impossible probe stays inside physical bounds
+        ([all_reduce(1e6)], {"link_efficiency": 0.95}),
+    ],
+)  # fmt: skip
+def test_seconds_tell_the_rates_of_a_cluster(rows, told):
+    found = told_by(*rows, clusters=HOSTS if rows[0].get("cluster") == "rack" else None)
+    rough = {"gemm_efficiency": 0.02, "gemm_half_size": 0.06, "flash2_efficiency": 1e-3}
+    assert {name: found[name] for name in told} == {
+        name: pytest.approx(value, rel=rough.get(name)) for name, value in told.items()
+    }
+    assert found.keys() - told.keys() <= {"gemm_half_size"}
 
 
 def test_the_table_a_probe_leaves_is_read_as_it_is():
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
     row = {**nothing, "cluster": "a100-80gb-dgx", "gpu": "a100-80gb", "gpus_per_node": 8}
     row |= {"precision": "bf16", "started_at": "2026-01-01T00:00:00+00:00"}
-    measured = Probe(
-        **{**row, "outcome": "ok", **all_reduce(2**30, 1, 2 * 7 / 8 * 2**30 / 240e9), "groups": 1}
-    )
+    measured = Probe(**{**row, "outcome": "ok", **all_reduce(240), "groups": 1})
     failed = Probe(**{**row, "kind": "gemm", "outcome": "oom", "error_message": "no room"})
     records = [dataclasses.asdict(one) for one in (measured, failed)]
     table = pa.Table.from_pylist(records, schema=arrow_schema(Probe))
@@ -135,12 +104,6 @@ def test_what_probes_tell_stays_where_rows_say_nothing():
     found = calibrate(points_of(columns), observed_of(columns), source="rows", probes=told)
     (stack,) = found.stacks.values()
     assert stack.values["network_efficiency"] == pytest.approx(0.77)
-
-
-def test_an_impossible_probe_stays_inside_physical_bounds():
-    rows = [all_reduce(2**30, 1, 1e-6)]
-    told = told_by(*rows)
-    assert told["link_efficiency"] == 0.95
 
 
 def test_an_update_on_the_host_tells_its_rate_while_all_ranks_share_it():
