@@ -19,36 +19,25 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_stalls
 from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
 from scaling.predict.read.parameters import PARAMETERS, STALL_ODDS
-from scaling.predict.read.points import points_of
 from scaling.predict.read.residual import Residual
-from tests.predict.conftest import as_table, checked, fitted_on, table_of
+from tests.predict.conftest import checked, fitted_on, table_of
 
 
 def calibrated(group, *, generation="ampere", cluster=None, **values):
     """A calibration of one stack that moved some parameters from where they began."""
     parameters = {
         name: Fitted(
-            value=values.get(name, group.start[name]),
-            low=parameter.low,
-            high=parameter.high,
-            identified=name in values,
-            reason="",
-            start=group.start[name],
+            value=values.get(name, group.start[name]), low=known.low, high=known.high,
+            identified=name in values, reason="", start=group.start[name],
         )
-        for name, parameter in PARAMETERS.items()
-    }
+        for name, known in PARAMETERS.items()
+    }  # fmt: skip
     stack = StackCalibration(
-        framework=group.framework,
-        cluster=cluster or group.cluster_name,
-        generation=generation,
-        rows_timed=20,
-        rows_out_of_memory=0,
-        rows_with_peak_memory=0,
-        parameters=parameters,
+        framework=group.framework, cluster=cluster or group.cluster_name, generation=generation,
+        rows_timed=20, rows_out_of_memory=0, rows_with_peak_memory=0, parameters=parameters,
         ranges={"world_size": (8, 8), "seq_length": (4096, 4096), "hidden_size": (4096, 4096)},
-        errors=CALIBRATED,
-        residual=Residual(places=(), weights=()),
-    )
+        errors=CALIBRATED, residual=Residual(places=(), weights=()),
+    )  # fmt: skip
     return Calibration(source="t", stacks={f"{group.framework}|{stack.cluster}": stack})
 
 
@@ -116,15 +105,10 @@ def test_a_gpu_of_the_same_generation_takes_over_software_parameters(points):
 
 def test_a_measured_bus_is_the_rate_of_all_reduces_and_bounds_rings():
     measured = Cluster(
-        gpu="h100-80gb",
-        gpus_per_node=8,
-        nodes=64,
-        node_link_bytes_per_s=400e9,
-        bus_bytes_per_s={1: 400e9, 2: 300e9, 4: 150e9},
-        source="t",
-    )
-    table = table_of({"cluster": "here", "dp": 32})
-    (group,) = points_of(as_table(table), clusters={"here": measured}).groups
+        gpu="h100-80gb", gpus_per_node=8, nodes=64, node_link_bytes_per_s=400e9,
+        bus_bytes_per_s={1: 400e9, 2: 300e9, 4: 150e9}, source="t",
+    )  # fmt: skip
+    (group,) = checked({"cluster": "here", "dp": 32}, clusters={"here": measured}).groups
     nodes = np.array([2.0, 4.0])
     assert ring_bus(group, nodes, 0.5) == pytest.approx([200e9, 150e9])
     assert tp_bus(group, nodes, 0.5) == pytest.approx([300e9, 150e9])
@@ -145,13 +129,13 @@ def test_every_prediction_says_what_of_its_error_is_its_own(points):
         {"tp": 1, "dp": 8},
         {"tp": 16, "dp": 4, "seq_length": 512, "cluster": "h100-80gb-efa"},
     )
-    table = prediction_table(asked, predict(asked)).to_pylist()
-    own = [
-        float(np.hypot(row["predicted_layout_sigma"], row["predicted_rest_sigma"])) for row in table
-    ]
-    for row, sigma in zip(table, own, strict=True):
-        assert 0 < sigma < np.log(row["high"] / row["low"])
-        assert 0 < row["predicted_size_sigma"] < np.log(row["high"] / row["low"])
+    table = prediction_table(asked, predict(asked))
+    width = np.log(table["high"].to_numpy() / table["low"].to_numpy())
+    layout, rest, size = (
+        table[f"predicted_{part}_sigma"].to_numpy() for part in ("layout", "rest", "size")
+    )
+    own = np.hypot(layout, rest)
+    assert ((own > 0) & (own < width) & (size > 0) & (size < width)).all()
     # over nodes its tensor-parallel ranks wait most of the step
     assert own[2] > own[0] > own[1]
 

@@ -116,14 +116,11 @@ def test_a_slow_number_names_link_norm_and_the_gap():
     ("tokens", "asked_of", "look"),
     [
         (3000.0, {"peak_memory_bytes": 79 * 2**30}, "allocator retries: memory is "),
-        (
-            3000.0,
-            {"model": "llama3_405b", "gpus": 8, "batch": 64},
-            "the layout: it is expected to need ",
-        ),
+        (3000.0, {"model": "llama3_405b", "gpus": 8, "batch": 64},
+            "the layout: it is expected to need "),
         (100.0, {"model": "qwen2_0_5b", "gpus": 8, "batch": 64}, "a busy host"),
     ],
-)
+)  # fmt: skip
 def test_a_slow_number_names_its_first_cause(tokens, asked_of, look):
     told = asked(tokens, **asked_of)
     assert told["looks"][0].startswith(look)

@@ -39,33 +39,23 @@ DEEP_EP = {"framework": "Automodel", "activation_checkpointing": "none"}
     [
         # a token pays for the experts it takes, and for the router
         (EXPERTS, {"gemm_s": FLOP_S * (ATTENTION + 2 * EXPERT + 8 * 4096)}),
-        (  # of 32 layers 8 are dense, 24 have a third expert for every token
-            {**EXPERTS, "shared_experts": 1, "dense_layers": 8},
-            {
-                "gemm_s": FLOP_S
-                * (ATTENTION + (8 * 3 * 4096 * 11008 + 24 * (3 * EXPERT + 8 * 4096)) / 32)
-            },
-        ),
+        # of 32 layers 8 are dense, 24 have a third expert for every token
+        ({**EXPERTS, "shared_experts": 1, "dense_layers": 8}, {"gemm_s": FLOP_S
+            * (ATTENTION + (8 * 3 * 4096 * 11008 + 24 * (3 * EXPERT + 8 * 4096)) / 32)}),
         # an all-to-all in the node takes its links four times a layer
         ({**EXPERTS, "dp": 8, "ep": 8}, {"ep_comm_s": SENT * 2 * 7 / 8 / 300e9}),
         ({**EXPERTS, "dp": 8}, {"ep_comm_s": 0}),
-        (
-            {**EXPERTS, "dp": 8, "ep": 8, "activation_checkpointing": "full"},
-            {"ep_comm_s": 1.5 * SENT * 2 * 7 / 8 / 300e9},
-        ),
+        ({**EXPERTS, "dp": 8, "ep": 8, "activation_checkpointing": "full"},
+            {"ep_comm_s": 1.5 * SENT * 2 * 7 / 8 / 300e9}),
         # 8 ranks on 4 nodes of 2: six of eight copies leave, over 200 GB/s shared by the 2 GPUs
         (NODES, {"ep_comm_s": SENT * 8 * 6 / 8 / 100e9}),
         # a token wanted by 8 experts on 4 nodes reaches 4 (1 - (3 / 4)^8) of them, 3 in 4 elsewhere
         ({**NODES, **DEEP_EP}, {"ep_comm_s": SENT * 4 * (1 - 0.75**8) * 3 / 4 / 100e9}),
-        (  # latent attention: scores over 192, values over 128, so 160 a head
-            LATENT,
-            {
-                "gemm_s": FLOP_S * (LATENT_WEIGHTS + 3 * 4096 * 11008),
-                "attention_s": 32 * 3.5 * (4 * 4096**2 * 32 * 160 / 2) / (312e12 * 0.5),
-            },
-        ),
+        # latent attention: scores over 192, values over 128, so 160 a head
+        (LATENT, {"gemm_s": FLOP_S * (LATENT_WEIGHTS + 3 * 4096 * 11008),
+            "attention_s": 32 * 3.5 * (4 * 4096**2 * 32 * 160 / 2) / (312e12 * 0.5)}),
     ],
-)
+)  # fmt: skip
 def test_terms_of_a_step_are_as_worked_by_hand(points, row, terms):
     found = quiet_step(points(row)).terms
     assert {name: found[name] for name in terms} == {
@@ -83,13 +73,11 @@ def test_gradients_of_experts_are_reduced_by_the_ranks_that_hold_the_same(points
     assert found == pytest.approx((shared + reduced) * 4 / 300e9, rel=0.02)
 
 
+FULL = {"activation_checkpointing": "full"}
+
+
 @pytest.mark.parametrize(
-    ("row", "waited_s"),
-    [
-        ({"ep": 2}, 32e-3),
-        ({"ep": 2, "activation_checkpointing": "full"}, 32e-3 * 4 / 3),
-        ({}, 0),
-    ],
+    ("row", "waited_s"), [({"ep": 2}, 32e-3), ({"ep": 2, **FULL}, 32e-3 * 4 / 3), ({}, 0)]
 )
 def test_the_host_waits_for_the_tokens_of_each_expert(points, monkeypatch, row, waited_s):
     asked, seconds = points({**EXPERTS, "dp": 2, **row}), []
@@ -115,16 +103,11 @@ def test_few_tokens_an_expert_leave_its_tiles_empty(points):
     # 4,096 x 2 / 8 = 1,024 tokens each: half a size of 1,024 in every dimension
     (wide,) = quiet_step(points(EXPERTS), expert_half_size=1024.0).terms["gemm_s"]
     (full,) = quiet_step(points(EXPERTS)).terms["gemm_s"]
-    padded = (1024 + 1024) * (
-        (4096 + 1024) * (2 * 2048 + 1024) + (2048 + 1024) * (4096 + 1024)
-    )  # fmt: skip
-    exact = 1024 * EXPERT
-    assert wide - full == pytest.approx(32 * 6 * 8 * (padded - exact) / 312e12)
+    padded = (1024 + 1024) * ((4096 + 1024) * (2 * 2048 + 1024) + (2048 + 1024) * (4096 + 1024))
+    assert wide - full == pytest.approx(32 * 6 * 8 * (padded - 1024 * EXPERT) / 312e12)
     # dealt to 8 ranks an expert gets the tokens of all of them
-    (dealt,) = quiet_step(points({**EXPERTS, "dp": 8, "ep": 8}), expert_half_size=1024.0).terms[
-        "gemm_s"
-    ]
-    assert full < dealt < wide
+    dealt = quiet_step(points({**EXPERTS, "dp": 8, "ep": 8}), expert_half_size=1024.0)
+    assert full < dealt.terms["gemm_s"] < wide
 
 
 def test_ep_ranks_hold_experts_and_the_rest_of_dp_their_state(points):
@@ -229,15 +212,10 @@ def test_module_recomputation_fits_where_full_recomputation_fits(points):
         ("tiny_experts", {"ep": 4, "dp": 2}, ["dp=2 is not divisible by ep=4"]),
         ("tiny_experts", {"ep": 8, "dp": 2, "cp": 2}, ["dp=2 x cp=2 is not divisible by ep=8"]),
         ("tiny_experts", {"ep": 4, "dp": 2, "cp": 2}, []),
-        (
-            "tiny",
-            {"ep": 2, "dp": 2, "routing": "skewed:2"},
-            [
-                "ep=2 deals experts to ranks, and this model has none",
-                "routing=skewed:2 is among experts, and this model has none",
-            ],
-        ),
+        ("tiny", {"ep": 2, "dp": 2, "routing": "skewed:2"},
+            ["ep=2 deals experts to ranks, and this model has none",
+             "routing=skewed:2 is among experts, and this model has none"]),
     ],
-)
+)  # fmt: skip
 def test_ep_takes_its_ranks_out_of_dp_and_cp(model, layout, sentences):
     assert list(refusals(MODELS[model], Layout(seq_length=64, **layout))) == sentences

@@ -54,17 +54,13 @@ CORE = {"framework": "Megatron-Core", "cluster": "h100-80gb-dgx"}
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        (
-            {"dp": 4, "global_batch_size": 64, "gradient_accumulation_steps": 2},
-            {"micro_batch_size": 8},
-        ),
+        ({"dp": 4, "global_batch_size": 64, "gradient_accumulation_steps": 2},
+            {"micro_batch_size": 8}),
         ({**CORE, "dp": 8}, {"recomputes": True, "selective": False}),
         ({**CORE, "activation_checkpointing": "selective"}, {"recomputes": False, "selective": 1}),
         ({**CORE, "activation_checkpointing": "none"}, {"recomputes": False, "selective": False}),
-        (
-            {**CORE, "tp": 4, "pp": 2},
-            {"zero_stage": 1, "sequence_parallel": True, "virtual": 1, "ring": True},
-        ),
+        ({**CORE, "tp": 4, "pp": 2},
+            {"zero_stage": 1, "sequence_parallel": True, "virtual": 1, "ring": True}),
         ({**CORE, "zero_stage": 0}, {"zero_stage": 0, "sequence_parallel": False}),
         ({"tp": 4, "pp": 2}, {"zero_stage": 0, "sequence_parallel": False, "virtual": 1}),
         ({**CORE, "dp": 64, "fsdp": 16}, {"zero_stage": 3, "shard": 16}),
@@ -77,7 +73,7 @@ CORE = {"framework": "Megatron-Core", "cluster": "h100-80gb-dgx"}
         # a cluster of another site is the GPU that the table names
         ({"cluster": "juwels", "gpu": "a100-40gb", "dp": 4}, {"gpus_per_node": 8}),
     ],
-)
+)  # fmt: skip
 def test_an_open_column_is_derived_or_what_the_software_does(
     row: dict[str, Any], found: dict[str, Any]
 ) -> None:
@@ -140,14 +136,12 @@ def test_empty_cells_of_degrees_are_one_and_dp_takes_the_rest(axis: str) -> None
 
 
 def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
-    rows = pa.table(
-        {
-            "outcome": ["ok", "oom", "oom_or_crash", None, "timeout", None],
-            "step_time_s": [1.0, None, None, 2.0, None, None],
-            "extended_step_time_s": [None, None, None, None, None, 3.0],
-        }
-    )
-    seen = observed_of(as_table(rows))
+    rows = {
+        "outcome": ["ok", "oom", "oom_or_crash", None, "timeout", None],
+        "step_time_s": [1.0, None, None, 2.0, None, None],
+        "extended_step_time_s": [None, None, None, None, None, 3.0],
+    }
+    seen = observed_of(as_table(pa.table(rows)))
     assert seen.timed.tolist() == [True, False, False, True, False, True]
     assert seen.out_of_memory.tolist() == [False, True, False, False, False, False]
     assert seen.ambiguous.tolist() == [False, False, True, False, False, False]

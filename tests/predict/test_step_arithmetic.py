@@ -30,10 +30,9 @@ HBM, PCIE, HOST = 2.039e12 * 0.85, 25e9, 150e9  # bytes/s
 @pytest.mark.parametrize(
     ("row", "terms"),
     [
-        (  # six FLOPs a weight and token
-            {"micro_batch_size": 2, "gradient_accumulation_steps": 3},
-            {"gemm_s": 6 * 6 * GEMMS, "head_s": 6 * 6 * HEAD * 4096 / 312e12},
-        ),
+        # six FLOPs a weight and token
+        ({"micro_batch_size": 2, "gradient_accumulation_steps": 3},
+            {"gemm_s": 6 * 6 * GEMMS, "head_s": 6 * 6 * HEAD * 4096 / 312e12}),
         # forward a second time
         ({"activation_checkpointing": "full"}, {"gemm_s": 8 * GEMMS}),
         # flash attention: the causal half, and scores again in backward
@@ -48,16 +47,13 @@ HBM, PCIE, HOST = 2.039e12 * 0.85, 25e9, 150e9  # bytes/s
         ({**CP, "activation_checkpointing": "full"}, {"tp_comm_s": 3 * EXCHANGE}),
         # states in 16 bits move half as many bytes
         (SHORT, {"optimizer_s": PARAMS / 8 * 18 / HBM}),
-        (
-            {**SHORT, "optimizer_offload": "cpu"},
-            {"optimizer_s": PARAMS / 8 * 4 / PCIE + PARAMS * 14 / HOST},
-        ),
-        (  # all eighths of the weights pass through each node's memory
-            {"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"},
-            {"optimizer_s": PARAMS / 8 * 6 / PCIE + PARAMS * 28 / HOST},
-        ),
+        ({**SHORT, "optimizer_offload": "cpu"},
+            {"optimizer_s": PARAMS / 8 * 4 / PCIE + PARAMS * 14 / HOST}),
+        # all eighths of the weights pass through each node's memory
+        ({"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"},
+            {"optimizer_s": PARAMS / 8 * 6 / PCIE + PARAMS * 28 / HOST}),
     ],
-)
+)  # fmt: skip
 def test_terms_of_an_ideal_step_are_as_worked_by_hand(points, row, terms):
     assert set(IDEAL) <= set(PARAMETERS)
     found = ideal_step(points(row)).terms

@@ -45,11 +45,10 @@ def test_predict_writes_a_row_a_point_in_their_order(run, sweep_csv, tmp_path):
     names = {"fits", "predicted_memory_bytes", "predicted_step_time_s", "low", "high"}
     assert names | set(MEMORY_TERMS) | set(TIME_TERMS) <= set(table.column_names)
     for row in table.slice(0, 5).to_pylist():
-        assert sum(row[name] for name in TIME_TERMS) == pytest.approx(row["predicted_step_time_s"])
-        assert sum(row[name] for name in MEMORY_TERMS) == pytest.approx(
-            row["predicted_memory_bytes"]
-        )
-        assert row["low"] < row["predicted_step_time_s"] < row["high"]
+        step_s, needed = row["predicted_step_time_s"], row["predicted_memory_bytes"]
+        assert sum(row[name] for name in TIME_TERMS) == pytest.approx(step_s)
+        assert sum(row[name] for name in MEMORY_TERMS) == pytest.approx(needed)
+        assert row["low"] < step_s < row["high"]
 
 
 def test_a_point_that_cannot_be_predicted_is_null_and_says_why(run, tmp_path):
@@ -151,23 +150,16 @@ def test_validate_for_people_is_a_table_of_stacks_and_sizes(run, sweep_csv):
 
 
 def test_recommend_by_name(run):
-    records = json.loads(
-        run("recommend", "--model", "llama2_13b", "--cluster", "h100-80gb-dgx", "--gpus", "64,32",
-            "--json", "--no-rehearse")
-    )  # fmt: skip
-    assert [(one["gpus"], one["rank"]) for one in records] == [
-        (32, 1), (32, 2), (32, 3), (64, 1), (64, 2), (64, 3),
-    ]  # fmt: skip
+    of = ("recommend", "--cluster", "h100-80gb-dgx", "--no-rehearse", "--model")
+    records = json.loads(run(*of, "llama2_13b", "--gpus", "64,32", "--json"))
+    ranks = [(gpus, rank) for gpus in (32, 64) for rank in (1, 2, 3)]
+    assert [(one["gpus"], one["rank"]) for one in records] == ranks
     # the report's decision: one layout of each size, the same at both as none is far better
     assert len({one["label"] for one in records if one["advised"]}) == 1
     assert [one["gpus"] for one in records if one["advised"]] == [32, 64]
-    said = run(
-        "recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "8",
-        "--no-rehearse",
-    )  # fmt: skip
-    assert "memory left" in said
-    assert " use " in said
-    assert "by TDP" in said  # an upper bound: no meter was read
+    said = run(*of, "llama2_7b", "--gpus", "8")
+    # TDP is an upper bound: no meter was read
+    assert all(words in said for words in ("memory left", " use ", "by TDP"))
 
 
 def test_recommend_says_days_and_dollars_of_a_run(run):
@@ -215,16 +207,12 @@ ON_8 = ("recommend", "--cluster", "h100-80gb", "--gpus", "8", "--model")
         (("predict", "t.csv", "."), "cannot be written: Is a directory"),
         (("predict", "x" * 300, "out.parquet"), "File name too long"),
         (("calibrate", "t.csv", "t.csv/below/c.json"), "written: Not a directory"),
-        (
-            ("calibrate", "t.csv", "c.json", "--where", "world_size < 0"),
-            "--where 'world_size < 0' leaves no row",
-        ),
-        (
-            ("calibrate", "t.csv", "c.json", "--points", "points.parquet"),
-            "has no column point_id, by which --points chooses rows",
-        ),
+        (("calibrate", "t.csv", "c.json", "--where", "world_size < 0"),
+            "--where 'world_size < 0' leaves no row"),
+        (("calibrate", "t.csv", "c.json", "--points", "points.parquet"),
+            "has no column point_id, by which --points chooses rows"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_done_is_one_sentence_and_leaves_files_alone(
     run, sweep_csv, tmp_path, monkeypatch, arguments, sentence
 ):
