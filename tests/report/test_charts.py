@@ -1,14 +1,16 @@
 """Charts say what their tables can carry, in the grammar of the marks."""
 
+import dataclasses
 import json
 import re
 
 import pytest
 
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.marks import SHAPES
-from scaling.report.charts.svg import specifications
+from scaling.report.charts.marks import SHAPES, dash
+from scaling.report.charts.svg import draw, specifications
 from scaling.report.tables import Tables
+from scaling.report.text import GPU_WORDS
 from tests.report.conftest import REPORTS
 
 pytestmark = pytest.mark.slow
@@ -66,12 +68,12 @@ def test_a_measured_mark_is_filled_and_a_predicted_one_hollow_and_dashed(drawing
     rows = drawings["throughput_per_gpu"][0].rows["rows"]
     assert all(row["fill"] == row["colour"] for row in rows)
     assert SHAPES["predicted"] != SHAPES["measured"]
-    lines = [
-        layer
-        for layer in json.loads(specifications()["throughput_per_gpu"])["layer"]
-        if layer["mark"]["type"] == "line"
-    ]
-    assert [layer["mark"].get("strokeDash") for layer in lines] == [None, [4, 3]]
+    drawing = drawings["throughput_per_gpu"][0]
+    for sources, dashed in ((("measured",) * 2, False), (("predicted", "measured"), True)):
+        joined = [row | {"dash": dash(*sources)} for row in drawing.rows["joined"]]
+        drawn = dataclasses.replace(drawing, rows={**drawing.rows, "joined": joined})
+        svg = draw("throughput_per_gpu", drawn, GPU_WORDS)
+        assert ('stroke-dasharray="4,3"' in svg) is dashed
 
 
 def test_a_chart_that_would_have_one_tick_is_not_drawn(full_tables):

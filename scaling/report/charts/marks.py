@@ -56,6 +56,7 @@ LEFT, RIGHT = fixed("XValue", 0), fixed("XValue", "width")
 ACROSS: dict[str, Any] = {"x": LEFT, "x2": fixed("X2Value", "width")}  # the whole plot
 UPRIGHT: dict[str, Any] = {"y": fixed("YValue", 0), "y2": fixed("Y2Value", "height")}
 AS_STATED: dict[str, Any] = {"scale": None, "legend": None}  # the row holds the colour
+DASHED = alt.StrokeDash("dash:N", **AS_STATED)
 
 _BILLIONS = (
     "abs(datum.value) < 1 ? format(datum.value, '~g')"
@@ -71,10 +72,20 @@ def rows(name: str = "rows") -> alt.Chart:
     return alt.Chart(alt.NamedData(name))
 
 
-def look(source: str, slot: int) -> dict[str, str]:
-    """The colours of a mark, by columns: filled where it was measured, else hollow."""
+def look(source: str, slot: int) -> Record:
+    """The look of a mark, by columns: filled where it was measured, else hollow.
+
+    Its interval is thin where it ran, wide and pale where it is predicted.
+    """
     colour = LAYOUTS[slot - 1]
-    return {"colour": colour, "fill": colour if source == "measured" else SURFACE}
+    thick, pale = (7, 0.25) if source == "predicted" else (1.5, 1)
+    fill = colour if source == "measured" else SURFACE
+    return {"colour": colour, "fill": fill, "thick": thick, "pale": pale}
+
+
+def dash(*sources: str) -> list[int]:
+    """The dashes of a line, for its column `dash`: none unless an end is predicted."""
+    return [4, 3] if "predicted" in sources else [1, 0]
 
 
 def log(padding: int, **scale: Any) -> alt.Scale:
@@ -105,19 +116,6 @@ def points(base: alt.Chart) -> alt.Chart:
         fill=alt.Fill("fill:N", **AS_STATED), description=alt.Description("tip:N"),
     )  # fmt: skip
     return drawn
-
-
-def intervals(base: alt.Chart, **ends: Any) -> list[alt.Chart]:
-    """Rules between the ends of an interval: thin where it ran, wide and pale where predicted."""
-    predicted = "datum.source === 'predicted'"
-    return [
-        base.transform_filter(f"!({predicted})")
-        .mark_rule(strokeWidth=1.5, aria=False)
-        .encode(color=alt.Color("colour:N", **AS_STATED), **ends),
-        base.transform_filter(predicted)
-        .mark_rule(strokeWidth=7, strokeOpacity=0.25, aria=False)
-        .encode(color=alt.Color("colour:N", **AS_STATED), **ends),
-    ]
 
 
 def halo_text(base: alt.Chart, text: str, *, colour: str = INK, **mark: Any) -> list[alt.Chart]:

@@ -1,7 +1,6 @@
 """Charts over sizes: rate, return, memory and what bounds a step of the layout advised at each."""
 
 from itertools import groupby, pairwise
-from typing import Any
 
 import altair as alt
 
@@ -21,9 +20,6 @@ SPLIT_TRUSTED = 1.25  # a profiled step longer than this many timed ones says no
 _LEGEND_LINE = 16  # px
 _LABELLED = 0.07  # share of a step below which a part has no room for its label
 _INKS = ("t-ink", "t-ink2", "t-ink2", "t-ink", "t-ink", "ink")  # on each part of a step
-_DASHES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("false", {}), ("true", {"strokeDash": [4, 3]}),
-)  # fmt: skip
 
 
 def rate_rows(tables: Tables) -> list[Drawing]:
@@ -51,7 +47,7 @@ def rate_rows(tables: Tables) -> list[Drawing]:
             }
         )  # fmt: skip
     joined = [
-        {**row, "pair": number, "dashed": "predicted" in (before["source"], after["source"])}
+        {**row, "pair": number, "dash": marks.dash(before["source"], after["source"])}
         for number, (before, after) in enumerate(pairwise(rows))
         for row in (before, after)
     ]
@@ -109,11 +105,12 @@ def throughput_per_gpu() -> alt.LayerChart:
         base.mark_rule(color=marks.FAINT, aria=False).encode(
             y=alt.Y("yardstick:Q"), **marks.ACROSS
         ),
-        *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
-        line.transform_filter("!datum.dashed").mark_line(color=marks.SOFT, aria=False),
-        line.transform_filter("datum.dashed").mark_line(
-            color=marks.SOFT, strokeDash=[4, 3], aria=False
+        base.mark_rule(aria=False).encode(
+            y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=alt.Color("colour:N", **marks.AS_STATED),
+            strokeWidth=alt.StrokeWidth("thick:Q", **marks.AS_STATED),
+            strokeOpacity=alt.StrokeOpacity("pale:Q", **marks.AS_STATED),
         ),
+        line.mark_line(color=marks.SOFT, aria=False).encode(strokeDash=marks.DASHED),
         marks.points(base.encode(y=y)),
         *marks.halo_text(base.encode(y=alt.Y("high:Q")), "used", colour=marks.SOFT, dy=-12),
         names.mark_square(
@@ -136,7 +133,7 @@ def return_rows(tables: Tables) -> list[Drawing]:
             "size": step["from_world_size"], "to": step["to_world_size"],
             "middle": (step["from_world_size"] * step["to_world_size"]) ** 0.5,
             "value": step["step_return"], "low": step["step_return_low"],
-            "high": step["step_return_high"], "source": step["source"],
+            "high": step["step_return_high"], "dash": marks.dash(step["source"]),
             "number": digits(step["step_return"], 2),
             "tip": f"{step['from_world_size']} to {tables.gpus(step['to_world_size'])}, "
             f"{step['source']}: trains {step_words(step)}",
@@ -166,7 +163,6 @@ def marginal_return() -> alt.LayerChart:
     )  # fmt: skip
     base = marks.rows().encode(x=marks.over_gpus(padding=14), x2=alt.X2("to:Q"))
     middle = marks.rows().encode(x=marks.over_gpus("middle:Q", padding=14), y=y)
-    predicted = "datum.source === 'predicted'"
     return marks.finish(
         *(
             marks.rows("least").mark_rule(color=marks.FAINT, aria=False).encode(
@@ -180,11 +176,8 @@ def marginal_return() -> alt.LayerChart:
         base.mark_rect(fillOpacity=0.16, color=marks.ACCENT, aria=False).encode(
             y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
         ),
-        *(
-            base.transform_filter(f"({predicted}) === {dashed}")
-            .mark_rule(color=marks.ACCENT, strokeWidth=3, **dash)
-            .encode(y=y, description=alt.Description("tip:N"))
-            for dashed, dash in _DASHES
+        base.mark_rule(color=marks.ACCENT, strokeWidth=3).encode(
+            y=y, strokeDash=marks.DASHED, description=alt.Description("tip:N")
         ),
         *marks.halo_text(middle, "number", dy=13),
         height=250,

@@ -186,42 +186,40 @@ def _returns(tables: Tables, size: int) -> str:
 
 def health(tables: Tables, size: Record) -> list[Item]:
     """The evidence for and against the answer of a size, the worst first."""
-    items = [*_machine(tables, size), *_evidence(tables, size)]
+    items = [
+        *_others(tables, size["world_size"]),
+        *_machine(tables, size),
+        *_evidence(tables, size),
+    ]
     order = ("bad", "warn", "good")
     return sorted(items, key=lambda item: order.index(item[0]))
 
 
-def _machine(tables: Tables, size: Record) -> list[Item]:
-    """Other programs, throttling, slow hosts and losses."""
-    items = _others(tables, size["world_size"])
-    if (size["slowdown_share"] or 0) > SLOWED:
-        share = percent(size["slowdown_share"])
-        slowed = f"Heat or hardware slowed {tables.words['GPUs']} in {share} of the time"
-        items.append(("bad", slowed))
-    if size["suspended_s"]:
-        items.append(
-            ("warn", f"Its runs were suspended for {duration(size['suspended_s'] / 3600)}")
-        )
+def _machine(tables: Tables, size: Record) -> Iterator[Item]:
+    """Throttling, slow hosts, disturbed runs and losses."""
+    if (slowed := size["slowdown_share"] or 0) > SLOWED:
+        gpus = tables.words["GPUs"]
+        yield "bad", f"Heat or hardware slowed {gpus} in {percent(slowed)} of the time"
+    if stopped := size["suspended_s"]:
+        yield "warn", f"Its runs were suspended for {duration(stopped / 3600)}"
     if (longest := size["longest_step"] or 0) > STOPPED:
         told = f"A step took {significant(longest, 2)} times the median"
-        items.append(("warn", f"{told}: a rank or its host was stopped"))
-    if tables["hosts"]:
-        slowest = sorted(tables["hosts"], key=lambda row: -float(row["effect"]))
+        yield "warn", f"{told}: a rank or its host was stopped"
+    if slowest := sorted(tables["hosts"], key=lambda row: -float(row["effect"])):
         slow = [
             f"{row['host']} by {percent(row['effect'])} "
             f"{at_level(row['effect_low'], row['effect_high'], row['level'])}"
             for row in slowest[:_MOST_HOSTS]
         ]
         slow += [f"{len(slowest) - len(slow)} more"] if len(slowest) > len(slow) else []
-        items.append(("warn", f"Slow: {listed(slow)}; the rates are corrected for it"))
-    items += _disturbed(tables, size["world_size"])
+        yield "warn", f"Slow: {listed(slow)}; the rates are corrected for it"
+    yield from _disturbed(tables, size["world_size"])
     if size["losses_agree"] is False:
-        items.append(("bad", "The losses of this layout differ from those of the same training"))
+        yield "bad", "The losses of this layout differ from those of the same training"
     elif any(row["losses_agree"] is False for row in tables["estimates"]):
-        items.append(("warn", "The losses of another layout differ from those of the training"))
+        yield "warn", "The losses of another layout differ from those of the training"
     if (size["mfu"] or 0) > 1:
-        items.append(("bad", f"MFU is {percent(size['mfu'])}, more than the device can give"))
-    return items
+        yield "bad", f"MFU is {percent(size['mfu'])}, more than the device can give"
 
 
 def _disturbed(tables: Tables, size: int) -> Iterator[Item]:
@@ -230,49 +228,46 @@ def _disturbed(tables: Tables, size: int) -> Iterator[Item]:
     for row in tables["estimates"]:
         if row["world_size"] != size or not (points := row["disturbed_points"]):
             continue
+        name, named = row["layout_name"], ", ".join(points)
         if not (row["advised"] or row["close"]):
             others += 1
         elif len(points) > 1:
-            told = f"Repeats of {row['layout_name']} disagree, and which is right is unknown"
-            yield "warn", f"{told}: {', '.join(points)}"
+            yield "warn", f"Repeats of {name} disagree, and which is right is unknown: {named}"
         else:
-            yield (
-                "warn",
-                f"A run of {row['layout_name']} was disturbed and does not count: {points[0]}",
-            )
+            yield "warn", f"A run of {name} was disturbed and does not count: {named}"
     if others:
         yield "good", f"Disturbed runs of {counted(others, 'slower layout')} change nothing else"
 
 
-def _others(tables: Tables, size: int) -> list[Item]:
+def _others(tables: Tables, size: int) -> Iterator[Item]:
     """The most that others took of the processors, here and at the sizes one step away."""
     steps = [(step["from_world_size"], step["to_world_size"]) for step in tables["returns"]]
     near = {size}.union(*(step for step in steps if size in step))
     rows = [row for row in tables["estimates"] if row["world_size"] in near and row["candidate"]]
-    if not (taken := [one for row in rows if (one := _taken(row))]):
-        return []
-    limits, _, told, at = max(taken)
-    told += f" at {tables.gpus(at)}"
-    if limits == 2:
-        return [("bad", f"The machine was busy: {told}")]
-    if limits == 1:
-        return [("warn", f"Something else ran on the machine: {told}")]
-    return [("good", "The machine was quiet")]
+    if taken := [one for row in rows if (one := _taken(row))]:
+        limits, _, at, words = max(taken)
+        told = f"{words} at {tables.gpus(at)}"
+        yield (
+            ("good", "The machine was quiet"),
+            ("warn", f"Something else ran on the machine: {told}"),
+            ("bad", f"The machine was busy: {told}"),
+        )[limits]
 
 
-def _taken(row: Record) -> tuple[int, float, str, int] | None:
-    """How many limits what others took exceeds, how much it is, a sentence, and the size."""
+def _taken(row: Record) -> tuple[int, float, int, str] | None:
+    """How many limits what others took exceeds, how much it is, the size, and words."""
     share, load = row["others_share"], row["load"]
     if share is not None:
-        told = f"others took {percent(share)} of the processors"
-        return sum(share >= limit for limit in BUSY), share, told, row["world_size"]
-    if not load:
+        limits, much, told = BUSY, share, f"others took {percent(share)} of the processors"
+    elif load:
+        limits, much = LOADED, load
+        told = f"load {significant(load, 2)} times the ranks' own threads before the start"
+    else:
         return None
-    told = f"load {significant(load, 2)} times the ranks' own threads before the start"
-    return sum(load >= limit for limit in LOADED), load, told, row["world_size"]
+    return sum(much >= limit for limit in limits), much, row["world_size"], told
 
 
-def _evidence(tables: Tables, size: Record) -> list[Item]:
+def _evidence(tables: Tables, size: Record) -> Iterator[Item]:
     """The basis of the answer: source, repeats, the chance to fit, points that are missing."""
     predicted = size["source"] == "predicted"
     stands = _STANDS_ON[size["source"]]
@@ -280,37 +275,33 @@ def _evidence(tables: Tables, size: Record) -> list[Item]:
         stands += f", {_calibration_words(size, datetime.datetime.now(datetime.UTC).date())}"
     elif size["started_at"]:
         stands += f", last on {size['started_at'][:10]}"
-    items: list[Item] = [("good" if size["source"] in ("measured", "extended") else "warn", stands)]
+    yield "good" if size["source"] in ("measured", "extended") else "warn", stands
     noise = next(iter(tables["noise"]), None)
     if not predicted and noise and noise["sigma"] is not None:
         sigma = percent(noise["sigma"], 1)
         if noise["assumed"]:
-            items.append(("warn", f"Every layout ran once; a noise of {sigma} is assumed"))
+            yield "warn", f"Every layout ran once; a noise of {sigma} is assumed"
         elif size["single_run"]:
-            items.append(("warn", f"This layout ran once; repeats of others differ by {sigma}"))
+            yield "warn", f"This layout ran once; repeats of others differ by {sigma}"
         elif noise["sigma"] > NOISY:
             told = "a run was disturbed, or the machine is noisy"
-            items.append(("warn", f"Repeats differ by {sigma}: {told}"))
+            yield "warn", f"Repeats differ by {sigma}: {told}"
         else:
-            items.append(("good", f"Repeats differ by {sigma}"))
+            yield "good", f"Repeats differ by {sigma}"
     if size["candidates"] == 1:
-        items.append(("warn", f"No other layout was compared at {tables.gpus(size['world_size'])}"))
-    fits = size["fits_probability"]
-    if predicted and fits is not None:
+        yield "warn", f"No other layout was compared at {tables.gpus(size['world_size'])}"
+    if predicted and (fits := size["fits_probability"]) is not None:
         state = "good" if fits >= SURE else "warn" if fits >= LEAST_FIT else "bad"
         needed = gib(size["predicted_memory_bytes"])
-        items.append(
-            (state, f"It fits with a chance of {percent(fits, predicted=True)} ({needed})")
-        )
+        yield state, f"It fits with a chance of {percent(fits, predicted=True)} ({needed})"
     split = [row for row in tables["time_split"] if row["world_size"] == size["world_size"]]
     if any(row["host_bound"] for row in split):
-        bound = f"The host's launches, not the {tables.words['GPUs']}, bound a step, as predicted"
-        items.append(("warn", bound))
+        gpus = tables.words["GPUs"]
+        yield "warn", f"The host's launches, not the {gpus}, bound a step, as predicted"
     waiting = tables["progress"][0]["waiting"] if tables["progress"] else 0
     if waiting and not predicted:
-        one = waiting == 1
-        items.append(("warn", f"{waiting} {'point has' if one else 'points have'} no result yet"))
-    return items
+        have = "point has" if waiting == 1 else "points have"
+        yield "warn", f"{waiting} {have} no result yet"
 
 
 def _calibration_words(size: Record, today: datetime.date) -> str:
