@@ -22,13 +22,14 @@ def finish(step_times_s=[1.0], losses=[5.0], peak=100, leave=files.write):
 files.beat(rank, "started")
 """
 
-# A launcher, as a process of its own: the point's file, the row's, and the command of a rank.
+# A launcher, as a process of its own: the point's file, the row's, perhaps the command of a rank.
 LAUNCHER = """
 import sys
 from pathlib import Path
 from scaling.launch import NotMeasured, measure
 try:
-    measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
+    command = {"rank_command": sys.argv[3:]} if sys.argv[3:] else {}
+    measure(Path(sys.argv[1]), Path(sys.argv[2]), **command)
 except NotMeasured as why:
     print(why, file=sys.stderr)
     sys.exit(why.exit_code)

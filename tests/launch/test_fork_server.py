@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,9 +16,15 @@ import pytest
 from scaling.launch import NotMeasured, measure
 from scaling.launch.fork_server import Lines
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.forked import AGENT, ForkedRanks, NoForkServer, start_on_fork_servers
+from scaling.launch.start.forked import (
+    AGENT,
+    ForkedRanks,
+    NoForkServer,
+    local_fork_server,
+    start_on_fork_servers,
+)
 from scaling.launch.start.starter import Launch
-from tests.launch.conftest import TWO_RANKS, in_time
+from tests.launch.conftest import LAUNCHER, TWO_RANKS, in_time
 from tests.points import tiny_point
 from tests.processes import is_running, until, write_program, writers_of
 
@@ -71,15 +78,21 @@ def test_one_fork_server_trains_each_point_in_fresh_processes(
         assert file.stat().st_mode & 0o077 == 0
 
 
-def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(study, forked):
+def late(study, measured, **more):
+    """Measure a point that is late after so many seconds."""
+
     def run(limit_s):
         point = tiny_point(dp=2, measured_steps=100_000, time_limit_s=limit_s)
-        return forked(study.write(point))
+        row = measured(study.write(point), **more)
+        assert row.outcome == "timeout", row.error_message
+        return row
 
-    late = in_time(run, lambda _: study.has_stacks())
-    assert late.outcome == "timeout", late.error_message
+    return run
+
+
+def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(study, forked):
+    in_time(late(study, forked), lambda _: study.has_stacks())
     assert study.has_stacks()
-
     assert forked(study.write(tiny_point())).outcome == "ok"
 
 
@@ -104,26 +117,15 @@ def process_of(study, rank):
     return psutil.Process(writers_of(study.logs)[study.logs / f"rank{rank}.log"])
 
 
-def test_ranks_end_with_the_process_that_ordered_them(study, forked):
+def test_ranks_end_with_the_process_that_ordered_them(study, server):
     study.write(tiny_point(measured_steps=100_000))
-    order = subprocess.Popen(
-        [sys.executable, "-c", ORDER, str(study.point_path), str(study.row_path)],
-        env={**os.environ, "SLURM_JOB_ID": "1"},
-    )
+    command = [sys.executable, "-c", LAUNCHER, str(study.point_path), str(study.row_path)]
+    order = subprocess.Popen(command, env={**os.environ, "SCALING_HOST": str(server)})
     rank = process_of(study, 0).pid
     order.kill()
     order.wait()
 
     until("the rank ends", lambda: not is_running(rank))
-
-
-ORDER = """
-import sys
-from pathlib import Path
-from scaling.launch import measure
-from scaling.launch.start.forked import start_on_fork_servers
-measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
-"""
 
 
 def test_a_killed_fork_server_is_named_and_replaced(study, forked):
@@ -231,3 +233,62 @@ def test_folders_of_old_agents_are_removed(tmp_path):
         start_on_fork_servers(Launch(["rank"], tiny_point(), environment, tmp_path / "tiny"))
 
     assert {name for name, folder in folders.items() if folder.exists()} == {"2-0"}
+
+
+def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(study, monkeypatch):
+    point = tiny_point(warmup_steps=1, measured_steps=5)
+    logs = study.root / "logs" / "tiny"
+    with local_fork_server(point, logs) as found:
+        (place,) = logs.glob(".host-*")
+        host = psutil.Process(int((place / "pid").read_text()))
+        monkeypatch.setenv("SCALING_HOST", found["SCALING_HOST"])
+        row = measure(study.write(point), study.row_path)
+        assert row.outcome == "ok", row.error_message
+        in_time(
+            late(study, measure, row_path=study.row_path), lambda _: study.has_stacks("_run_rank")
+        )
+        assert study.has_stacks("_run_rank")
+    assert not host.is_running()
+    assert not place.exists()
+
+    # the environment still names it: a point that is started late starts from nothing
+    again = measure(study.write(point), study.row_path)
+    assert again.outcome == "ok", again.error_message
+    assert again.losses == row.losses
+    assert again.hosts == row.hosts
+
+
+def test_a_host_ends_by_itself_when_its_run_was_killed(study):
+    study.write(tiny_point())
+    run = subprocess.Popen([sys.executable, "-c", KEEPS, str(study.point_path), str(study.root)])
+    place = study.root / "place"
+    until("the run has a host", place.exists)
+    folder = Path(place.read_text())
+    host = psutil.Process(int((folder / "pid").read_text()))
+    until("the host serves", lambda: (folder / "node0").read_text())
+    run.kill()
+    run.wait()
+    host.wait(timeout=300)
+    assert not folder.exists()
+
+
+KEEPS = """
+import sys, time
+from pathlib import Path
+from scaling.launch.start.forked import local_fork_server
+from scaling.study.point import point_from_json
+root = Path(sys.argv[2])
+with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
+    part = root / "part"
+    part.write_text(found["SCALING_HOST"])
+    part.rename(root / "place")
+    time.sleep(600)
+"""
+
+
+def test_ranks_start_from_nothing_where_that_is_asked_for(study, monkeypatch):
+    monkeypatch.setenv("SCALING_HOSTS", "0")
+    with local_fork_server(tiny_point(), study.root) as found:
+        assert found == {}
+    with local_fork_server(None, study.root) as found:
+        assert found == {}
