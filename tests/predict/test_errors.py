@@ -12,7 +12,7 @@ from scaling.predict.cost.interval import (
 )
 from scaling.predict.cost.links import ring_bus, tp_bus
 from scaling.predict.cost.memory import memory_of
-from scaling.predict.cost.model import followed_half, predict
+from scaling.predict.cost.model import predict
 from scaling.predict.cost.prediction_tables import prediction_table
 from scaling.predict.cost.risk import STALL_S, stalls_of
 from scaling.predict.cost.step import step_of
@@ -60,17 +60,14 @@ def test_sizes_beyond_the_calibrated_ones_share_more_error(points):
 def test_a_longer_sequence_takes_the_fit_at_half_its_logarithmic_distance(points):
     table = points({"dp": 8}, {"dp": 8, "seq_length": 8192})
     (group,) = table.groups
-    start = group.start["gemm_efficiency"]
-    fitted = {**group.start, "gemm_efficiency": 0.4}
-    assert followed_half(fitted, group.start)["gemm_efficiency"] == pytest.approx(
-        (0.4 * start) ** 0.5
-    )
-    assert followed_half({**fitted, "kept_logits": 20.0}, group.start)["kept_logits"] == 20.0
     sheet, fit = predict(table), predict(table, calibrated(group, gemm_efficiency=0.4))
     within, beyond = np.log(fit.step_time_s / sheet.step_time_s)
     assert beyond == pytest.approx(within / 2, rel=0.2)
     # the whole fit may be right all the same
     assert fit.common_sigma[1] > 0.8 * beyond
+    # memory follows it
+    logits = predict(table, calibrated(group, kept_logits=20.0)).memory_terms["logits_bytes"]
+    assert logits == pytest.approx(2 * sheet.memory_terms["logits_bytes"])
 
 
 def test_a_handful_of_rows_moves_other_layouts_of_its_cluster(points):

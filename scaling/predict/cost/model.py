@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scaling.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import Z_80, errors_of, normal_cdf, own_error_factor
@@ -107,72 +107,61 @@ def predict(
     """
     n = len(points)
     counted = np.full(n, np.nan) if rehearsed is None else rehearsed
-    out = Prediction(
-        **{name: np.full(n, np.nan) for name in _NUMBERS},
-        rehearsed=np.isfinite(counted),
-        memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
-        peak_phase=np.full(n, None, dtype=object),
-        time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
-        predicted=np.zeros(n, dtype=bool),
-        parameters_from=np.full(n, None, dtype=object),
-    )
+    names = (*_NUMBERS, *MEMORY_TERMS, *TIME_TERMS)
+    columns: dict[str, Any] = {name: np.full(n, np.nan) for name in names}
+    columns |= {name: np.full(n, None, dtype=object) for name in ("peak_phase", "parameters_from")}
+    columns["predicted"] = np.zeros(n, dtype=bool)
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
-        p, stack, parameters_from = source.parameters_for(group)
-        out.predicted[group.rows] = True
-        out.parameters_from[group.rows] = parameters_from
-        halved = _beyond_ranges(group.features, stack)
-        for beyond in {*halved.tolist()}:
-            rows = np.flatnonzero(halved == beyond)
-            if len(rows) > BLOCK:
-                # similar rows in one block: what none of them has is not computed
-                f = group.features
-                rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
-            for begin in range(0, len(rows), BLOCK):
-                block = rows[begin : begin + BLOCK]
-                _predict_block(group, block, stack, p, counted, out, half=beyond)
-    return out
+        p, stack, columns["parameters_from"][group.rows] = source.parameters_for(group)
+        columns["predicted"][group.rows], f = True, group.features
+        # similar rows in one block: what none of them has is not computed
+        alike = np.argsort(4 * (f.pp > 1) + f.zero_stage, kind="stable")
+        for begin in range(0, len(f), BLOCK):
+            rows = alike[begin : begin + BLOCK]
+            index = group.rows[rows]
+            block = _predicted(group, f.take(rows), p, stack, counted[index])
+            for name, values in block.items():
+                columns[name][index] = values
+    return Prediction(
+        **{name: columns[name] for name in _NUMBERS},
+        **{name: columns[name] for name in ("peak_phase", "parameters_from", "predicted")},
+        rehearsed=np.isfinite(counted),
+        memory_terms={name: columns[name] for name in MEMORY_TERMS},
+        time_terms={name: columns[name] for name in TIME_TERMS},
+    )
 
 
-def _beyond_ranges(f: Features, stack: StackCalibration | None) -> Flags:
+def _beyond_ranges(f: Features, stack: StackCalibration) -> Flags:
     """Mask, (n,): rows with a sequence length or a width beyond those calibrated."""
     beyond = np.zeros(len(f), dtype=bool)
-    for name in HALVED if stack is not None and stack.ranges else ():
-        assert stack is not None
+    for name in HALVED if stack.ranges else ():
         least, largest = stack.ranges[name]
         values = getattr(f, name)
         beyond |= (values < least) | (values > largest)
     return beyond
 
 
-def followed_half(p: Mapping[str, float], start: Mapping[str, float]) -> dict[str, float]:
-    """Time parameters at half the logarithmic distance from `start`, others as fitted."""
-    return {**p, **{q.name: (p[q.name] * start[q.name]) ** 0.5 for q in TIME}}
-
-
-def _predict_block(
+def _predicted(
     group: Group,
-    rows: npt.NDArray[np.int64],
+    f: Features,
+    fitted: Mapping[str, Any],
     stack: StackCalibration | None,
-    fitted: Mapping[str, float],
     rehearsed: Floats,
-    out: Prediction,
-    *,
-    half: bool,
-) -> None:
-    """Write times, memory and errors of some rows of the group."""
-    f = group.features if len(rows) == len(group.rows) else group.features.take(rows)
-    index: npt.NDArray[np.int64] = group.rows[rows]
+) -> dict[str, Any]:
+    """Times, memory and errors of some layouts of the group, by name."""
     p = fitted
-    if half and stack is not None:
-        p = followed_half(fitted, stack.starts)
-    memory = rehearsed_memory(memory_of(group, f, p, late=MOST_LATE), rehearsed[index], p)
-    need = need_of(memory, p)
-    of_memory = memory.total / group.capacity_bytes
-    step = step_of(group, f, p, of_memory)
     novelty: Floats = np.ones(len(f))
     halved: Floats = np.zeros(len(f))
-    if half and stack is not None:
+    beyond = np.zeros(len(f), dtype=bool) if stack is None else _beyond_ranges(f, stack)
+    if stack is not None and beyond.any():
+        # time parameters at half the logarithmic distance from their start, others as fitted
+        half = {q.name: (fitted[q.name] * stack.starts[q.name]) ** 0.5 for q in TIME}
+        p = {**p, **{name: np.where(beyond, value, p[name]) for name, value in half.items()}}
+    memory = rehearsed_memory(memory_of(group, f, p, late=MOST_LATE), rehearsed, p)
+    of_memory = memory.total / group.capacity_bytes
+    step = step_of(group, f, p, of_memory)
+    if beyond.any():
         halved = np.log(step_of(group, f, fitted, of_memory).total / step.total)
     if stack is not None and stack.cluster == group.cluster_name:
         expected, novelty = stack.residual.at(places_of(f))
@@ -181,22 +170,24 @@ def _predict_block(
     errors = errors_of(group, f, stack, novelty=novelty, halved=halved, roughness=roughness)
     reach = Z_80 * np.sqrt(sum(np.square(sigma) for sigma in errors.values()))
     errors["rest"] = np.hypot(errors["rest"], stalls.sigma(step.total))
-    for part, sigma in errors.items():
-        getattr(out, f"{part}_sigma")[index] = sigma
-    out.memory_bytes[index] = memory.total
-    out.need_bytes[index] = need
-    out.capacity_bytes[index] = group.capacity_bytes
     usual = MEMORY_SIGMA if group.stack.name or stack is not None else MEMORY_SIGMA_UNKNOWN
     counted = (f.pp == 1) | ((f.schedule == ONE_F_ONE_B) & (f.attentions == 1))
     bounded = ~counted & (group.stack.name in ENGINES)
-    predicted = np.where(bounded, MEMORY_SIGMA_BOUNDED, usual)
-    out.memory_sigma[index] = np.where(out.rehearsed[index], MEMORY_SIGMA_REHEARSED, predicted)
-    out.step_time_s[index] = step.total
-    out.low[index] = step.total * np.exp(-reach)
-    out.high[index] = np.maximum(step.total * np.exp(reach), step.total + stalls.possible_s)
-    out.risk_adjusted_s[index] = stalls.ranked_s(step.total)
-    out.peak_phase[index] = memory.phase
-    for name, values in memory.terms.items():
-        out.memory_terms[name][index] = values
-    for name, values in step.terms.items():
-        out.time_terms[name][index] = values
+    return {
+        "step_time_s": step.total,
+        "low": step.total * np.exp(-reach),
+        "high": np.maximum(step.total * np.exp(reach), step.total + stalls.possible_s),
+        **{f"{part}_sigma": sigma for part, sigma in errors.items()},
+        "risk_adjusted_s": stalls.ranked_s(step.total),
+        "memory_bytes": memory.total,
+        "need_bytes": need_of(memory, p),
+        "capacity_bytes": group.capacity_bytes,
+        "memory_sigma": np.select(
+            [np.isfinite(rehearsed), bounded],
+            [MEMORY_SIGMA_REHEARSED, MEMORY_SIGMA_BOUNDED],
+            usual,
+        ),
+        "peak_phase": memory.phase,
+        **memory.terms,
+        **step.terms,
+    }
