@@ -82,12 +82,6 @@ class Cells:
     predicted: Floats
     errors: Floats
 
-    @classmethod
-    def without_predictions(cls, count: int) -> "Cells":
-        """Cells that all ran, so that it does not matter which is which."""
-        numbers = np.arange(count)
-        return cls(numbers, numbers, np.full(count, np.nan), np.zeros((count, len(PARTS))))
-
 
 @dataclass(frozen=True, slots=True)
 class Posterior:

@@ -138,11 +138,7 @@ class Sweep:
     @cached_property
     def step_times(self) -> dict[str, tuple[float, float]]:
         """By point, seconds of a step and the standard error of their logarithm."""
-        return {
-            name: step_time(row, extended=row["extended_step_time_s"] is not None)
-            for name, row in self.rows.items()
-            if row["outcome"] == "ok"
-        }
+        return {name: _step_time(row) for name, row in self.rows.items() if row["outcome"] == "ok"}
 
     def slow_hosts(self) -> dict[str, str]:
         """The nodes that rows show to be slow, with reasons.
@@ -196,13 +192,12 @@ def _numbered(keys: Iterable[object]) -> Ids:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def step_time(row: Mapping[str, Any], *, extended: bool) -> tuple[float, float]:
-    """Seconds of a step and the error of their logarithm, NaN without an interval."""
-    seconds, kind, z = (
-        ("extended_step_time_s", "extended", Z80) if extended else ("step_time_s", "step_time", Z95)
-    )
+def _step_time(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds of a step, and the error of their logarithm, NaN without an interval."""
+    kind, z = ("extended", Z80) if row["extended_step_time_s"] is not None else ("step_time", Z95)
     low, high = row[f"{kind}_low_s"], row[f"{kind}_high_s"]
-    return row[seconds], math.log(high / low) / 2 / z if low and high else math.nan
+    seconds = row["extended_step_time_s"] or row["step_time_s"]
+    return seconds, math.log(high / low) / 2 / z if low and high else math.nan
 
 
 def hosts_to_avoid(

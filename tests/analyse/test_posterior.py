@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.analyse.posterior import Cells, Runs, best_of, posterior, return_of, shares_of_best
+from scaling.analyse.posterior import (
+    PARTS,
+    Cells,
+    Runs,
+    best_of,
+    posterior,
+    return_of,
+    shares_of_best,
+)
+
+
+def all_ran(count):
+    numbers = np.arange(count)
+    return Cells(numbers, numbers, np.full(count, np.nan), np.zeros((count, len(PARTS))))
 
 
 def runs_of(*cells, own=0.0, host=None):
@@ -30,14 +43,14 @@ def cells_of(layouts, sizes, predicted=np.nan, errors=(0.0, 0.0, 0.0, 0.0)):
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.floats(-5, 20), min_size=1, max_size=2), min_size=1, max_size=6))
 def test_the_mean_of_the_draws_is_the_mean_of_one_run_or_two(rates):
-    drawn = posterior(runs_of(*rates), Cells.without_predictions(len(rates))).rates
+    drawn = posterior(runs_of(*rates), all_ran(len(rates))).rates
     assert drawn.mean(axis=1) == pytest.approx([np.mean(cell) for cell in rates], abs=1e-6)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
 def test_probabilities_add_up_and_a_share_is_at_most_one(rates):
-    drawn = posterior(runs_of(*[[rate] for rate in rates]), Cells.without_predictions(len(rates)))
+    drawn = posterior(runs_of(*[[rate] for rate in rates]), all_ran(len(rates)))
     assert best_of(drawn.rates).sum() == pytest.approx(1)
     shares = shares_of_best(
         drawn.rates, np.zeros(len(drawn.rates)), np.full(len(drawn.rates), True)
@@ -49,22 +62,22 @@ def test_probabilities_add_up_and_a_share_is_at_most_one(rates):
 def test_noise_follows_from_repeats_and_is_the_usual_one_without_them():
     random = np.random.default_rng(1)
     repeated = [list(random.normal(5, 0.03, 4)) for _ in range(40)]
-    assert np.median(posterior(runs_of(*repeated), Cells.without_predictions(40)).noise) == (
+    assert np.median(posterior(runs_of(*repeated), all_ran(40)).noise) == (
         pytest.approx(0.03, rel=0.15)
     )
-    single = posterior(runs_of([1.0], [2.0]), Cells.without_predictions(2))
+    single = posterior(runs_of([1.0], [2.0]), all_ran(2))
     assert np.median(single.noise) == pytest.approx(0.012, rel=0.1)
 
 
 def test_two_noisy_repeats_outweigh_the_usual_noise():
     noisy = runs_of([10.0, 10.2], [9.0, 9.2], [8.0, 8.2])
-    drawn = posterior(noisy, Cells.without_predictions(3))
+    drawn = posterior(noisy, all_ran(3))
     assert np.median(drawn.noise) > 0.1  # 0.14 as they differ, 0.012 as usual
     assert drawn.disturbed.max() < 0.05
 
 
 def test_a_few_equal_runs_are_not_without_noise():
-    drawn = posterior(runs_of([10.0] * 3, [9.999] * 3), Cells.without_predictions(2))
+    drawn = posterior(runs_of([10.0] * 3, [9.999] * 3), all_ran(2))
     assert 0.001 < np.median(drawn.noise) < 0.012
     assert best_of(drawn.rates).min() > 0.05
 
@@ -84,7 +97,7 @@ def test_a_disturbed_run_among_three_is_named_and_moves_nothing(layouts, bad, fa
     random = np.random.default_rng(4)
     for _ in range(5):
         truth, runs, disturbed = simulated(random, layouts, 3, [factor] * bad)
-        drawn = posterior(runs, Cells.without_predictions(layouts))
+        drawn = posterior(runs, all_ran(layouts))
         assert np.median(drawn.noise) < 0.02
         named = drawn.disturbed > 0.5
         assert set(np.flatnonzero(named)) == set(disturbed * 3)
@@ -96,7 +109,7 @@ def test_either_of_two_repeats_that_disagree_may_be_the_sound_one(factor):
     random = np.random.default_rng(5)
     for _ in range(5):
         truth, runs, (bad,) = simulated(random, 36, 2, [factor])
-        drawn = posterior(runs, Cells.without_predictions(36))
+        drawn = posterior(runs, all_ran(36))
         assert np.median(drawn.noise) == pytest.approx(0.009, rel=0.3)
         assert drawn.disturbed[[2 * bad, 2 * bad + 1]] == pytest.approx([0.5] * 2, abs=0.01)
         low, high = np.quantile(drawn.rates, [0.025, 0.975], axis=1)
@@ -110,7 +123,7 @@ def test_either_of_two_repeats_that_disagree_may_be_the_sound_one(factor):
 def test_a_run_beside_many_repeats_of_its_layout_is_left_out():
     rates = np.random.default_rng(6).normal(5, 0.01, 1000)
     rates[[3, 30]] = 4.0, 3.0
-    drawn = posterior(runs_of(list(rates)), Cells.without_predictions(1))
+    drawn = posterior(runs_of(list(rates)), all_ran(1))
     assert drawn.rates.mean() == pytest.approx(5.0, abs=0.001)
     assert set(np.flatnonzero(drawn.disturbed > 0.5)) == {3, 30}
 
@@ -121,7 +134,7 @@ def test_a_slow_host_is_no_disturbance():
     rates = np.array([5.0, 4.9, 5.0]) + random.normal(0, 0.005, (12, 3))
     rates[4, 0] -= 0.5
     runs = runs_of(*rates, host=[-1, 0, -1] * 12)
-    drawn = posterior(runs, Cells.without_predictions(12), np.array([-0.07]))
+    drawn = posterior(runs, all_ran(12), np.array([-0.07]))
     assert drawn.hosts.mean() == pytest.approx(-0.1, abs=0.01)
     assert set(np.flatnonzero(drawn.disturbed > 0.1)) == {12}
     assert drawn.rates.mean(axis=1) == pytest.approx([5.0] * 12, abs=0.015)
@@ -129,9 +142,9 @@ def test_a_slow_host_is_no_disturbance():
 
 def test_a_run_is_at_least_as_uncertain_as_its_own_steps_say():
     for own in (0.05, 0.2):
-        drawn = posterior(runs_of([1.0], [2.0], own=own), Cells.without_predictions(2))
+        drawn = posterior(runs_of([1.0], [2.0], own=own), all_ran(2))
         assert (drawn.rates.std(axis=1) > 0.98 * own).all()
-    unstated = posterior(runs_of([1.0], own=np.nan), Cells.without_predictions(1))
+    unstated = posterior(runs_of([1.0], own=np.nan), all_ran(1))
     assert unstated.rates.std() > 0.0176
 
 
@@ -140,14 +153,14 @@ def test_a_slow_host_is_no_layout_of_its_own():
     true, slow = 5.0, -0.1
     rates = [[true, true + slow]] * 3 + [[true + slow]]
     host = [-1, 0] * 3 + [0]
-    found = posterior(runs_of(*rates, host=host), Cells.without_predictions(4), np.zeros(1))
+    found = posterior(runs_of(*rates, host=host), all_ran(4), np.zeros(1))
     assert found.hosts.mean() == pytest.approx(slow, abs=0.005)
     assert found.rates.mean(axis=1) == pytest.approx([true] * 4, abs=0.01)
 
 
 def test_predictions_never_move_what_ran():
     runs = runs_of([1.0, 1.02], [3.0])
-    without = posterior(runs, Cells.without_predictions(2)).rates
+    without = posterior(runs, all_ran(2)).rates
     cells = cells_of(2, 1, predicted=9.0, errors=(0.01, 0.01, 0.01, 0.01))
     assert posterior(runs, cells).rates == pytest.approx(without)
 
@@ -188,5 +201,5 @@ def test_a_hundred_groups_of_32_cells_take_a_few_seconds():
     groups = [runs_of(*random.normal(5, 0.1, (32, 2)).tolist(), own=0.002) for _ in range(100)]
     start = time.process_time()
     for runs in groups:
-        posterior(runs, Cells.without_predictions(32))
+        posterior(runs, all_ran(32))
     assert time.process_time() - start < 5  # under one on an idle core
