@@ -69,16 +69,12 @@ def recommend(
     from scaling.predict.advise import recommendation as search
     from scaling.predict.advise.candidates import Search, programs_for, why_none
     from scaling.predict.read.calibration import read_calibration
-    from scaling.predict.read.clusters import cluster_named, site_clusters
+    from scaling.predict.read.clusters import site_clusters
     from scaling.trainers.render import start_of
 
     parameters = read_calibration(calibration) if calibration else None
     found, counts, clusters = model_of(model), _counts(gpus), site_clusters()
     whole_run = None if tokens is None else _token_count(tokens)
-    if usd_per_gpu_hour is not None:
-        site = clusters.get(cluster) or cluster_named(cluster, clusters)
-        priced = dataclasses.replace(site, usd_per_gpu_hour=usd_per_gpu_hour)
-        clusters = {**clusters, cluster: priced}
     if precision is not None:
         check_choice("--precision", precision, get_args(Precision))
     for option, named in (("--as", program), ("--engine", engine)):
@@ -87,23 +83,25 @@ def recommend(
     settings = axis_values(pairs_of(",".join(setting or [])))
     for name in settings.keys() - {*SETTING_AXES}:
         raise InputError(f"--setting {name}: {did_you_mean(name, SETTING_AXES)}")
-    shared: dict[str, Any] = {
-        "model": found.name, "shape": found.shape, "cluster": cluster,
-        "clusters": clusters, "seq_length": seq_length,
-        "global_batch_size": global_batch_size, "precision": cast("Precision | None", precision),
-        "engine": engine or program or DEFAULTS["engine"],
-        "setting": settings,
-    }  # fmt: skip
-    first = Search(gpus=counts[0], **shared)
+    first = Search(
+        model=found.name, shape=found.shape, cluster=cluster, clusters=clusters, gpus=counts[0],
+        seq_length=seq_length, global_batch_size=global_batch_size,
+        precision=cast("Precision | None", precision),
+        engine=engine or program or str(DEFAULTS["engine"]), setting=settings,
+    )  # fmt: skip
+    if usd_per_gpu_hour is not None:
+        priced = dataclasses.replace(first.hosts, usd_per_gpu_hour=usd_per_gpu_hour)
+        first = dataclasses.replace(first, clusters={**clusters, cluster: priced})
     if engine is program is None and (reason := why_none(first)) and (able := programs_for(first)):
-        shared["engine"] = program = able[0]
+        program = able[0]
+        first = dataclasses.replace(first, engine=program)
         warn(f"{reason}; {' and '.join(able)} can be told it: these are layouts of {program}")
     best: dict[int, list[Ranked]] = {}
     without: list[search.NoLayoutError] = []
     with rehearser(warn if rehearse else None) as fullest_bytes:
         for each in counts:
             try:
-                asked = Search(gpus=each, **shared)
+                asked = dataclasses.replace(first, gpus=each)
                 best[each] = search.recommend(asked, parameters, rehearse=fullest_bytes)
             except search.NoLayoutError as error:
                 without.append(error)
