@@ -5,12 +5,12 @@ seq_length tokens and a target of as many that continues it: 2 * seq_length toke
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scaling.layout.layout import Layout
 from scaling.study.point import Point
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.groups import Place
@@ -41,40 +41,25 @@ def sequences(
     return tokens
 
 
-def micro_batches(
-    layout: Layout,
-    draws: Sequence[Draw],
-    *,
-    vocab_size: int,
-    cp_rank: int = 0,
-    device: torch.device,
-    pairs: bool = False,
-) -> list[MicroBatch]:
-    """The micro-batches of these sequences, as (ids, labels).
+def micro_batch(
+    point: Point, draws: Sequence[Draw], *, cp_rank: int = 0, device: torch.device
+) -> MicroBatch:
+    """Ids and labels of these sequences, both int64 [b, seq_length / cp].
 
-    Both int64 [micro_batch_size, seq_length / cp], labels one token ahead. With `pairs` ids are
-    [micro_batch_size, 2, seq_length / cp]: an input and a target. Rank `cp_rank` of a replica takes
-    a part of the tokens.
+    Labels are one token ahead. Ids of a t5 are [b, 2, seq_length / cp]: an input and a target that
+    the decoder sees one step late. Rank `cp_rank` of a replica takes a part of the tokens.
     """
+    layout, vocab_size = point.layout, point.shape.vocab_size
+    pairs = point.shape.family == "t5"
     length = 2 * layout.seq_length - 1 if pairs else layout.seq_length
+    tokens = sequences(draws, seq_length=length, vocab_size=vocab_size, device=device)
+    ids, labels = tokens[:, :-1], tokens[:, 1:]
+    if pairs:
+        source, labels = tokens.chunk(2, dim=1)
+        start = torch.full_like(labels[:, :1], _START)
+        ids = torch.stack((source, torch.cat((start, labels[:, :-1]), dim=1)), dim=1)
     cp = ContextParallel(size=layout.cp, rank=cp_rank, ring=layout.cp_style == "ring")
-    batches = []
-    for first in range(0, len(draws), layout.micro_batch_size):
-        tokens = sequences(
-            draws[first : first + layout.micro_batch_size],
-            seq_length=length, vocab_size=vocab_size, device=device,
-        )  # fmt: skip
-        ids, labels = _pairs(tokens) if pairs else (tokens[:, :-1], tokens[:, 1:])
-        ids, labels = (cp.shard(part, dim=-1).contiguous() for part in (ids, labels))
-        batches.append((ids, labels))
-    return batches
-
-
-def _pairs(tokens: Tensor) -> MicroBatch:
-    """[b, 2 s] -> ids [b, 2, s] and labels [b, s]; the decoder sees the labels one step late."""
-    source, labels = tokens.chunk(2, dim=1)
-    start = torch.full_like(labels[:, :1], _START)
-    return torch.stack((source, torch.cat((start, labels[:, :-1]), dim=1)), dim=1), labels
+    return cp.shard(ids, dim=-1).contiguous(), cp.shard(labels, dim=-1).contiguous()
 
 
 class Feed:
@@ -95,21 +80,16 @@ class Feed:
     def __init__(
         self, point: Point, place: Place, counts: Sequence[int], *, first: int, device: torch.device
     ) -> None:
-        self._point, self._cp_rank, self._device = point, place.cp_rank, device
-        self._draws = {}
+        self._micro_batch = partial(micro_batch, point, cp_rank=place.cp_rank, device=device)
+        self._draws: dict[int, list[list[Draw]]] = {}  # by step, of each micro-batch
+        size, vocab_size = point.layout.micro_batch_size, point.shape.vocab_size
         for step, count in enumerate(counts, start=first):
-            size = point.layout.micro_batch_size * count
-            indices = range(place.dp_rank * size, (place.dp_rank + 1) * size)
-            vocab_size = point.shape.vocab_size
-            self._draws[step] = [draw(point.seed, step, index, vocab_size) for index in indices]
+            begins = range(place.dp_rank * size * count, (place.dp_rank + 1) * size * count, size)
+            self._draws[step] = [
+                [draw(point.seed, step, index, vocab_size) for index in range(begin, begin + size)]
+                for begin in begins
+            ]
 
     def __call__(self, step: int) -> list[MicroBatch]:
         """The batches of this step."""
-        return micro_batches(
-            self._point.layout,
-            self._draws[step],
-            vocab_size=self._point.shape.vocab_size,
-            cp_rank=self._cp_rank,
-            device=self._device,
-            pairs=self._point.shape.family == "t5",
-        )
+        return [self._micro_batch(draws) for draws in self._draws[step]]

@@ -1,15 +1,16 @@
 """Every layout sees the same tokens."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout.layout import Layout
 from scaling.train import data
-from scaling.train.data import Feed, draw, micro_batches, sequences
+from scaling.train.data import Feed, draw, micro_batch, sequences
 from scaling.train.parallel.groups import Place
-from tests.points import tiny_point
+from tests.points import TINY, TINY_T5, tiny_point
 from tests.train.reference import CPU
 
 
@@ -21,8 +22,8 @@ def test_a_label_is_the_next_token_and_a_word_of_the_vocabulary(
     (tokens,) = sequences(draws, seq_length=9, vocab_size=vocab_size, device=CPU)
     assert tokens.shape == (10,)
     assert 0 <= tokens.min() <= tokens.max() < vocab_size
-    layout = Layout(seq_length=9)
-    ((ids, labels),) = micro_batches(layout, draws, vocab_size=vocab_size, device=CPU)
+    shape = dataclasses.replace(TINY, vocab_size=vocab_size)
+    ids, labels = micro_batch(tiny_point(shape=shape, seq_length=9), draws, device=CPU)
     assert torch.equal(ids[0], tokens[:-1])
     assert torch.equal(labels[0], tokens[1:])
 
@@ -38,15 +39,12 @@ def test_nothing_is_drawn_once_the_first_step_has_begun(monkeypatch: pytest.Monk
     assert len(drawn) == before == 6 * point.layout.micro_batch_size
 
 
-@given(st.integers(1, 4), st.integers(1, 3))
-def test_a_target_goes_on_where_its_input_ends_and_is_seen_one_token_late(
-    batches: int, size: int
-) -> None:
-    layout = Layout(micro_batch_size=size, seq_length=6)
-    draws = [draw(3, 1, index, 50) for index in range(size * batches)]
-    whole = sequences(draws, seq_length=11, vocab_size=50, device=CPU).split(size)
-    pairs = micro_batches(layout, draws, vocab_size=50, device=CPU, pairs=True)
-    for (ids, labels), tokens in zip(pairs, whole, strict=True):
-        assert ids.shape == (size, 2, 6)
-        assert torch.equal(torch.cat((ids[:, 0], labels), 1), tokens)
-        assert ids[:, 1].tolist() == [[0, *late] for late in labels[:, :-1].tolist()]
+@given(st.integers(1, 3))
+def test_a_target_goes_on_where_its_input_ends_and_is_seen_one_token_late(size: int) -> None:
+    point = tiny_point(shape=TINY_T5, seq_length=6)
+    draws = [draw(3, 1, index, 256) for index in range(size)]
+    tokens = sequences(draws, seq_length=11, vocab_size=256, device=CPU)
+    ids, labels = micro_batch(point, draws, device=CPU)
+    assert ids.shape == (size, 2, 6)
+    assert torch.equal(torch.cat((ids[:, 0], labels), 1), tokens)
+    assert ids[:, 1].tolist() == [[0, *late] for late in labels[:, :-1].tolist()]

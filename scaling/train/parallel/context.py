@@ -10,7 +10,7 @@ ranks are replicas with other data: gradients are averaged over cp as over dp.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -98,20 +98,14 @@ def ring_module() -> Any:
     return ring
 
 
-class _Kernel(NamedTuple):
-    """torch's flash kernel of a device, its backward, and what forward returns for backward."""
-
-    forward: Any
-    backward: Any
-    saved: tuple[str, ...] = ()
-
-
-_KERNELS = {
-    "cpu": _Kernel(
+# torch's flash kernel of a device, its backward, and what forward returns for backward
+_KERNELS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
+    "cpu": (
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+        (),
     ),
-    "cuda": _Kernel(
+    "cuda": (
         torch.ops.aten._scaled_dot_product_flash_attention,
         torch.ops.aten._scaled_dot_product_flash_attention_backward,
         ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"),
@@ -122,19 +116,13 @@ _TOKENS = 2  # dimension s of [b, n, s, d]
 
 class _Ring(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cp: ContextParallel,
-    ) -> Tensor:
-        kernel = _KERNELS[query.device.type]
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, cp: ContextParallel) -> Tensor:
+        kernel, _, saved = _KERNELS[query.device.type]
         out, logsumexp, *others = ring_module()._templated_ring_attention(
-            cp.group, _TOKENS, kernel.forward, query, key, value, is_causal=True, dropout_p=0.0
+            cp.group, _TOKENS, kernel, query, key, value, is_causal=True, dropout_p=0.0
         )
         ctx.save_for_backward(query, key, value, out, logsumexp)
-        ctx.cp, ctx.others = cp, dict(zip(kernel.saved, others, strict=False))
+        ctx.cp, ctx.others = cp, dict(zip(saved, others, strict=False))
         result: Tensor = out
         return result
 
@@ -144,7 +132,7 @@ class _Ring(torch.autograd.Function):
         of_query, of_key, of_value, *_ = ring_module()._templated_ring_attention_backward(
             ctx.cp.group,
             _TOKENS,
-            _KERNELS[query.device.type].backward,
+            _KERNELS[query.device.type][1],
             grad_out=gradients[0],
             grad_out_name="grad_out",
             query=query,

@@ -58,10 +58,19 @@ def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     return trainer(plan, groups, beat)
 
 
-class ReplicaTrainer:
-    """The whole model on each tp group, sharded over the data-parallel ranks."""
+class _Trainer:
+    """The common part of both kinds of this engine."""
 
+    engine: Engine
     skipped_steps = 0
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        return self.engine.optimizer_step.grad_norm()
+
+
+class ReplicaTrainer(_Trainer):
+    """The whole model on each tp group, sharded over the data-parallel ranks."""
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         beat("building the model")
@@ -94,10 +103,6 @@ class ReplicaTrainer:
         """The mean over all micro-batches and replicas."""
         return mean_loss(self._losses, self._groups)
 
-    def grad_norm(self) -> float | None:
-        """The last step's gradient norm."""
-        return self.engine.optimizer_step.grad_norm()
-
 
 def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
     """Indices of the model's chunks on this pipeline rank."""
@@ -115,10 +120,8 @@ def _chunk(plan: Blueprint, index: int) -> Chunk:
     return Chunk(plan, range(begin, begin + layers[index]), first=index == 0, last=last)
 
 
-class PipelineTrainer:
+class PipelineTrainer(_Trainer):
     """Chunks of the model on each rank, each sharded as a replica's model is."""
-
-    skipped_steps = 0
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout, place = plan.layout, groups.place
@@ -202,10 +205,6 @@ class PipelineTrainer:
             total = torch.stack(self._losses).detach().float().sum()
         dist.all_reduce(total)
         return total.item() / (layout.dp * layout.cp * layout.tp)
-
-    def grad_norm(self) -> float | None:
-        """The last step's gradient norm."""
-        return self.engine.optimizer_step.grad_norm()
 
 
 def _boundary_tensor(plan: Blueprint, index: int) -> Tensor:
