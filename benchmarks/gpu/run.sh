@@ -2,9 +2,9 @@
 # On the machine with the GPU, from the project's folder: sh benchmarks/gpu/run.sh FOLDER [PART ...]
 # Installs the wheels of gpu-check/wheels.tar.xz beside the torch that is there, without network,
 # and runs these parts, by default the first six: kernels measure beside trace probe deepspeed watch
-# training tests.
+# training.
 # Each writes to FOLDER as it goes, and all that is said goes to FOLDER/run.log; no part ends the
-# others. Watch and training are for a second call of nine minutes, tests (marked gpu) need pytest.
+# others. Watch and training are for a second call.
 # FIRST=12 begins with that layout, LIMIT_S bounds measure; GPU=cpu tries it all without a GPU.
 set -u
 folder=${1:?the folder for what is found}
@@ -30,7 +30,6 @@ part() {
         --first "${FIRST:-0}" --limit-s "${LIMIT_S:-330}" ;;
     trace) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --trace ;;
     kernels) "$python" -m scaling check "$folder/kernels.json" --only facts,kernels,meters ;;
-    tests) "$python" -m pytest -q -m gpu tests/train/test_gpu.py -p no:cacheprovider ;;
     probe) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --probe ;;
     watch) "$python" benchmarks/gpu/measure.py "$folder" ${GPU:+--gpu "$GPU"} --watch ;;
     beside) beside torch ;;
