@@ -4,7 +4,6 @@ No GPU: the kernels themselves were not run by these tests. A stand-in computes 
 the package documents, so that a model built on it must train what the plain one trains.
 """
 
-import importlib.metadata
 import sys
 import types
 from collections.abc import Callable
@@ -14,11 +13,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scaling.layout.kernels import ATTENTION, FUSED
-from scaling.train.failures import KernelUnavailable
+from scaling.layout.kernels import ATTENTION
 from scaling.train.kernels import attention as kernels
 from scaling.train.kernels.attention import attend, select_flash
-from scaling.train.kernels.availability import require_package
 from scaling.train.kernels.fused import LOGITS_PER_HIDDEN
 from scaling.train.model.decoder import Decoder
 from tests.points import tiny_point
@@ -49,14 +46,8 @@ def rope(query, key, cosine, sine):
 
 def linear_cross_entropy(x, weight, target, bias, ce_weight, ignored, z, smoothing, reduction,
                          softcap, return_z, accumulated, *others):  # fmt: skip
-    assert (bias, ce_weight, z, smoothing, reduction, softcap) == (
-        None,
-        None,
-        0.0,
-        0.0,
-        "mean",
-        None,
-    )
+    told = (bias, ce_weight, z, smoothing, reduction, softcap)
+    assert told == (None, None, 0.0, 0.0, "mean", None)
     assert (return_z, accumulated) == (False, torch.float32)
     assert others == (False, False, False, None, None, LOGITS_PER_HIDDEN)
     assert (x.ndim, target.ndim) == (2, 1)
@@ -73,12 +64,8 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> None:
             "LigerFusedLinearCrossEntropyFunction": applied(linear_cross_entropy)
         },
     }
-    for name in ("liger_kernel", "liger_kernel.ops"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     for name, held in stand_ins.items():
-        module = types.ModuleType(name)
-        vars(module).update(held)
-        monkeypatch.setitem(sys.modules, f"liger_kernel.ops.{name}", module)
+        stand_in(monkeypatch, f"liger_kernel.ops.{name}", **held)
 
 
 def trained_once(**layout: bool) -> tuple[float, dict[str, torch.Tensor]]:
@@ -96,19 +83,6 @@ def test_a_fused_kernel_takes_the_place_of_the_plain_code(axis: str) -> None:
     assert fused_loss == pytest.approx(loss, abs=1e-6)
     for name, expected in gradients.items():
         torch.testing.assert_close(fused_gradients[name], expected, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("device", "said"),
-    [("cpu", "this rank runs on a CPU"), ("cuda", "liger-kernel 0.8.5 cannot be imported")],
-)
-def test_a_kernel_that_is_installed_and_cannot_run_says_why(
-    monkeypatch: pytest.MonkeyPatch, device: str, said: str
-) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.8.5")
-    monkeypatch.setitem(sys.modules, "liger_kernel", None)
-    with pytest.raises(KernelUnavailable, match=said):
-        require_package(FUSED["fused_rope"], torch.device(device))
 
 
 @pytest.mark.parametrize("with_logsumexp", [False, True])
