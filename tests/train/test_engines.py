@@ -46,7 +46,9 @@ def test_the_values_of_the_axis_are_the_engines() -> None:
     assert AXES["engine"].values == tuple(ENGINES)
 
 
-REFUSALS = """\
+MODULES = {
+    "__init__": "",
+    "refusals": """\
 def layout_refusals(shape, layout):
     if layout.tp > 1:
         yield "made_up shards nothing"
@@ -54,16 +56,13 @@ def layout_refusals(shape, layout):
 
 def clipping_refusals(layout, gradient_clipping):
     return iter(())
-"""
-ENGINE = """\
-def join(port):
-    pass
-
-
+""",
+    "engine": """\
 def build(plan, groups, beat):
     beat("building made_up")
     return "a trainer"
-"""
+""",
+}
 STUDY = """\
 title: Is the other engine faster?
 kind: strong
@@ -80,19 +79,20 @@ layouts:
 """
 USE = """\
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from scaling.layout.layout import Layout
 from scaling.study import grid
 from scaling.study.load import load_study
 from scaling.train.engines.trainer import build
-planned = grid.expand_grid(load_study("engines", __import__("pathlib").Path("config")))
+planned = grid.expand_grid(load_study("engines", Path("config")))
 beats = []
 plan = SimpleNamespace(layout=Layout(engine="made_up", seq_length=32))
 groups = SimpleNamespace(apply_timeout_to_all_groups=lambda: beats.append("limited"))
 print(json.dumps({
     "points": [[p.layout.engine, p.layout.label, p.point_id] for p in planned.points],
     "refused": [[r.engine, r.tp, r.reason] for r in planned.refusals],
-    "trainer": build(plan, groups, beats.append), "beats": beats,
+    "built": [build(plan, groups, beats.append), *beats],
 }))
 """
 
@@ -110,7 +110,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     table.write_text(text.replace(line, added), encoding="utf-8")
     room = root / "scaling" / "train" / "engines" / "made_up"
     room.mkdir()
-    for name, module in (("__init__", ""), ("refusals", REFUSALS), ("engine", ENGINE)):
+    for name, module in MODULES.items():
         (room / f"{name}.py").write_text(module, encoding="utf-8")
     (root / "config" / "studies" / "engines.yaml").write_text(STUDY, encoding="utf-8")
     ran = subprocess.run(
@@ -120,23 +120,12 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answer
 
 
-def test_an_engine_of_the_table_is_planned_and_labelled(
-    made_up: dict[str, Any],
-) -> None:
+def test_an_engine_of_the_table_is_planned_labelled_and_built(made_up: dict[str, Any]) -> None:
     engines = [engine for engine, _, _ in made_up["points"]]
     assert sorted(engines) == ["deepspeed", "deepspeed", "made_up"]
     assert all((engine in label) == (engine == "made_up") for engine, label, _ in made_up["points"])
-
-
-def test_each_engine_refuses_for_itself(made_up: dict[str, Any]) -> None:
     assert made_up["refused"] == [["made_up", 2, "made_up shards nothing"]]
-
-
-def test_a_trainer_is_built_by_the_engine_that_the_layout_names(
-    made_up: dict[str, Any],
-) -> None:
-    assert made_up["trainer"] == "a trainer"
-    assert made_up["beats"] == ["building made_up", "limited"]
+    assert made_up["built"] == ["a trainer", "building made_up", "limited"]
 
 
 def test_points_from_before_there_was_a_choice_keep_their_ids(
