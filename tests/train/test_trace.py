@@ -7,8 +7,9 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout
 from scaling.train.measure import trace
 from scaling.train.measure.launches import annotate_launches, axis_of
@@ -57,33 +59,15 @@ def test_a_group_is_named_for_the_outermost_degree_it_spans(
     assert axis_of(ranks, CUBE) == axis
 
 
-class Recorded:
+def event(name: str, *, on_device: bool = False, annotation: bool = False, **said: int) -> Any:
     """An event as Kineto hands it over, as far as ours is made of it."""
-
-    name: Callable[[], str]
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        on_device: bool = False,
-        id: int = 0,
-        annotation: bool = False,
-        start_ns: int = 0,
-        duration_ns: int = 0,
-        thread: int = 0,
-    ) -> None:
-        device = DeviceType.CUDA if on_device else DeviceType.CPU
-        for method, value in {
-            "name": name,
-            "device_type": device,
-            "correlation_id": id,
-            "is_user_annotation": annotation,
-            "start_ns": start_ns,
-            "duration_ns": duration_ns,
-            "start_thread_id": thread,
-        }.items():
-            setattr(self, method, functools.partial(lambda answer: answer, value))
+    answers = {
+        "name": name, "is_user_annotation": annotation, "correlation_id": 0, "start_ns": 0,
+        "duration_ns": 0, "start_thread_id": 0,
+        "device_type": DeviceType.CUDA if on_device else DeviceType.CPU,
+    }  # fmt: skip
+    calls = {name: functools.partial(lambda a: a, a) for name, a in (answers | said).items()}
+    return SimpleNamespace(**calls)
 
 
 @pytest.fixture
@@ -107,15 +91,15 @@ def test_every_turn_of_a_ring_is_announced_with_its_axis(ring: ContextParallel) 
 
 def test_of_a_gpus_trace_kernels_and_annotations_are_kept() -> None:
     events = [
-        Recorded("scaling.step", annotation=True),
-        Recorded("scaling::optimizer", annotation=True),
-        Recorded("Optimizer.step#AdamW.step", annotation=True),
-        Recorded("cudaLaunchKernel", id=1),
-        Recorded("gemm", on_device=True),
-        Recorded("ncclDevKernel_AllReduce_Sum_f32_RING_LL", on_device=True),
+        event("scaling.step", annotation=True),
+        event("scaling::optimizer", annotation=True),
+        event("Optimizer.step#AdamW.step", annotation=True),
+        event("cudaLaunchKernel", correlation_id=1),
+        event("gemm", on_device=True),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", on_device=True),
     ]
-    kept = {event.name() for event in relevant_events(events)}
-    assert kept == {event.name() for event in events} - {"cudaLaunchKernel"}
+    kept = {each.name() for each in relevant_events(events)}
+    assert kept == {each.name() for each in events} - {"cudaLaunchKernel"}
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
@@ -150,10 +134,10 @@ def test_of_a_cpus_trace_an_operator_that_another_has_called_is_left_out() -> No
         "aten::mul": (11, 4, 1),  # ends after the one before
     }
     events = [
-        Recorded(name, start_ns=start, duration_ns=duration, thread=thread)
+        event(name, start_ns=start, duration_ns=duration, start_thread_id=thread)
         for name, (start, duration, thread) in spans.items()
     ]
-    kept = [event.name() for event in relevant_events(events)]
+    kept = [each.name() for each in relevant_events(events)]
     assert kept == [name for name in spans if name != "aten::addmm"]
 
 
@@ -163,26 +147,23 @@ _ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
 def recorded(path: Path) -> list[Any]:
     """The events of a trace that torch has exported, as Kineto handed them over before."""
     found = []
-    for event in json.loads(path.read_text())["traceEvents"]:
-        said, kind = event["args"], event["cat"]
-        number = said["External id"]
+    for each in json.loads(path.read_text())["traceEvents"]:
+        said, kind = each["args"], each["cat"]
         by_cupti = kind in _ON_DEVICE - {"gpu_user_annotation"} or kind == "cuda_runtime"
         found.append(
-            Recorded(
-                event["name"],
-                on_device=kind in _ON_DEVICE,
-                id=said["correlation"] if by_cupti else number,
+            event(
+                each["name"], on_device=kind in _ON_DEVICE,
                 annotation=kind.endswith("user_annotation"),
-                start_ns=event["ts"] * 1000,
-                duration_ns=event["dur"] * 1000,
-                thread=event["tid"],
+                correlation_id=said["correlation" if by_cupti else "External id"],
+                start_ns=each["ts"] * 1000, duration_ns=each["dur"] * 1000,
+                start_thread_id=each["tid"],
             )
-        )
+        )  # fmt: skip
     return found
 
 
-def is_by_cupti(event: Any) -> bool:
-    return not event.is_user_annotation() and event.device_type() != DeviceType.CPU
+def is_by_cupti(one: Any) -> bool:
+    return not one.is_user_annotation() and one.device_type() != DeviceType.CPU
 
 
 HAND_MADE = Path(__file__).parent / "traces" / "cuda_hand_made.json"
@@ -264,32 +245,17 @@ def test_the_size_of_the_buffer_reaches_kineto() -> None:
     ("layout", "kinds", "axes"),
     [
         ({}, set(), set()),
-        ({"dp": 2, "zero_stage": 3}, {"all_gather", "reduce_scatter"}, {"dp"}),
-        (
-            {"tp": 2, "sequence_parallel": True, "zero_stage": 1},
-            {"all_gather", "reduce_scatter", "all_reduce"},
-            {"tp"},
-        ),
+        *(({"dp": 2, "zero_stage": 3, "engine": engine}, {"all_gather", "reduce_scatter"}, {"dp"})
+          for engine in ENGINES),
+        ({"tp": 2, "sequence_parallel": True, "zero_stage": 1},
+         {"all_gather", "reduce_scatter", "all_reduce"}, {"tp"}),
         ({"cp": 2, "zero_stage": 1}, {"all_to_all", "all_gather"}, {"cp"}),
         ({"pp": 2, "gradient_accumulation_steps": 4}, {"send_recv"}, {"pp"}),
-        (
-            {"engine": "torch", "dp": 2, "zero_stage": 3},
-            {"all_gather", "reduce_scatter"},
-            {"dp"},
-        ),
-        (
-            {
-                "engine": "torch",
-                "pp": 2,
-                "pipeline_schedule": "zbv",
-                "gradient_accumulation_steps": 4,
-            },
-            {"send_recv"},
-            {"pp"},
-        ),
+        ({"engine": "torch", "pp": 2, "pipeline_schedule": "zbv",
+          "gradient_accumulation_steps": 4}, {"send_recv"}, {"pp"}),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_step_is_split_by_what_its_layout_exchanges(
     train: Train, layout: dict[str, Any], kinds: set[str], axes: set[str]
 ) -> None:
