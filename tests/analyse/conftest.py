@@ -15,6 +15,7 @@ from scaling.analyse import catalogue
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.importing.rows import import_rows
 from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
 from scaling.record.files import point_columns, write_points, write_rows
 from scaling.record.row import Row
 from scaling.record.row_files import Unusable
@@ -128,6 +129,12 @@ PAPER_ROW = {  # of a published table, as a CSV has it
     "global_batch_size": "32", "activation_checkpointing": "none", "attention": "flash2",
     "fused_norm": "true", "precision": "bf16", "outcome": "ok", "step_time_s": "0.5",
 }  # fmt: skip
+
+
+TINY = ModelShape(  # of PAPER_ROW
+    family="gpt", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
+    ffn_hidden_size=256, gated_mlp=False, vocab_size=1000, tied_embeddings=True,
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -11,15 +11,8 @@ from tests.analyse.simulated_study import SIZES, simulate, write_simulated
 pytestmark = pytest.mark.slow
 KINDS = {"rates", "shares", "returns", "effects"}
 TABLES = (
-    "estimates",
-    "returns",
-    "effects",
-    "noise",
-    "hosts",
-    "comparison_groups",
-    "pairs",
-    "sizes",
-)
+    "estimates", "returns", "effects", "noise", "hosts", "comparison_groups", "pairs", "sizes",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Rows that others published: taken as they are, nulls kept, kept apart, and never guessed."""
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,11 +12,10 @@ from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.importing.rows import import_rows
 from scaling.layout.layout import Layout
-from scaling.layout.shapes import ModelShape
 from scaling.published.table import published_table
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
-from tests.analyse.conftest import SQL, read, some_point
+from tests.analyse.conftest import SQL, TINY, read, some_point
 from tests.nearly import nearly
 from tests.report.large_study import predict_all
 from tests.report.synthetic_study import point, timed_row
@@ -85,12 +86,6 @@ def test_stated_experts_count_the_flops_that_a_token_takes(imported):
     assert mixed["mfu"] == pytest.approx(32 * 128 / 0.5 / 8 * flops / 312e12)
     (latent,) = imported(experts | {"attention_kind": "mla"}, study="b")("measurements")
     assert latent["mfu"] is None, "its attention is not stated"
-
-
-TINY = ModelShape(
-    family="gpt", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
-    ffn_hidden_size=256, gated_mlp=False, vocab_size=1000, tied_embeddings=True,
-)  # fmt: skip
 
 
 def test_a_mixture_of_experts_has_no_flops_of_its_dense_shape(imported):
@@ -167,14 +162,7 @@ def test_no_table_depends_on_the_order_of_imported_rows(tmp_path):
 
 def test_published_rows_answer_if_all_measured_ones_failed(imported, tmp_path):
     table = imported({})
-    shape = ModelShape(
-        num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
-        ffn_hidden_size=256, vocab_size=1000, tied_embeddings=True, gated_mlp=False,
-    )  # fmt: skip
-    layout = Layout(
-        tp=2, dp=4, micro_batch_size=2, gradient_accumulation_steps=4, seq_length=128, zero_stage=1
-    )
-    mine = point(layout, model="gpt", shape=shape, cluster="a100-80gb-dgx", gpu="a100-80gb")
+    mine = dataclasses.replace(planned(fused_norm=False), model="gpt")
     write_points(tmp_path / "study", Plan(points=(mine,), refusals=()))
     write_rows(tmp_path / "study" / "rows" / "all.parquet", [row_of(mine, "oom")])
     assert {one["group_id"] for one in table("measurements")} == {1}

@@ -17,15 +17,8 @@ from tests.analyse.simulated_study import placed
 
 pytestmark = pytest.mark.slow
 TABLES = (
-    "comparison_groups",
-    "estimates",
-    "sizes",
-    "returns",
-    "noise",
-    "hosts",
-    "crossovers",
-    "knees",
-)
+    "comparison_groups", "estimates", "sizes", "returns", "noise", "hosts", "crossovers", "knees",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

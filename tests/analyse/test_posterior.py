@@ -92,19 +92,6 @@ def simulated(random, layouts, repeats, factors):
 
 
 @pytest.mark.parametrize("factor", [1.2, 2.0, 5.0])
-@pytest.mark.parametrize(("layouts", "bad"), [(36, 1), (3, 1), (36, 3)])
-def test_a_disturbed_run_among_three_is_named_and_moves_nothing(layouts, bad, factor):
-    random = np.random.default_rng(4)
-    for _ in range(5):
-        truth, runs, disturbed = simulated(random, layouts, 3, [factor] * bad)
-        drawn = posterior(runs, all_ran(layouts))
-        assert np.median(drawn.noise) < 0.02
-        named = drawn.disturbed > 0.5
-        assert set(np.flatnonzero(named)) == set(disturbed * 3)
-        assert drawn.rates.mean(axis=1) == pytest.approx(truth, abs=0.04)
-
-
-@pytest.mark.parametrize("factor", [1.2, 2.0, 5.0])
 def test_either_of_two_repeats_that_disagree_may_be_the_sound_one(factor):
     random = np.random.default_rng(5)
     for _ in range(5):

@@ -5,16 +5,10 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.importing.rows import NEEDED, import_rows
-from scaling.layout.shapes import ModelShape
-from tests.analyse.conftest import PAPER_ROW
+from tests.analyse.conftest import PAPER_ROW, TINY
 from tests.predict.reference import write_csv
 
 pytestmark = pytest.mark.slow
-
-TINY = ModelShape(
-    family="gpt", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
-    ffn_hidden_size=256, gated_mlp=False, vocab_size=1000, tied_embeddings=True,
-)  # fmt: skip
 
 
 @pytest.fixture

@@ -88,6 +88,9 @@ def tables(*estimates, **rows):
     return Tables(given | rows)
 
 
+TABLES = ("hosts", "noise")
+
+
 @pytest.mark.parametrize(
     ("changes", "item"),
     [
@@ -121,13 +124,21 @@ def tables(*estimates, **rows):
          ("good", "It fits with a chance of over 99 % (1.00 GiB)")),
         ({"source": "predicted", "fits_probability": 0.6},
          ("bad", "It fits with a chance of 60 % (1.00 GiB)")),
+        ({"noise": [{"sigma": 0.007, "assumed": True}]},
+         ("warn", "Every layout ran once; a noise of 0.7 % is assumed")),
+        ({"noise": [{"sigma": 0.08, "assumed": False}]},
+         ("warn", "Repeats differ by 8.0 %: a run was disturbed, or the machine is noisy")),
+        ({"hosts": [{"host": "node-3", "effect": 0.08, "effect_low": 0.07, "effect_high": 0.09,
+                     "level": 0.95}]},
+         ("warn", "Slow: node-3 by 8 % (7–9 %, 95 % interval); the rates are corrected for it")),
         ({}, ("good", "Repeats differ by 0.7 %")),
         ({}, ("good", "Measured here, last on 2026-11-20")),
     ],
 )  # fmt: skip
 def test_the_health_line_says_what_speaks_against_the_answer(changes, item):
-    row = size(**changes)
-    found = purchase.health(tables(row), row)
+    row = size(**{name: value for name, value in changes.items() if name not in TABLES})
+    given = {name: changes[name] for name in changes if name in TABLES}
+    found = purchase.health(tables(row, **given), row)
     assert item in [(state, words.replace("\u202f", " ")) for state, words in found]
     assert [state for state, _ in found] == sorted(
         (state for state, _ in found), key=("bad", "warn", "good").index
@@ -172,14 +183,6 @@ def test_a_prediction_says_the_age_of_its_calibration(stack, until, words):
     assert stands[0].startswith("Predicted, not measured, ")
 
 
-def test_a_slow_host_is_named_and_its_runs_are_said_to_be_corrected():
-    host = {"host": "node-3", "effect": 0.08, "level": 0.95}
-    host |= {"effect_low": 0.07, "effect_high": 0.09}
-    found = purchase.health(tables(hosts=[host]), size())
-    slow = "Slow: node-3 by 8\u202f% (7–9\u202f%, 95\u202f% interval)"
-    assert ("warn", f"{slow}; the rates are corrected for it") in found
-
-
 def test_the_largest_size_says_that_no_larger_one_was_tried():
     step = {
         "from_world_size": 8, "to_world_size": 16, "faster": 1.5, "faster_low": 1.4,
@@ -201,19 +204,6 @@ def test_an_answer_that_is_missing_has_the_commonest_reason():
     assert purchase.why_nothing(refused) == (
         "Nothing can run: all 2 combinations were refused, most often: tp=3."
     )
-
-
-def test_an_assumed_noise_is_said_to_be_assumed():
-    given = tables(noise=[{"sigma": 0.007, "assumed": True}])
-    words = [words for _, words in purchase.health(given, size())]
-    assert "Every layout ran once; a noise of 0.7\u202f% is assumed" in words
-
-
-def test_one_disturbed_run_that_widens_all_intervals_is_a_warning():
-    noise = {"sigma": 0.08, "assumed": False}
-    assert (
-        "warn", "Repeats differ by 8.0\u202f%: a run was disturbed, or the machine is noisy"
-    ) in purchase.health(tables(noise=[noise]), size())  # fmt: skip
 
 
 def test_too_close_to_call_names_candidates_and_the_price_of_choosing():
