@@ -137,3 +137,10 @@ def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):
     assert (first["hosts"], first["git_commit"]) == (["a", "b", "c"], "1, 2")
     assert first["liger_kernel_version"] == "0.8.5"
     assert second["stack_fingerprint"] == "stack-b"
+
+
+def test_energy_is_of_all_devices_and_power_of_one(tabulated):
+    only = some_point(4)
+    (found,) = tabulated([only], [ran(only, 100, energy_j=500.0, mean_power_w=2000.0)])("sizes")
+    assert found["tokens_per_joule"] == 1024 / 500
+    assert found["power_per_gpu_w"] == 500.0

@@ -5,12 +5,14 @@ import os
 import time
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse import drawn
+from scaling.analyse.sources import make_view
 from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.errors import CannotWrite, InputError
 from scaling.record import row_files
@@ -269,3 +271,17 @@ def test_a_file_of_another_version_is_named_with_its_column(study, name, column,
     pq.write_table(pa.table({"point_id": ["a"], column: [value]}), study / name)
     with pytest.raises(InputError, match=rf"{study / name}: column {column} holds .*version"):
         tabulate(study, SQL)
+
+
+def test_a_view_has_the_stated_columns_whatever_its_files_hold(tmp_path):
+    columns = {"name": "varchar", "gpus": "bigint", "step_s": "double", "loss": "double"}
+    pq.write_table(pa.table({"gpus": [8], "extra": ["x"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"step_s": [0.5]}), tmp_path / "b.parquet")
+    connection = duckdb.connect()
+    make_view(connection, "filled", columns, sorted(tmp_path.glob("*.parquet")))
+    make_view(connection, "without", columns, [])
+    assert connection.sql("from filled order by gpus").fetchall() == [
+        (None, 8, None, None),
+        (None, None, 0.5, None),
+    ]
+    assert connection.sql("from without").columns == list(columns)
