@@ -43,10 +43,10 @@ def heed_signals():
     signal with a handler is reset to its default in a child. This process itself still ignores a
     SIGHUP under nohup.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda number, frame: None)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def keep_bytecode():
@@ -97,17 +97,11 @@ def golden(request):
     return compare
 
 
-MODELS = {
-    "mini": {
-        "num_layers": 2,
-        "hidden_size": 64,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "ffn_hidden_size": 128,
-        "vocab_size": 256,
-        "source": "made for a test",
-    }
-}
+MINI = {
+    "num_layers": 2, "hidden_size": 64, "num_heads": 4, "num_kv_heads": 2, "ffn_hidden_size": 128,
+    "vocab_size": 256, "source": "made for a test",
+}  # fmt: skip
+MODELS = {"mini": MINI}
 CLUSTERS = {
     "here": {"gpu": "cpu", "gpus_per_node": 4, "nodes": 2, "source": "made for a test"},
     "there": {"gpu": "h100-80gb", "gpus_per_node": 8, "nodes": 4, "source": "made for a test"},
@@ -116,14 +110,10 @@ STUDY: dict[str, Any] = {
     "title": "A test",
     "kind": "strong",
     "axes": {
-        "model": "mini",
-        "cluster": "here",
-        "world_size": [1, 2],
-        "global_batch_size": 8,
-        "seq_length": 32,
-        "precision": "fp32",
+        "model": "mini", "cluster": "here", "world_size": [1, 2], "global_batch_size": 8,
+        "seq_length": 32, "precision": "fp32",
     },
-}
+}  # fmt: skip
 
 
 @pytest.fixture

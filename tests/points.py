@@ -39,19 +39,8 @@ def tiny_point(
     layout.setdefault("micro_batch_size", global_batch_size // (replicas * rounds))
     plain: dict[str, Any] = {"seq_length": 32, "precision": "fp32", "attention": "math"}
     return Point(
-        study="tiny",
-        study_kind="strong",
-        point_id="tiny",
-        repeat=0,
-        model="tiny",
-        shape=shape,
-        cluster="laptop",
-        gpu="cpu",
-        gpus_per_node=gpus_per_node,
-        peak_flop_per_s=None,
-        layout=Layout(**(plain | layout)),
-        seed=1,
-        warmup_steps=warmup_steps,
-        measured_steps=measured_steps,
-        time_limit_s=time_limit_s,
-    )
+        study="tiny", study_kind="strong", point_id="tiny", repeat=0, model="tiny", shape=shape,
+        cluster="laptop", gpu="cpu", gpus_per_node=gpus_per_node, peak_flop_per_s=None,
+        layout=Layout(**(plain | layout)), seed=1, warmup_steps=warmup_steps,
+        measured_steps=measured_steps, time_limit_s=time_limit_s,
+    )  # fmt: skip

@@ -12,15 +12,8 @@ def row_of(point: Point, **changes: Any) -> Row:
     timed = {"step_time_s": 1.0} if changes.get("outcome", "ok") == "ok" else {}
     return Row(
         **{
-            **point_columns(point),
-            "attempt": 1,
-            "outcome": "ok",
-            "duration_s": 1.0,
-            "scaling_version": "0",
-            "hosts": ["here"],
-            "started_at": "2026-01-01T00:00:00Z",
-            "stack_fingerprint": "abc",
-            **timed,
-            **changes,
+            **point_columns(point), "attempt": 1, "outcome": "ok", "duration_s": 1.0,
+            "scaling_version": "0", "hosts": ["here"], "started_at": "2026-01-01T00:00:00Z",
+            "stack_fingerprint": "abc", **timed, **changes,
         }
-    )
+    )  # fmt: skip

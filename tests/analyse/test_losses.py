@@ -150,6 +150,6 @@ def test_other_seeds_precisions_and_lengths_are_other_trainings(judged):
 @pytest.mark.parametrize(("alone", "agrees"), [(3, True), (2, False)])
 def test_three_layouts_of_one_process_widen_the_bound_and_two_do_not(judged, alone, agrees):
     points = [*layouts(alone), some_point(8, zero_stage=0)]
-    factors = [*(1 + 0.002 * n for n in range(alone)), 1.02]
+    factors = [*(1 + 0.004 * n / (alone - 1) for n in range(alone)), 1.02]
     curves = [[CURVE[0], *(loss * factor for loss in CURVE[1:])] for factor in factors]
     assert judged(points, curves)[-1] == agrees

@@ -26,7 +26,4 @@ def study(lab, tmp_path):
     lab.start()  # whatever the test before has killed
     made = LabStudy(lab, tmp_path / "study")
     yield made
-    end(made.runs)
-    jobs = list(lab.queue())
-    if jobs:
-        lab.ask("scancel", *jobs)
+    end(made.runs, lab)

@@ -31,12 +31,14 @@ PartitionName=high Nodes=node[1-4] PriorityTier=10 PreemptMode=OFF"""
 PROLOG = '#!/bin/sh\n! rm "$0.fails" 2> /dev/null\n'
 
 
-def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Kill every Snakemake that a failed test has left, with its children."""
+def end(runs: Iterable[subprocess.Popen[bytes]], lab: "Lab | None" = None) -> None:
+    """Kill every Snakemake that a failed test has left, with its children; and the lab's jobs."""
     for run in runs:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
+    if lab is not None and (jobs := list(lab.queue())):
+        lab.ask("scancel", *jobs)
 
 
 class Lab:

@@ -26,7 +26,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from tests.points import tiny_point
-from tests.processes import until
+from tests.processes import ended, until
 from tests.slurm.lab import Lab, LabStudy, end
 
 OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet", "rules")
@@ -54,8 +54,8 @@ class Soak:
         self._kinds: dict[str, Callable[[], bool]] = {
             "rank killed": lambda: self._kill(lambda p: p.name() == "sleep"),
             "parent killed": lambda: self._kill(lambda p: "submitit.core._submit" in p.cmdline()),
-            "snakemake killed": self._kill_snakemake,
-            "snakemake interrupted": self._interrupt_snakemake,
+            "snakemake killed": lambda: self._end_snakemake(signal.SIGKILL),
+            "snakemake interrupted": lambda: self._end_snakemake(signal.SIGINT),
             "allocation cancelled": lambda: self._tell_a_job("scancel"),
             "allocation requeued": lambda: self._tell_a_job("scontrol", "requeue"),
             "node drained": lambda: self._lose_node("drain"),
@@ -118,11 +118,12 @@ class Soak:
 
     def _strike(self, kind: str | None) -> None:
         """Once there is something to strike, unless all is over before; None: mend the nodes."""
-        assert self._run is not None
         if kind is None:
             self._heal()
+            return
+        assert self._run is not None
         latest = time.monotonic() + _PATIENCE_S
-        while kind is not None and self._run.poll() is None and time.monotonic() < latest:
+        while self._run.poll() is None and time.monotonic() < latest:
             if self._kinds[kind]():
                 self.struck[kind] += 1
                 return
@@ -137,12 +138,13 @@ class Soak:
 
     def _processes(self) -> list[psutil.Process]:
         """All that work in the study's folder, but its snakemake."""
-        working = []
-        for process in psutil.process_iter(["pid", "cwd"]):
-            here = (process.info["cwd"] or "").startswith(str(self.study.folder))
-            if here and (self._run is None or process.pid != self._run.pid):
-                working.append(process)
-        return working
+        ours = self._run.pid if self._run else 0
+        return [
+            process
+            for process in psutil.process_iter(["pid", "cwd"])
+            if (process.info["cwd"] or "").startswith(str(self.study.folder))
+            and process.pid != ours
+        ]
 
     def _kill(self, wanted: Callable[[psutil.Process], bool]) -> bool:
         for process in self._random.sample(running := self._processes(), len(running)):
@@ -152,15 +154,12 @@ class Soak:
                     return True
         return False
 
-    def _kill_snakemake(self) -> bool:
+    def _end_snakemake(self, number: signal.Signals) -> bool:
         assert self._run is not None
-        os.killpg(self._run.pid, signal.SIGKILL)
-        self._run.wait()
-        return True
-
-    def _interrupt_snakemake(self) -> bool:
-        assert self._run is not None
-        self._run.send_signal(signal.SIGINT)
+        if number == signal.SIGKILL:  # all of its processes
+            os.killpg(self._run.pid, number)
+        else:
+            self._run.send_signal(number)
         self._run.wait(timeout=300)
         return True
 
@@ -169,8 +168,7 @@ class Soak:
         if not running:
             return False
         job = self._random.choice(running)
-        done = subprocess.run([*command, job], env=self.lab.environment, capture_output=True)
-        return done.returncode == 0  # it may just have ended
+        return ended(*command, job, env=self.lab.environment).returncode == 0  # else it just ended
 
     def _lose_node(self, state: str) -> bool:
         node = f"node{self._random.randint(1, 4)}"
@@ -181,22 +179,19 @@ class Soak:
 
     def _heal(self) -> None:
         """Until all nodes are there again: one that was set down may be back by itself."""
+        until("all nodes are there", self._healthy)
 
-        def healthy() -> bool:
-            states = dict(self._words("sinfo", "-h", "-N", "-o", "%N %t"))
-            ill = [
-                n for n, state in states.items() if state not in ("idle", "mix", "alloc", "comp")
-            ]
-            for node in ill:
-                self._words("scontrol", "update", f"node={node}", "state=resume")
-            return len(states) == 4 and not ill
-
-        until("all nodes are there", healthy)
+    def _healthy(self) -> bool:
+        states = dict(self._words("sinfo", "-h", "-N", "-o", "%N %t"))
+        ill = [n for n, state in states.items() if state not in ("idle", "mix", "alloc", "comp")]
+        for node in ill:
+            self._words("scontrol", "update", f"node={node}", "state=resume")
+        return len(states) == 4 and not ill
 
     def _words(self, *command: str) -> list[list[str]]:
         """The words of each line that a command prints; none where Slurm refuses."""
-        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True)
-        return [line.split() for line in done.stdout.splitlines()]
+        said = ended(*command, env=self.lab.environment).stdout
+        return [line.split() for line in said.splitlines()]
 
     def _silence_controller(self) -> bool:
         self.lab.end("slurmctld", signal.SIGSTOP)
@@ -223,9 +218,9 @@ class Soak:
             "--format=JobID,JobName,Start,End",
         ).splitlines()  # fmt: skip
         spans: dict[str, list[tuple[str, str]]] = {}
-        for step, name, start, ended in (line.split("|") for line in lines):
+        for step, name, start, stop in (line.split("|") for line in lines):
             if "." in step and name in set(self.points) and start[0].isdigit():
-                spans.setdefault(name, []).append((start, ended))
+                spans.setdefault(name, []).append((start, stop))
         return [
             (name, f"{one} {other}")
             for name, listed in spans.items()
@@ -238,13 +233,11 @@ class Soak:
 def small_disk(mebibytes: int) -> Iterator[Path]:
     """A folder on a file system of its own, where one can be had; else a folder."""
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "soak", folder]
-        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+        ended("mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "soak", folder)
         try:
             yield Path(folder)
         finally:
-            if mounted:
-                subprocess.run(["umount", "--lazy", folder], check=False)
+            ended("umount", "--lazy", folder)  # which fails where nothing is mounted
 
 
 def main(words: Sequence[str] | None = None) -> int:

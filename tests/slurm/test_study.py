@@ -6,12 +6,12 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from tests.conftest import MODELS, copy_project
 from tests.processes import ended, until
+from tests.ran import rows_of
 from tests.slurm.lab import end
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
@@ -22,28 +22,15 @@ STUDY = {
     "title": "Real ranks on four pretended nodes",
     "kind": "strong",
     "axes": {
-        "model": "mini",
-        "cluster": "lab",
-        "global_batch_size": 8,
-        "seq_length": 32,
-        "precision": "fp32",
-        "attention": "math",
-        "micro_batch_size": 2,
-        "zero_stage": 1,
+        "model": "mini", "cluster": "lab", "global_batch_size": 8, "seq_length": 32,
+        "precision": "fp32", "attention": "math", "micro_batch_size": 2, "zero_stage": 1,
     },
     "layouts": [{"world_size": [2, 4]}, {"world_size": 4, "tp": 2}, {"world_size": 2, "pp": 2}],
     "measure": {"warmup_steps": 1, "measured_steps": 10, "time_limit_s": 300},
-}
-CLUSTERS = {
-    "lab": {
-        "gpu": "cpu",
-        "gpus_per_node": 2,
-        "nodes": 4,
-        "slurm": {"account": "lab", "partition": "main", "cpus_per_task": 2},
-        "source": "made for a test",
-    }
-}
-CLUSTERS["narrow"] = CLUSTERS["lab"] | {"gpus_per_node": 1}
+}  # fmt: skip
+SLURM = {"account": "lab", "partition": "main", "cpus_per_task": 2}
+LAB = {"gpu": "cpu", "gpus_per_node": 2, "nodes": 4, "slurm": SLURM, "source": "made for a test"}
+CLUSTERS = {"lab": LAB, "narrow": LAB | {"gpus_per_node": 1}}
 
 
 class RealStudy:
@@ -85,8 +72,7 @@ class RealStudy:
         return {path.parts[-3] for path in beats if "step" in path.read_text()}
 
     def rows(self):
-        paths = sorted((self.root / "results/real/rows").glob("*.parquet"))
-        return [row for path in paths for row in pq.read_table(path).to_pylist()]
+        return rows_of(self.root / "results/real")
 
 
 @pytest.fixture
@@ -97,10 +83,7 @@ def study(lab, tmp_path):
     folder.mkdir()
     made = RealStudy(lab, copy_project(folder))
     yield made
-    end(made.runs)
-    jobs = list(lab.queue())
-    if jobs:
-        lab.ask("scancel", *jobs)
+    end(made.runs, lab)
     assert list(tmp_path.iterdir()) == [folder]
 
 

@@ -6,11 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import PROJECT
 from tests.processes import ended
+from tests.ran import rows_of
 from tests.slurm.lab import Lab
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slurm]
@@ -35,8 +35,7 @@ def test_the_tutorials_commands_run_where_jobs_get_little_memory(small_memory, t
     how = {"cwd": tmp_path, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 900}
     done = ended("bash", "-c", script, **how)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = sorted((tmp_path / "my-sweeps/results/first/rows").glob("*.parquet"))
-    found = [row for path in rows for row in pq.read_table(path).to_pylist()]
+    found = rows_of(tmp_path / "my-sweeps/results/first")
     assert {row["outcome"] for row in found} == {"ok"}, [row["error_message"] for row in found]
     assert {row["world_size"] for row in found} == {1, 2, 4}
     assert done.stdout.splitlines()[-1] == "The report: results/first/report.html"

@@ -7,18 +7,12 @@ import pytest
 import yaml
 
 from scaling.launch.start.forked import FORK_SERVERS_WANTED
+from tests.conftest import MODELS, STUDY
 
 SMALL = {
     "title": "Five points",
     "kind": "strong",
-    "axes": {
-        "model": "mini",
-        "cluster": "local",
-        "world_size": [1, 2],
-        "global_batch_size": 4,
-        "seq_length": 32,
-        "precision": "fp32",
-    },
+    "axes": {**STUDY["axes"], "cluster": "local", "global_batch_size": 4},
     "layouts": [{"zero_stage": [1, 3]}, {"world_size": 1, "attention": "flash3"}],
     "measure": {"warmup_steps": 1, "time_limit_s": 300.0},
 }
@@ -35,15 +29,7 @@ def no_fork_server(request, monkeypatch):
 def small(project):
     """A checkout with a study of five points, one of which asks for a kernel that is missing."""
     models = project / "config" / "models.yaml"
-    mini = {
-        "num_layers": 2,
-        "hidden_size": 64,
-        "num_heads": 4,
-        "ffn_hidden_size": 128,
-        "vocab_size": 256,
-        "source": "made for a test",
-    }
-    models.write_text(models.read_text() + yaml.safe_dump({"mini": mini}))
+    models.write_text(models.read_text() + yaml.safe_dump(MODELS))
     (project / "config" / "studies" / "small.yaml").write_text(yaml.safe_dump(SMALL))
     return project
 

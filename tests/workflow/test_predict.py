@@ -13,14 +13,11 @@ STUDY = {
     "kind": "strong",
     "mode": "predict",
     "axes": {
-        "model": ["llama2_7b", "llama2_70b"],
-        "cluster": ["h100-80gb-dgx", "a100-80gb-dgx"],
-        "world_size": [8, 64],
-        "global_batch_size": 256,
-        "seq_length": 4096,
+        "model": ["llama2_7b", "llama2_70b"], "cluster": ["h100-80gb-dgx", "a100-80gb-dgx"],
+        "world_size": [8, 64], "global_batch_size": 256, "seq_length": 4096,
     },
     "layouts": [{"zero_stage": 3}, {"tp": 8, "zero_stage": 1}, {"pp": 4, "zero_stage": 3}],
-}
+}  # fmt: skip
 
 
 def test_a_study_that_only_predicts_leaves_predictions_and_a_report(project):

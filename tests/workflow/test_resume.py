@@ -20,14 +20,11 @@ pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(600)
 def start(root):
     """`scaling run small` in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "scaling", "run", "small"],
-        cwd=root,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        [sys.executable, "-m", "scaling", "run", "small"], cwd=root, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
         # a test run in the background of a shell ignores Ctrl-C, and so would its children
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    )  # fmt: skip
 
 
 def until_one_more_is_running(process, results, rows):

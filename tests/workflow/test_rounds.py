@@ -20,35 +20,23 @@ GUIDED = {
     "title": "Which of them?",
     "kind": "strong",
     "axes": {
-        "model": "llama2_7b",
-        "cluster": "h100-80gb-dgx",
-        "world_size": [8, 16],
-        "global_batch_size": 256,
-        "seq_length": 4096,
-        "micro_batch_size": [1, 2],
+        "model": "llama2_7b", "cluster": "h100-80gb-dgx", "world_size": [8, 16],
+        "global_batch_size": 256, "seq_length": 4096, "micro_batch_size": [1, 2],
     },
-    "layouts": [
-        {"zero_stage": 3},
-        {"tp": 2, "zero_stage": 1},
-        {"tp": 8, "zero_stage": 1},
-    ],
+    "layouts": [{"zero_stage": 3}, {"tp": 2, "zero_stage": 1}, {"tp": 8, "zero_stage": 1}],
     "measure": {"guided": True},
     "probe": False,
-}
+}  # fmt: skip
 CONTENDERS = {
     "title": "Which of them?",
     "kind": "strong",
     "axes": {
-        "model": "tiny",
-        "cluster": "local",
-        "world_size": 2,
-        "global_batch_size": 32,
-        "seq_length": 128,
-        "precision": "fp32",
+        "model": "tiny", "cluster": "local", "world_size": 2, "global_batch_size": 32,
+        "seq_length": 128, "precision": "fp32",
     },
     "layouts": [{"zero_stage": [0, 1, 2, 3]}, {"tp": 2}],
     "measure": {"repeats": {"at_most": 3, "for": "contenders"}, "seed": 5},
-}
+}  # fmt: skip
 BEGIN = """
 import json, sys
 from pathlib import Path
@@ -96,14 +84,9 @@ def swept(project):
         loaded = load_study(path, project / "config")
         points = grid.expand_grid(loaded).points
         seconds = predictions.predict_points(loaded, points)[1].step_time_s
-        (project / "seconds.json").write_text(
-            json.dumps(
-                {
-                    f"{point.layout.world_size} {point.layout.label}": float(step_time_s)
-                    for point, step_time_s in zip(points, seconds, strict=True)
-                }
-            )
-        )
+        names = [f"{point.layout.world_size} {point.layout.label}" for point in points]
+        expected = dict(zip(names, seconds.tolist(), strict=True))
+        (project / "seconds.json").write_text(json.dumps(expected))
         ran = scaling_warm(project, "run", "swept")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return StudyPaths(project / "results" / "swept")
