@@ -12,14 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.calibrate import (
-    one_fingerprint_per_stack,
-)
+from scaling.predict.fit.calibrate import one_fingerprint_per_stack
 from scaling.predict.fit.validation import trial
-from scaling.predict.read.calibration import (
-    read_calibration,
-    write_calibration,
-)
+from scaling.predict.read.calibration import read_calibration, write_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
@@ -106,24 +101,25 @@ def test_a_fit_is_the_same_whatever_number_of_threads_its_machine_gives(sweep):
 
 def test_one_stalled_row_does_not_move_the_fit(sweep):
     calm = only(fitted_on(sweep)).values
-    times = [s if s is None else 10 * s if i == 3 else s
-             for i, s in enumerate(sweep["step_time_s"].to_pylist())]  # fmt: skip
-    at = sweep.schema.get_field_index("step_time_s")
-    stalled = only(fitted_on(sweep.set_column(at, "step_time_s", pa.array(times))))
+    rows = sweep.to_pylist()
+    rows[3]["step_time_s"] *= 10
+    stalled = only(fitted_on(pa.Table.from_pylist(rows, schema=sweep.schema)))
     assert stalled.values["gemm_efficiency"] == pytest.approx(calm["gemm_efficiency"], rel=0.03)
 
 
+@pytest.fixture(scope="module")
+def ran(sweep):
+    return sweep.filter(pc.is_valid(sweep["step_time_s"]))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_few_rows_are_enough_to_calibrate_something(sweep, rows):
-    ran = sweep.filter(pc.is_valid(sweep["step_time_s"]))
-    calibration = fitted_on(ran.slice(0, rows))
-    prediction = predict(points_of(as_table(sweep, "sweep")), calibration)
+def test_few_rows_are_enough_to_calibrate_something(sweep, ran, rows):
+    prediction = predict(points_of(as_table(sweep, "sweep")), fitted_on(ran.slice(0, rows)))
     assert np.isfinite(prediction.step_time_s).all()
     assert (prediction.low < prediction.step_time_s).all()
 
 
-def test_one_row_pulls_the_prediction_of_its_own_layout(sweep):
-    ran = sweep.filter(pc.is_valid(sweep["step_time_s"]))
+def test_one_row_pulls_the_prediction_of_its_own_layout(ran):
     one = ran.slice(0, 1)
     points = points_of(as_table(one, "one"))
     measured = one["step_time_s"][0].as_py()
@@ -159,29 +155,26 @@ def a_wider_error(record):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("changed", "sentence"),
     [
         (lambda record: record.update(schema="other"), "this is no calibration file"),
         (lambda record: record.pop("stacks"), "calibrate again"),
         (lambda record: record.update(trust=-5), "calibrate again"),
         (lambda record: record.pop("digest"), "calibrate again"),
         (a_wider_error, "is not as `scaling calibrate` of this version wrote it"),
+        ("[" * 100_000, "not JSON"),
+        ('{"schema": ', "not JSON"),
+        ("", "not JSON"),
+        ("[1]", "schema is not"),
     ],
 )
-def test_a_changed_calibration_is_refused_by_one_sentence(tmp_path, calibrated, change, sentence):
-    record = json.loads(calibrated.to_json())
-    change(record)
-    (tmp_path / "c.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=re.escape(sentence)) as refused:
-        read_calibration(tmp_path / "c.json")
-    assert str(refused.value).startswith(f"{tmp_path / 'c.json'}: ")
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": ', "", "[1]"])
-def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
-    (tmp_path / "c.json").write_text(text)
-    with pytest.raises(InputError, match=r"c\.json: (not JSON|schema is not)"):
-        read_calibration(tmp_path / "c.json")
+def test_a_changed_file_is_refused_by_one_sentence(tmp_path, calibrated, changed, sentence):
+    record, path = json.loads(calibrated.to_json()), tmp_path / "c.json"
+    if callable(changed):
+        changed(record)
+    path.write_text(json.dumps(record) if callable(changed) else changed)
+    with pytest.raises(InputError, match=f"^{re.escape(str(path))}: .*{re.escape(sentence)}"):
+        read_calibration(path)
 
 
 def test_a_point_that_did_not_start_is_of_no_stack():
@@ -198,8 +191,8 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
         table = pa.Table.from_pylist([{**row, **change}])
         return predict(points_of(as_table(table, "t")), calibrated).parameters_from[0]
 
-    assert source() == "reference|a100-40gb-dgx"
-    assert source(framework=None) == "reference|a100-40gb-dgx"
-    assert source(cluster="a100-80gb-dgx") == "reference|a100-40gb-dgx (other cluster)"
+    own = "reference|a100-40gb-dgx"
+    assert (source(), source(framework=None)) == (own, own)
+    assert source(cluster="a100-80gb-dgx") == f"{own} (other cluster)"
     assert source(cluster="h100-80gb-dgx") == "data sheet"
     assert source(framework="someone else's") == "data sheet"

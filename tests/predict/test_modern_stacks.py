@@ -7,19 +7,12 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.predict.cost.compute import layer_time
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import in_flight
-from scaling.predict.cost.step import step_of
 from scaling.predict.read.clusters import cluster_named
-from scaling.predict.read.points import points_of
-from tests.predict.conftest import IDEAL, LAYER, as_table, ideal_step, memory, table_of
+from tests.predict.conftest import IDEAL, LAYER, ideal_step, memory
 
 pytestmark = pytest.mark.usefixtures("no_overheads")
 
 CORE = {"framework": "Megatron-Core 0.12", "cluster": "h100-80gb-dgx"}
-
-
-def features(points, **row):
-    (group,) = points(row).groups
-    return group, group.features
 
 
 @pytest.mark.parametrize(
@@ -34,7 +27,7 @@ def features(points, **row):
     ],
 )
 def test_interleaving_holds_more_micro_batches(points, layout, first, last):
-    _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
+    f = points({"gradient_accumulation_steps": 64, **layout}).groups[0].features
     held = [float(in_flight(f, rank)[0]) for rank in (0.0, f.pp - 1)]
     assert held == [pytest.approx(first), pytest.approx(last)]
 
@@ -64,24 +57,21 @@ def test_a_middle_stage_with_more_layers_is_the_slowest(points):
 
 def test_a_ring_hides_behind_attention_until_it_is_longer(points):
     row = {"cp": 4, "cp_style": "ring", "num_kv_heads": 8}
-    (group,) = points(row).groups
 
-    def waited(**parameters):
-        p = {**group.start, **IDEAL, **parameters}
-        return float(step_of(group, group.features, p, np.zeros(1)).terms["tp_comm_s"][0])
+    def waited(link_efficiency, **changes):
+        step = ideal_step(points({**row, **changes}), link_efficiency=link_efficiency)
+        return float(step.terms["tp_comm_s"][0])
 
-    assert waited() == 0
+    assert waited(1.0) == 0
     # 1,024 tokens of keys and values, three passes forward and of twice the bytes backward
     block = 4096 / 4 * 2 * 1024 * 2
     attention = 32 * 3.5 * (4 * 4096**2 * 4096 / 2) / 4 / (312e12 * 0.5)
     slow = 32 * 3 * 3 * block / (300e9 * 1e-3) - attention * 3 / 4
-    assert waited(link_efficiency=1e-3) == pytest.approx(slow)
+    assert waited(1e-3) == pytest.approx(slow)
     # attention that is computed again needs the keys and values again
-    (group,) = points({**row, "activation_checkpointing": "selective"}).groups
     slow = 32 * 4 * 3 * block / (300e9 * 1e-3) - attention * 4.5 / 3.5 * 3 / 4
-    assert waited(link_efficiency=1e-3) == pytest.approx(slow)
-    exchanged = points({**row, "cp_style": "all_to_all"})
-    assert ideal_step(exchanged).terms["tp_comm_s"] > 0
+    assert waited(1e-3, activation_checkpointing="selective") == pytest.approx(slow)
+    assert waited(1.0, cp_style="all_to_all") > 0
 
 
 def test_tp_ranks_cast_what_they_hold(points):
@@ -124,9 +114,9 @@ def test_fused_kernels_keep_what_backward_reads_and_no_copies(points):
     assert full.total > lean.total
 
 
-def test_links_that_join_hosts_make_them_one_node():
+def test_links_that_join_hosts_make_them_one_node(points):
     rows = [{"cluster": "gb200-186gb", "gpus_per_node": n, "dp": 64} for n in (4, 72, None)]
-    few, all_of_it, unsaid = predict(points_of(as_table(table_of(*rows), "t"))).step_time_s
+    few, all_of_it, unsaid = predict(points(*rows)).step_time_s
     assert few == all_of_it == unsaid
     mine = Cluster(
         gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=2e11,

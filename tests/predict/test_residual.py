@@ -45,12 +45,10 @@ def test_a_process_gives_back_what_it_saw_and_nothing_far_away():
     places = np.zeros((3, len(NAMES)))
     places[:, 0] = [0.0, 0.5, 40.0]
     residual, _ = fitted_residual(places[:2], np.array([0.1, 0.1]))
-    near, novelty = residual.at(places[:2])
-    assert near == pytest.approx(0.095, abs=0.01)
-    assert novelty == pytest.approx(0.0, abs=0.03)
-    far, novelty = residual.at(places[2:])
-    assert far == pytest.approx(0.0, abs=1e-12)
-    assert novelty == pytest.approx(1.0)
+    (*near, far), (*known, novel) = residual.at(places)
+    assert near == pytest.approx([0.095] * 2, abs=0.01)
+    assert known == pytest.approx([0.0] * 2, abs=0.03)
+    assert (far, novel) == (pytest.approx(0.0, abs=1e-12), pytest.approx(1.0))
 
 
 def test_rows_left_out_one_at_a_time_have_the_errors_of_a_fit_without_them():
