@@ -87,7 +87,7 @@ def calibrate(
     """Fit the model's parameters, with intervals, to measured rows."""
     from scaling.importing.reader import read_rows, read_table
     from scaling.predict.fit.calibrate import calibrate as fit
-    from scaling.predict.fit.calibrate import calibrate_study, one_fingerprint_per_stack
+    from scaling.predict.fit.calibrate import calibrate_study, of_commonest_fingerprints
     from scaling.predict.fit.probes import probed_parameters
     from scaling.predict.read.calibration import write_calibration
     from scaling.predict.read.clusters import site_clusters, site_models
@@ -112,7 +112,9 @@ def calibrate(
     if probes is not None:
         probed = probed_parameters(read_table(probes, columns=PROBE_COLUMNS), site_clusters())
     if points is None:
-        one_fingerprint_per_stack(table, measured, observed)
+        _, several = of_commonest_fingerprints(table, measured, observed)
+        if several is not None:
+            raise InputError(several)
         calibration = fit(measured, observed, source=source, probes=probed)
     else:
         calibration, others = calibrate_study(

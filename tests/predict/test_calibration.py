@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from scaling.errors import InputError
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.calibrate import one_fingerprint_per_stack
+from scaling.predict.fit.calibrate import of_commonest_fingerprints
 from scaling.predict.fit.validation import trial
 from scaling.predict.read.calibration import read_calibration, write_calibration
 from scaling.predict.read.observed import observed_of
@@ -181,7 +181,8 @@ def test_a_point_that_did_not_start_is_of_no_stack():
     failed = {"dp": 8, "outcome": "launch_failed", "stack_fingerprint": "b"}
     ran = {"dp": 8, "outcome": "ok", "step_time_s": 1.0, "stack_fingerprint": "a"}
     columns = as_table(table_of(ran, failed), "rows.csv")
-    one_fingerprint_per_stack(columns, points_of(columns), observed_of(columns))
+    kept, several = of_commonest_fingerprints(columns, points_of(columns), observed_of(columns))
+    assert (kept.all(), several) == (True, None)
 
 
 def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibrated, sweep):

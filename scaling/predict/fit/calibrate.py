@@ -9,7 +9,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from scaling.arrays import Flags
-from scaling.errors import InputError
 from scaling.predict.cost.interval import learned_errors, own_error_factor
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
@@ -61,7 +60,7 @@ def calibrate_study(
     No user is there to choose. A fit that fails leaves an empty calibration, which says why: what
     follows goes by data sheets.
     """
-    commonest = of_commonest_fingerprints(table, points, observed)
+    commonest, _ = of_commonest_fingerprints(table, points, observed)
     try:
         found = calibrate(points, observed.only(commonest), source=source, probes=probes)
     except Exception as error:
@@ -70,42 +69,25 @@ def calibrate_study(
     return found, int((~commonest).sum())
 
 
-def one_fingerprint_per_stack(table: "Table", points: Points, observed: Observed) -> None:
-    """Refuse to average over different software. Rows that tell nothing to a fit may be of any.
-
-    Raises:
-        InputError: rows of one framework and cluster have different stack fingerprints.
-    """
-    for key, rows in _rows_by_fingerprint(table, points, observed).items():
-        if len(rows) > 1:
-            raise InputError(
-                f"{table.source}: stack_fingerprint: {key} has {len(rows)} of them; "
-                f"choose one with --where \"stack_fingerprint = '{min(rows)}'\""
-            )
-
-
-def of_commonest_fingerprints(table: "Table", points: Points, observed: Observed) -> Flags:
-    """Mask, (n,): all rows but those that would be averaged with more rows of other software."""
-    kept = np.ones(len(points), dtype=bool)
-    for rows in _rows_by_fingerprint(table, points, observed).values():
-        commonest = max(sorted(rows), key=lambda name: len(rows[name]), default="")
-        for name in rows.keys() - {commonest}:
-            kept[rows[name]] = False
-    return kept
-
-
-def _rows_by_fingerprint(
+def of_commonest_fingerprints(
     table: "Table", points: Points, observed: Observed
-) -> dict[str, dict[str, list[int]]]:
-    """Row numbers that tell something to a fit, by stack and stated fingerprint."""
+) -> tuple[Flags, str | None]:
+    """Mask, (n,): all rows but those of rarer software in a stack; a sentence if there are any.
+
+    Rows that tell nothing to a fit may be of any.
+    """
     fingerprints = Cells(table).words("stack_fingerprint")
-    stacks: dict[str, dict[str, list[int]]] = {}
+    kept, several = np.ones(len(points), dtype=bool), None
     for group in points.groups:
-        of_stack = stacks.setdefault(group.key, {})
-        for row in group.rows[observed.take(group.rows).tells].tolist():
-            if fingerprints[row]:
-                of_stack.setdefault(fingerprints[row], []).append(row)
-    return stacks
+        rows = group.rows[observed.take(group.rows).tells & (fingerprints[group.rows] != "")]
+        names, counts = np.unique(fingerprints[rows].astype(str), return_counts=True)
+        if len(names) > 1:
+            kept[rows] = fingerprints[rows] == names[counts.argmax()]
+            several = several or (
+                f"{table.source}: stack_fingerprint: {group.key} has {len(names)} of them; "
+                f"choose one with --where \"stack_fingerprint = '{names[0]}'\""
+            )
+    return kept, several
 
 
 def _calibrate_stack(group: Group, observed: Observed) -> StackCalibration:
