@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from scaling.cluster.hardware import Cluster
+from scaling.predict.cost.compute import offloaded_seconds
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.observed import observed_of
@@ -111,3 +113,12 @@ def test_an_update_on_the_host_tells_its_rate_while_all_ranks_share_it():
     for per_node, usual in ((1, 30e9), (8, 150e9 / 8)):
         told = told_by({**row, "gpus_per_node": per_node, "copy_bytes_per_s": 0.5 * usual})
         assert told == {"host_update": pytest.approx(0.5)}
+
+
+def test_half_the_probed_rate_doubles_the_update_but_not_its_copies():
+    (group,) = points_of(as_table(table_of({"dp": 8, "optimizer_offload": "cpu"}), "t")).groups
+    usual, slow = (
+        offloaded_seconds(group.features, {"host_update": rate}, np.array([1e9]))[0]
+        for rate in (1.0, 0.5)
+    )
+    assert slow - usual == pytest.approx(28e9 / (150e9 / 8))
