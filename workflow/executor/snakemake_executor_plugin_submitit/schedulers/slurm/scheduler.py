@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ... import pack
 from ...pack import Pack
 from ...request import MARGIN_MIN, Request, RequestError
 from ...settings import ExecutorSettings
-from ..base import SENT_FROM, Listed, Refused, Scheduler, State
+from ..base import SENT_FROM, Listed, Refused, State
 from . import allocation, resources
 from .allocation import SlurmContext, clean_environment
 from .words import kind_of, minutes_of, sentence, state_of
@@ -31,15 +32,21 @@ _STOP_AT_A_FAILING_LINE = (
 )
 
 
-class Slurm(Scheduler):
-    """See `Scheduler`. sacct is asked only about jobs that have left squeue."""
+class Slurm:
+    """The place where allocations run. `queries` counts what its commands were asked."""
 
     def __init__(self, settings: ExecutorSettings) -> None:
-        super().__init__()
+        self.queries: Counter[str] = Counter()
         self._settings = settings
 
     def prepare(self) -> str | None:
-        """See `Scheduler`. Inside a job, drops variables that would give others its shape."""
+        """Prepare this process to send from here; what the user should know, as a sentence.
+
+        Inside a job, drops variables that would give others its shape.
+
+        Raises:
+            RequestError: nothing can be sent from here.
+        """
         if shutil.which("sbatch") is None:
             raise RequestError("sbatch is not found: run this on a login node of a Slurm cluster")
         job = os.environ.get("SLURM_JOB_ID")
@@ -67,17 +74,17 @@ class Slurm(Scheduler):
         return nodes, limits
 
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
-        """See `Scheduler`."""
+        """The same request without these hosts."""
         return resources.avoiding(request, hosts, self._site[0])
 
     def longest_minutes(self, request: Request) -> int | None:
-        """See `Scheduler`: of the partition, or of the shortest if several are named."""
+        """The longest time limit of its partition, of several the shortest; None: none is known."""
         named = str(request.options.get("partition", "")).split(",")
         limits = [self._site[1].get(name) for name in named]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def impossible(self, request: Request) -> str | None:
-        """See `Scheduler`."""
+        """Why such an allocation can never be given; None if only Slurm can tell."""
         longest = self.longest_minutes(request)
         if longest is None or request.minutes <= longest:
             return None
@@ -88,7 +95,11 @@ class Slurm(Scheduler):
         )
 
     def send(self, batch: Path, request: Request, *, name: str, comment: str) -> str:
-        """See `Scheduler`."""
+        """Send the allocation of a batch; returns its id.
+
+        Raises:
+            Refused: it was not taken.
+        """
         import cloudpickle
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -118,7 +129,10 @@ class Slurm(Scheduler):
         return str(job.job_id)
 
     def listed(self, uid: int | None = None) -> list[Listed] | None:
-        """See `Scheduler`. squeue lists ended jobs for MinJobAge (5 minutes by default)."""
+        """Jobs of a user, by default this one, that live or ended lately; None: no answer.
+
+        squeue lists ended jobs for MinJobAge (5 minutes by default).
+        """
         whose, jobs = os.getuid() if uid is None else uid, []
         answer = self._ask(
             "squeue", "--all", "--noheader", "--states=all",
@@ -135,8 +149,19 @@ class Slurm(Scheduler):
                 jobs.append(Listed(id=job.strip(), state=state, directory=directory, batch=batch))
         return jobs
 
+    def left_in(self, directory: Path, uid: int) -> list[str] | None:
+        """Ids of live jobs that this user's Snakemakes sent from there; None: no answer."""
+        listed = self.listed(uid)
+        if listed is None:
+            return None
+        here = (each for each in listed if each.batch and each.directory == str(directory))
+        return [each.id for each in here if each.state.live]
+
     def accounted(self, jobs: Sequence[str]) -> dict[str, State]:
-        """See `Scheduler`. Jobs that only accounting calls alive ended unnoticed by slurmdbd."""
+        """States of jobs that have left squeue, by id, as far as they are known.
+
+        Jobs that only accounting calls alive ended unnoticed by slurmdbd.
+        """
         answer = self._ask(
             "sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,State",
             f"--jobs={','.join(jobs)}",
@@ -147,7 +172,8 @@ class Slurm(Scheduler):
         return {job: state for job, state in states.items() if not state.live}
 
     def cancel(self, jobs: Sequence[str]) -> bool:
-        """See `Scheduler`. The length of a command line is limited."""
+        """End allocations and everything they run; whether Slurm has taken it."""
+        # the length of a command line is limited
         some = [jobs[first : first + 200] for first in range(0, len(jobs), 200)]
         return None not in [self._ask("scancel", *names) for names in some]
 
